@@ -1,0 +1,102 @@
+"""Every error mxkit raises on purpose, and the phrase that answers a misspelt name.
+
+    MxkitError
+    +-- MXNetImportError (ImportError)       MXNet cannot be imported as it is installed
+    +-- UnknownNameError (ValueError)        a name that no registry knows
+    +-- DeviceError (ValueError)             a device that is not there, or not where the net lives
+    +-- DataError (ValueError)               a batch, a loader or a label that cannot be trained on
+    |   +-- EmptyDataError                   no batch where at least one is needed
+    |   +-- LabelError                       labels that the loss would silently clip
+    +-- LossShapeError (ValueError)          a loss without one value per sample
+    +-- NotInitializedError (RuntimeError)   a net without parameters yet
+    +-- UnusedParameterError (RuntimeError)  a trainable parameter that got no gradient
+    +-- NonFiniteError (ArithmeticError)     NaN or infinity in a loss or a gradient
+    +-- TrainingError (RuntimeError)         what the net or MXNet raised, with the place it happened
+    +-- RecipeError (ValueError)             a recipe that cannot be run as written
+    +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
+
+Each also derives from the builtin that a caller would catch without knowing mxkit.
+"""
+
+import difflib
+from typing import Iterable
+
+
+class MxkitError(Exception):
+    """Base of all errors that mxkit raises on purpose."""
+
+
+class MXNetImportError(MxkitError, ImportError):
+    """MXNet is missing, installed twice, or damaged; the text says what to type."""
+
+
+class UnknownNameError(MxkitError, ValueError):
+    """A name that is not known; the text lists the known ones and the nearest."""
+
+
+class DeviceError(MxkitError, ValueError):
+    """A device that does not exist here, or that is not the one the net lives on."""
+
+
+class DataError(MxkitError, ValueError):
+    """Data that cannot be trained on, told before a gradient is computed."""
+
+
+class EmptyDataError(DataError):
+    """A source of batches that gave none."""
+
+
+class LabelError(DataError):
+    """Labels that MXNet would accept and silently read as something else."""
+
+
+class LossShapeError(MxkitError, ValueError):
+    """A loss that does not give one value per sample."""
+
+
+class NotInitializedError(MxkitError, RuntimeError):
+    """A net whose parameters have no values and no device yet."""
+
+
+class UnusedParameterError(MxkitError, RuntimeError):
+    """A trainable parameter that the backward pass did not reach."""
+
+
+class NonFiniteError(MxkitError, ArithmeticError):
+    """NaN or infinity in a loss or a gradient."""
+
+
+class TrainingError(MxkitError, RuntimeError):
+    """An error of the net, the loss or the engine, with epoch, update and batch; its cause is chained."""
+
+
+class RecipeError(MxkitError, ValueError):
+    """A recipe that does not say something that can be run."""
+
+
+class CheckpointError(MxkitError, RuntimeError):
+    """Files that are not a whole, verified checkpoint."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Phrase the nearest known name as a question, or return an empty string.
+
+    >>> nearest("sotfmax_ce", ["l2", "softmax_ce"])
+    "did you mean 'softmax_ce'?"
+    >>> nearest("zzz", ["l2", "softmax_ce"])
+    ''
+    """
+    folded = {candidate.lower(): candidate for candidate in known}
+    found = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    return f"did you mean {folded[found[0]]!r}?" if found else ""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
+    """Build the error for a name that is not among the `known` ones.
+
+    >>> print(unknown_name("loss", "sotfmax_ce", ["l2", "softmax_ce"]))
+    unknown loss 'sotfmax_ce': did you mean 'softmax_ce'? Known: l2, softmax_ce
+    """
+    known = sorted(known)
+    hint = nearest(name, known) if isinstance(name, str) else ""
+    return UnknownNameError(f"unknown {kind} {name!r}: {hint + ' ' if hint else ''}Known: {', '.join(known)}")
