@@ -19,7 +19,7 @@ Each also derives from the builtin that a caller would catch without knowing mxk
 """
 
 import difflib
-from typing import Iterable
+from typing import Any, Iterable, Sequence
 
 
 class MxkitError(Exception):
@@ -59,7 +59,18 @@ class NotInitializedError(MxkitError, RuntimeError):
 
 
 class UnusedParameterError(MxkitError, RuntimeError):
-    """A trainable parameter that the backward pass did not reach."""
+    """Trainable parameters that the backward pass did not reach.
+
+    Attributes:
+        parameters: The Parameters, for callers who know them by another name.
+    """
+
+    def __init__(self, names: Sequence[str], parameters: Sequence[Any], where: str = "") -> None:
+        self.parameters = list(parameters)
+        super().__init__(
+            f"{where}the loss does not depend on {', '.join(map(repr, names))}, so the backward pass gave no gradient. "
+            "Use it in forward, or freeze it: parameter.grad_req = 'null'. Nothing was updated"
+        )
 
 
 class NonFiniteError(MxkitError, ArithmeticError):

@@ -1,0 +1,1 @@
+"""The ladder: Accumulator, updates, fit; evaluate and predict."""

@@ -1,0 +1,60 @@
+"""What can be asked of any Gluon block: its parameters by path, and the devices it lives on."""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import mxnet as mx
+
+from mxkit.errors import DeviceError, NotInitializedError
+
+
+def parameters_by_path(net: Any) -> Dict[str, Any]:
+    """Map structural paths (`features.0.weight`) to Parameters, in the order of the blocks.
+
+    Paths do not carry Gluon's process-wide counters, which differ between two instances of one net
+    (T37). A parameter shared by two blocks stands under both paths.
+    """
+    return dict(net._collect_params_with_prefix())
+
+
+def path_of(parameter: Any, net: Any) -> str:
+    """Path of a parameter inside `net`, or its Gluon name where it is not part of it."""
+    for path, candidate in parameters_by_path(net).items():
+        if candidate is parameter:
+            return path
+    return str(parameter.name)
+
+
+def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> List["mx.Context"]:
+    """Devices that the net's parameters live on, in the net's own order.
+
+    Args:
+        net: Any block. One without parameters lives on the CPU.
+        expected: The devices the caller asked for; None accepts any.
+
+    Raises:
+        NotInitializedError: A parameter has neither a value nor a device.
+        DeviceError: Parameters lie on different devices, or not on the expected ones.
+    """
+    found: Optional[List[mx.Context]] = None
+    first = ""
+    for path, parameter in parameters_by_path(net).items():
+        if parameter._data is None and not parameter._deferred_init:
+            raise NotInitializedError(
+                f"the net is not initialized: parameter {path!r} has no value. "
+                "Call mxkit.initialize(net, 'xavier') or net.initialize() first"
+            )
+        here = parameter.list_ctx()
+        if found is None:
+            found, first = here, path
+        elif found != here:
+            raise DeviceError(
+                f"the net is spread over devices: parameter {first!r} lives on {found}, {path!r} on {here}. "
+                f"Move it as a whole: net.collect_params().reset_ctx({found})"
+            )
+    found = found or [mx.cpu()]
+    if expected is not None and list(expected) != found:
+        raise DeviceError(
+            f"the net lives on {found}; asked for were {list(expected)}. "
+            f"Move it with net.collect_params().reset_ctx({list(expected)}) before the Trainer is made, or ask for {found}"
+        )
+    return found

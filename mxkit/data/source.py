@@ -1,0 +1,78 @@
+"""One way to read an epoch from whatever a user calls data."""
+
+import types
+from typing import Any, Callable, Iterable, Iterator, Union
+
+import mxnet as mx
+
+from mxkit.errors import DataError, EmptyDataError
+
+Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
+
+# What can be read once by construction; other iterators may start anew by themselves.
+_ONE_SHOT = (types.GeneratorType, map, filter, zip, enumerate)
+
+
+def check_rereadable(data: Data, epochs: int, name: str) -> None:
+    """Refuse a source that is used up after one epoch, before the first one is trained (T62).
+
+    Raises:
+        DataError: `data` is a generator (or a map, zip, ...) and `epochs` is above 1.
+    """
+    if epochs > 1 and isinstance(data, _ONE_SHOT):
+        raise DataError(
+            f"{name} is a {type(data).__name__}, which can be read only once, but {epochs} epochs read it {epochs} times. "
+            f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"
+        )
+
+
+def read_epoch(data: Data, epoch: int = 0, name: str = "data") -> Iterator[Any]:
+    """Yield the batches of one epoch.
+
+    Args:
+        data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
+            first and whose padding is cut off.
+        epoch: Number of the epoch from 0; given to loaders that have an attribute `epoch`, so that their
+            order depends on it and on nothing else.
+        name: What the messages call the data.
+
+    Raises:
+        EmptyDataError: There was no batch.
+        DataError: `data` is not iterable.
+    """
+    source: Any = data() if callable(data) and not hasattr(data, "__iter__") else data
+    if isinstance(source, mx.io.DataIter):
+        source.reset()
+    if hasattr(source, "epoch"):
+        source.epoch = epoch
+    try:
+        batches = iter(source)
+    except TypeError:
+        raise DataError(
+            f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
+            f"received {type(source).__name__}"
+        ) from None
+    count = 0
+    for batch in batches:
+        count += 1
+        yield _without_padding(batch) if isinstance(batch, mx.io.DataBatch) else batch
+    if not count:
+        used_up = iter(source) is source and epoch > 0
+        raise EmptyDataError(
+            f"{name} gave no batch in epoch {epoch + 1}"
+            + (
+                ": it is an iterator that earlier epochs used up. "
+                f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"
+                if used_up
+                else f": an epoch needs at least one. Received {type(source).__name__}, which is empty"
+            )
+        )
+
+
+def _without_padding(batch: "mx.io.DataBatch") -> Any:
+    """`(x, y)` of a DataBatch, without the samples that DataIter repeats to fill the last one."""
+
+    def cut(arrays: Any) -> Any:
+        return tuple(array[: array.shape[0] - batch.pad] if batch.pad else array for array in arrays or ())
+
+    return cut(batch.data), cut(batch.label)

@@ -1,0 +1,203 @@
+"""Devices by name, and a batch split over them without losing or inventing a sample."""
+
+import re
+from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple, Union
+
+import mxnet as mx
+import numpy as np
+
+from mxkit.errors import DataError, DeviceError, EmptyDataError
+
+DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
+
+_SPEC = re.compile(r"(?P<kind>cpu|gpu)(?::(?P<numbers>\d+(?:,\d+)*))?")
+_FORMS = "'auto', 'cpu', 'cpu:4' (four virtual devices), 'gpu', 'gpu:0,2', or a list of mx.Context"
+
+
+def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
+    """List the devices that `spec` names.
+
+    Args:
+        spec: `"auto"` is every GPU that MXNet can use, or the CPU if there is none. `"cpu:4"` is four
+            virtual devices of the one CPU, which behave like four GPUs for everything but speed. `"gpu"`
+            is every GPU, `"gpu:0,2"` the GPUs of these numbers. Contexts are passed through.
+
+    Returns:
+        At least one `mx.Context`, each only once.
+
+    Raises:
+        DeviceError: `spec` has another form, or names a GPU that MXNet does not see.
+
+    >>> devices("cpu:2")
+    [cpu(0), cpu(1)]
+    """
+    if isinstance(spec, mx.Context):
+        found = [spec]
+    elif isinstance(spec, str):
+        found = _parse(spec.strip().lower(), spec)
+    else:
+        found = list(spec)
+        if not found or not all(isinstance(device, mx.Context) for device in found):
+            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+    if len(set(found)) != len(found):
+        raise DeviceError(f"devices: each device may be named once; received {spec!r}")
+    missing = [device for device in found if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus()]
+    if missing:
+        raise DeviceError(
+            f"devices: {missing[0]} does not exist: MXNet {mx.__version__} sees {mx.context.num_gpus()} GPUs. "
+            "Use 'auto' to take what is there, or ask `mxkit doctor` what is missing"
+        )
+    return found
+
+
+def _parse(text: str, spec: str) -> List["mx.Context"]:
+    if text == "auto":
+        return [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+    numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
+    if match["kind"] == "gpu":
+        return [mx.gpu(number) for number in numbers or range(max(1, mx.context.num_gpus()))]
+    if len(numbers) > 1 or numbers == [0]:
+        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r}")
+    return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+
+
+class Shard(NamedTuple):
+    """The part of a batch that one device computes.
+
+    Attributes:
+        device: Where the arrays lie.
+        inputs: What the net is called with, each of shape (b, ...).
+        labels: What the loss gets after the net's output, each of shape (b, ...); may be empty.
+        samples: b, at least 1.
+    """
+
+    device: "mx.Context"
+    inputs: Tuple[Any, ...]
+    labels: Tuple[Any, ...]
+    samples: int
+
+
+class Shards(Sequence[Shard]):
+    """A batch split over devices: one `Shard` for each device that has samples, in the order of the devices.
+
+    Attributes:
+        samples: The true number of samples of the whole batch.
+        idle: Devices that got none, because the batch is smaller than the number of devices.
+    """
+
+    def __init__(self, shards: Sequence[Shard], idle: Sequence["mx.Context"]) -> None:
+        self._shards = list(shards)
+        self.samples = sum(shard.samples for shard in shards)
+        self.idle = list(idle)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._shards[index]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{shard.samples} on {shard.device}" for shard in self)
+        return f"Shards({self.samples} samples: {parts}{'; idle ' + str(self.idle) if self.idle else ''})"
+
+
+def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
+    """Split a batch over devices along axis 0, sizes differing by at most one sample.
+
+    A batch smaller than the number of devices leaves the last devices idle: a slice of size 0, as
+    `gluon.utils.split_and_load` makes it, would fail in the engine (T8).
+
+    Args:
+        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray or NumPy of
+            shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, integers keep their type.
+        devices: Where the parts go, at least one.
+
+    Raises:
+        EmptyDataError: The batch has no sample.
+        DataError: The arrays' first axes differ, or something is no array.
+
+    >>> split_batch((np.zeros((5, 3)), np.zeros(5)), [mx.cpu(0), mx.cpu(1)])
+    Shards(5 samples: 3 on cpu(0), 2 on cpu(1))
+    """
+    inputs, labels = unpack(batch)
+    arrays = [as_ndarray(array) for array in inputs + labels]
+    samples = batch_size(arrays)
+    active = list(devices)[: max(1, min(samples, len(devices)))]
+    if len(active) == 1:
+        pieces = [[array.as_in_context(active[0]) for array in arrays]]
+        sizes = [samples]
+    else:
+        quotient, remainder = divmod(samples, len(active))
+        sizes = [quotient + (i < remainder) for i in range(len(active))]
+        ends = np.cumsum(sizes).tolist()
+        pieces = [
+            [array[end - size : end].as_in_context(device) for array in arrays]
+            for device, size, end in zip(active, sizes, ends)
+        ]
+    count = len(inputs)
+    shards = [
+        Shard(device, tuple(piece[:count]), tuple(piece[count:]), size)
+        for device, piece, size in zip(active, pieces, sizes)
+    ]
+    return Shards(shards, list(devices)[len(active) :])
+
+
+def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
+    """Separate a batch into the net's inputs and the loss's labels, each a tuple.
+
+    `(x, y)` and `((x1, x2), (y1, y2))` have labels; a bare array and `(x,)` have none.
+    """
+    if not isinstance(batch, (tuple, list)):
+        return (batch,), ()
+    if len(batch) not in (1, 2):
+        raise DataError(
+            f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} items. "
+            "Group them: ((x1, x2), y) for a net of two inputs"
+        )
+    groups = [tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in batch]
+    return groups[0], groups[1] if len(groups) == 2 else ()
+
+
+def as_ndarray(array: Any) -> Any:
+    """Turn a NumPy array into an NDArray on the CPU; an NDArray is returned as it is.
+
+    `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14).
+    """
+    if isinstance(array, mx.nd.NDArray):
+        return array
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise DataError(f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}")
+    dtype = np.float32 if array.dtype in (np.float64, np.bool_) else array.dtype
+    return mx.nd.array(array, dtype=dtype)
+
+
+def batch_size(arrays: Sequence[Any]) -> int:
+    """Number of samples of a batch, after checking that its arrays agree on it."""
+    sizes = {array.shape[0] if array.shape else -1 for array in arrays}
+    if len(sizes) != 1 or -1 in sizes:
+        shapes = [tuple(array.shape) for array in arrays]
+        raise DataError(f"axis 0 of every array of a batch is the sample axis; received shapes {shapes}")
+    samples = int(sizes.pop())
+    if samples == 0:
+        raise EmptyDataError(f"a batch has no sample: shapes {[tuple(array.shape) for array in arrays]}")
+    return samples
+
+
+def describe_batch(batch: Any) -> str:
+    """Shapes and dtypes of a batch for messages, like `x (64, 1, 28, 28) float32, y (64,) int32`."""
+    inputs, labels = unpack(batch)
+
+    def phrase(name: str, arrays: Tuple[Any, ...]) -> List[str]:
+        return [
+            f"{name}{i if len(arrays) > 1 else ''} {tuple(getattr(array, 'shape', ()))} "
+            f"{np.dtype(array.dtype).name if hasattr(array, 'dtype') else type(array).__name__}"
+            for i, array in enumerate(arrays)
+        ]
+
+    return ", ".join(phrase("x", inputs) + phrase("y", labels))

@@ -1,0 +1,71 @@
+"""Initializers by name, and the one call that gives a net its first values."""
+
+from typing import Any, Dict, List, Mapping, Tuple, Union
+
+import mxnet as mx
+
+from mxkit.blocks import parameters_by_path
+from mxkit.device import DeviceSpec
+from mxkit.device import devices as resolve_devices
+from mxkit.errors import unknown_name
+
+InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer"]
+
+
+def initializer_names() -> List[str]:
+    """Names that MXNet's initializer registry knows."""
+    return sorted(mx.registry.get_registry(mx.init.Initializer))
+
+
+def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
+    """Return the initializer that `spec` means.
+
+    Args:
+        spec: A name, a pair of a name and its arguments like `("normal", {"sigma": 0.01})`, or an object
+            of `mx.init`, which is returned as it is.
+
+    Raises:
+        UnknownNameError: MXNet has no initializer of this name; the known ones and the nearest are listed.
+        TypeError: `spec` has another form.
+    """
+    arguments: Dict[str, Any] = {}
+    if isinstance(spec, (tuple, list)) and len(spec) == 2:
+        spec, arguments = spec[0], dict(spec[1])
+    if isinstance(spec, str):
+        if spec.lower() not in initializer_names():
+            raise unknown_name("initializer", spec, initializer_names())
+        return mx.init.create(spec, **arguments)
+    if isinstance(spec, mx.init.Initializer):
+        return spec
+    raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r}")
+
+
+def initialize(
+    net: Any, initializer: InitializerSpec = "xavier", *, devices: DeviceSpec = "auto", force: bool = False
+) -> None:
+    """Give every parameter of `net` a value and a place.
+
+    Args:
+        net: Any block.
+        initializer: As for `get_initializer`. The default, Xavier, trains where Gluon's own default,
+            Uniform(0.07), lets a LeNet die without a word (T22).
+        devices: As for `mxkit.devices`; every device gets the same values.
+        force: Draw new values for parameters that have some already.
+
+    Raises:
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20).
+        UnknownNameError: MXNet has no initializer of this name.
+        DeviceError: A device does not exist.
+
+    Side effects:
+        Draws from MXNet's generator: call `mxkit.seed_all` first for the same values every time.
+        Parameters whose shape is not known yet get their values at the first forward pass.
+    """
+    where = resolve_devices(devices)
+    for path, parameter in parameters_by_path(net).items():
+        if not force and (parameter._data is not None or parameter._deferred_init):
+            raise ValueError(
+                f"initialize: parameter {path!r} has a value already, on {parameter.list_ctx()}. Pass force=True for "
+                f"new values, or move the net with net.collect_params().reset_ctx({where})"
+            )
+    net.initialize(get_initializer(initializer), ctx=where, force_reinit=force)

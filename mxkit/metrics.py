@@ -1,0 +1,181 @@
+"""Metrics summed on the device over samples, so that no batch waits and no batch counts too much."""
+
+import copy
+from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
+
+import mxnet as mx
+
+from mxkit.errors import DataError, unknown_name
+
+MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
+
+
+class Metric:
+    """A number per sample, averaged over every sample seen since `reset`.
+
+    `update` queues work for the device and returns at once; `get` waits for it. Sums are kept in float64
+    on each device, so counts stay exact beyond the 2**24 where float32 stops counting.
+
+    Subclasses implement `per_sample`; values known already are given to `add`.
+
+    Attributes:
+        name: Key under which the value stands in a History or in what `evaluate` returns.
+    """
+
+    name: str = "metric"
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self._sums: Dict[Any, Any] = {}
+        self._samples = 0
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        """Add a batch.
+
+        Args:
+            labels: The batch's labels, each an NDArray of shape (B, ...).
+            output: What the net returned for it, on the same device.
+        """
+        self.add(self.per_sample(labels, output))
+
+    def add(self, values: Any) -> None:
+        """Add the values of a batch's samples, an NDArray of shape (B,) or more axes."""
+        total = values.astype("float64").sum()
+        held = self._sums.get(total.context)
+        self._sums[total.context] = total if held is None else held + total
+        self._samples += values.shape[0]
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        """Value of each sample, an NDArray of shape (B,)."""
+        raise NotImplementedError
+
+    def get(self) -> float:
+        """Mean over the samples seen; 0.0 before the first. Waits for the device."""
+        if not self._samples:
+            return 0.0
+        return float(sum(total.asscalar() for total in self._sums.values())) / self._samples
+
+
+class Accuracy(Metric):
+    """Share of samples whose largest output is at their label.
+
+    Labels are class numbers of any dtype, shape (B,) or (B, 1); outputs are scores of shape (B, classes).
+    """
+
+    name = "accuracy"
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        label = _column(labels, output, "accuracy")
+        return output.argmax(axis=1) == label.astype("float32")
+
+
+class _Regression(Metric):
+    """Error of each sample, averaged over its values."""
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        label = labels[0]
+        if label.size != output.size:
+            raise DataError(f"{self.name}: expected labels and outputs of one size; received {label.shape} and {output.shape}")
+        # reshaped, because (n, 1) - (n,) is (n, n) without a word (T11)
+        difference = output - label.reshape(output.shape).astype(output.dtype)
+        return self.error(difference).reshape((output.shape[0], -1)).mean(axis=1)
+
+    def error(self, difference: Any) -> Any:
+        raise NotImplementedError
+
+
+class MSE(_Regression):
+    """Mean squared error; labels and outputs of one size."""
+
+    name = "mse"
+
+    def error(self, difference: Any) -> Any:
+        return difference.square()
+
+
+class MAE(_Regression):
+    """Mean absolute error; labels and outputs of one size."""
+
+    name = "mae"
+
+    def error(self, difference: Any) -> Any:
+        return difference.abs()
+
+
+class MXNetMetric(Metric):
+    """Any `mx.metric.EvalMetric`. It waits for the device at every batch, as MXNet's metrics do (T17)."""
+
+    def __init__(self, metric: "mx.metric.EvalMetric") -> None:
+        self.metric = metric
+        self.name = metric.name
+        super().__init__()
+
+    def reset(self) -> None:
+        self.metric.reset()
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        outputs = list(output) if isinstance(output, (list, tuple)) else [output]
+        self.metric.update(list(labels), outputs)
+
+    def get(self) -> float:
+        value = self.metric.get()[1]
+        return float("nan") if isinstance(value, list) else float(value)
+
+
+METRICS: Dict[str, Callable[..., Metric]] = {"accuracy": Accuracy, "mae": MAE, "mse": MSE}
+
+
+def get_metric(spec: MetricSpec) -> Metric:
+    """Return a fresh metric that `spec` means; the caller's own object is never changed.
+
+    Args:
+        spec: A name of `METRICS`, a name of MXNet's metrics (which wait at every batch), a pair of a name
+            and its arguments, a `Metric` or an `mx.metric.EvalMetric`, of which a copy is returned.
+
+    Raises:
+        UnknownNameError: No metric has this name; the known ones and the nearest are listed.
+        TypeError: `spec` has another form.
+    """
+    arguments: Dict[str, Any] = {}
+    if isinstance(spec, (tuple, list)) and len(spec) == 2:
+        spec, arguments = spec[0], dict(spec[1])
+    if isinstance(spec, str):
+        if spec in METRICS:
+            return METRICS[spec](**arguments)
+        known = mx.registry.get_registry(mx.metric.EvalMetric)
+        if spec.lower() in known:
+            return MXNetMetric(mx.metric.create(spec, **arguments))
+        raise unknown_name("metric", spec, set(METRICS) | set(known))
+    if isinstance(spec, mx.metric.EvalMetric):
+        fresh = MXNetMetric(copy.deepcopy(spec))
+    elif isinstance(spec, Metric):
+        fresh = copy.deepcopy(spec)
+    else:
+        raise TypeError(f"metric: expected a name, (name, arguments) or a metric; received {spec!r}")
+    fresh.reset()
+    return fresh
+
+
+def get_metrics(specs: Sequence[MetricSpec]) -> List[Metric]:
+    """Return fresh metrics, whose names must differ.
+
+    Raises:
+        ValueError: Two metrics have one name, or `specs` is a name instead of a list of them.
+    """
+    if isinstance(specs, str):
+        raise ValueError(f"metrics: expected a list, like [{specs!r}]; received {specs!r}")
+    found = [get_metric(spec) for spec in specs]
+    names = [metric.name for metric in found]
+    if len(set(names)) != len(names):
+        raise ValueError(f"metrics: names must differ; received {names}")
+    return found
+
+
+def _column(labels: Sequence[Any], output: Any, name: str) -> Any:
+    label = labels[0]
+    if label.size != output.shape[0] or label.shape[0] != output.shape[0]:
+        raise DataError(f"{name}: expected one label a sample, shape ({output.shape[0]},); received {label.shape}")
+    return label.reshape((-1,))

@@ -1,0 +1,57 @@
+"""Optimizers and Trainers by name; what they do is MXNet's own."""
+
+from typing import Any, Dict, List, Mapping, Tuple, Union
+
+import mxnet as mx
+from mxnet import gluon
+
+from mxkit.blocks import net_devices
+from mxkit.errors import DeviceError, unknown_name
+
+TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer", "gluon.Trainer"]
+
+
+def optimizer_names() -> List[str]:
+    """Names that MXNet's optimizer registry knows."""
+    return sorted(mx.optimizer.Optimizer.opt_registry)
+
+
+def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
+    """Return the Trainer that `spec` means, over all parameters of `net`.
+
+    Args:
+        net: An initialized block.
+        spec: A Trainer, which is returned as it is; an optimizer's name; a pair of a name and the
+            optimizer's arguments, like `("sgd", {"learning_rate": 0.1})`; or an MXNet optimizer.
+
+    Raises:
+        UnknownNameError: MXNet has no optimizer of this name.
+        TypeError: `spec` has another form, or the optimizer refuses an argument.
+        NotInitializedError: The net is not initialized.
+        DeviceError: The Trainer was made for other devices than the net now lives on.
+    """
+    where = net_devices(net)
+    if isinstance(spec, gluon.Trainer):
+        if spec._contexts is not None and list(spec._contexts) != where:
+            raise DeviceError(
+                f"the Trainer was made for {spec._contexts}, the net now lives on {where}: "
+                "make the Trainer after the net is where it stays"
+            )
+        return spec
+    arguments: Dict[str, Any] = {}
+    if isinstance(spec, (tuple, list)) and len(spec) == 2:
+        spec, arguments = spec[0], dict(spec[1])
+    if isinstance(spec, str):
+        if spec.lower() not in mx.optimizer.Optimizer.opt_registry:
+            raise unknown_name("optimizer", spec, optimizer_names())
+    elif not isinstance(spec, mx.optimizer.Optimizer):
+        raise TypeError(f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r}")
+    # Updates on the devices let gradients be clipped after the one reduction. Nadam keeps one schedule
+    # for all replicas, which drift apart unless it is stepped once, on the kvstore (T24).
+    nadam = (spec.lower() if isinstance(spec, str) else type(spec).__name__.lower()) == "nadam"
+    try:
+        return gluon.Trainer(
+            net.collect_params(), spec, arguments, update_on_kvstore=True if nadam and len(where) > 1 else False
+        )
+    except TypeError as error:
+        raise TypeError(f"optimizer {spec!r} refuses its arguments {arguments}: {error}") from error

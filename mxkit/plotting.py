@@ -1,0 +1,49 @@
+"""Pictures of a run, drawn without touching the program's own matplotlib state."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence, Union
+
+_COLOURS = {"train": "#4C72B0", "valid": "#DD8452"}
+
+
+def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None] = None) -> Any:
+    """Draw each loss and metric over epochs, training and validation in one panel.
+
+    Args:
+        rows: Of a `History`; columns `train_NAME` and `valid_NAME` make the panel NAME.
+        path: Where to save the picture (its suffix decides the format), or None.
+
+    Returns:
+        The matplotlib Figure, one panel a quantity, the loss first.
+
+    Raises:
+        ValueError: There is no row.
+    """
+    if not rows:
+        raise ValueError("plot: the history has no epoch yet")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    panels: Dict[str, List[str]] = {}
+    for column in dict.fromkeys(name for row in rows for name in row):
+        part, _, quantity = column.partition("_")
+        if part in _COLOURS:
+            panels.setdefault(quantity, []).append(part)
+    figure = Figure(figsize=(5.2 * len(panels), 3.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    for position, (quantity, parts) in enumerate(panels.items()):
+        axes = figure.add_subplot(1, len(panels), position + 1)
+        for part in parts:
+            points = [(row["epoch"], row[f"{part}_{quantity}"]) for row in rows if f"{part}_{quantity}" in row]
+            epochs, values = zip(*points)
+            label = f"{part} {values[-1]:.4g}"
+            axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
+        axes.set_title(quantity.replace("_", " "))
+        axes.set_xlabel("epoch")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.grid(alpha=0.3)
+        axes.legend(title="last epoch", frameon=False)
+    if path is not None:
+        figure.savefig(str(path))
+    return figure

@@ -1,0 +1,42 @@
+"""The room that makes MXNet 1.9.1 importable and right on today's Python and NumPy; docs/runtime.md lists how."""
+
+import sys
+from pathlib import Path
+from typing import List
+
+from mxkit.errors import MXNetImportError
+from mxkit.runtime.import_hook import install_hook
+from mxkit.runtime.wheels import wheel_problem
+
+__all__ = ["install"]
+
+
+def install() -> None:
+    """Install the import hook; MXNet itself is not imported. A second call changes nothing.
+
+    Raises:
+        MXNetImportError: MXNet is missing, installed twice or damaged. Not while mxkit's own command runs:
+            `mxkit doctor` must be able to explain it. There, `import mxnet` raises it.
+    """
+    install_hook()
+    problem = None if _is_own_command() else wheel_problem()
+    if problem:
+        raise MXNetImportError(problem, name="mxnet")
+
+
+def _is_own_command() -> bool:
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    if program == "-m":  # so it is while `python -m` looks for the module, which is when mxkit is imported
+        arguments = _command_line()
+        return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] == ["mxkit"]
+    path = Path(program)
+    return path.stem == "mxkit" or (path.name == "__main__.py" and path.parent.name == "mxkit")
+
+
+def _command_line() -> List[str]:
+    if sys.version_info >= (3, 10):
+        return sys.orig_argv
+    try:
+        return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:  # no Linux: before Python 3.10 it cannot be known there
+        return ["-m", "mxkit"]

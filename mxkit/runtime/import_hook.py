@@ -1,0 +1,150 @@
+"""A finder that gives MXNet and GluonCV their own `import` statement, and nobody else.
+
+A module's `import` statement calls the `__import__` of the builtins that its globals name. The modules of the
+viewed packages get a private copy of that dictionary before their code runs, whose `__import__` answers
+`numpy` with `mxkit.runtime.numpy_view` and `distutils.version` with a stand-in. Nothing shared is changed, not
+even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finder.
+"""
+
+import builtins
+import sys
+from importlib.machinery import ModuleSpec
+from types import FrameType, ModuleType, SimpleNamespace
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
+
+from mxkit.errors import MXNetImportError
+from mxkit.runtime import repairs
+from mxkit.runtime.numpy_view import numpy_view
+from mxkit.runtime.versions import DISTUTILS_VERSION
+from mxkit.runtime.wheels import wheel_problem
+
+VIEWED_PACKAGES = ("mxnet", "gluoncv")
+
+# distutils' version classes warn since Python 3.10 and are gone since 3.12 (T89, T92).
+_STAND_IN_FOR_DISTUTILS = sys.version_info >= (3, 10)
+
+
+def is_viewed(fullname: str) -> bool:
+    """Say whether a module is one of the viewed packages or inside of one."""
+    return fullname.partition(".")[0] in VIEWED_PACKAGES
+
+
+def _import(
+    name: str,
+    globals: Optional[Mapping[str, Any]] = None,
+    locals: Optional[Mapping[str, Any]] = None,
+    fromlist: Optional[Sequence[str]] = (),
+    level: int = 0,
+) -> Any:
+    """Import for a viewed module: the builtin one, but for NumPy and for distutils' versions."""
+    if level == 0:
+        if name == "distutils.version" and _STAND_IN_FOR_DISTUTILS:
+            return DISTUTILS_VERSION if fromlist else SimpleNamespace(version=DISTUTILS_VERSION)
+        if name == "numpy" or (name.startswith("numpy.") and not fromlist):
+            builtins.__import__(name, globals, locals, fromlist, level)
+            return numpy_view()
+    # Read at each call, so that a tool that replaces `builtins.__import__` is still obeyed.
+    return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def _private_builtins() -> Dict[str, Any]:
+    return {**vars(builtins), "__import__": _import}
+
+
+# One for all viewed modules, as Python keeps one for all others.
+_BUILTINS = _private_builtins()
+
+
+class _ViewedLoader:
+    """The loader of a viewed module: the one that Python found, and what mxkit does before and after it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        # While this object is unpickled or copied it has no `_loader` yet.
+        if name == "_loader":
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
+        module: Optional[ModuleType] = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__builtins__"] = _BUILTINS
+        self._loader.exec_module(module)
+        repairs.apply(module)
+
+
+class ViewFinder:
+    """Finds the viewed packages through the other finders; see the module's text."""
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        if not is_viewed(fullname):
+            return None
+        if fullname == "mxnet" and not _is_enquiry():
+            problem = wheel_problem()
+            if problem:
+                raise MXNetImportError(problem, name="mxnet")
+        spec = _find_elsewhere(self, fullname, path, target)
+        if spec is not None and spec.has_location and hasattr(spec.loader, "exec_module"):
+            spec.loader = cast(Any, _ViewedLoader(spec.loader))
+        return spec
+
+    def invalidate_caches(self) -> None:
+        """Nothing is kept here."""
+
+
+def _is_enquiry() -> bool:
+    """Say whether no import is under way: a `find_spec` is answered as ever, and only a real import is refused."""
+    frame: Optional[FrameType] = sys._getframe(2)
+    while frame is not None:
+        if frame.f_code.co_name == "_find_and_load":
+            return False
+        if frame.f_globals.get("__name__") == "importlib.util":
+            return True
+        frame = frame.f_back
+    return True
+
+
+def _find_elsewhere(
+    this: ViewFinder, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType]
+) -> Optional[ModuleSpec]:
+    for finder in sys.meta_path:
+        if finder is this or not hasattr(finder, "find_spec"):
+            continue
+        spec = finder.find_spec(fullname, path, target)
+        if spec is not None:
+            return spec
+    return None
+
+
+def install_hook() -> None:
+    """Put the finder in front of the others, once, and mend what was imported before it."""
+    if any(isinstance(finder, ViewFinder) for finder in sys.meta_path):
+        return
+    sys.meta_path.insert(0, ViewFinder())
+    _mend_loaded()
+
+
+def _loaded_viewed_modules() -> Iterator[ModuleType]:
+    for fullname, module in list(sys.modules.items()):
+        if is_viewed(fullname) and isinstance(module, ModuleType):
+            yield module
+
+
+def _mend_loaded() -> None:
+    """Give the view and the repairs to viewed modules that are there already.
+
+    They are those of an MXNet that was imported before mxkit, or that a failed `import mxnet` left behind.
+    """
+    numpy = sys.modules.get("numpy")
+    for module in _loaded_viewed_modules():
+        module.__dict__["__builtins__"] = _BUILTINS
+        for name, value in list(vars(module).items()):
+            if value is numpy:
+                setattr(module, name, numpy_view())
+        repairs.apply(module)

@@ -1,0 +1,140 @@
+"""NumPy as MXNet 1.9.1 and GluonCV know it: a private module in front of the installed one.
+
+Only modules of the viewed packages ever see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and
+`sys.modules` are the same before and after. What the view does not define itself it reads from NumPy at each
+access, so that a patched or later changed NumPy is seen by MXNet too.
+"""
+
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
+
+from mxkit.runtime.versions import release
+
+# T84, T90: since NumPy 1.20 these warn, since 1.24 they are gone, and NumPy 2 gave `bool` another meaning;
+# MXNet's tables of types hold the builtin.
+_BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
+
+# T84, T85: constants that NumPy 2 dropped.
+_CONSTANTS = {
+    "PZERO": 0.0,
+    "NZERO": -0.0,
+    "Inf": float("inf"),
+    "Infinity": float("inf"),
+    "infty": float("inf"),
+    "PINF": float("inf"),
+    "NINF": float("-inf"),
+    "NAN": float("nan"),
+    "NaN": float("nan"),
+}
+
+# T84: old function -> the one that NumPy names as its successor.
+_RENAMED = {
+    "alltrue": "all",
+    "sometrue": "any",
+    "product": "prod",
+    "cumproduct": "cumprod",
+    "round_": "round",
+    "in1d": "isin",
+    "trapz": "trapezoid",
+}
+
+# T84: functions of finance, gone since NumPy 1.20; mxnet/numpy/fallback.py reads their names and calls none.
+_FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate")
+
+
+class NumpyView(ModuleType):
+    """The installed NumPy plus the names that it dropped; see `numpy_view`."""
+
+    def __init__(self, numpy: ModuleType) -> None:
+        # The name and the documentation of NumPy: `from numpy import x` falls back on `sys.modules[__name__ + ".x"]`.
+        super().__init__(numpy.__name__, numpy.__doc__)
+        for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
+            self.__dict__[name] = getattr(numpy, name, None)
+        self.__dict__["_numpy"] = numpy
+        self.__dict__.update(_old_names(numpy))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._numpy, name)
+
+    def __dir__(self) -> List[str]:
+        own = (name for name in self.__dict__ if not name.startswith("_"))
+        return sorted({*dir(self._numpy), *own})
+
+    def __repr__(self) -> str:
+        return f"<mxkit's view of {self._numpy!r}>"
+
+    def __reduce__(self) -> Tuple[Callable[[], ModuleType], Tuple[()]]:
+        return numpy_view, ()
+
+
+_view: Optional[NumpyView] = None
+
+
+def numpy_view() -> NumpyView:
+    """Return the one view of this process; the first call imports NumPy."""
+    global _view
+    if _view is None:
+        import numpy
+
+        _view = NumpyView(numpy)
+    return _view
+
+
+def _old_names(numpy: ModuleType) -> Dict[str, Any]:
+    """Collect what MXNet reads and `numpy` lacks, or gives with a warning only."""
+    version = release(numpy.__version__)
+    names: Dict[str, Any] = dict(_BUILTIN_TYPES)
+    # A name outside `vars` is gone, or comes from NumPy's module `__getattr__`, which warns.
+    names.update({name: value for name, value in _CONSTANTS.items() if name not in vars(numpy)})
+    names.update({old: _renamed(numpy, old, new) for old, new in _RENAMED.items() if old not in vars(numpy)})
+    names.update({name: _financial(name) for name in _FINANCIAL if name not in vars(numpy)})
+    if "msort" not in vars(numpy):
+        names["msort"] = _msort(numpy)
+    if version >= (2,):
+        names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
+        names["core"] = _OldCore()
+    return names
+
+
+def _renamed(numpy: ModuleType, old: str, new: str) -> Callable[..., Any]:
+    # Not the successor itself: numpy_dispatch_protocol.py uses the functions as keys of a table, and two old
+    # names with one successor would overwrite each other there.
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return getattr(numpy, new)(*args, **kwargs)
+
+    function.__name__ = function.__qualname__ = old
+    function.__doc__ = f"The old name of `numpy.{new}`."
+    return function
+
+
+def _financial(name: str) -> Callable[..., NoReturn]:
+    def function(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"mxnet.numpy.{name} calls numpy.{name}, which NumPy removed in 1.20; "
+            f"use numpy_financial.{name} (pip install numpy-financial)"
+        )
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"Gone since NumPy 1.20; see `numpy_financial.{name}`."
+    return function
+
+
+def _msort(numpy: ModuleType) -> Callable[[Any], Any]:
+    def msort(a: Any) -> Any:
+        """Sort along the first axis."""
+        return numpy.sort(a, axis=0)
+
+    return msort
+
+
+class _OldCore(ModuleType):
+    """`numpy.core`, which NumPy 2 made private, with the one function that mxnet/ndarray/ndarray.py reads (T85)."""
+
+    def __init__(self) -> None:
+        super().__init__("numpy.core")
+        array_utils = import_module("numpy.lib.array_utils")
+        self.numeric = SimpleNamespace(normalize_axis_tuple=array_utils.normalize_axis_tuple)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module("numpy.core"), name)

@@ -1,0 +1,156 @@
+"""What is mended in modules of MXNet 1.9.1 and GluonCV once their code has run; `REPAIRS` is the whole list.
+
+Each repair names the upstream line that needs it, and returns at once where the installed NumPy does not. Names
+alone (`np.bool`, `np.PZERO`) need no repair: `mxkit.runtime.numpy_view` has them.
+"""
+
+import functools
+import struct
+from types import ModuleType
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from mxkit.runtime import workers
+from mxkit.runtime.versions import release
+
+Repair = Callable[[ModuleType], None]
+
+
+def apply(module: ModuleType) -> None:
+    """Run the repair of a module that was just imported, if it has one. A second run changes nothing."""
+    repair = REPAIRS.get(module.__name__)
+    if repair is not None:
+        repair(module)
+
+
+def _numpy_version() -> Tuple[int, ...]:
+    import numpy
+
+    return release(numpy.__version__)
+
+
+def operator_arguments(module: ModuleType) -> None:
+    """T86, NumPy 2: `str((np.int64(2), 3))` became "(np.int64(2), 3)", which MXNet's C++ parser rejects.
+
+    Upstream: `_ctypes/ndarray.py` lines 90 and 119, `_ctypes/symbol.py` lines 100 and 131, `io/io.py` line 969.
+    The modules get a global `str`, which their functions find before the builtin one.
+    """
+    if _numpy_version() >= (2,):
+        from mxkit.runtime.operator_text import operator_text
+
+        module.str = operator_text  # type: ignore[attr-defined]
+
+
+def symbol_arguments(module: ModuleType) -> None:
+    """T86, NumPy 2: as `operator_arguments`, in a module that also asks `isinstance(backend, str)`.
+
+    Upstream: `symbol/symbol.py` lines 676, 1589, 2957 and 2976; the question is line 1497.
+    """
+    if _numpy_version() >= (2,):
+        from mxkit.runtime.operator_text import OperatorText
+
+        module.str = OperatorText  # type: ignore[attr-defined]
+
+
+def record_packing(module: ModuleType) -> None:
+    """T87: `ndarray.tostring` warns since NumPy 1.19 and is gone since 2.3; its other name is `tobytes`.
+
+    Upstream: `recordio.py` line 392 in `pack` and line 508 in `pack_img`.
+    """
+    if _numpy_version() < (1, 19):
+        return
+    recordio: Any = module
+
+    @functools.wraps(recordio.pack)
+    def pack(header: Any, s: bytes) -> bytes:
+        header = recordio.IRHeader(*header)
+        if isinstance(header.label, recordio.numbers.Number):
+            header = header._replace(flag=0)
+        else:
+            label = recordio.np.asarray(header.label, dtype=recordio.np.float32)
+            header = header._replace(flag=label.size, label=0)
+            s = label.tobytes() + s
+        return struct.pack(recordio._IR_FORMAT, *header) + s
+
+    @functools.wraps(recordio.pack_img)
+    def pack_img(header: Any, img: Any, quality: int = 95, img_fmt: str = ".jpg") -> bytes:
+        cv2 = recordio.cv2
+        if cv2 is None:
+            raise ImportError("mxnet.recordio.pack_img needs OpenCV: pip install opencv-python-headless")
+        flags = {".jpg": "IMWRITE_JPEG_QUALITY", ".jpeg": "IMWRITE_JPEG_QUALITY", ".png": "IMWRITE_PNG_COMPRESSION"}
+        flag = flags.get(img_fmt.lower())
+        encoded, buffer = cv2.imencode(img_fmt, img, [getattr(cv2, flag), quality] if flag else None)
+        if not encoded:
+            raise ValueError(f"OpenCV could not encode shape {img.shape} and dtype {img.dtype} as {img_fmt}")
+        packed: bytes = recordio.pack(header, buffer.tobytes())
+        return packed
+
+    recordio.pack, recordio.pack_img = pack, pack_img
+
+
+def entropy_threshold(module: ModuleType) -> None:
+    """T87: `float` of an array with one element warns since NumPy 1.25 and is an error since 2.5.
+
+    Upstream: `contrib/quantization.py` line 340 returns such arrays; lines 255 and 368 read them as numbers.
+    """
+    quantization: Any = module
+    upstream = quantization._get_optimal_threshold
+    if _numpy_version() < (1, 25):
+        return
+
+    @functools.wraps(upstream)
+    def _get_optimal_threshold(*args: Any, **kwargs: Any) -> Tuple[Any, Any, float, float]:
+        low, high, threshold, divergence = upstream(*args, **kwargs)
+        return low, high, threshold.item(), divergence.item()
+
+    quantization._get_optimal_threshold = _get_optimal_threshold
+
+
+def array_conversion(module: ModuleType) -> None:
+    """T88, every NumPy: `np.asarray(NDArray)` gave a 32-dimensional array of objects, or ValueError since 1.24.
+
+    Upstream: `ndarray/ndarray.py` line 220, whose class has no `__array__`; `mx.np.ndarray` and the sparse arrays
+    derive from it. Matplotlib, scikit-learn and pandas ask for `__array__` too.
+    """
+    ndarray: Any = module
+
+    def to_numpy(self: Any, dtype: Any = None, copy: Optional[bool] = None) -> Any:
+        """Copy the values to NumPy; NumPy calls this."""
+        if copy is False:
+            raise ValueError(f"a {type(self).__name__} cannot be read by NumPy without a copy: leave out copy=False")
+        values = self.asnumpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    if "__array__" not in vars(ndarray.NDArray):
+        ndarray.NDArray.__array__ = to_numpy
+
+
+def loader_workers(module: ModuleType) -> None:
+    """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
+
+    Where MXNet imports without mxkit the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
+    line 414, which line 667 gives to the pool, and line 215 for `DataLoaderV1`.
+    """
+    workers.replace_initializer(module, workers.initialize_mxnet_worker)
+    loader: Any = module
+    defaults = loader._MultiWorkerIterV1.__init__.__defaults__
+    loader._MultiWorkerIterV1.__init__.__defaults__ = tuple(
+        workers.work_for_loader_v1 if value is loader.worker_loop_v1 else value for value in defaults
+    )
+
+
+def gluoncv_loader_workers(module: ModuleType) -> None:
+    """T91, every NumPy: as `loader_workers`. Upstream: gluoncv's `data/dataloader.py` lines 140 and 275."""
+    workers.replace_initializer(module, workers.initialize_gluoncv_worker)
+
+
+REPAIRS: Dict[str, Repair] = {
+    "mxnet._ctypes.ndarray": operator_arguments,
+    "mxnet._ctypes.symbol": operator_arguments,
+    "mxnet.io.io": operator_arguments,
+    "mxnet.symbol.symbol": symbol_arguments,
+    "mxnet.recordio": record_packing,
+    "mxnet.contrib.quantization": entropy_threshold,
+    "mxnet.ndarray.ndarray": array_conversion,
+    "mxnet.gluon.data.dataloader": loader_workers,
+    "gluoncv.data.dataloader": gluoncv_loader_workers,
+}

@@ -1,0 +1,127 @@
+"""Which wheels own the package `mxnet` here, and what to type when that is none, two, or a damaged one.
+
+Reads file names only: `importlib.metadata` alone would cost more than all the rest of `import mxkit`.
+"""
+
+import os
+import re
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import List, NamedTuple, Optional
+
+# The wheel pins numpy<2, for which Python 3.13 has no wheel: pip would compile NumPy, or give up (T80).
+_NO_DEPS_FROM = (3, 13)
+
+_RELEASE = "1.9.1"
+
+# mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
+_OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
+
+_LIBRARIES = ("libmxnet.so", "libmxnet.dylib", "libmxnet.dll")
+
+
+class Wheel(NamedTuple):
+    """An installed distribution that brings the package `mxnet`."""
+
+    name: str
+    version: str
+    folder: Path
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def installed_wheels() -> List[Wheel]:
+    """List the distributions on `sys.path` that own the package `mxnet`, in the order of the path."""
+    folders = dict.fromkeys(Path(entry or ".").resolve() for entry in sys.path)
+    return [wheel for folder in folders for wheel in _wheels_in(folder)]
+
+
+def _wheels_in(folder: Path) -> List[Wheel]:
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - pathlib makes an object of each of thousands of names
+    except OSError:
+        return []  # a zip, or an entry of sys.path that is not there
+    found = (_OWNER.match(name) for name in names if name[:5].lower() == "mxnet")
+    return [Wheel(match[1].lower().replace("_", "-"), match[2], folder) for match in found if match]
+
+
+def package_spec() -> Optional[ModuleSpec]:
+    """Find where `import mxnet` would load from, without mxkit's own finder."""
+    for finder in sys.meta_path:
+        if type(finder).__module__.startswith("mxkit.") or not hasattr(finder, "find_spec"):
+            continue
+        spec = finder.find_spec("mxnet", None, None)
+        if spec is not None:
+            return spec
+    return None
+
+
+def wheel_problem() -> Optional[str]:
+    """Say why MXNet cannot be imported as it is installed, and what to type; None if nothing is wrong.
+
+    An MXNet without a distribution's metadata, such as one built from source, is accepted as it is.
+    """
+    if "mxnet" in sys.modules:
+        return None
+    spec = package_spec()
+    if spec is None or spec.origin is None:
+        wheels = installed_wheels()
+        return _damaged(wheels[0], f"its package folder {wheels[0].folder / 'mxnet'}") if wheels else _not_installed()
+    if spec.submodule_search_locations is None:
+        return _hidden(Path(spec.origin))
+    package = Path(spec.origin).resolve().parent
+    wheels = _wheels_in(package.parent)
+    if len({wheel.name for wheel in wheels}) > 1:
+        return _more_than_one(wheels)
+    if wheels and not _has_library(package):
+        return _damaged(wheels[0], f"its library {package / _LIBRARIES[0]}")
+    return None
+
+
+def _has_library(package: Path) -> bool:
+    named = os.environ.get("MXNET_LIBRARY_PATH")
+    candidates = [package / name for name in _LIBRARIES] + ([Path(named)] if named else [])
+    # A disk that ran full leaves a library of no bytes.
+    return any(path.is_file() and path.stat().st_size > 0 for path in candidates)
+
+
+def _not_installed() -> str:
+    if sys.version_info >= _NO_DEPS_FROM:
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return (
+            f"MXNet is not installed for {sys.executable}. On Python {python} type\n"
+            f"    pip install --no-deps mxnet=={_RELEASE}          for the CPU\n"
+            f"    pip install --no-deps mxnet-cu112=={_RELEASE}    for NVIDIA GPUs\n"
+            f"Without --no-deps pip asks for numpy<2, which has no wheel for Python {python}."
+        )
+    return (
+        f"MXNet is not installed for {sys.executable}. Type\n"
+        "    pip install 'mxkit[cpu]'      for the CPU\n"
+        "    pip install 'mxkit[cu112]'    for NVIDIA GPUs"
+    )
+
+
+def _more_than_one(wheels: List[Wheel]) -> str:
+    names = " ".join(dict.fromkeys(wheel.name for wheel in wheels))
+    keep = wheels[0]
+    return (
+        f"{' and '.join(map(str, wheels))} are both installed in {keep.folder}. They overwrite each other's files, "
+        "so what is there now is a mixture. Remove all of them and install the one you want:\n"
+        f"    pip uninstall -y {names} && pip install --no-deps {keep.name}=={_RELEASE}"
+    )
+
+
+def _damaged(wheel: Wheel, lacks: str) -> str:
+    return (
+        f"{wheel} is installed, but {lacks} is missing or empty. Type\n"
+        f"    pip install --force-reinstall --no-deps {wheel.name}=={wheel.version}"
+    )
+
+
+def _hidden(origin: Path) -> str:
+    return (
+        f"`import mxnet` would load {origin}, which is a single file and not MXNet. "
+        "Rename that file, or run from another folder."
+    )

@@ -1,0 +1,47 @@
+"""Every source of randomness, from one number."""
+
+import random
+from typing import Tuple
+
+import mxnet as mx
+import numpy as np
+
+
+def seed_all(seed: int) -> None:
+    """Seed Python's, NumPy's and MXNet's generators, the last on every device.
+
+    Three libraries draw in a Gluon script: augmenters from Python's `random`, samplers from NumPy's
+    global generator, initializers and dropout from MXNet's (T61).
+
+    Args:
+        seed: A whole number; it is taken modulo 2**32, as MXNet and NumPy accept no more.
+
+    Raises:
+        TypeError: `seed` is no whole number.
+
+    Side effects:
+        The three global generators are reseeded. MXNet's takes about 1 ms (T67).
+
+    >>> seed_all(7); first = mx.nd.random.uniform(shape=3).asnumpy()
+    >>> seed_all(7); bool((mx.nd.random.uniform(shape=3).asnumpy() == first).all())
+    True
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seed_all: expected a whole number; received {seed!r}")
+    folded = int(seed) % 2**32
+    random.seed(folded)
+    np.random.seed(folded)
+    mx.random.seed(folded)
+
+
+def permutation(size: int, key: Tuple[int, ...]) -> "np.ndarray":
+    """Shuffle 0..size-1 as a pure function of `key`, whatever was drawn before.
+
+    Args:
+        size: Length of the permutation.
+        key: Whole numbers, at least 0, for example `(seed, epoch)`.
+
+    Returns:
+        int64 of shape (size,).
+    """
+    return np.random.Generator(np.random.PCG64(list(key))).permutation(size)

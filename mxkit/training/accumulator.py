@@ -1,0 +1,247 @@
+"""Gradients of many micro-batches that equal those of one big batch."""
+
+from types import TracebackType
+from typing import Any, Dict, List, Optional, Sequence, Type, Union
+
+import mxnet as mx
+from mxnet import autograd, gluon
+
+from mxkit.errors import DataError, LossShapeError, UnusedParameterError
+from mxkit.training.record import Update
+
+
+class Accumulator:
+    """Sum gradients over windows of micro-batches and step once a window, in a loop of your own.
+
+    The gradient of an update is the mean over every sample of its window, so that it equals one big
+    batch, also when micro-batches differ in size. Replicas are reduced once an update.
+
+    ```
+    with Accumulator(trainer, every=4) as accumulator:
+        for x, y in batches:
+            with autograd.record():
+                losses = loss(net(x), y)        # shape (B,): one value a sample
+            accumulator.backward(losses)
+            update = accumulator.step()         # None inside a window
+        accumulator.flush()                     # a shorter last window, with its true count
+    ```
+
+    Args:
+        trainer: Over the parameters to train. It alone changes them.
+        every: Calls of `backward` in a window, at least 1.
+        clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
+            larger one is scaled down to it. `float("inf")` only measures. None does neither.
+        check_finite: Queue a check of each update's gradients for NaN and infinity, which `Update.finite`
+            tells.
+
+    Attributes:
+        updates: Updates done, from 0.
+        micro_batches: Calls of `backward` in the open window, from 0; each update sets it to 0.
+        samples: Samples in the open window, from 0; each update sets it to 0.
+
+    Raises:
+        ValueError: `every` is below 1, `clip_norm` is not above 0, or the Trainer would train replicas
+            that drift apart.
+
+    Side effects:
+        Inside `with`, and where `every` is above 1, `grad_req` of the Trainer's parameters is `"add"`
+        where it was `"write"` (frozen ones stay frozen); it is restored on exit, also after an error.
+        Gradients of an open window are dropped on exit: call `flush` to apply them.
+    """
+
+    def __init__(
+        self,
+        trainer: "gluon.Trainer",
+        every: int = 1,
+        *,
+        clip_norm: Optional[float] = None,
+        check_finite: bool = False,
+    ) -> None:
+        if isinstance(every, bool) or int(every) != every or every < 1:
+            raise ValueError(f"accumulate: expected a whole number of batches, at least 1; received {every!r}")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm: expected a number above 0, or None; received {clip_norm!r}")
+        _refuse_diverging_replicas(trainer)
+        self.trainer = trainer
+        self.every = int(every)
+        self.clip_norm = clip_norm
+        self.check_finite = check_finite
+        self.updates = 0
+        self._switched: List[Any] = []
+        self._open_window()
+
+    def __enter__(self) -> "Accumulator":
+        if self.every > 1:
+            # Only "write" is touched, and before anything is recorded (T5).
+            self._switched = [parameter for parameter in self.trainer._params if parameter.grad_req == "write"]
+            for parameter in self._switched:
+                parameter.grad_req = "add"
+        self._zero_added_gradients()
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        switched, self._switched = self._switched, []
+        for parameter in switched:
+            if parameter.grad_req == "add":  # the user may have frozen it meanwhile
+                parameter.grad_req = "write"
+        self._open_window()
+
+    def backward(self, losses: Union[Any, Sequence[Any]], *, idle: Sequence["mx.Context"] = ()) -> None:
+        """Compute the gradients of one micro-batch and add them to the window.
+
+        Args:
+            losses: One value per sample, shape (B,), recorded; a list of them where the micro-batch is
+                split over devices.
+            idle: Devices without a sample in this micro-batch.
+
+        Raises:
+            LossShapeError: A loss has no sample axis.
+        """
+        if self.every > 1 and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
+            raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
+        parts = list(losses) if isinstance(losses, (list, tuple)) else [losses]
+        if not parts:
+            raise DataError("Accumulator.backward: no loss was given")
+        for part in parts:
+            if not part.shape:
+                raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
+        with autograd.pause():
+            self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
+        autograd.backward(parts)
+        self._active.update((part.context, None) for part in parts)
+        self.samples += sum(int(part.shape[0]) for part in parts)
+        self.micro_batches += 1
+
+    def step(self) -> Optional[Update]:
+        """Apply the window if it is full.
+
+        Returns:
+            The update, or None inside a window.
+        """
+        return self._apply() if self.micro_batches >= self.every else None
+
+    def flush(self) -> Optional[Update]:
+        """Apply the window that is open, with its true count of samples.
+
+        Returns:
+            The update, or None if no micro-batch is waiting.
+        """
+        return self._apply() if self.micro_batches else None
+
+    def _open_window(self) -> None:
+        self.micro_batches = 0
+        self.samples = 0
+        self._sums: List[Any] = []
+        self._active: Dict[Any, None] = {}  # an ordered set of the devices that computed something
+
+    def _trained(self) -> List[Any]:
+        return [parameter for parameter in self.trainer._params if parameter.grad_req != "null"]
+
+    def _apply(self) -> Update:
+        trainer, trained = self.trainer, self._trained()
+        self._refresh_idle_replicas(trained)
+        if not trainer._kv_initialized:
+            trainer._init_kvstore()
+        on_kvstore = bool(trainer._kvstore and trainer._update_on_kvstore)
+        if not on_kvstore:
+            trainer.allreduce_grads()
+        norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
+        finite = self._finite_flags(trained, reduced=not on_kvstore) if self.check_finite else []
+        if on_kvstore:
+            trainer.step(self.samples)
+            for parameter in trained:  # Gluon forgets to on this path, and its own check never fires again (T24)
+                for data in parameter.list_data():
+                    data._fresh_grad = False
+        else:
+            trainer.update(self.samples)
+        self._zero_added_gradients()
+        self.updates += 1
+        update = Update(self.updates, self.samples, self._sums, norm, finite)
+        self._open_window()
+        return update
+
+    def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:
+        """Give replicas without a sample in this window a gradient of 0, or name what nobody used.
+
+        An idle replica keeps the gradient of an earlier update: it would be added again, or the replicas
+        drift apart, both without a word (T8, T24).
+        """
+        unused = []
+        for parameter in trained:
+            replicas = parameter._data or ()  # nothing, where the shape never became known
+            fresh = {data.context: bool(data._fresh_grad) for data in replicas}
+            if not any(fresh[device] for device in self._active if device in fresh):
+                unused.append(parameter)
+                continue
+            for data, gradient in zip(replicas, parameter.list_grad()):
+                if not fresh[data.context]:
+                    gradient[:] = 0
+                    data._fresh_grad = True
+        if unused:
+            raise UnusedParameterError([parameter.name for parameter in unused], unused)
+
+    def _clip(self, trained: Sequence[Any], reduced: bool) -> Any:
+        """Scale gradients so that their average has at most the norm `clip_norm`; return the norm before."""
+        if reduced:
+            gradients = [parameter.list_grad()[0] for parameter in trained]
+        else:  # the kvstore adds the replicas up only while it updates: add them here for the norm alone
+            gradients = [_added(parameter.list_grad()) for parameter in trained]
+        # After the division by the count: before it, clipping would be as many times too hard (T9).
+        average = float(self.trainer._scale) / self.samples
+        squares = mx.nd.multi_sum_sq(*[gradient.astype("float32", copy=False) for gradient in gradients], num_arrays=len(gradients))
+        norm = squares.sum().sqrt() * average
+        if self.clip_norm != float("inf"):
+            factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
+            factors: Dict[Any, Any] = {}
+            for parameter in trained:
+                for gradient in parameter.list_grad():
+                    here = gradient.context
+                    if (here, gradient.dtype) not in factors:
+                        factors[here, gradient.dtype] = factor.as_in_context(here).astype(gradient.dtype)
+                    mx.nd.broadcast_mul(
+                        gradient, factors[here, gradient.dtype].reshape((1,) * gradient.ndim), out=gradient
+                    )
+        return norm
+
+    def _finite_flags(self, trained: Sequence[Any], reduced: bool) -> List[Any]:
+        """One flag a device, 1.0 if its gradients are finite: NaN weights can hide behind a finite loss (T25)."""
+        columns = list(zip(*(parameter.list_grad() for parameter in trained)))
+        return [mx.nd.multi_all_finite(*column, num_arrays=len(column)) for column in columns[: 1 if reduced else None]]
+
+    def _zero_added_gradients(self) -> None:
+        # Without this the next window would count this one's gradients again (T1).
+        by_device: Dict[Any, List[Any]] = {}
+        for parameter in self.trainer._params:
+            if parameter.grad_req == "add" and parameter._grad is not None:
+                for gradient in parameter.list_grad():
+                    by_device.setdefault(gradient.context, []).append(gradient)
+        for gradients in by_device.values():
+            mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
+
+
+def _added(replicas: Sequence[Any]) -> Any:
+    if len(replicas) == 1:
+        return replicas[0]
+    return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
+
+
+def _refuse_diverging_replicas(trainer: "gluon.Trainer") -> None:
+    contexts = trainer._contexts or []
+    if len(contexts) < 2:
+        return
+    settings = trainer._kvstore_params
+    if settings["kvstore"] is None:
+        raise ValueError(
+            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
+            "Make it with kvstore='device' (T24)"
+        )
+    if isinstance(trainer.optimizer, mx.optimizer.Nadam) and settings["update_on_kvstore"] is False:
+        raise ValueError(
+            f"Nadam with update_on_kvstore=False on {len(contexts)} devices lets the replicas drift apart, because they "
+            "share one schedule. Make the Trainer with update_on_kvstore=True (T24)"
+        )

@@ -1,0 +1,63 @@
+"""Hooks into `fit`."""
+
+from typing import Any, Optional, Sequence
+
+from mxkit.metrics import Metric
+from mxkit.training.history import History, Row
+from mxkit.training.record import Update
+
+
+class FitState:
+    """What callbacks see of a running `fit`, and the way to stop it.
+
+    Attributes:
+        net: The net.
+        trainer: Its `gluon.Trainer`.
+        history: Rows of the epochs done.
+        epoch: The running epoch, from 1.
+        epochs: Epochs asked for.
+        updates: Updates done, from 0.
+        updates_per_epoch: Where the data tells its length, else None.
+        metrics: Training metrics of the running epoch; reading one waits for the device.
+        stop_reason: Given by `stop`, or None.
+    """
+
+    def __init__(self, net: Any, trainer: Any, epochs: int, updates_per_epoch: Optional[int]) -> None:
+        self.net = net
+        self.trainer = trainer
+        self.history = History()
+        self.epoch = 1
+        self.epochs = epochs
+        self.updates = 0
+        self.updates_per_epoch = updates_per_epoch
+        self.metrics: Sequence[Metric] = ()
+        self.stop_reason: Optional[str] = None
+
+    def stop(self, reason: str) -> None:
+        """End `fit` after this update; the reason ends up in `History.stopped`."""
+        self.stop_reason = reason
+
+
+class Callback:
+    """Base of what `fit` calls, in the order of the list it is given.
+
+    ```
+    on_fit_begin
+    for each epoch:
+        on_update     after each optimizer update
+        on_epoch      after validation, with the row that was added to the history
+    on_fit_end        also after an error, which it is given
+    ```
+    """
+
+    def on_fit_begin(self, state: FitState) -> None:
+        """Called once, before the first batch is read."""
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        """Called after each update. Reading `update.loss` waits for the device."""
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        """Called after each epoch and its validation."""
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        """Called once at the end; `error` is what ended `fit`, or None."""

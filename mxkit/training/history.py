@@ -1,0 +1,95 @@
+"""The record of a run: one row of plain numbers an epoch."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
+
+from mxkit.errors import unknown_name
+from mxkit.files import write_atomically
+
+Row = Dict[str, Any]
+
+
+class History(Sequence[Row]):
+    """One dict an epoch, in order.
+
+    Each row holds `epoch` (from 1), `updates` (all so far), `samples` (trained in this epoch), `seconds`
+    (training, without validation), `samples_per_second`, `learning_rate` (after the epoch), `train_loss`
+    (mean over the samples as the weights moved) and, under `train_` and `valid_`, each metric and the
+    validation loss.
+
+    Attributes:
+        stopped: Why `fit` ended before its last epoch, or None.
+    """
+
+    def __init__(self, rows: Sequence[Row] = ()) -> None:
+        self._rows: List[Row] = [dict(row) for row in rows]
+        self.stopped: Optional[str] = None
+
+    def append(self, row: Row) -> None:
+        """Add the row of an epoch."""
+        self._rows.append(dict(row))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    @property
+    def columns(self) -> List[str]:
+        """Names of all columns, in the order they first appeared."""
+        return list(dict.fromkeys(name for row in self._rows for name in row))
+
+    def column(self, name: str) -> List[Any]:
+        """Values of one column, one an epoch; None where a row has none.
+
+        Raises:
+            UnknownNameError: No row has this column.
+        """
+        if name not in self.columns:
+            raise unknown_name("column of the history", name, self.columns)
+        return [row.get(name) for row in self._rows]
+
+    def to_csv(self, path: Union[str, Path]) -> None:
+        """Write one line an epoch under a line of column names, with all digits, atomically."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_atomically(Path(path), text.getvalue().encode())
+
+    def to_json(self, path: Union[str, Path]) -> None:
+        """Write `{"stopped": ..., "epochs": [...]}` with all digits, atomically; `from_json` reads it."""
+        content = json.dumps({"stopped": self.stopped, "epochs": self._rows}, indent=1)
+        write_atomically(Path(path), content.encode())
+
+    @classmethod
+    def from_json(cls, path: Union[str, Path]) -> "History":
+        """Read what `to_json` wrote."""
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        history = cls(content["epochs"])
+        history.stopped = content["stopped"]
+        return history
+
+    def plot(self, path: Union[str, Path, None] = None) -> Any:
+        """Draw losses and metrics over epochs.
+
+        Args:
+            path: Where to save the picture, or None to save nothing.
+
+        Returns:
+            The matplotlib Figure.
+        """
+        from mxkit.plotting import plot_history
+
+        return plot_history(self._rows, path)
+
+    def __repr__(self) -> str:
+        last = ", ".join(f"{name}={value:.4g}" for name, value in self[-1].items() if "_" in name) if self else "empty"
+        return f"History({len(self)} epochs; last: {last})"

@@ -1,0 +1,291 @@
+"""The whole loop in one call, and the two that use a trained net."""
+
+import time
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from mxkit.blocks import net_devices
+from mxkit.data.loader import ArrayLoader
+from mxkit.data.source import Data, check_rereadable, read_epoch
+from mxkit.device import DeviceSpec, split_batch, unpack
+from mxkit.device import devices as resolve_devices
+from mxkit.losses import LossSpec, get_loss
+from mxkit.metrics import Metric, MetricSpec, get_metrics
+from mxkit.optimizers import TrainerSpec, get_trainer
+from mxkit.seeding import seed_all
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.checks import check_loss_shape
+from mxkit.training.history import History, Row
+from mxkit.training.progress import Progress
+from mxkit.training.record import Update, settle
+from mxkit.training.update import updates
+
+# Batches between two waits outside of training, where no update bounds the queue.
+WAIT_EVERY = 16
+PREDICT_BATCH = 256
+
+
+def fit(
+    net: Any,
+    train: Data,
+    *,
+    loss: LossSpec,
+    trainer: TrainerSpec,
+    epochs: int,
+    valid: Optional[Data] = None,
+    metrics: Sequence[MetricSpec] = (),
+    accumulate: int = 1,
+    clip_norm: Optional[float] = None,
+    callbacks: Sequence[Callback] = (),
+    seed: Optional[int] = None,
+    devices: Optional[DeviceSpec] = None,
+    check_finite: bool = True,
+    progress: bool = True,
+) -> History:
+    """Train `net` and return what happened.
+
+    ```
+    on_fit_begin of the callbacks
+    for each epoch:
+        for each update of updates(net, train, ...): on_update of the callbacks
+        evaluate(net, valid, ...)
+        add a row to the history; on_epoch of the callbacks
+    on_fit_end of the callbacks, also after an error
+    ```
+
+    Args:
+        net: An initialized block; `mxkit.initialize` does it. Hybridize it first where it can be.
+        train: Batches, as for `updates`; read anew in each epoch.
+        loss: As for `updates`.
+        trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`, of which one
+            Trainer over all parameters of the net is made.
+        epochs: Times that `train` is read, at least 1.
+        valid: Batches to evaluate after each epoch.
+        metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
+            over the training batches as the weights move, and over `valid`.
+        accumulate: Batches per update, at least 1; the result equals one big batch.
+        clip_norm: Largest L2 norm of the averaged gradient.
+        callbacks: Called in their order.
+        seed: Seeds Python's, NumPy's and MXNet's generators before the first epoch, and is no part of the
+            net's first values, which exist by then. None leaves them alone.
+        devices: An error tells if the net lives elsewhere. None accepts any.
+        check_finite: Stop at a loss or gradient that is NaN or infinite, with the update's number.
+        progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
+
+    Returns:
+        The `History`: one row an epoch.
+
+    Raises:
+        ValueError: `epochs` is below 1.
+        DataError: `train` or `valid` can be read only once but `epochs` is above 1.
+        MxkitError: All that `updates` and `evaluate` raise, as they say.
+
+    Side effects:
+        The net's parameters and the Trainer's state change. `grad_req` is restored, also on an error.
+
+    >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
+    >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=8)
+    >>> history = fit(net, train, loss="softmax_ce", trainer="adam", epochs=2, metrics=["accuracy"], progress=False)
+    >>> [(row["epoch"], row["updates"], row["samples"]) for row in history]
+    [(1, 3, 20), (2, 6, 20)]
+    """
+    if isinstance(epochs, bool) or int(epochs) != epochs or epochs < 1:
+        raise ValueError(f"epochs: expected a whole number, at least 1; received {epochs!r}")
+    check_rereadable(train, epochs, "train")
+    if valid is not None:
+        check_rereadable(valid, epochs, "valid")
+    net_devices(net, None if devices is None else resolve_devices(devices))
+    loss, trainer = get_loss(loss), get_trainer(net, trainer)
+    train_metrics = get_metrics(metrics)
+    if seed is not None:
+        seed_all(seed)
+    state = FitState(net, trainer, int(epochs), _updates_per_epoch(train, accumulate))
+    state.metrics = train_metrics
+    hooks = [*callbacks, *([Progress()] if progress else [])]
+    error: Optional[BaseException] = None
+    try:
+        for hook in hooks:
+            hook.on_fit_begin(state)
+        while state.epoch <= state.epochs and state.stop_reason is None:
+            stream = updates(
+                net,
+                train,
+                loss=loss,
+                trainer=trainer,
+                accumulate=accumulate,
+                clip_norm=clip_norm,
+                metrics=train_metrics,
+                check_finite=check_finite,
+                epoch=state.epoch - 1,
+                first_step=state.updates + 1,
+            )
+            row = _train_epoch(state, stream, hooks)
+            if valid is not None:
+                scores = evaluate(net, valid, loss=loss, metrics=metrics, name="valid")
+                row.update({f"valid_{name}": value for name, value in scores.items()})
+            state.history.append(row)
+            for hook in hooks:
+                hook.on_epoch(state, row)
+            state.epoch += 1
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        state.history.stopped = state.stop_reason
+        for hook in hooks:
+            hook.on_fit_end(state, error)
+    return state.history
+
+
+def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback]) -> Row:
+    for metric in state.metrics:
+        metric.reset()
+    begun = time.perf_counter()
+    unread: List[Update] = []
+    loss_sum, samples = 0.0, 0
+    for update in stream:
+        state.updates = update.step
+        samples += update.samples
+        unread.append(update)
+        for hook in hooks:
+            hook.on_update(state, update)
+        if unread[0].settled:
+            loss_sum += sum(done.loss * done.samples for done in unread if done.settled)
+            unread = [waiting for waiting in unread if not waiting.settled]
+        if state.stop_reason is not None:
+            stream.close()
+            break
+    settle(unread)
+    loss_sum += sum(done.loss * done.samples for done in unread)
+    seconds = time.perf_counter() - begun
+    row: Row = {
+        "epoch": state.epoch,
+        "updates": state.updates,
+        "samples": samples,
+        "seconds": seconds,
+        "samples_per_second": samples / seconds,
+        "learning_rate": float(state.trainer.learning_rate),
+        "train_loss": loss_sum / samples,
+    }
+    row.update({f"train_{metric.name}": metric.get() for metric in state.metrics})
+    return row
+
+
+def _updates_per_epoch(train: Data, accumulate: int) -> Optional[int]:
+    # mx.io.DataIter and generators have no length
+    return -(-len(train) // accumulate) if hasattr(train, "__len__") else None
+
+
+def evaluate(
+    net: Any,
+    data: Data,
+    *,
+    loss: Optional[LossSpec] = None,
+    metrics: Sequence[MetricSpec] = (),
+    devices: Optional[DeviceSpec] = None,
+    name: str = "data",
+) -> Dict[str, float]:
+    """Compute loss and metrics over every sample of `data`, in predict mode.
+
+    Args:
+        net: An initialized block. Batches are split over its devices.
+        data: Batches `(x, y)`, as for `updates`.
+        loss: As for `updates`, or None for metrics alone.
+        metrics: As for `fit`.
+        devices: An error tells if the net lives elsewhere. None accepts any.
+        name: What the messages call the data.
+
+    Returns:
+        `{"loss": mean per sample, metric's name: value, ...}`. Every sample counts once, so the numbers do
+        not depend on how samples are cut into batches.
+
+    Raises:
+        ValueError: Neither a loss nor a metric is asked for.
+        EmptyDataError: `data` gave no batch.
+        LossShapeError: `loss` did not give one value per sample.
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
+    >>> scores = evaluate(net, [(np.zeros((3, 4)), np.array([0, 0, 1]))], loss="softmax_ce", metrics=["accuracy"])
+    >>> {name: round(value, 4) for name, value in scores.items()}
+    {'loss': 0.6931, 'accuracy': 0.6667}
+    """
+    measured = get_metrics(metrics)
+    loss_of = None if loss is None else get_loss(loss)
+    if loss_of is None and not measured:
+        raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    mean_loss = Metric()
+    throttle = _Throttle()
+    with autograd.pause(train_mode=False):
+        for batch in read_epoch(data, name=name):
+            for shard in split_batch(batch, where):
+                output = net(*shard.inputs)
+                if loss_of is not None:
+                    values = loss_of(output, *shard.labels)
+                    check_loss_shape(values, shard.samples)
+                    mean_loss.add(values)
+                    throttle.after(values)
+                for metric in measured:
+                    metric.update(shard.labels, output)
+                if loss_of is None:
+                    throttle.after(output)
+    scores = {} if loss_of is None else {"loss": mean_loss.get()}
+    scores.update({metric.name: metric.get() for metric in measured})
+    return scores
+
+
+def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] = None) -> Any:
+    """Run `net` over every sample, in predict mode.
+
+    Args:
+        net: An initialized block. Batches are split over its devices.
+        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)` from
+            anything that `updates` reads, of which `y` is ignored.
+        devices: An error tells if the net lives elsewhere. None accepts any.
+
+    Returns:
+        Outputs joined in order, an NDArray of shape (N, ...) on the CPU; a tuple of them where the net
+        returns several.
+
+    Raises:
+        EmptyDataError: `data` gave no batch.
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
+    >>> predict(net, np.zeros((5, 4))).shape
+    (5, 2)
+    """
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    if isinstance(data, (mx.nd.NDArray, np.ndarray)):
+        data = ArrayLoader(data, None, PREDICT_BATCH)
+    parts: List[List[Any]] = []
+    throttle = _Throttle()
+    several = False
+    with autograd.pause(train_mode=False):
+        for batch in read_epoch(data):
+            inputs, _ = unpack(batch)
+            for shard in split_batch((inputs,), where):
+                output = net(*shard.inputs)
+                several = isinstance(output, (list, tuple))
+                outputs = list(output) if several else [output]
+                parts.append([one.as_in_context(mx.cpu()) for one in outputs])
+                throttle.after(parts[-1][0])
+        joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
+    return tuple(joined) if several else joined[0]
+
+
+class _Throttle:
+    """Waits now and then for work queued a while ago, so that the queue, and memory, cannot grow."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._earlier: Any = None
+
+    def after(self, array: Any) -> None:
+        self._count += 1
+        if self._count % WAIT_EVERY == 0:
+            if self._earlier is not None:
+                self._earlier.wait_to_read()
+            self._earlier = array

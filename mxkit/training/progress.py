@@ -1,0 +1,102 @@
+"""Progress for people: a bar on a terminal, plain lines everywhere else."""
+
+import sys
+import time
+from collections import deque
+from typing import Any, Deque, Optional, TextIO
+
+from tqdm import tqdm
+
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.history import Row
+from mxkit.training.record import Update, settle
+
+REFRESH_SECONDS = 0.25  # reading numbers waits for the device: at most four times a second
+LINE_SECONDS = 30.0
+
+
+class Progress(Callback):
+    """Show loss, metrics, samples/s and the time left.
+
+    Args:
+        stream: Where to write; standard error by default.
+        lines: Plain lines instead of a bar. None looks whether the stream is a terminal.
+    """
+
+    def __init__(self, stream: Optional[TextIO] = None, lines: Optional[bool] = None) -> None:
+        self._stream = stream or sys.stderr
+        self._lines = not self._stream.isatty() if lines is None else lines
+
+    def on_fit_begin(self, state: FitState) -> None:
+        self._bar: Any = None
+        self._open_epoch()
+
+    def _open_epoch(self) -> None:
+        self._unread: Deque[Update] = deque()
+        self._loss_sum = 0.0
+        self._read_samples = 0
+        self._samples = 0
+        self._updates = 0
+        self._begun = self._shown = time.monotonic()
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        if self._bar is None and not self._lines:
+            # Updates of many samples a second would flood a slow terminal: tqdm's own limit stays below ours.
+            self._bar = tqdm(
+                total=state.updates_per_epoch,
+                desc=f"epoch {state.epoch}/{state.epochs}",
+                unit=" updates",
+                file=self._stream,
+                mininterval=REFRESH_SECONDS,
+                leave=False,
+                dynamic_ncols=True,
+            )
+        self._unread.append(update)
+        self._samples += update.samples
+        self._updates += 1
+        if self._bar is not None:
+            self._bar.update()
+        now = time.monotonic()
+        if now - self._shown >= (LINE_SECONDS if self._lines else REFRESH_SECONDS):
+            self._shown = now
+            text = self._running(state, now)
+            if self._bar is not None:
+                self._bar.set_postfix_str(text, refresh=False)
+            else:
+                total = f"/{state.updates_per_epoch}" if state.updates_per_epoch else ""
+                self._print(f"epoch {state.epoch}/{state.epochs}  update {self._updates}{total}  {text}")
+
+    def _running(self, state: FitState, now: float) -> str:
+        newest = self._unread.pop()  # the device may still be at it
+        settle(list(self._unread))
+        for update in self._unread:
+            self._loss_sum += update.loss * update.samples
+            self._read_samples += update.samples
+        self._unread = deque([newest])
+        parts = [f"loss {self._loss_sum / self._read_samples:.4f}"] if self._read_samples else []
+        parts += [f"{metric.name} {metric.get():.4f}" for metric in state.metrics]
+        return "  ".join([*parts, f"{self._samples / max(now - self._begun, 1e-9):,.0f} samples/s"])
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        self._close()
+        self._print(f"epoch {row['epoch']:>{len(str(state.epochs))}}/{state.epochs}  {describe_row(row)}")
+        self._open_epoch()
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+def describe_row(row: Row) -> str:
+    """One epoch in a line: losses and metrics, samples/s and seconds."""
+    numbers = [
+        f"{name} {value:.4f}" for name, value in row.items() if name.startswith(("train_", "valid_")) and value is not None
+    ]
+    return "  ".join([*numbers, f"{row['samples_per_second']:,.0f} samples/s", f"{row['seconds']:.1f} s"])

@@ -1,0 +1,83 @@
+"""The record of one optimizer update, whose numbers are read only when somebody asks."""
+
+import math
+from typing import Any, Dict, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+
+
+class Update:
+    """What one optimizer update did.
+
+    Attributes:
+        step: Number of the update, from 1.
+        samples: Samples whose gradients it averaged.
+    """
+
+    __slots__ = ("_arrays", "_losses", "_measured", "_values", "samples", "step")
+
+    def __init__(
+        self, step: int, samples: int, loss_sums: Sequence[Any], norm: Optional[Any] = None, finite: Sequence[Any] = ()
+    ) -> None:
+        self.step = step
+        self.samples = samples
+        self._losses = len(loss_sums)
+        self._measured = norm is not None
+        self._arrays = [*loss_sums, *finite, *([norm] if self._measured else [])]
+        self._values: List[float] = []
+
+    @property
+    def loss(self) -> float:
+        """Mean loss per sample, in the loss's unit. Waits for the device on the first read."""
+        return sum(self._read()[: self._losses]) / self.samples
+
+    @property
+    def grad_norm(self) -> Optional[float]:
+        """L2 norm of the averaged gradient before clipping; None without `clip_norm`. Waits like `loss`."""
+        return self._read()[-1] if self._measured else None
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradients (where they are checked) hold no NaN and no infinity. Waits like `loss`."""
+        values = self._read()
+        return all(map(math.isfinite, values[: self._losses])) and all(values[self._losses :][: -1 if self._measured else None])
+
+    @property
+    def settled(self) -> bool:
+        """Whether the numbers are on the host, so that reading them waits for nothing."""
+        return not self._arrays
+
+    def _read(self) -> List[float]:
+        if self._arrays:
+            settle([self])
+        return self._values
+
+    def __repr__(self) -> str:
+        told = f", loss={self.loss:.6g}" if self.settled else ""
+        return f"Update(step={self.step}, samples={self.samples}{told})"
+
+
+def settle(updates: Sequence[Update]) -> None:
+    """Bring the numbers of all `updates` to the host in a single wait, and let their arrays go."""
+    arrays = [array for update in updates for array in update._arrays]
+    if not arrays:
+        return
+    values = _join(arrays).asnumpy().tolist()
+    for update in updates:
+        count = len(update._arrays)
+        if count:
+            update._values, values = values[:count], values[count:]
+            update._arrays = []
+
+
+def _join(arrays: Sequence[Any]) -> Any:
+    """Concatenate arrays of one element on any devices in their order, on the CPU, without waiting."""
+    by_device: Dict[Any, List[int]] = {}
+    for position, array in enumerate(arrays):
+        by_device.setdefault(array.context, []).append(position)
+    joined = [mx.nd.concat(*[arrays[i] for i in group], dim=0).as_in_context(mx.cpu()) for group in by_device.values()]
+    if len(joined) == 1:
+        return joined[0]
+    positions = np.concatenate(list(by_device.values()))
+    return mx.nd.concat(*joined, dim=0).take(mx.nd.array(np.argsort(positions)))

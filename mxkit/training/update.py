@@ -1,0 +1,224 @@
+"""The training loop as a generator: one record for each optimizer update."""
+
+import math
+from collections import deque
+from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from mxkit.blocks import net_devices, path_of
+from mxkit.data.source import Data, read_epoch
+from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch
+from mxkit.device import devices as resolve_devices
+from mxkit.errors import MxkitError, NonFiniteError, TrainingError, UnusedParameterError
+from mxkit.losses import LossSpec, get_loss
+from mxkit.metrics import Metric
+from mxkit.optimizers import TrainerSpec, get_trainer
+from mxkit.training.accumulator import Accumulator
+from mxkit.training.checks import check_first_shard, check_loss_shape
+from mxkit.training.record import Update, settle
+
+# Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
+# that the device never runs dry.
+SETTLE_EVERY = 64
+# A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
+QUEUED_BYTES = 256 * 2**20
+
+
+def updates(
+    net: Any,
+    data: Data,
+    *,
+    loss: LossSpec,
+    trainer: TrainerSpec,
+    accumulate: int = 1,
+    clip_norm: Optional[float] = None,
+    metrics: Sequence[Metric] = (),
+    devices: Optional[DeviceSpec] = None,
+    check_finite: bool = True,
+    epoch: int = 0,
+    first_step: int = 1,
+) -> Iterator[Update]:
+    """Train on one epoch of `data` and yield once per optimizer update.
+
+    The gradient of an update is the mean over every sample it saw, so the result equals one big batch,
+    also where batches differ in size or are split over devices. A last window shorter than `accumulate`
+    is applied with its true count.
+
+    ```
+    for each batch of data:
+        split it over the devices of the net
+        record: losses = loss(net(x), y) on each device
+        backward; add the gradients to the window
+        if the window is full, or the data ends:
+            reduce over devices once; clip; trainer.update(true number of samples)
+            yield Update
+    ```
+
+    Args:
+        net: An initialized block. Batches are split over the devices its parameters live on.
+        data: Batches `(x, y)` or tuples of arrays in either place, shapes (B, ...): an iterable, a function
+            that returns one, or an `mx.io.DataIter`.
+        loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
+            `loss(net(*x), *y)`. It must give shape (B,), one value per sample.
+        trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`.
+        accumulate: Batches per update, at least 1.
+        clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
+        metrics: `Metric` objects, updated with every training batch as the weights move.
+        devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
+        check_finite: Stop when a loss or a gradient is NaN or infinite. It is noticed when the numbers
+            are read, at most 96 updates later; the error tells the update where it began.
+        epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader.
+        first_step: Number of the first update.
+
+    Yields:
+        `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
+        the loop waits once every 64 updates, sooner where batches are large, for numbers that are old.
+
+    Raises:
+        NotInitializedError: The net is not initialized.
+        DeviceError: The net lives on other devices than asked for.
+        EmptyDataError: `data` gave no batch.
+        LossShapeError: `loss` did not give one value per sample.
+        LabelError: A class number is out of range.
+        UnusedParameterError: A trainable parameter got no gradient.
+        NonFiniteError: A loss or a gradient is NaN or infinite.
+        TrainingError: The net, the loss or the engine raised; the cause is chained.
+        UnknownNameError: No loss or optimizer has the name given.
+
+    Side effects:
+        `grad_req` is "add" while iterating, if `accumulate` is above 1, and is restored on exit, break or
+        error.
+
+    >>> net = mxkit.models.softmax_regression(); mxkit.initialize(net)
+    >>> data = [(np.zeros((n, 5)), np.zeros(n)) for n in (4, 4, 2)]
+    >>> steps = updates(net, data, loss="softmax_ce", trainer="sgd", accumulate=2)
+    >>> [(update.step, update.samples) for update in steps]
+    [(1, 8), (2, 2)]
+    """
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    loss = get_loss(loss)
+    trainer = get_trainer(net, trainer)
+    accumulator = Accumulator(trainer, accumulate, clip_norm=clip_norm, check_finite=check_finite)
+    return _run(net, data, loss, accumulator, where, list(metrics), epoch, first_step)
+
+
+def _run(
+    net: Any,
+    data: Data,
+    loss: Callable[..., Any],
+    accumulator: Accumulator,
+    where: List["mx.Context"],
+    metrics: List[Metric],
+    epoch: int,
+    first_step: int,
+) -> Iterator[Update]:
+    queue = _Queue(accumulator, epoch)
+    place = _Place(net, accumulator, epoch)
+    accumulator.updates = first_step - 1
+    update: Optional[Update] = None
+    with accumulator:
+        for number, batch in enumerate(read_epoch(data, epoch, name="train")):
+            place.batch = batch
+            with place:
+                shards = split_batch(batch, where)
+                if number == 0:
+                    queue.measure(shards)
+                _backward(net, loss, shards, accumulator, metrics, data if number == 0 else None)
+                update = accumulator.step()
+                if update is not None:
+                    queue.add(update)
+            if update is not None:
+                yield update
+        with place:
+            update = accumulator.flush()
+            if update is not None:
+                queue.add(update)
+        if update is not None:
+            yield update
+        with place:
+            queue.drain()
+
+
+def _backward(
+    net: Any,
+    loss: Callable[..., Any],
+    shards: Shards,
+    accumulator: Accumulator,
+    metrics: Sequence[Metric],
+    first_of: Optional[Data],
+) -> None:
+    """Forward and backward of one batch on all its devices, then the metrics."""
+    outputs, losses = [], []
+    with autograd.record():
+        for shard in shards:
+            output = net(*shard.inputs)
+            losses.append(loss(output, *shard.labels))
+            outputs.append(output)
+    for shard, output, values in zip(shards, outputs, losses):
+        if first_of is not None:
+            check_first_shard(shard, output, values, loss, first_of)
+        else:
+            check_loss_shape(values, shard.samples)
+    accumulator.backward(losses)
+    for shard, output in zip(shards, outputs):
+        for metric in metrics:
+            metric.update(shard.labels, output)
+
+
+class _Queue:
+    """Bounds how far Python may run ahead of the device, and finds the update where numbers broke."""
+
+    def __init__(self, accumulator: Accumulator, epoch: int) -> None:
+        self._open: Deque[Update] = deque()
+        self._accumulator = accumulator
+        self._epoch = epoch
+        self._every = SETTLE_EVERY
+
+    def measure(self, shards: Shards) -> None:
+        """Set the bound from the size of the first batch."""
+        size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
+        self._every = max(2, min(SETTLE_EVERY, QUEUED_BYTES // (max(1, size) * self._accumulator.every)))
+
+    def add(self, update: Update) -> None:
+        self._open.append(update)
+        if len(self._open) >= self._every + self._every // 2:
+            self._settle(self._every)
+
+    def drain(self) -> None:
+        self._settle(len(self._open))
+
+    def _settle(self, count: int) -> None:
+        oldest = [self._open.popleft() for _ in range(count)]
+        settle(oldest)
+        broken = next((update for update in oldest if not update.finite), None)
+        if broken is not None and self._accumulator.check_finite:
+            what = "a gradient is not finite" if math.isfinite(broken.loss) else f"the loss is {broken.loss}"
+            raise NonFiniteError(
+                f"epoch {self._epoch + 1}, update {broken.step}: {what} (noticed after update "
+                f"{self._accumulator.updates}). The weights are spoilt from there on. Lower the learning rate, set "
+                "clip_norm, or look for NaN in the data; check_finite=False goes on regardless"
+            )
+
+
+class _Place:
+    """Says where an error happened: epoch, update, and the batch's shapes and dtypes."""
+
+    def __init__(self, net: Any, accumulator: Accumulator, epoch: int) -> None:
+        self._net, self._accumulator, self._epoch = net, accumulator, epoch
+        self.batch: Any = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
+        where = f"epoch {self._epoch + 1}, update {self._accumulator.updates + 1}"
+        if isinstance(error, UnusedParameterError):
+            paths = [path_of(parameter, self._net) for parameter in error.parameters]
+            raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
+        if isinstance(error, Exception) and not isinstance(error, MxkitError):
+            raise TrainingError(
+                f"{where}, batch {describe_batch(self.batch)}: {type(error).__name__}: {error}"
+            ) from error
