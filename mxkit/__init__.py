@@ -5,7 +5,6 @@ name is imported when it is first used. `__init__.pyi` is the list of them.
 """
 
 import lazy_loader as _lazy
-
 from mxkit.runtime import install as _install
 
 _install()

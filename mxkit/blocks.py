@@ -2,9 +2,8 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-import mxnet as mx
-
 from mxkit.errors import DeviceError, NotInitializedError
+import mxnet as mx
 
 
 def parameters_by_path(net: Any) -> Dict[str, Any]:
@@ -55,6 +54,7 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
     if expected is not None and list(expected) != found:
         raise DeviceError(
             f"the net lives on {found}; asked for were {list(expected)}. "
-            f"Move it with net.collect_params().reset_ctx({list(expected)}) before the Trainer is made, or ask for {found}"
+            f"Move it with net.collect_params().reset_ctx({list(expected)}) before the Trainer is made, "
+            f"or ask for {found}"
         )
     return found

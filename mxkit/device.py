@@ -3,10 +3,9 @@
 import re
 from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
+from mxkit.errors import DataError, DeviceError, EmptyDataError
 import mxnet as mx
 import numpy as np
-
-from mxkit.errors import DataError, DeviceError, EmptyDataError
 
 DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
 

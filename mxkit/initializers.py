@@ -1,13 +1,13 @@
 """Initializers by name, and the one call that gives a net its first values."""
 
-from typing import Any, Dict, List, Mapping, Tuple, Union
-
-import mxnet as mx
+from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.blocks import parameters_by_path
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import unknown_name
+from mxkit.specs import split_spec
+import mxnet as mx
 
 InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer"]
 
@@ -28,9 +28,7 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
         UnknownNameError: MXNet has no initializer of this name; the known ones and the nearest are listed.
         TypeError: `spec` has another form.
     """
-    arguments: Dict[str, Any] = {}
-    if isinstance(spec, (tuple, list)) and len(spec) == 2:
-        spec, arguments = spec[0], dict(spec[1])
+    spec, arguments = split_spec(spec)
     if isinstance(spec, str):
         if spec.lower() not in initializer_names():
             raise unknown_name("initializer", spec, initializer_names())

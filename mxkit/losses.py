@@ -2,9 +2,9 @@
 
 from typing import Any, Callable, Dict, Mapping, Tuple, Union
 
-from mxnet import gluon
-
 from mxkit.errors import unknown_name
+from mxkit.specs import split_spec
+from mxnet import gluon
 
 Loss = Callable[..., Any]
 LossSpec = Union[str, Tuple[str, Mapping[str, Any]], Loss]
@@ -40,13 +40,11 @@ def get_loss(spec: LossSpec) -> Loss:
     >>> get_loss(("huber", {"rho": 2.0}))
     HuberLoss(batch_axis=0, w=None)
     """
+    spec, arguments = split_spec(spec)
     if isinstance(spec, str):
-        spec = (spec, {})
-    if isinstance(spec, (tuple, list)) and len(spec) == 2 and isinstance(spec[0], str):
-        name, arguments = spec
-        if name not in LOSSES:
-            raise unknown_name("loss", name, LOSSES)
-        return LOSSES[name](**arguments)
+        if spec not in LOSSES:
+            raise unknown_name("loss", spec, LOSSES)
+        return LOSSES[spec](**arguments)
     if callable(spec):
         return spec
     raise TypeError(f"loss: expected a name, (name, arguments) or a callable; received {spec!r}")

@@ -3,9 +3,9 @@
 import copy
 from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
 
-import mxnet as mx
-
 from mxkit.errors import DataError, unknown_name
+from mxkit.specs import split_spec
+import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
 
@@ -78,7 +78,9 @@ class _Regression(Metric):
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
         label = labels[0]
         if label.size != output.size:
-            raise DataError(f"{self.name}: expected labels and outputs of one size; received {label.shape} and {output.shape}")
+            raise DataError(
+                f"{self.name}: expected labels and outputs of one size; received {label.shape} and {output.shape}"
+            )
         # reshaped, because (n, 1) - (n,) is (n, n) without a word (T11)
         difference = output - label.reshape(output.shape).astype(output.dtype)
         return self.error(difference).reshape((output.shape[0], -1)).mean(axis=1)
@@ -139,9 +141,7 @@ def get_metric(spec: MetricSpec) -> Metric:
         UnknownNameError: No metric has this name; the known ones and the nearest are listed.
         TypeError: `spec` has another form.
     """
-    arguments: Dict[str, Any] = {}
-    if isinstance(spec, (tuple, list)) and len(spec) == 2:
-        spec, arguments = spec[0], dict(spec[1])
+    spec, arguments = split_spec(spec)
     if isinstance(spec, str):
         if spec in METRICS:
             return METRICS[spec](**arguments)
@@ -150,7 +150,7 @@ def get_metric(spec: MetricSpec) -> Metric:
             return MXNetMetric(mx.metric.create(spec, **arguments))
         raise unknown_name("metric", spec, set(METRICS) | set(known))
     if isinstance(spec, mx.metric.EvalMetric):
-        fresh = MXNetMetric(copy.deepcopy(spec))
+        fresh: Metric = MXNetMetric(copy.deepcopy(spec))
     elif isinstance(spec, Metric):
         fresh = copy.deepcopy(spec)
     else:

@@ -1,12 +1,12 @@
 """Optimizers and Trainers by name; what they do is MXNet's own."""
 
-from typing import Any, Dict, List, Mapping, Tuple, Union
-
-import mxnet as mx
-from mxnet import gluon
+from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.blocks import net_devices
 from mxkit.errors import DeviceError, unknown_name
+from mxkit.specs import split_spec
+import mxnet as mx
+from mxnet import gluon
 
 TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer", "gluon.Trainer"]
 
@@ -38,9 +38,7 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
                 "make the Trainer after the net is where it stays"
             )
         return spec
-    arguments: Dict[str, Any] = {}
-    if isinstance(spec, (tuple, list)) and len(spec) == 2:
-        spec, arguments = spec[0], dict(spec[1])
+    spec, arguments = split_spec(spec)
     if isinstance(spec, str):
         if spec.lower() not in mx.optimizer.Optimizer.opt_registry:
             raise unknown_name("optimizer", spec, optimizer_names())
@@ -50,8 +48,6 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     # for all replicas, which drift apart unless it is stepped once, on the kvstore (T24).
     nadam = (spec.lower() if isinstance(spec, str) else type(spec).__name__.lower()) == "nadam"
     try:
-        return gluon.Trainer(
-            net.collect_params(), spec, arguments, update_on_kvstore=True if nadam and len(where) > 1 else False
-        )
+        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=nadam and len(where) > 1)
     except TypeError as error:
         raise TypeError(f"optimizer {spec!r} refuses its arguments {arguments}: {error}") from error

@@ -39,6 +39,10 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
             epochs, values = zip(*points)
             label = f"{part} {values[-1]:.4g}"
             axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
+        everything = [row[f"{part}_{quantity}"] for part in parts for row in rows if f"{part}_{quantity}" in row]
+        # a loss that fell a hundredfold is a flat line on a linear axis for all but its first epochs
+        if quantity == "loss" and min(everything) > 0 and max(everything) > 20 * min(everything):
+            axes.set_yscale("log")
         axes.set_title(quantity.replace("_", " "))
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -78,7 +78,9 @@ def upsample(x: "np.ndarray", size: int) -> "np.ndarray":
     side = x.shape[-1]
     factor, rest = divmod(size, side)
     if factor < 1 or rest % 2:
-        raise ValueError(f"size: expected {side}, or a number whose rest after division by {side} is even; received {size}")
+        raise ValueError(
+            f"size: expected {side}, or a number whose rest after division by {side} is even; received {size}"
+        )
     border = rest // 2
     enlarged = x.repeat(factor, axis=2).repeat(factor, axis=3)
     return np.pad(enlarged, ((0, 0), (0, 0), (border, border), (border, border)))

@@ -2,11 +2,10 @@
 
 from typing import Any, Iterator, Optional, Tuple
 
-import mxnet as mx
-import numpy as np
-
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.seeding import permutation
+import mxnet as mx
+import numpy as np
 
 
 class ArrayLoader:

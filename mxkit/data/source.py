@@ -3,9 +3,8 @@
 import types
 from typing import Any, Callable, Iterable, Iterator, Union
 
-import mxnet as mx
-
 from mxkit.errors import DataError, EmptyDataError
+import mxnet as mx
 
 Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
 
@@ -21,7 +20,7 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
     """
     if epochs > 1 and isinstance(data, _ONE_SHOT):
         raise DataError(
-            f"{name} is a {type(data).__name__}, which can be read only once, but {epochs} epochs read it {epochs} times. "
+            f"{name} is a {type(data).__name__}, which can be read only once, but is to be read in {epochs} epochs. "
             f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"
         )
 

@@ -2,10 +2,9 @@
 
 from typing import Any, Callable, Dict, List
 
-from mxnet.gluon.model_zoo import vision
-
 from mxkit.errors import unknown_name
 from mxkit.models.networks import lenet, mlp, softmax_regression
+from mxnet.gluon.model_zoo import vision
 
 MODELS: Dict[str, Callable[..., Any]] = {"lenet": lenet, "mlp": mlp, "softmax_regression": softmax_regression}
 

@@ -1,0 +1,1 @@
+"""Recipes: a whole run as one YAML file."""

@@ -1,1 +1,171 @@
-def run_recipe(): pass
+"""A recipe, run: every line of it becomes an argument of a public call."""
+
+import json
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Union
+
+from mxkit.checkpoint.directory import load_checkpoint, save_checkpoint
+from mxkit.data import ArrayLoader, Splits
+from mxkit.device import devices
+from mxkit.errors import MxkitError, RecipeError, unknown_name
+from mxkit.files import write_atomically
+from mxkit.initializers import initialize
+from mxkit.models import get_model
+from mxkit.recipe.folder import Recorder, RunFolder
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.registry import DATASETS
+from mxkit.recipe.schema import Component, Recipe
+from mxkit.seeding import seed_all
+from mxkit.training.history import History
+from mxkit.training.loop import evaluate, fit
+from mxnet import gluon
+
+SPLITS = ("train", "valid", "test")
+
+
+class Run(NamedTuple):
+    """What a recipe left.
+
+    Attributes:
+        folder: Where its files are.
+        net: The trained net.
+        history: One row an epoch.
+        scores: Loss and metrics over the test part.
+    """
+
+    folder: Path
+    net: Any
+    history: History
+    scores: Dict[str, float]
+
+
+def run_recipe(
+    recipe: Union[str, Path, Mapping[str, Any], Recipe],
+    *,
+    overrides: Sequence[str] = (),
+    output: Union[str, Path] = "runs",
+    progress: bool = True,
+) -> Run:
+    """Train as a recipe says, evaluate on the test part, and keep everything in a folder.
+
+    Args:
+        recipe: As for `load_recipe`: a YAML file, the name of a shipped recipe, a mapping, or a Recipe.
+        overrides: Changes like `optimizer.learning_rate=0.01`.
+        output: Where the folder `<recipe>-<time>/` is made.
+        progress: As for `fit`.
+
+    Returns:
+        The run. Its folder holds the resolved recipe, `history.csv` and `.json`, `curves.png`,
+        `scores.json`, `log.txt` and a checkpoint.
+
+    Raises:
+        RecipeError: The recipe cannot be run as written; nothing was made.
+        MxkitError: As `fit` says; the folder holds what was reached, and `log.txt` the traceback.
+
+    Side effects:
+        Reseeds Python's, NumPy's and MXNet's generators with the recipe's seed.
+    """
+    recipe = load_recipe(recipe, overrides)
+    data = load_data(recipe)
+    seed_all(recipe.seed)
+    where = devices(recipe.devices)
+    net = build_net(recipe)
+    initialize(net, spec_of(recipe.initializer), devices=where)
+    folder = RunFolder.create(recipe, output)
+    history = fit(
+        net,
+        loader(recipe, data, "train"),
+        loss=spec_of(recipe.loss),
+        trainer=spec_of(recipe.optimizer),
+        epochs=recipe.epochs,
+        valid=loader(recipe, data, "valid"),
+        metrics=[spec_of(metric) for metric in recipe.metrics],
+        accumulate=recipe.accumulate,
+        clip_norm=recipe.clip_norm,
+        callbacks=[Recorder(folder)],
+        seed=recipe.seed,
+        progress=progress,
+    )
+    save_checkpoint(folder.checkpoints, net, step=history[-1]["updates"], state={"epoch": len(history)})
+    scores = evaluate_split(recipe, net, data, "test")
+    write_atomically(folder.path / "scores.json", json.dumps({"test": scores}, indent=1).encode())
+    for line in describe_scores("test", scores):
+        folder.log(line)
+    return Run(folder.path, net, history, scores)
+
+
+def load_run(run: Union[str, Path]) -> "tuple[Recipe, Any]":
+    """Rebuild the net of a run's folder and load its newest whole checkpoint.
+
+    Returns:
+        The resolved recipe, and the net on the recipe's devices.
+
+    Raises:
+        RecipeError: `run` is no folder of a run.
+        CheckpointError: It has no whole checkpoint, or one that does not fit the net.
+    """
+    folder = RunFolder(run)
+    recipe = folder.recipe()
+    net = build_net(recipe)
+    load_checkpoint(folder.checkpoints, net, devices=recipe.devices)
+    return recipe, net
+
+
+def build_net(recipe: Recipe) -> Any:
+    """The recipe's net, not initialized."""
+    try:
+        net = get_model(recipe.model.name, **recipe.model.arguments)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, MxkitError):
+            raise
+        raise RecipeError(f"recipe {recipe.name}: model: {error}") from error
+    if recipe.hybridize and isinstance(net, gluon.HybridBlock):
+        net.hybridize(static_alloc=True)
+    return net
+
+
+def load_data(recipe: Recipe) -> Splits:
+    """The recipe's dataset.
+
+    Raises:
+        RecipeError: The dataset refuses an argument's value.
+    """
+    try:
+        data: Splits = DATASETS[recipe.data.name](**recipe.data.arguments)
+    except (TypeError, ValueError) as error:
+        raise RecipeError(f"recipe {recipe.name}: data: {error}") from error
+    return data
+
+
+def loader(recipe: Recipe, data: Splits, split: str) -> ArrayLoader:
+    """Batches of one part of the data; the training part is shuffled by the recipe's seed.
+
+    Raises:
+        UnknownNameError: `split` is no part of the data.
+    """
+    if split not in SPLITS:
+        raise unknown_name("part of the data", split, SPLITS)
+    part = getattr(data, split)
+    if split == "train":
+        return ArrayLoader(part.x, part.y, recipe.data.batch_size, shuffle=True, seed=recipe.seed)
+    return ArrayLoader(part.x, part.y, recipe.data.eval_batch_size)
+
+
+def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, float]:
+    """Loss and metrics of the recipe over one part of the data."""
+    return evaluate(
+        net,
+        loader(recipe, data, split),
+        loss=spec_of(recipe.loss),
+        metrics=[spec_of(metric) for metric in recipe.metrics],
+    )
+
+
+def describe_scores(split: str, scores: Mapping[str, float]) -> List[str]:
+    """One line a number, like `test accuracy 0.9899`."""
+    return [f"{split} {name} {value:.4f}" for name, value in scores.items()]
+
+
+def spec_of(component: Component) -> Any:
+    """A component as the public calls take it: a name, and its arguments."""
+    return component.name, component.arguments

@@ -1,7 +1,7 @@
 """The room that makes MXNet 1.9.1 importable and right on today's Python and NumPy; docs/runtime.md lists how."""
 
-import sys
 from pathlib import Path
+import sys
 from typing import List
 
 from mxkit.errors import MXNetImportError

@@ -3,11 +3,11 @@
 Nothing here raises because of what it looks at: an MXNet that cannot be imported is a line of the report.
 """
 
+from dataclasses import dataclass, field
 import os
+from pathlib import Path
 import platform
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import ModuleType
 from typing import List, Optional, Tuple
 

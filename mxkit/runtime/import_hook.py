@@ -7,8 +7,8 @@ even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finde
 """
 
 import builtins
-import sys
 from importlib.machinery import ModuleSpec
+import sys
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 

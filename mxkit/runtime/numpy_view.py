@@ -1,10 +1,11 @@
 """NumPy as MXNet 1.9.1 and GluonCV know it: a private module in front of the installed one.
 
 Only modules of the viewed packages ever see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and
-`sys.modules` are the same before and after. What the view does not define itself it reads from NumPy at each
+`sys.modules` are the same before and after. All but the old names and NumPy's classes is read from NumPy at each
 access, so that a patched or later changed NumPy is seen by MXNet too.
 """
 
+from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
@@ -52,10 +53,11 @@ class NumpyView(ModuleType):
         for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
             self.__dict__[name] = getattr(numpy, name, None)
         self.__dict__["_numpy"] = numpy
+        # MXNet asks for NumPy's classes all the time and nobody replaces them, so they are kept.
+        self.__dict__.update({name: value for name, value in vars(numpy).items() if isinstance(value, type)})
         self.__dict__.update(_old_names(numpy))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._numpy, name)
+        # In the instance, where a module's own lookup finds it: a method of the class takes four times as long.
+        self.__dict__["__getattr__"] = partial(getattr, numpy)
 
     def __dir__(self) -> List[str]:
         own = (name for name in self.__dict__ if not name.startswith("_"))

@@ -6,7 +6,8 @@ alone (`np.bool`, `np.PZERO`) need no repair: `mxkit.runtime.numpy_view` has the
 
 import functools
 import struct
-from types import ModuleType
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from mxkit.runtime import workers
@@ -43,7 +44,7 @@ def operator_arguments(module: ModuleType) -> None:
 def symbol_arguments(module: ModuleType) -> None:
     """T86, NumPy 2: as `operator_arguments`, in a module that also asks `isinstance(backend, str)`.
 
-    Upstream: `symbol/symbol.py` lines 676, 1589, 2957 and 2976; the question is line 1497.
+    Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976; the question is line 1497.
     """
     if _numpy_version() >= (2,):
         from mxkit.runtime.operator_text import OperatorText
@@ -124,6 +125,27 @@ def array_conversion(module: ModuleType) -> None:
         ndarray.NDArray.__array__ = to_numpy
 
 
+def sparse_matrices(module: ModuleType) -> None:
+    """SciPy 1.8: `scipy.sparse.csr` became private, warns at each access, and will be gone in SciPy 2.
+
+    Upstream: `ndarray/utils.py` line 141, which each call of `mx.nd.array` runs (the unseen warning takes four times
+    as long as the rest of it), and `ndarray/sparse.py` lines 827, 975 and 1641. `spsp` is None without SciPy.
+    """
+    sparse: Any = vars(module).get("spsp")
+    if sparse is None or isinstance(sparse, _SparseView) or release(sys.modules["scipy"].__version__) < (1, 8):
+        return
+    module.spsp = _SparseView(sparse)  # type: ignore[attr-defined]
+
+
+class _SparseView(ModuleType):
+    """`scipy.sparse`, whose part `csr` has the one class that MXNet reads there."""
+
+    def __init__(self, sparse: Any) -> None:
+        super().__init__("scipy.sparse")
+        self.csr = SimpleNamespace(csr_matrix=sparse.csr_matrix)
+        self.__dict__["__getattr__"] = functools.partial(getattr, sparse)
+
+
 def loader_workers(module: ModuleType) -> None:
     """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
 
@@ -150,6 +172,8 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.symbol": symbol_arguments,
     "mxnet.recordio": record_packing,
     "mxnet.contrib.quantization": entropy_threshold,
+    "mxnet.ndarray.sparse": sparse_matrices,
+    "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,

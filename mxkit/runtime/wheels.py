@@ -3,11 +3,11 @@
 Reads file names only: `importlib.metadata` alone would cost more than all the rest of `import mxkit`.
 """
 
+from importlib.machinery import ModuleSpec
 import os
+from pathlib import Path
 import re
 import sys
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 from typing import List, NamedTuple, Optional
 
 # The wheel pins numpy<2, for which Python 3.13 has no wheel: pip would compile NumPy, or give up (T80).

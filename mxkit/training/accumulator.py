@@ -1,13 +1,15 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Type, Union
-
-import mxnet as mx
-from mxnet import autograd, gluon
+from typing import Any, Dict, List, Optional, Sequence, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.training.record import Update
+import mxnet as mx
+from mxnet import autograd, gluon
+
+# More arrays than this in one multi_all_finite overrun a buffer of MXNet's, which ends the process.
+FINITE_ARRAYS = 200
 
 
 class Accumulator:
@@ -77,6 +79,7 @@ class Accumulator:
             for parameter in self._switched:
                 parameter.grad_req = "add"
         self._zero_added_gradients()
+        self._forget_fresh_gradients()  # left by a window that was broken off, or by somebody else's backward
         return self
 
     def __exit__(
@@ -91,30 +94,31 @@ class Accumulator:
                 parameter.grad_req = "write"
         self._open_window()
 
-    def backward(self, losses: Union[Any, Sequence[Any]], *, idle: Sequence["mx.Context"] = ()) -> None:
+    def backward(self, losses: Any) -> None:
         """Compute the gradients of one micro-batch and add them to the window.
 
         Args:
             losses: One value per sample, shape (B,), recorded; a list of them where the micro-batch is
                 split over devices.
-            idle: Devices without a sample in this micro-batch.
 
         Raises:
             LossShapeError: A loss has no sample axis.
         """
         if self.every > 1 and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
-        parts = list(losses) if isinstance(losses, (list, tuple)) else [losses]
+        parts: List[Any] = list(losses) if isinstance(losses, (list, tuple)) else [losses]
         if not parts:
             raise DataError("Accumulator.backward: no loss was given")
         for part in parts:
             if not part.shape:
-                raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
+                raise LossShapeError(
+                    "Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar"
+                )
         with autograd.pause():
             self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
         autograd.backward(parts)
         self._active.update((part.context, None) for part in parts)
-        self.samples += sum(int(part.shape[0]) for part in parts)
+        self.samples += sum(part.shape[0] for part in parts)
         self.micro_batches += 1
 
     def step(self) -> Optional[Update]:
@@ -154,9 +158,7 @@ class Accumulator:
         finite = self._finite_flags(trained, reduced=not on_kvstore) if self.check_finite else []
         if on_kvstore:
             trainer.step(self.samples)
-            for parameter in trained:  # Gluon forgets to on this path, and its own check never fires again (T24)
-                for data in parameter.list_data():
-                    data._fresh_grad = False
+            self._forget_fresh_gradients()  # Gluon does not on this path, and its own check never fires again (T24)
         else:
             trainer.update(self.samples)
         self._zero_added_gradients()
@@ -174,8 +176,8 @@ class Accumulator:
         unused = []
         for parameter in trained:
             replicas = parameter._data or ()  # nothing, where the shape never became known
-            fresh = {data.context: bool(data._fresh_grad) for data in replicas}
-            if not any(fresh[device] for device in self._active if device in fresh):
+            fresh = {data.context: data.context in self._active and data._fresh_grad for data in replicas}
+            if not any(fresh.values()):
                 unused.append(parameter)
                 continue
             for data, gradient in zip(replicas, parameter.list_grad()):
@@ -193,7 +195,9 @@ class Accumulator:
             gradients = [_added(parameter.list_grad()) for parameter in trained]
         # After the division by the count: before it, clipping would be as many times too hard (T9).
         average = float(self.trainer._scale) / self.samples
-        squares = mx.nd.multi_sum_sq(*[gradient.astype("float32", copy=False) for gradient in gradients], num_arrays=len(gradients))
+        squares = mx.nd.multi_sum_sq(
+            *[gradient.astype("float32", copy=False) for gradient in gradients], num_arrays=len(gradients)
+        )
         norm = squares.sum().sqrt() * average
         if self.clip_norm != float("inf"):
             factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
@@ -209,9 +213,18 @@ class Accumulator:
         return norm
 
     def _finite_flags(self, trained: Sequence[Any], reduced: bool) -> List[Any]:
-        """One flag a device, 1.0 if its gradients are finite: NaN weights can hide behind a finite loss (T25)."""
+        """Flags of each device, 1.0 if its gradients are finite: NaN weights can hide behind a finite loss (T25)."""
         columns = list(zip(*(parameter.list_grad() for parameter in trained)))
-        return [mx.nd.multi_all_finite(*column, num_arrays=len(column)) for column in columns[: 1 if reduced else None]]
+        return [
+            mx.nd.multi_all_finite(*some, num_arrays=len(some))
+            for column in columns[: 1 if reduced else None]
+            for some in (column[i : i + FINITE_ARRAYS] for i in range(0, len(column), FINITE_ARRAYS))
+        ]
+
+    def _forget_fresh_gradients(self) -> None:
+        for parameter in self._trained():
+            for data in parameter._data or ():
+                data._fresh_grad = False
 
     def _zero_added_gradients(self) -> None:
         # Without this the next window would count this one's gradients again (T1).
@@ -242,6 +255,6 @@ def _refuse_diverging_replicas(trainer: "gluon.Trainer") -> None:
         )
     if isinstance(trainer.optimizer, mx.optimizer.Nadam) and settings["update_on_kvstore"] is False:
         raise ValueError(
-            f"Nadam with update_on_kvstore=False on {len(contexts)} devices lets the replicas drift apart, because they "
-            "share one schedule. Make the Trainer with update_on_kvstore=True (T24)"
+            f"Nadam with update_on_kvstore=False on {len(contexts)} devices lets the replicas drift apart, because "
+            "they share one schedule. Make the Trainer with update_on_kvstore=True (T24)"
         )

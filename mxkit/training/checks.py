@@ -2,10 +2,9 @@
 
 from typing import Any, Callable, Sequence
 
-from mxnet import gluon
-
 from mxkit.device import Shard
 from mxkit.errors import LabelError, LossShapeError
+from mxnet import gluon
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:

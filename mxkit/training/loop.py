@@ -1,11 +1,7 @@
 """The whole loop in one call, and the two that use a trained net."""
 
 import time
-from typing import Any, Dict, List, Optional, Sequence, Union
-
-import mxnet as mx
-import numpy as np
-from mxnet import autograd
+from typing import Any, Dict, List, Optional, Sequence, Sized, Union
 
 from mxkit.blocks import net_devices
 from mxkit.data.loader import ArrayLoader
@@ -22,6 +18,9 @@ from mxkit.training.history import History, Row
 from mxkit.training.progress import Progress
 from mxkit.training.record import Update, settle
 from mxkit.training.update import updates
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
 
 # Batches between two waits outside of training, where no update bounds the queue.
 WAIT_EVERY = 16
@@ -176,7 +175,7 @@ def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback]) -> Row
 
 def _updates_per_epoch(train: Data, accumulate: int) -> Optional[int]:
     # mx.io.DataIter and generators have no length
-    return -(-len(train) // accumulate) if hasattr(train, "__len__") else None
+    return -(-len(train) // accumulate) if isinstance(train, Sized) else None
 
 
 def evaluate(

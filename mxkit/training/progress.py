@@ -1,15 +1,14 @@
 """Progress for people: a bar on a terminal, plain lines everywhere else."""
 
+from collections import deque
 import sys
 import time
-from collections import deque
 from typing import Any, Deque, Optional, TextIO
-
-from tqdm import tqdm
 
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.record import Update, settle
+from tqdm import tqdm
 
 REFRESH_SECONDS = 0.25  # reading numbers waits for the device: at most four times a second
 LINE_SECONDS = 30.0
@@ -97,6 +96,8 @@ class Progress(Callback):
 def describe_row(row: Row) -> str:
     """One epoch in a line: losses and metrics, samples/s and seconds."""
     numbers = [
-        f"{name} {value:.4f}" for name, value in row.items() if name.startswith(("train_", "valid_")) and value is not None
+        f"{name} {value:.4f}"
+        for name, value in row.items()
+        if name.startswith(("train_", "valid_")) and value is not None
     ]
     return "  ".join([*numbers, f"{row['samples_per_second']:,.0f} samples/s", f"{row['seconds']:.1f} s"])

@@ -41,7 +41,9 @@ class Update:
     def finite(self) -> bool:
         """Whether loss and gradients (where they are checked) hold no NaN and no infinity. Waits like `loss`."""
         values = self._read()
-        return all(map(math.isfinite, values[: self._losses])) and all(values[self._losses :][: -1 if self._measured else None])
+        return all(map(math.isfinite, values[: self._losses])) and all(
+            values[self._losses :][: -1 if self._measured else None]
+        )
 
     @property
     def settled(self) -> bool:

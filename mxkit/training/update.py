@@ -1,12 +1,8 @@
 """The training loop as a generator: one record for each optimizer update."""
 
-import math
 from collections import deque
+import math
 from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence
-
-import mxnet as mx
-import numpy as np
-from mxnet import autograd
 
 from mxkit.blocks import net_devices, path_of
 from mxkit.data.source import Data, read_epoch
@@ -19,6 +15,9 @@ from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import check_first_shard, check_loss_shape
 from mxkit.training.record import Update, settle
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
 # that the device never runs dry.

@@ -1,0 +1,44 @@
+# make demo   set up, then train on real handwritten digits
+# make test   set up, then run every check
+# Both take PYTHON=python3.13 and the like; each Python has a virtual environment of its own.
+
+PYTHON ?= python3
+TAG := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv/$(TAG)
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint unit clean
+
+demo: $(VENV)/.installed
+	$(BIN)/mxkit train digits_lenet
+
+test: lint unit
+
+lint: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(VENV)/.tested
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf .venv
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# MXNet's wheel pins numpy<2, for which Python 3.13 has no wheel: there it is installed without its pins.
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+ifeq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 13))'),True)
+	$(PIP) --no-deps mxnet==1.9.1
+	$(PIP) -e .
+else
+	$(PIP) -e '.[cpu]'
+endif
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(PIP) -e '.[test]'
+	touch $@

@@ -1,0 +1,5 @@
+"""`python -m mxkit` is the `mxkit` command."""
+
+from mxkit.cli import main
+
+main()

@@ -1,0 +1,57 @@
+"""Image files as a net was trained on them."""
+
+from pathlib import Path
+from typing import Sequence, Union
+import warnings
+
+from mxkit.errors import DataError
+import numpy as np
+
+
+def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert: bool = False) -> "np.ndarray":
+    """Read image files of any size and mode in the form of `like`.
+
+    Args:
+        paths: Files that Pillow reads.
+        like: Training inputs, float32 of shape (N, C, H, W) in 0 to 1, with 1 or 3 channels.
+        invert: Swap dark and bright.
+
+    Returns:
+        float32 of shape (len(paths), C, H, W): converted to grey or RGB, resized to H x W, divided by 255.
+
+    Raises:
+        DataError: A file is no image, or the net was not trained on images.
+
+    Warns:
+        UserWarning: An image's border is bright where the training images' is dark, or the other way.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    if like.ndim != 4 or like.shape[1] not in (1, 3):
+        raise DataError(f"images need a net trained on shape (N, 1 or 3, H, W); this one's data has {like.shape}")
+    channels, height, width = like.shape[1:]
+    usual = _border(like[:256]).mean()
+    images = []
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                resized = image.convert("L" if channels == 1 else "RGB").resize(
+                    (width, height), Image.Resampling.BILINEAR
+                )
+        except (OSError, UnidentifiedImageError) as error:
+            raise DataError(f"{path} cannot be read as an image: {error}") from error
+        pixels = np.asarray(resized, dtype=np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
+        pixels = 1 - pixels if invert else pixels
+        if abs(_border(pixels[None]).mean() - usual) > 0.5:
+            warnings.warn(
+                f"{path}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+                f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
+                stacklevel=2,
+            )
+        images.append(pixels)
+    return np.stack(images)
+
+
+def _border(images: "np.ndarray") -> "np.ndarray":
+    edges = [images[:, :, 0], images[:, :, -1], images[:, :, :, 0], images[:, :, :, -1]]
+    return np.concatenate([edge.reshape(len(images), -1) for edge in edges], axis=1)

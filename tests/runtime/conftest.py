@@ -1,0 +1,59 @@
+"""Fresh interpreters for tests of what an import does to a process."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import lazy_loader
+import pytest
+
+import mxkit
+
+PACKAGE = Path(mxkit.__file__).parent
+
+
+def _environment(paths):
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, paths), *filter(None, inherited)])}
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
+
+    def run(code, *arguments, flags=(), timeout=90):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(code))
+        # The folder of the package comes last: it may be a site-packages folder.
+        command = [sys.executable, *flags, str(script), *arguments]
+        done = subprocess.run(
+            command, env=_environment([PACKAGE.parent]), cwd=tmp_path, timeout=timeout, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def bare_python(tmp_path):
+    """Run code where nothing but the standard library, mxkit and the given folder `site` can be imported."""
+    library = tmp_path / "library"
+    (library / "mxkit").mkdir(parents=True)
+    for entry in PACKAGE.iterdir():
+        if entry.name not in ("__main__.py", "__pycache__"):
+            (library / "mxkit" / entry.name).symlink_to(entry)
+    (library / "mxkit" / "__main__.py").write_text("import sys\nprint('mxkit runs', sys.argv[1:])\n")
+    (library / "lazy_loader").symlink_to(Path(lazy_loader.__file__).parent)
+
+    def run(*arguments, site=(), **variables):
+        paths = os.pathsep.join(map(str, [*([site] if site else []), library]))
+        environment = {"PYTHONPATH": paths, "PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), **variables}
+        return subprocess.run(
+            [sys.executable, "-S", *map(str, arguments)],
+            env=environment, cwd=tmp_path, timeout=60, capture_output=True, text=True,
+        )  # fmt: skip
+
+    return run

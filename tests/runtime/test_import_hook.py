@@ -1,0 +1,285 @@
+"""What `import mxkit` does to a process, and what it leaves alone; each test is a process of its own."""
+
+import sys
+
+import numpy
+import pytest
+
+# Names that NumPy dropped at some version, and what reading them off the real NumPy does: it must do the same
+# before and after.
+READ_REMOVED_NAMES = """
+import warnings
+
+REMOVED = ("bool int float object str complex PZERO NZERO NINF PINF Inf NAN NaN alltrue sometrue product round_ msort "
+           "in1d trapz mirr npv pmt ppmt pv rate compat").split()
+
+def reading(name):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = getattr(numpy, name)
+        except AttributeError as error:
+            return ("error", str(error))
+    # numpy before 2 makes a new function at each reading of a function of finance
+    return ("value", getattr(value, "__name__", id(value)), [str(w.message) for w in caught])
+"""
+
+
+def test_numpy_and_the_rest_of_the_process_are_untouched(run_python):
+    run_python(
+        READ_REMOVED_NAMES
+        + """
+import builtins, sys, types
+import numpy, numpy.testing, numpy.random, numpy.fft, numpy.linalg, numpy.lib
+
+names, listed = dict(vars(numpy)), dir(numpy)
+removed = {name: reading(name) for name in REMOVED}
+builtin_names = dict(vars(builtins))
+assigned = []
+
+class Watched(types.ModuleType):
+    def __setattr__(self, name, value):
+        assigned.append((name, value))
+        super().__setattr__(name, value)
+
+numpy.__class__ = Watched
+import mxkit
+import mxnet as mx, gluoncv
+mx.nd.ones((numpy.int64(2), 3)).asnumpy()
+numpy.__class__ = types.ModuleType
+
+# Python itself binds a submodule that is imported for the first time; nothing else was ever assigned.
+submodules = {name for name, value in assigned if sys.modules.get("numpy." + name) is value}
+assert {name for name, _ in assigned} == submodules, assigned
+assert sys.modules["numpy"] is numpy
+assert {name: value for name, value in vars(numpy).items() if name not in submodules or name in names} == names
+assert [name for name in dir(numpy) if name not in submodules or name in listed] == listed
+assert {name: reading(name) for name in REMOVED} == removed
+assert dict(vars(builtins)) == builtin_names
+assert builtins.__import__.__module__ == "builtins"
+
+for name in ("distutils", "distutils.version"):
+    module = sys.modules.get(name)
+    assert module is None or "mxkit" not in module.__file__, module
+if sys.version_info >= (3, 12):
+    import importlib.util
+    if importlib.util.find_spec("setuptools") is None:
+        try:
+            import distutils
+        except ModuleNotFoundError:
+            pass
+        else:
+            raise AssertionError("distutils is there")
+
+# What MXNet sees is private, a plain dictionary as the interpreter asks for, and shared by all its modules.
+view = mx.base._np
+assert view is not numpy and view.bool is bool and mx.numpy.utils.bool is bool
+assert type(vars(mx)["__builtins__"]) is dict
+assert vars(mx)["__builtins__"] is vars(gluoncv.model_zoo)["__builtins__"]
+for name, module in list(sys.modules.items()):
+    if name.partition(".")[0] in ("mxnet", "gluoncv"):
+        assert not any(value is numpy for value in vars(module).values()), name
+    else:
+        assert not any(value is view for value in list(vars(module).values())) or name.startswith(("mxkit", "__main__")), name
+
+# Other libraries see the real one.
+import sklearn.utils.validation, matplotlib.cbook, pandas
+assert sklearn.utils.validation.np is matplotlib.cbook.np is numpy
+assert pandas.Series([1]).values.__class__ is numpy.ndarray
+"""
+    )
+
+
+@pytest.mark.parametrize("flags", [("-W", "error")])
+def test_import_of_mxnet_warns_of_nothing_and_later_imports_are_seen_too(run_python, flags):
+    run_python(
+        """
+import sys
+import mxkit
+assert "mxnet" not in sys.modules and "numpy" not in sys.modules, "importing mxkit is cheap"
+import mxnet as mx
+from mxnet.gluon.contrib import estimator
+import mxnet.contrib.quantization, mxnet.contrib.onnx, mxnet.test_utils, mxnet.contrib.text
+import numpy
+for module in (estimator.event_handler, mxnet.contrib.quantization, mxnet.test_utils):
+    assert vars(module)["np"] is mx.base._np, module
+assert mxnet.test_utils.rnd is numpy.random and mxnet.test_utils.npt is numpy.testing
+handler = estimator.EarlyStoppingHandler(mx.metric.Loss())
+handler.train_begin(None)
+assert abs(handler.best) == float("inf")
+""",
+        flags=flags,
+    )
+
+
+def test_the_import_statement_of_a_viewed_module(run_python):
+    # Forms of `import` that MXNet, GluonCV or code that they generate may use.
+    run_python(
+        """
+import mxkit, mxnet as mx, numpy, builtins, sys
+space = {"__builtins__": vars(mx)["__builtins__"], "__name__": "mxnet._test", "__package__": "mxnet"}
+exec('''
+import numpy, numpy as np, numpy.random as rnd, numpy.lib.stride_tricks
+from numpy import bool as b, float32, PZERO, testing
+from numpy.lib import stride_tricks
+from . import numpy as mx_numpy
+from .numpy import random as mx_random
+import distutils.version
+from distutils.version import LooseVersion, StrictVersion
+from distutils import version
+def later():
+    import numpy
+    exec("import numpy as inner", globals())
+    return numpy
+''', space)
+view = mx.base._np
+assert space["numpy"] is space["np"] is space["later"]() is view is not numpy and space["inner"] is view
+assert space["rnd"] is numpy.random and space["stride_tricks"] is numpy.lib.stride_tricks
+assert space["b"] is bool and space["float32"] is numpy.float32 and space["PZERO"] == 0
+assert space["mx_numpy"] is mx.numpy and space["mx_random"] is mx.numpy.random
+assert space["LooseVersion"]("1.10") > space["StrictVersion"]("1.9")
+assert space["distutils"].version.LooseVersion is space["version"].LooseVersion is space["LooseVersion"]
+
+calls = []
+original = builtins.__import__
+def counting(name, *rest):
+    calls.append(name)
+    return original(name, *rest)
+builtins.__import__ = counting
+try:
+    exec("import numpy, json", space)
+finally:
+    builtins.__import__ = original
+assert calls[:2] == ["numpy", "json"], "a replaced import is obeyed"
+try:
+    exec("import no_such_module", space)
+except ModuleNotFoundError as error:
+    assert error.name == "no_such_module"
+"""
+    )
+
+
+def test_a_second_installation_changes_nothing_and_tools_still_read_the_modules(run_python):
+    run_python(
+        """
+import sys, inspect, importlib.util, pkgutil, copy, pickle
+import mxkit, mxkit.runtime
+mxkit.runtime.install()
+finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("mxkit")]
+assert len(finders) == 1
+assert importlib.util.find_spec("mxnet").origin.endswith("__init__.py")
+assert importlib.util.find_spec("json").loader.__class__.__module__.startswith(("importlib", "_frozen_importlib"))
+import mxnet as mx
+assert "def pack_img" in inspect.getsource(mx.recordio)
+assert "class NDArray" in inspect.getsource(mx.nd.NDArray)
+assert pkgutil.get_data("mxnet", "libinfo.py")
+assert mx.__loader__.get_filename("mxnet") == mx.__file__
+assert mx.__spec__.name == "mxnet" and copy.copy(mx.__loader__).path == mx.__file__
+before = mx.recordio.pack
+mxkit.runtime.install()
+assert mx.recordio.pack is before
+"""
+    )
+
+
+LEND = """
+import sys, types, numpy
+view_names = []
+def lend(name, value):
+    if name not in vars(numpy):
+        setattr(numpy, name, value)
+        view_names.append(name)
+# What users without mxkit write at the top of a script.
+lend("bool", bool)
+numpy.bool, real_bool = bool, numpy.bool
+for name in ("PZERO", "NZERO", "NINF", "PINF", "NAN", "NaN", "Inf"):
+    lend(name, 0.0)
+for name in ("alltrue sometrue product round_ msort in1d trapz mirr npv pmt ppmt pv rate").split():
+    lend(name, type("stand_in", (), {}))
+version = types.ModuleType("distutils.version")
+version.LooseVersion = version.StrictVersion = lambda text: tuple(int(n) for n in text.split("."))
+sys.modules["distutils"], sys.modules["distutils.version"] = types.ModuleType("distutils"), version
+import mxnet as mx
+for name in view_names:
+    delattr(numpy, name)
+if "bool" not in view_names:
+    numpy.bool = real_bool
+del sys.modules["distutils"], sys.modules["distutils.version"]
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="one row of the matrix is enough for the oldest")
+def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python):
+    run_python(
+        LEND
+        + """
+recordio, moveaxis = mx.recordio, mx.nd.moveaxis
+import mxkit
+assert mx.recordio is recordio and mx.nd.moveaxis is moveaxis, "no module is loaded twice"
+assert mx.base._np is not numpy and mx.base._np.bool is bool
+assert vars(mx.nd)["__builtins__"]["__import__"].__module__.startswith("mxkit.")
+assert mx.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)
+assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
+assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
+assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
+from mxnet.gluon.contrib import estimator
+import mxnet.test_utils, gluoncv
+assert mxnet.test_utils.np is mx.base._np
+with mx.util.np_shape(True), mx.util.np_array(True):
+    x = mx.np.array([1.0, 2.0])
+    assert x[x > 1].tolist() == [2.0]
+"""
+    )
+
+
+@pytest.mark.skipif(
+    "bool" in vars(numpy) and not hasattr(numpy, "long"), reason="MXNet imports by itself before NumPy 1.24"
+)
+@pytest.mark.skipif(numpy.lib.NumpyVersion(numpy.__version__) < "1.24.0", reason="as above")
+def test_an_import_that_failed_before_mxkit_does_no_harm(run_python):
+    run_python(
+        """
+import sys
+try:
+    import mxnet
+except (AttributeError, ImportError):
+    pass
+else:
+    raise AssertionError("it imports without mxkit: this test is of no use")
+left = [name for name in sys.modules if name.startswith("mxnet.")]
+assert left, "modules stay behind"
+import numpy
+import mxkit
+import mxnet as mx
+assert all(value is not numpy for name in left if name in sys.modules for value in vars(sys.modules[name]).values())
+assert mx.nd.zeros((numpy.int64(2), 3)).asnumpy().shape == (2, 3)
+assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
+with mx.util.np_shape(True), mx.util.np_array(True):
+    x = mx.np.array([1.0, 2.0])
+    assert x[x > 1].tolist() == [2.0]
+"""
+    )
+
+
+def test_gluoncv_runs(run_python):
+    # T90: np.float in the anchors of Faster R-CNN, np.int in HRNet; T92: distutils while it is imported
+    run_python(
+        """
+import mxkit, gluoncv, numpy as np
+import mxnet as mx
+from gluoncv.model_zoo.rcnn.rpn.anchor import RPNAnchorGenerator
+net = gluoncv.model_zoo.get_model("resnet18_v1b", classes=10)
+net.initialize()
+assert net(mx.nd.ones((1, 3, 64, 64))).shape == (1, 10)
+anchors = RPNAnchorGenerator(stride=16, base_size=16, ratios=(0.5, 1), scales=(8,), alloc_size=(4, 4))
+anchors.initialize()
+assert anchors(mx.nd.ones((1, 3, 4, 4))).shape == (1, 32, 4)
+import gluoncv.utils.metrics.coco_detection as late, gluoncv.model_zoo.hrnet as hrnet
+assert late.np.float is float and hrnet.np.int is int
+from gluoncv.data import dataloader
+assert dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
+from mxkit.runtime import workers
+workers.initialize_gluoncv_worker("the dataset")
+assert dataloader._worker_dataset == "the dataset"
+"""
+    )

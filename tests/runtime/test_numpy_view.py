@@ -1,0 +1,90 @@
+"""NumPy as MXNet knows it (T84, T85, T90)."""
+
+import copy
+import math
+import pickle
+import warnings
+
+import numpy
+import pytest
+
+from mxkit.runtime.numpy_view import numpy_view
+
+OLD_NAMES = (
+    "PZERO NZERO NINF PINF Inf NAN NaN alltrue sometrue product round_ msort in1d trapz mirr npv pmt ppmt pv rate"
+).split()
+
+
+@pytest.fixture
+def view():
+    return numpy_view()
+
+
+@pytest.mark.parametrize("name", ["bool", "int", "float", "object", "str", "complex"])
+def test_the_names_of_builtin_types_are_the_builtin_types(view, name):
+    assert getattr(view, name) is {"bool": bool, "int": int, "float": float, "object": object, "str": str,
+                                   "complex": complex}[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OLD_NAMES)
+def test_every_old_name_is_read_without_a_warning(view, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        getattr(view, name)
+
+
+def test_old_constants(view):
+    assert (view.Inf, view.PINF, view.NINF) == (math.inf, math.inf, -math.inf)
+    assert math.isnan(view.NaN)
+    assert math.isnan(view.NAN)
+    assert math.copysign(1, view.NZERO) == -1
+    assert math.copysign(1, view.PZERO) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy 1.24 to 2.3 still have some, which warn when called
+def test_old_functions_compute(view):
+    matrix = numpy.array([[3.0, 1.0], [2.0, 4.0]])
+    assert view.alltrue(matrix > 0)
+    assert not view.sometrue(matrix > 9)
+    assert view.product(matrix) == 24
+    assert view.round_(2.345, 1) == 2.3
+    assert view.msort(matrix).tolist() == [[2, 1], [3, 4]]
+    assert view.in1d([1, 5], [5, 6]).tolist() == [False, True]
+    assert view.trapz([1.0, 3.0]) == 2
+
+
+@pytest.mark.skipif("mirr" in vars(numpy), reason="NumPy before 1.20 has the functions of finance")
+def test_functions_of_finance_say_where_they_went(view):
+    with pytest.raises(NotImplementedError, match="numpy_financial.mirr"):
+        view.mirr([1, 2], 0.1, 0.1)
+
+
+def test_old_private_places(view):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert view.core.numeric.normalize_axis_tuple(-1, 3) == (2,)
+        assert view.compat.basestring is str
+
+
+def test_everything_else_is_numpys_own(view):
+    assert view.ndarray is numpy.ndarray
+    assert view.random is numpy.random
+    assert view.__version__ == numpy.__version__
+    assert view.__name__ == "numpy"
+    assert set(dir(numpy)) <= set(dir(view))
+    assert {"bool", "Inf", "alltrue"} <= set(dir(view))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        view.no_such_name  # noqa: B018
+
+
+def test_a_changed_numpy_is_seen_and_a_changed_view_stays_private(view, monkeypatch):
+    monkeypatch.setattr(numpy, "load", "patched")
+    assert view.load == "patched"
+    monkeypatch.setattr(view, "a_name_of_mxnets", 1, raising=False)
+    assert not hasattr(numpy, "a_name_of_mxnets")
+
+
+def test_it_survives_pickle_and_copies_as_itself(view):
+    assert pickle.loads(pickle.dumps(view)) is view
+    assert copy.deepcopy({"np": view})["np"] is view
+    assert numpy_view() is view

@@ -1,0 +1,198 @@
+"""What works in MXNet only with mxkit's repairs, each on the real library."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import mxkit.runtime  # noqa: F401 - before mxnet
+import mxnet as mx
+from mxkit.runtime import repairs, workers
+
+
+@pytest.fixture(autouse=True)
+def _warnings_are_errors():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+def test_operators_take_numpy_scalars_in_shapes():
+    # T86: mxnet/_ctypes/ndarray.py, line 90
+    two = np.int64(2)
+    assert mx.nd.zeros((two, 3)).shape == (2, 3)
+    assert mx.nd.ones((6,)).reshape((two, np.int32(3))).shape == (2, 3)
+    assert mx.nd.tile(mx.nd.ones((1, 1)), reps=[two, 3]).shape == (2, 3)
+
+
+def test_cached_operators_take_numpy_scalars():
+    # T86: mxnet/_ctypes/ndarray.py, line 119, and mxnet/_ctypes/symbol.py, line 131
+    net = mx.gluon.nn.HybridLambda(lambda F, x: F.reshape(x, shape=(np.int64(3), np.int64(2))))
+    net.hybridize()
+    assert net(mx.nd.ones((6,))).shape == (3, 2)
+
+
+def test_layers_and_initializers_take_numpy_scalars():
+    net = mx.gluon.nn.Dense(np.int64(4), in_units=np.int64(3))
+    net.initialize(mx.init.Orthogonal())
+    assert net(mx.nd.ones((2, 3))).shape == (2, 4)
+    normalize = mx.gluon.data.vision.transforms.Normalize(tuple(np.float64([0.5] * 3)), tuple(np.float32([0.1] * 3)))
+    np.testing.assert_allclose(normalize(mx.nd.ones((3, 2, 2))).asnumpy(), 5, rtol=1e-6)
+
+
+def test_symbols_take_numpy_scalars():
+    # T86: mxnet/_ctypes/symbol.py, line 100, and mxnet/symbol/symbol.py, lines 2957 and 2976
+    x = mx.sym.var("x", shape=(np.int64(2), 3), lr_mult=np.float32(0.5), __note__=(np.int64(1),))
+    assert x.attr("__shape__") == "(2, 3)"
+    assert x.attr("__lr_mult__") == "0.5"
+    assert x.attr("__note__") == "(1,)"
+    y = mx.sym.reshape(x, shape=(np.int64(3), np.int64(2)))
+    assert y.infer_shape()[1] == [(3, 2)]
+
+
+def test_symbols_still_check_the_type_of_a_backend():
+    # mxnet/symbol/symbol.py, line 1497: `assert isinstance(backend, str)`
+    y = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2)
+    assert isinstance(y.optimize_for("MKLDNN"), mx.sym.Symbol)
+    with pytest.raises(AssertionError):
+        y.optimize_for(b"MKLDNN")
+
+
+def test_iterators_take_numpy_scalars(tmp_path):
+    # T86: mxnet/io/io.py, line 969
+    table = tmp_path / "table.csv"
+    table.write_text("1,2\n3,4\n")
+    rows = mx.io.CSVIter(data_csv=str(table), data_shape=(np.int64(2),), batch_size=np.int64(2))
+    assert next(rows).data[0].asnumpy().tolist() == [[1, 2], [3, 4]]
+
+
+def test_records_are_packed_with_several_labels():
+    # T87: mxnet/recordio.py, line 392
+    packed = mx.recordio.pack(mx.recordio.IRHeader(0, [1.0, 2.5], 7, 0), b"data")
+    header, data = mx.recordio.unpack(packed)
+    assert (header.flag, header.label.tolist(), header.id, data) == (2, [1.0, 2.5], 7, b"data")
+    header, data = mx.recordio.unpack(mx.recordio.pack((0, 4, 9, 0), b"x"))
+    assert (header.flag, header.label, header.id, data) == (0, 4.0, 9, b"x")
+
+
+@pytest.mark.parametrize("ending", [".png", ".jpg", ".JPEG"])
+def test_images_are_packed(ending):
+    # T87: mxnet/recordio.py, line 508
+    image = np.full((4, 5, 3), 200, dtype=np.uint8)
+    quality = 9 if ending == ".png" else 95
+    packed = mx.recordio.pack_img((0, 1.0, 2, 0), image, quality=quality, img_fmt=ending)
+    header, read = mx.recordio.unpack_img(packed)
+    assert header.label == 1.0
+    assert read.shape == (4, 5, 3)
+    assert abs(read.astype(int) - 200).max() <= (0 if ending == ".png" else 3)
+
+
+def test_the_entropy_calibrator_gives_numbers():
+    # T87: mxnet/contrib/quantization.py, line 340
+    from mxnet.contrib import quantization
+
+    values = np.random.RandomState(0).normal(size=4000)
+    counts, edges = np.histogram(values, bins=8001, range=(-4, 4))
+    thresholds = quantization._get_optimal_thresholds({"layer": (counts, edges, -4.0, 4.0, 4.0)}, "int8")
+    low, high = thresholds["layer"]
+    assert -4 <= float(low) < 0 < float(high) <= 4
+    assert f"{high:f}"
+
+
+def test_numpy_reads_arrays_of_both_kinds():
+    # T88: mxnet/ndarray/ndarray.py has no __array__
+    for array in (mx.nd.array([[1, 2], [3, 4]]), mx.np.array([[1, 2], [3, 4]])):
+        read = np.asarray(array)
+        assert type(read) is np.ndarray
+        assert read.dtype == np.float32
+        assert read.tolist() == [[1, 2], [3, 4]]
+        assert np.asarray(array, dtype="int64").dtype == np.int64
+        assert np.array(array, dtype=np.float64).sum() == 10
+        assert array.__array__("float16").dtype == np.float16
+        assert np.concatenate([np.asarray(array), np.zeros((1, 2))]).shape == (3, 2)
+    assert np.asarray(mx.nd.array([[0, 1]]).tostype("csr")).tolist() == [[0, 1]]
+    assert np.asarray(mx.nd.array([5])[0]).shape == (1,)
+
+
+def test_a_reading_without_a_copy_is_refused_as_numpy_2_asks():
+    with pytest.raises(ValueError, match="NDArray cannot be read by NumPy without a copy"):
+        mx.nd.ones(2).__array__(copy=False)
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        with pytest.raises(ValueError, match="without a copy"):
+            np.asarray(mx.nd.ones(2), copy=False)
+
+
+def test_arithmetic_with_numpy_still_gives_mxnet_arrays():
+    assert isinstance(mx.nd.ones(2) + np.float32(1), mx.nd.NDArray)
+    assert isinstance(mx.nd.array([mx.nd.ones(2).asnumpy(), [3, 4]]), mx.nd.NDArray)
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        assert isinstance(np.sum(mx.np.ones(2)), mx.np.ndarray)
+
+
+def test_other_libraries_read_arrays():
+    pandas = pytest.importorskip("pandas")
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    x = mx.nd.array([[0.0], [1.0], [2.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what these libraries warn about is not under test
+        assert linear_model.LinearRegression().fit(x, mx.nd.array([1, 3, 5])).predict(x).round(4).tolist() == [1, 3, 5]
+        figure = matplotlib.figure.Figure()
+        (line,) = figure.subplots().plot(mx.nd.array([1, 2, 4]))
+        assert np.asarray(line.get_ydata()).tolist() == [1, 2, 4]
+        assert pandas.Series(np.asarray(x[:, 0])).sum() == 3
+
+
+def test_arrays_are_made_without_scipys_warning():
+    # mxnet/ndarray/utils.py, line 141, and mxnet/ndarray/sparse.py, lines 827 and 1641
+    sparse = pytest.importorskip("scipy.sparse")
+    assert mx.nd.array([1, 2]).shape == (2,)
+    csr = mx.nd.array(sparse.csr_matrix([[0.0, 2.0]]))
+    assert csr.stype == "csr"
+    assert csr.asscipy().toarray().tolist() == [[0, 2]]
+    assert mx.nd.sparse.csr_matrix(sparse.csr_matrix([[3.0]])).asnumpy().tolist() == [[3]]
+    assert mx.nd.sparse.array(sparse.csr_matrix([[3.0]])).asnumpy().tolist() == [[3]]
+
+
+def test_worker_initializers_are_pickled_by_reference_to_mxkit():
+    # T91: the child imports mxkit because the pickle names it
+    from mxnet.gluon.data import dataloader
+
+    assert dataloader._worker_initializer is workers.initialize_mxnet_worker
+    assert b"mxkit.runtime.workers" in pickle.dumps(dataloader._worker_initializer)
+    assert workers.work_for_loader_v1 in dataloader._MultiWorkerIterV1.__init__.__defaults__
+
+
+def test_worker_initializers_do_what_the_original_does():
+    from mxnet.gluon.data import dataloader
+
+    try:
+        workers.initialize_mxnet_worker("the dataset", True, True)
+        assert dataloader._worker_dataset == "the dataset"
+        assert mx.util.is_np_array()
+    finally:
+        workers.initialize_mxnet_worker(None, False, False)
+    assert not mx.util.is_np_array()
+
+
+def test_a_second_repair_changes_nothing():
+    from mxnet.gluon.data import dataloader
+
+    upstream = vars(dataloader)[workers.UPSTREAM]
+    repairs.apply(dataloader)
+    repairs.apply(mx.recordio)
+    assert vars(dataloader)[workers.UPSTREAM] is upstream is not workers.initialize_mxnet_worker
+    assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
+
+
+def test_names_read_while_running():
+    # T85: np.bool, np.Inf, np.compat and np.core in functions of MXNet
+    assert mx.nd.moveaxis(mx.nd.ones((2, 3)), 0, 1).shape == (3, 2)
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        assert mx.np.pad(mx.np.ones((1, 1)), ((1, 1), (1, 1))).shape == (3, 3)
+        x = mx.np.array([1.0, 2.0])
+        assert x[x > 1].tolist() == [2.0]
+        assert mx.np.full((2,), True).dtype == np.bool_
+        assert mx.np.bool is bool

@@ -1,0 +1,39 @@
+"""Processes of a DataLoader, under each way to start them (T91). Without the repair two of them hang for ever."""
+
+import pytest
+
+SCRIPT = """
+import sys
+
+class Doubled:
+    def __init__(self, np):
+        self.values = np.arange(6, dtype="float32")
+    def __len__(self):
+        return 6
+    def __getitem__(self, i):
+        import mxnet as mx, numpy as np
+        # fails in a worker without mxkit's repairs: T86 and T88
+        return np.asarray(mx.nd.full((np.int64(2), 1), self.values[i] * 2)), i
+
+def main(method):
+    import mxkit
+    import multiprocessing
+    import numpy as np
+    from mxnet.gluon.data import DataLoader
+    from mxnet.gluon.data.dataloader import DataLoaderV1
+    multiprocessing.set_start_method(method)
+    for loader in (DataLoader, DataLoaderV1):
+        batches = list(DataLoader(Doubled(np), 3, num_workers=2))
+        assert [y.asnumpy().tolist() for _, y in batches] == [[0, 1, 2], [3, 4, 5]]
+        assert [x.asnumpy().ravel().tolist() for x, _ in batches] == [[0, 0, 2, 2, 4, 4], [6, 6, 8, 8, 10, 10]]
+
+# The main module imports nothing by itself, so a worker has only what it unpickles.
+if __name__ == "__main__":
+    main(sys.argv[1])
+    print("done")
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_loader_with_processes_gives_its_batches(run_python, method):
+    assert run_python(SCRIPT, method, timeout=60).stdout == "done\n"

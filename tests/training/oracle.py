@@ -1,0 +1,94 @@
+"""What the tests of training compare with: hand-written Gluon loops, one big batch, NumPy."""
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import mxkit
+
+FEATURES, CLASSES = 5, 3
+SOFTMAX = gluon.loss.SoftmaxCrossEntropyLoss()
+OPTIMIZERS = [
+    ("sgd", {"learning_rate": 0.3}),
+    ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}),
+    ("adam", {"learning_rate": 0.02}),
+]
+OPTIMIZER_IDS = ["sgd", "momentum", "adam"]
+
+
+def make_batches(sizes, seed=0, dtype="float32"):
+    """One batch `(x, y)` of NDArrays for each size."""
+    random = np.random.RandomState(seed)
+    return [
+        (
+            mx.nd.array(random.randn(size, FEATURES), dtype=dtype),
+            mx.nd.array(random.randint(0, CLASSES, size), dtype="int32"),
+        )
+        for size in sizes
+    ]
+
+
+def joined(batches, every=None):
+    """The big batches that windows of `every` batches amount to."""
+    every = every or len(batches)
+    windows = [batches[i : i + every] for i in range(0, len(batches), every)]
+    return [tuple(mx.nd.concat(*column, dim=0) for column in zip(*window)) for window in windows]
+
+
+def make_net(devices="cpu", seed=3, dropout=0.0, hybridize=False, dtype="float32"):
+    """A small smooth net, with the same first values for the same seed on any devices."""
+    mxkit.seed_all(seed)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, in_units=FEATURES, activation="tanh"))
+    if dropout:
+        net.add(nn.Dropout(dropout))
+    net.add(nn.Dense(CLASSES, in_units=7))
+    net.cast(dtype)
+    mxkit.initialize(net, devices=devices)
+    if hybridize:
+        net.hybridize()
+    return net
+
+
+def replicas(net):
+    """Values of all parameters joined into one vector, one for each device."""
+    parameters = list(net._collect_params_with_prefix().values())
+    devices = parameters[0].list_ctx()
+    return [np.concatenate([p.data(device).asnumpy().ravel() for p in parameters]) for device in devices]
+
+
+def weights(net):
+    """The vector of all parameters, after checking that every replica holds the same bits."""
+    first, *others = replicas(net)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+    return first
+
+
+def train_by_hand(net, batches, optimizer, epochs=1, trainer=None):
+    """Gluon's own loop on one device, dividing by the true number of samples; returns the Trainer."""
+    if trainer is None:
+        trainer = gluon.Trainer(net.collect_params(), optimizer[0], dict(optimizer[1]))
+    for _ in range(epochs):
+        for x, y in batches:
+            with autograd.record():
+                losses = SOFTMAX(net(x), y)
+            losses.backward()
+            trainer.step(x.shape[0])
+    return trainer
+
+
+def mean_gradient(net, batch):
+    """Gradient of the mean loss over `batch`, as one vector, on a net of one device."""
+    x, y = batch
+    with autograd.record():
+        losses = SOFTMAX(net(x), y)
+    losses.backward()
+    parameters = net._collect_params_with_prefix().values()
+    return np.concatenate([p.grad().asnumpy().ravel() for p in parameters]) / x.shape[0]
+
+
+def requests(net):
+    """`grad_req` of each parameter by its path."""
+    return {path: parameter.grad_req for path, parameter in net._collect_params_with_prefix().items()}

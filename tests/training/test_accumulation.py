@@ -1,0 +1,366 @@
+"""Accumulated micro-batches against one big batch, on every replica of one to three devices."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxnet import autograd, gluon
+from oracle import (
+    CLASSES,
+    OPTIMIZER_IDS,
+    OPTIMIZERS,
+    SOFTMAX,
+    joined,
+    make_batches,
+    make_net,
+    mean_gradient,
+    replicas,
+    requests,
+    train_by_hand,
+    weights,
+)
+
+import mxkit
+from mxkit.errors import LossShapeError
+
+DEVICES = ["cpu:1", "cpu:2", "cpu:3"]
+# Batches of 1 and 2 leave devices idle; of the windows of 2, 3 and 4 batches the last is short for 2 and 4.
+SIZES = [6, 1, 4, 2, 1, 7, 1, 5, 3]
+QUICK = settings(max_examples=20, deadline=None, derandomize=True)
+
+
+def make_trainer(net, optimizer, on_kvstore):
+    # by name, MXNet makes no kvstore for one device and then stumbles over update_on_kvstore=True
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    return gluon.Trainer(net.collect_params(), *optimizer, kvstore=kvstore, update_on_kvstore=on_kvstore)
+
+
+def assert_close_to_one_big_batch(net, expected, tolerance=1e-6):
+    """Every replica within `tolerance` of the largest weight, and all replicas the same bits."""
+    target = weights(expected)
+    for replica in replicas(net):
+        assert np.abs(replica - target).max() <= tolerance * np.abs(target).max()
+    weights(net)
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("every", [2, 3, 4])
+@pytest.mark.parametrize("devices", DEVICES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=OPTIMIZER_IDS)
+def test_t4_accumulated_batches_equal_one_big_batch(optimizer, devices, every, on_kvstore):
+    batches = make_batches(SIZES)
+    expected, net = make_net(), make_net(devices)
+    before = weights(net)
+    train_by_hand(expected, joined(batches, every), optimizer)
+    trainer = make_trainer(net, optimizer, on_kvstore)
+    found = list(mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, accumulate=every))
+    assert [update.samples for update in found] == [sum(SIZES[i : i + every]) for i in range(0, len(SIZES), every)]
+    assert_close_to_one_big_batch(net, expected)
+    assert np.abs(weights(net) - before).max() > 1e-3  # so that standing still cannot pass
+
+
+@QUICK
+@given(
+    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=7),
+    every=st.integers(1, 4),
+    devices=st.integers(1, 3),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    on_kvstore=st.booleans(),
+)
+def test_any_split_equals_one_big_batch_in_float64(sizes, every, devices, optimizer, on_kvstore):
+    # float64, so that what is left is no rounding: 1e-12 of the largest weight.
+    batches = make_batches(sizes, seed=len(sizes), dtype="float64")
+    expected, net = make_net(dtype="float64"), make_net(f"cpu:{devices}", dtype="float64")
+    train_by_hand(expected, joined(batches, every), optimizer)
+    trainer = make_trainer(net, optimizer, on_kvstore)
+    for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, accumulate=every):
+        pass
+    assert_close_to_one_big_batch(net, expected, 1e-12)
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", ["cpu:2", "cpu:3"])
+def test_t8_batch_smaller_than_devices(devices, on_kvstore):
+    batches = make_batches([8, 1, 5, 2, 8, 1])
+    optimizer = OPTIMIZERS[1]
+    expected, net = make_net(), make_net(devices)
+    train_by_hand(expected, batches, optimizer)
+    trainer = make_trainer(net, optimizer, on_kvstore)
+    mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+    assert_close_to_one_big_batch(net, expected)
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+def test_t24_gradients_computed_before_do_not_leak_into_an_idle_device(on_kvstore):
+    big, small = make_batches([6, 1])
+    expected, net = make_net(), make_net("cpu:2")
+    trainer = make_trainer(net, OPTIMIZERS[0], on_kvstore)
+    for device, part in zip(mxkit.devices("cpu:2"), [slice(0, 3), slice(3, 6)]):
+        with autograd.record():
+            losses = SOFTMAX(net(big[0][part].as_in_context(device)), big[1][part].as_in_context(device))
+        losses.backward()  # never stepped: a learning rate finder, or a loop that failed
+    train_by_hand(expected, [small], OPTIMIZERS[0])
+    list(mxkit.updates(net, [small], loss="softmax_ce", trainer=trainer))
+    assert_close_to_one_big_batch(net, expected)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_t1_a_broken_window_leaves_nothing_behind(accumulate):
+    batches = make_batches([6, 1])
+    expected, net = make_net(), make_net("cpu:2")
+    trainer = make_trainer(net, OPTIMIZERS[0], False)
+    with mxkit.Accumulator(trainer, every=2) as accumulator:
+        shards = mxkit.split_batch(batches[0], mxkit.devices("cpu:2"))
+        with autograd.record():
+            losses = [SOFTMAX(net(*shard.inputs), *shard.labels) for shard in shards]
+        accumulator.backward(losses)
+        assert accumulator.step() is None
+    assert (accumulator.micro_batches, accumulator.samples) == (0, 0)
+    train_by_hand(expected, batches[1:], OPTIMIZERS[0])
+    list(mxkit.updates(net, batches[1:], loss="softmax_ce", trainer=trainer, accumulate=accumulate))
+    assert_close_to_one_big_batch(net, expected)
+
+
+@pytest.mark.parametrize("devices", DEVICES)
+def test_parameters_stand_still_inside_a_window(devices):
+    net = make_net(devices)
+    seen = []
+
+    def watched():
+        for batch in make_batches([4, 1, 6, 2, 3]):
+            seen.append(weights(net))
+            yield batch
+
+    list(mxkit.updates(net, watched, loss="softmax_ce", trainer="sgd", accumulate=3))
+    seen.append(weights(net))
+    moved = [bool((after != before).any()) for before, after in zip(seen, seen[1:])]
+    assert moved == [False, False, True, False, True]
+
+
+def test_t6_replicas_are_reduced_once_an_update():
+    net = make_net("cpu:2")
+    trainer = make_trainer(net, OPTIMIZERS[0], False)
+    reductions = []
+    original = trainer.allreduce_grads
+    trainer.allreduce_grads = lambda: (reductions.append(1), original())
+    list(mxkit.updates(net, make_batches([4, 4, 4, 4, 4]), loss="softmax_ce", trainer=trainer, accumulate=2))
+    assert len(reductions) == 3
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_own_loop_with_an_accumulator_as_in_its_docstring(every):
+    batches = make_batches([4, 2, 5, 3])
+    expected, net = make_net(), make_net()
+    train_by_hand(expected, joined(batches, every), OPTIMIZERS[2])
+    trainer = gluon.Trainer(net.collect_params(), *OPTIMIZERS[2])
+    found = []
+    with mxkit.Accumulator(trainer, every=every) as accumulator:
+        for x, y in batches:
+            with autograd.record():
+                losses = SOFTMAX(net(x), y)
+            accumulator.backward(losses)
+            found.append(accumulator.step())
+        found.append(accumulator.flush())
+    done = [update for update in found if update is not None]
+    assert [(update.step, update.samples) for update in done] == (
+        [(1, 4), (2, 2), (3, 5), (4, 3)] if every == 1 else [(1, 11), (2, 3)]
+    )
+    assert [update is None for update in found] == [every == 3, every == 3, False, every == 3, every == 1]
+    assert accumulator.updates == len(done)
+    assert_close_to_one_big_batch(net, expected)
+
+
+def test_a_logged_loss_does_not_depend_on_accumulate_or_devices():
+    batches = make_batches([4, 1, 7])
+    whole = joined(batches)
+    (one,) = mxkit.updates(make_net(), whole, loss="softmax_ce", trainer="sgd")
+    for devices in DEVICES:
+        (many,) = mxkit.updates(make_net(devices), batches, loss="softmax_ce", trainer="sgd", accumulate=3)
+        assert many.loss == pytest.approx(one.loss, rel=1e-6)
+        assert many.samples == one.samples == 12
+
+
+# grad_req
+
+
+def frozen_net(devices="cpu"):
+    net = make_net(devices)
+    net[0].weight.grad_req = "null"
+    net[1].bias.grad_req = "add"
+    return net
+
+
+def test_grad_req_is_add_inside_and_restored_after():
+    net = frozen_net()
+    before = requests(net)
+    stream = mxkit.updates(net, make_batches([4, 4, 4]), loss="softmax_ce", trainer="sgd", accumulate=2)
+    next(stream)
+    assert set(requests(net).values()) == {"add", "null"}
+    list(stream)
+    assert requests(net) == before == {"0.weight": "null", "0.bias": "write", "1.weight": "write", "1.bias": "add"}
+
+
+def test_grad_req_is_restored_after_break():
+    net = frozen_net()
+    before = requests(net)
+    for _ in mxkit.updates(net, make_batches([4, 4, 4]), loss="softmax_ce", trainer="sgd", accumulate=2):
+        break
+    assert requests(net) == before
+
+
+@pytest.mark.parametrize("where", ["loss", "data", "loop"])
+def test_grad_req_is_restored_after_an_error(where):
+    net = frozen_net()
+    before = requests(net)
+    calls = []
+
+    def loss(output, label):
+        calls.append(1)
+        if where == "loss" and len(calls) == 2:
+            raise KeyError("broken loss")
+        return SOFTMAX(output, label)
+
+    def data():
+        yield from make_batches([4, 4, 4])
+        if where == "data":
+            raise KeyError("broken data")
+
+    with pytest.raises((KeyError, mxkit.errors.TrainingError), match="broken"):
+        for _ in mxkit.updates(net, data, loss=loss, trainer="sgd", accumulate=2):
+            if where == "loop":
+                raise KeyError("broken loop")
+    assert requests(net) == before
+
+
+def test_t5_frozen_parameters_stay_frozen_and_unchanged():
+    expected, net = frozen_net(), frozen_net("cpu:2")
+    expected[1].bias.grad_req = "write"
+    batches = make_batches([4, 1, 3])
+    frozen = net[0].weight.data(mx.cpu(0)).asnumpy()
+    train_by_hand(expected, joined(batches), OPTIMIZERS[1])
+    list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[1], accumulate=3))
+    assert_close_to_one_big_batch(net, expected)
+    for device in mxkit.devices("cpu:2"):
+        np.testing.assert_array_equal(net[0].weight.data(device).asnumpy(), frozen)
+
+
+def test_what_the_user_froze_inside_stays_frozen():
+    net = make_net()
+    with mxkit.Accumulator(gluon.Trainer(net.collect_params(), "sgd"), every=2):
+        net[0].weight.grad_req = "null"
+    assert requests(net) == {"0.weight": "null", "0.bias": "write", "1.weight": "write", "1.bias": "write"}
+
+
+def test_gradients_the_user_accumulates_count_once():
+    expected, net = make_net(), make_net()
+    net.collect_params().setattr("grad_req", "add")
+    batches = make_batches([4, 3, 4])
+    train_by_hand(expected, batches, OPTIMIZERS[0])
+    list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0]))
+    assert_close_to_one_big_batch(net, expected)
+    assert set(requests(net).values()) == {"add"}
+
+
+def test_hundreds_of_parameters_are_zeroed_clipped_and_checked():
+    def deep():
+        mxkit.seed_all(5)
+        net = gluon.nn.HybridSequential()
+        net.add(*[gluon.nn.Dense(2, in_units=2, activation="softsign") for _ in range(150)])
+        net.add(gluon.nn.Dense(3, in_units=2))
+        mxkit.initialize(net, ("xavier", {"magnitude": 12}), devices="cpu")
+        net.hybridize()
+        return net
+
+    batches = [(x[:, :2], y) for x, y in make_batches([4, 3])]
+    expected, net = deep(), deep()
+    norm = np.linalg.norm(mean_gradient(expected, joined(batches)[0]))
+    train_by_hand(expected, joined(batches), OPTIMIZERS[0])
+    (update,) = mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0], accumulate=2, clip_norm=1e9)
+    assert update.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert_close_to_one_big_batch(net, expected)
+
+
+# clipping
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", DEVICES)
+def test_t9_clipping_scales_the_averaged_gradient_of_all_devices(devices, on_kvstore):
+    batches = make_batches([6, 1, 4, 2])
+    big = joined(batches)[0]
+    rate = 0.5
+    reference, net = make_net(), make_net(devices)
+    start, gradient = weights(reference), mean_gradient(reference, big)
+    norm = float(np.linalg.norm(gradient.astype("float64")))
+    limit = norm / 3
+    trainer = make_trainer(net, ("sgd", {"learning_rate": rate}), on_kvstore)
+    (update,) = mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, accumulate=4, clip_norm=limit)
+    assert update.grad_norm == pytest.approx(norm, rel=1e-6)
+    target = start - rate * gradient * (limit / norm)
+    for replica in replicas(net):
+        assert np.abs(replica - target).max() <= 1e-6 * np.abs(target).max()
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", DEVICES)
+def test_a_gradient_below_the_limit_is_not_touched(devices, on_kvstore):
+    nets = make_net(devices), make_net(devices)
+    for net, limit in zip(nets, (None, 100.0)):
+        trainer = make_trainer(net, OPTIMIZERS[1], on_kvstore)
+        found = list(mxkit.updates(net, make_batches([5, 1, 3]), loss="softmax_ce", trainer=trainer, clip_norm=limit))
+        assert all((update.grad_norm is None) == (limit is None) for update in found)
+    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
+
+
+def test_infinity_only_measures():
+    nets = make_net(), make_net()
+    list(mxkit.updates(nets[0], make_batches([5, 3]), loss="softmax_ce", trainer=OPTIMIZERS[0]))
+    found = list(
+        mxkit.updates(nets[1], make_batches([5, 3]), loss="softmax_ce", trainer=OPTIMIZERS[0], clip_norm=float("inf"))
+    )
+    assert all(update.grad_norm > 0 for update in found)
+    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
+
+
+def test_frozen_parameters_do_not_count_in_the_norm():
+    net, reference = make_net("cpu:2"), make_net()
+    net[0].collect_params().setattr("grad_req", "null")
+    batch = make_batches([6])[0]
+    gradient = mean_gradient(reference, batch)
+    (update,) = mxkit.updates(net, [batch], loss="softmax_ce", trainer="sgd", clip_norm=1.0)
+    assert update.grad_norm == pytest.approx(np.linalg.norm(gradient[-CLASSES * 7 - CLASSES :]), rel=1e-6)
+
+
+# arguments
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True])
+def test_windows_that_make_no_sense_are_refused(every):
+    with pytest.raises(ValueError, match="accumulate: expected a whole number of batches, at least 1; received"):
+        mxkit.updates(make_net(), [], loss="softmax_ce", trainer="sgd", accumulate=every)
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_limits_that_make_no_sense_are_refused(limit):
+    with pytest.raises(ValueError, match="clip_norm: expected a number above 0, or None; received"):
+        mxkit.updates(make_net(), [], loss="softmax_ce", trainer="sgd", clip_norm=limit)
+
+
+def test_backward_refuses_what_it_cannot_count():
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    x, y = make_batches([4])[0]
+    accumulator = mxkit.Accumulator(trainer, every=2)
+    with autograd.record():
+        losses = SOFTMAX(net(x), y)
+    with pytest.raises(RuntimeError, match="call it inside `with Accumulator"):
+        accumulator.backward(losses)
+    with accumulator:
+        with pytest.raises(mxkit.errors.DataError, match="no loss was given"):
+            accumulator.backward([])
+        with mx.util.np_shape(), autograd.record():
+            scalar = SOFTMAX(net(x), y).reshape(-1)[0].reshape(())
+        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one a sample; received a scalar"):
+            accumulator.backward(scalar)
+        assert accumulator.flush() is None
