@@ -107,12 +107,14 @@ def main(arguments: Optional[List[str]] = None) -> None:
 
     Exit codes: 0 done, 1 an error while working, 2 a command line or recipe that cannot be run.
     """
-    warnings.showwarning = _show_warning
-    try:
-        app(args=arguments, prog_name="mxkit")
-    except MxkitError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(2 if isinstance(error, (RecipeError, UnknownNameError)) else 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        try:
+            app(args=arguments, prog_name="mxkit")
+        except MxkitError as error:
+            typer.echo(f"error: {error}", err=True)
+            sys.exit(2 if isinstance(error, (RecipeError, UnknownNameError)) else 1)
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:

@@ -10,6 +10,9 @@ from mxnet import gluon
 
 TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer", "gluon.Trainer"]
 
+# Nadam keeps one schedule that every replica advances; SGLD draws other noise for each.
+DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD)
+
 
 def optimizer_names() -> List[str]:
     """Names that MXNet's optimizer registry knows."""
@@ -44,10 +47,11 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
             raise unknown_name("optimizer", spec, optimizer_names())
     elif not isinstance(spec, mx.optimizer.Optimizer):
         raise TypeError(f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r}")
-    # Updates on the devices let gradients be clipped after the one reduction. Nadam keeps one schedule
-    # for all replicas, which drift apart unless it is stepped once, on the kvstore (T24).
-    nadam = (spec.lower() if isinstance(spec, str) else type(spec).__name__.lower()) == "nadam"
+    # Updates on the devices let gradients be clipped after the one reduction. Where that lets the replicas
+    # drift apart, the kvstore steps once for all of them (T24).
+    kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)
+    on_kvstore = issubclass(kind, DRIFTING) and len(where) > 1
     try:
-        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=nadam and len(where) > 1)
+        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
     except TypeError as error:
         raise TypeError(f"optimizer {spec!r} refuses its arguments {arguments}: {error}") from error

@@ -1,7 +1,7 @@
 """One way to read an epoch from whatever a user calls data."""
 
 import types
-from typing import Any, Callable, Iterable, Iterator, Union
+from typing import Any, Callable, Iterable, Iterator, Optional, Union
 
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
@@ -25,14 +25,14 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
         )
 
 
-def read_epoch(data: Data, epoch: int = 0, name: str = "data") -> Iterator[Any]:
+def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data") -> Iterator[Any]:
     """Yield the batches of one epoch.
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
             first and whose padding is cut off.
         epoch: Number of the epoch from 0; given to loaders that have an attribute `epoch`, so that their
-            order depends on it and on nothing else.
+            order depends on it and on nothing else. None reads the first one and leaves their count alone.
         name: What the messages call the data.
 
     Raises:
@@ -42,8 +42,9 @@ def read_epoch(data: Data, epoch: int = 0, name: str = "data") -> Iterator[Any]:
     source: Any = data() if callable(data) and not hasattr(data, "__iter__") else data
     if isinstance(source, mx.io.DataIter):
         source.reset()
-    if hasattr(source, "epoch"):
-        source.epoch = epoch
+    own_epoch = getattr(source, "epoch", None)
+    if own_epoch is not None:
+        source.epoch = epoch or 0
     try:
         batches = iter(source)
     except TypeError:
@@ -51,14 +52,16 @@ def read_epoch(data: Data, epoch: int = 0, name: str = "data") -> Iterator[Any]:
             f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
             f"received {type(source).__name__}"
         ) from None
+    if epoch is None and own_epoch is not None:
+        source.epoch = own_epoch
     count = 0
     for batch in batches:
         count += 1
         yield _without_padding(batch) if isinstance(batch, mx.io.DataBatch) else batch
     if not count:
-        used_up = iter(source) is source and epoch > 0
+        used_up = iter(source) is source and bool(epoch)
         raise EmptyDataError(
-            f"{name} gave no batch in epoch {epoch + 1}"
+            f"{name} gave no batch in epoch {(epoch or 0) + 1}"
             + (
                 ": it is an iterator that earlier epochs used up. "
                 f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"

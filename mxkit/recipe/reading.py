@@ -1,5 +1,6 @@
 """From YAML and --set to a checked Recipe, or one error that lists every problem."""
 
+import copy
 from pathlib import Path
 import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, Union
@@ -52,7 +53,7 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: 
     if isinstance(recipe, Recipe):
         content, origin = recipe.model_dump(), recipe.name
     elif isinstance(recipe, Mapping):
-        content, origin = dict(recipe), "recipe"
+        content, origin = copy.deepcopy(dict(recipe)), "recipe"
     else:
         path = _find(recipe)
         content, origin = _read(path), str(path)

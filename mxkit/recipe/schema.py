@@ -70,7 +70,7 @@ class Recipe(Section):
     """
 
     format: Literal[1] = 1
-    name: str = "recipe"
+    name: str = Field("recipe", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
     description: str = ""
     seed: int = 0
     devices: str = "auto"

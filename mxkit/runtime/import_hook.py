@@ -9,13 +9,13 @@ even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finde
 import builtins
 from importlib.machinery import ModuleSpec
 import sys
-from types import FrameType, ModuleType, SimpleNamespace
+from types import FrameType, ModuleType
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import repairs
 from mxkit.runtime.numpy_view import numpy_view
-from mxkit.runtime.versions import DISTUTILS_VERSION
+from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
 from mxkit.runtime.wheels import wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
@@ -38,13 +38,24 @@ def _import(
 ) -> Any:
     """Import for a viewed module: the builtin one, but for NumPy and for distutils' versions."""
     if level == 0:
-        if name == "distutils.version" and _STAND_IN_FOR_DISTUTILS:
-            return DISTUTILS_VERSION if fromlist else SimpleNamespace(version=DISTUTILS_VERSION)
         if name == "numpy" or (name.startswith("numpy.") and not fromlist):
-            builtins.__import__(name, globals, locals, fromlist, level)
-            return numpy_view()
+            return _import_view(name, fromlist or ())
+        if _STAND_IN_FOR_DISTUTILS and name == "distutils.version":
+            return DISTUTILS_VERSION if fromlist else DISTUTILS
+        if _STAND_IN_FOR_DISTUTILS and name == "distutils" and fromlist == ("version",):
+            return DISTUTILS
     # Read at each call, so that a tool that replaces `builtins.__import__` is still obeyed.
     return builtins.__import__(name, globals, locals, fromlist, level)
+
+
+def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
+    # Without the list: to look for a name of it in NumPy itself could warn.
+    builtins.__import__(name)
+    view = numpy_view()
+    for wanted in fromlist:
+        if wanted != "*" and not hasattr(view, wanted):  # a submodule that was not imported yet
+            builtins.__import__(name, None, None, (wanted,))
+    return view
 
 
 def _private_builtins() -> Dict[str, Any]:
@@ -85,10 +96,11 @@ class ViewFinder:
     ) -> Optional[ModuleSpec]:
         if not is_viewed(fullname):
             return None
-        if fullname == "mxnet" and not _is_enquiry():
-            problem = wheel_problem()
+        if fullname in VIEWED_PACKAGES and not _is_enquiry():
+            problem = wheel_problem() if fullname == "mxnet" else None
             if problem:
-                raise MXNetImportError(problem, name="mxnet")
+                raise MXNetImportError(problem, name=fullname)
+            _forget_failed_import(fullname)
         spec = _find_elsewhere(self, fullname, path, target)
         if spec is not None and spec.has_location and hasattr(spec.loader, "exec_module"):
             spec.loader = cast(Any, _ViewedLoader(spec.loader))
@@ -108,6 +120,16 @@ def _is_enquiry() -> bool:
             return True
         frame = frame.f_back
     return True
+
+
+def _forget_failed_import(package: str) -> None:
+    """Drop the submodules of a package that is not there: a failed import leaves them behind.
+
+    They would not be bound to the package when it is imported again: `mxnet.util` would be missing.
+    """
+    if package not in sys.modules:
+        for name in [name for name in sys.modules if name.startswith(package + ".")]:
+            del sys.modules[name]
 
 
 def _find_elsewhere(
@@ -139,7 +161,7 @@ def _loaded_viewed_modules() -> Iterator[ModuleType]:
 def _mend_loaded() -> None:
     """Give the view and the repairs to viewed modules that are there already.
 
-    They are those of an MXNet that was imported before mxkit, or that a failed `import mxnet` left behind.
+    They are there when MXNet was imported before mxkit, where NumPy is old enough or was patched by the user.
     """
     numpy = sys.modules.get("numpy")
     for module in _loaded_viewed_modules():

@@ -90,3 +90,6 @@ class LooseVersion(ComparableVersion):
 DISTUTILS_VERSION = SimpleNamespace(
     __name__="distutils.version", StrictVersion=StrictVersion, LooseVersion=LooseVersion
 )
+
+#: What ``import distutils.version`` and ``from distutils import version`` answer there.
+DISTUTILS = SimpleNamespace(__name__="distutils", version=DISTUTILS_VERSION)

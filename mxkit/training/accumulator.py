@@ -4,6 +4,7 @@ from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
+from mxkit.optimizers import DRIFTING
 from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon

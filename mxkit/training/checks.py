@@ -5,6 +5,7 @@ from typing import Any, Callable, Sequence
 from mxkit.device import Shard
 from mxkit.errors import LabelError, LossShapeError
 from mxnet import gluon
+import numpy as np
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:
@@ -44,7 +45,7 @@ def check_labels(loss: Callable[..., Any], output: Any, labels: Sequence[Any], a
         return
     classes = output.shape[loss._axis]
     found = labels[0].asnumpy() if all_labels is None else all_labels
-    wrong = found[~((found >= 0) & (found < classes) & (found == found.astype("int64")))]
+    wrong = found[~((found >= 0) & (found < classes) & (found == np.floor(found)))]
     if wrong.size:
         raise LabelError(
             f"labels must be whole numbers from 0 to {classes - 1}, because the net has {classes} outputs; received "

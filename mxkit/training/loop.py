@@ -17,7 +17,7 @@ from mxkit.training.checks import check_loss_shape
 from mxkit.training.history import History, Row
 from mxkit.training.progress import Progress
 from mxkit.training.record import Update, settle
-from mxkit.training.update import updates
+from mxkit.training.update import refuse_broken, updates
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -121,7 +121,7 @@ def fit(
                 epoch=state.epoch - 1,
                 first_step=state.updates + 1,
             )
-            row = _train_epoch(state, stream, hooks)
+            row = _train_epoch(state, stream, hooks, check_finite)
             if valid is not None:
                 scores = evaluate(net, valid, loss=loss, metrics=metrics, name="valid")
                 row.update({f"valid_{name}": value for name, value in scores.items()})
@@ -139,7 +139,7 @@ def fit(
     return state.history
 
 
-def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback]) -> Row:
+def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_finite: bool) -> Row:
     for metric in state.metrics:
         metric.reset()
     begun = time.perf_counter()
@@ -158,6 +158,8 @@ def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback]) -> Row
             stream.close()
             break
     settle(unread)
+    if check_finite:  # a callback that stopped the epoch kept `updates` from looking at the last ones
+        refuse_broken(unread, state.epoch - 1, state.updates)
     loss_sum += sum(done.loss * done.samples for done in unread)
     seconds = time.perf_counter() - begun
     row: Row = {

@@ -25,9 +25,9 @@ class Progress(Callback):
     def __init__(self, stream: Optional[TextIO] = None, lines: Optional[bool] = None) -> None:
         self._stream = stream or sys.stderr
         self._lines = not self._stream.isatty() if lines is None else lines
+        self._bar: Any = None
 
     def on_fit_begin(self, state: FitState) -> None:
-        self._bar: Any = None
         self._open_epoch()
 
     def _open_epoch(self) -> None:

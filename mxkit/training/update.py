@@ -192,14 +192,26 @@ class _Queue:
     def _settle(self, count: int) -> None:
         oldest = [self._open.popleft() for _ in range(count)]
         settle(oldest)
-        broken = next((update for update in oldest if not update.finite), None)
-        if broken is not None and self._accumulator.check_finite:
-            what = "a gradient is not finite" if math.isfinite(broken.loss) else f"the loss is {broken.loss}"
-            raise NonFiniteError(
-                f"epoch {self._epoch + 1}, update {broken.step}: {what} (noticed after update "
-                f"{self._accumulator.updates}). The weights are spoilt from there on. Lower the learning rate, set "
-                "clip_norm, or look for NaN in the data; check_finite=False goes on regardless"
-            )
+        if self._accumulator.check_finite:
+            refuse_broken(oldest, self._epoch, self._accumulator.updates)
+
+
+def refuse_broken(done: Sequence[Update], epoch: int, newest: int) -> None:
+    """Raise `NonFiniteError` for the first update among `done` whose numbers are not finite.
+
+    Args:
+        done: Updates in their order.
+        epoch: From 0.
+        newest: Number of the last update so far.
+    """
+    broken = next((update for update in done if not update.finite), None)
+    if broken is not None:
+        what = "a gradient is not finite" if math.isfinite(broken.loss) else f"the loss is {broken.loss}"
+        raise NonFiniteError(
+            f"epoch {epoch + 1}, update {broken.step}: {what} (noticed after update {newest}). The weights are spoilt "
+            "from there on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False "
+            "goes on regardless"
+        )
 
 
 class _Place:

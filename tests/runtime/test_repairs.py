@@ -133,13 +133,12 @@ def test_arithmetic_with_numpy_still_gives_mxnet_arrays():
 def test_other_libraries_read_arrays():
     pandas = pytest.importorskip("pandas")
     linear_model = pytest.importorskip("sklearn.linear_model")
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
+    figures = pytest.importorskip("matplotlib.figure")
     x = mx.nd.array([[0.0], [1.0], [2.0]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what these libraries warn about is not under test
         assert linear_model.LinearRegression().fit(x, mx.nd.array([1, 3, 5])).predict(x).round(4).tolist() == [1, 3, 5]
-        figure = matplotlib.figure.Figure()
+        figure = figures.Figure()
         (line,) = figure.subplots().plot(mx.nd.array([1, 2, 4]))
         assert np.asarray(line.get_ydata()).tolist() == [1, 2, 4]
         assert pandas.Series(np.asarray(x[:, 0])).sum() == 3

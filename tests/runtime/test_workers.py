@@ -23,7 +23,7 @@ def main(method):
     from mxnet.gluon.data.dataloader import DataLoaderV1
     multiprocessing.set_start_method(method)
     for loader in (DataLoader, DataLoaderV1):
-        batches = list(DataLoader(Doubled(np), 3, num_workers=2))
+        batches = list(loader(Doubled(np), 3, num_workers=2))
         assert [y.asnumpy().tolist() for _, y in batches] == [[0, 1, 2], [3, 4, 5]]
         assert [x.asnumpy().ravel().tolist() for x, _ in batches] == [[0, 0, 2, 2, 4, 4], [6, 6, 8, 8, 10, 10]]
 

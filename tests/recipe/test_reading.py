@@ -1,0 +1,141 @@
+"""Recipes that cannot be run are answered with path, received, accepted and nearest."""
+
+from pathlib import Path
+
+import mxkit
+from mxkit.errors import RecipeError
+from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
+import pytest
+import yaml
+
+SMALL = {
+    "name": "small",
+    "data": {"name": "digits", "batch_size": 32},
+    "model": "softmax_regression",
+    "loss": "softmax_ce",
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "epochs": 1,
+}
+
+
+def refusal(recipe, *overrides):
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_shipped_recipes_are_valid_and_survive_their_own_dump(name, tmp_path):
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    written = tmp_path / "other.yaml"
+    written.write_text(dump_recipe(recipe))
+    assert load_recipe(written) == recipe
+
+
+def test_every_recipe_of_the_checkout_is_shipped():
+    assert "digits_lenet" in recipe_names()
+    assert any(Path(folder).is_dir() for folder in RECIPE_FOLDERS)
+
+
+def test_floats_without_a_point_are_numbers_t26(tmp_path):
+    # PyYAML alone reads 1e-3 as text, which MXNet takes for a learning rate without a word
+    assert yaml.safe_load("1e-3") == "1e-3"
+    path = tmp_path / "a.yaml"
+    path.write_text(yaml.safe_dump(SMALL).replace("learning_rate: 0.1", "learning_rate: 1e-3"))
+    assert load_recipe(path).optimizer.arguments == {"learning_rate": 0.001}
+    assert load_recipe(SMALL, ["optimizer.learning_rate=5E2"]).optimizer.arguments == {"learning_rate": 500.0}
+
+
+def test_overrides_reach_short_and_missing_sections():
+    recipe = load_recipe(SMALL, ["loss.axis=1", "initializer.name=normal", "metrics=[accuracy]", "clip_norm=1"])
+    assert (recipe.loss.name, recipe.loss.arguments) == ("softmax_ce", {"axis": 1})
+    assert recipe.initializer.name == "normal"
+    assert [metric.name for metric in recipe.metrics] == ["accuracy"]
+    assert recipe.clip_norm == 1.0
+
+
+def test_a_mapping_given_is_not_changed():
+    before = yaml.safe_dump(SMALL)
+    load_recipe(SMALL, ["optimizer.learning_rate=1", "data.size=28", "loss.axis=1"])
+    assert yaml.safe_dump(SMALL) == before
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("epoch=3", "epoch: unknown key; received 3; accepted: format, name,.*did you mean 'epochs'"),
+        ("epochs=0", "epochs: input should be greater than or equal to 1; received 0"),
+        ("epochs=many", "epochs: input should be a valid integer.*; received 'many'"),
+        ("accumulate=0", "accumulate: input should be greater than or equal to 1; received 0"),
+        ("format=2", "format: input should be 1; received 2"),
+        ("name=../escape", r"name: string should match pattern.*; received '../escape'"),
+        ("loss=sotfmax_ce", "loss.name: unknown; received 'sotfmax_ce'; accepted: .*; did you mean 'softmax_ce'"),
+        ("loss=3", "loss: input should be a valid dictionary or .*; received 3"),
+        ("loss.axs=1", "loss.axs: softmax_ce takes no such argument; received 1; accepted: axis,.*mean 'axis'"),
+        ("model=lennet", "model.name: unknown; received 'lennet'; .*did you mean 'lenet'"),
+        ("model=zoo:resnet18v1", "model.name: .*did you mean 'zoo:resnet18_v1'"),
+        ("model.class=3", "model.class: softmax_regression takes no .*did you mean 'classes'"),
+        ("optimizer.name=adm", "optimizer.name: unknown; received 'adm'; .*did you mean 'adam'"),
+        (
+            "optimizer.learning_rat=1",
+            "optimizer.learning_rat: sgd takes no .*; received 1; .*did you mean 'learning_rate'",
+        ),
+        ("optimizer.learning_rate=fast", "optimizer.learning_rate: expected a number, .*; received 'fast'"),
+        ("optimizer.lr_scheduler=poly", "optimizer.lr_scheduler: sgd takes no such argument; received 'poly'"),
+        ("initializer=xavir", "initializer.name: unknown; received 'xavir'; .*did you mean 'xavier'"),
+        ("metrics=[accuracy, accurcy]", "metrics.1.name: unknown; received 'accurcy'; .*did you mean 'accuracy'"),
+        ("data.name=digit", "data.name: unknown; received 'digit'; accepted: digits; did you mean 'digits'"),
+        ("data.batchsize=3", "data.batchsize: digits takes no .*accepted: batch_size, .*did you mean 'batch_size'"),
+        ("data.batch_size=0", "data.batch_size: input should be greater than or equal to 1; received 0"),
+        ("nonsense", "--set 'nonsense': expected a.b=value"),
+        ("a..b=1", "--set 'a..b=1': expected a.b=value"),
+        ("epochs.x=1", "--set 'epochs.x=1': epochs is 1, which has no keys"),
+        ("epochs=[", "--set 'epochs=\\[': the value is no YAML"),
+    ],
+)
+def test_wrong_overrides(override, expected):
+    import re
+
+    text = refusal(SMALL, override)
+    assert re.search(expected, text, re.DOTALL), text
+
+
+def test_every_problem_is_listed_at_once():
+    text = refusal(SMALL, "loss=softmax", "model=lennet", "optimizer.momentun=0.9")
+    assert text.count("did you mean") == 3
+
+
+def test_missing_sections_are_named():
+    text = refusal({"epochs": 1})
+    assert all(f"{section}: is missing" in text for section in ("data", "model", "loss", "optimizer"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("epochs: 1\nepochs: 2\n", "the key 'epochs' stands twice"),
+        ("- a\n- b\n", "expected keys and values, like `epochs: 20`; received ['a', 'b']"),
+        ("epochs: [1", "cannot be read"),
+        ("", "expected keys and values"),
+        ("a: !!python/object/apply:os.system [true]\n", "cannot be read"),
+    ],
+)
+def test_files_that_are_no_recipe(content, expected, tmp_path):
+    path = tmp_path / "broken.yaml"
+    path.write_text(content)
+    assert expected in refusal(path)
+
+
+def test_unknown_recipe_lists_the_known_ones():
+    text = refusal("digits_lent")
+    assert "'digits_lent' is neither a file nor a recipe of mxkit" in text
+    assert "did you mean 'digits_lenet'" in text
+
+
+def test_values_that_only_building_can_judge(tmp_path):
+    with pytest.raises(RecipeError, match="data: size: expected 8, or .* received 9"):
+        mxkit.run_recipe(SMALL, overrides=["data.size=9"], output=tmp_path)
+    with pytest.raises(RecipeError, match="model: mlp: dropout must be at least 0 and below 1; received 2"):
+        mxkit.run_recipe(SMALL, overrides=["model.name=mlp", "model.dropout=2"], output=tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,202 @@
+"""A recipe through the real command: train, look at the folder, evaluate, predict."""
+
+import csv
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import mxkit
+from mxkit.cli import main
+from mxkit.data import digits
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import load_run
+import numpy as np
+from PIL import Image
+import pytest
+
+# the real thing, only shorter: two epochs instead of twenty
+SHORT = ["--set", "epochs=2", "--set", "optimizer.learning_rate=3e-3"]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run made by the real command in its own process, and what it printed."""
+    output = tmp_path_factory.mktemp("runs")
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-m", "mxkit", "train", "digits_lenet", "--output", str(output), *SHORT],
+        capture_output=True,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    (folder,) = output.iterdir()
+    return folder, done.stdout.decode(), done.stderr.decode()
+
+
+def command(capsys, *arguments):
+    """Run the command in this process: exit code, standard output, standard error."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    code = caught.value.code
+    told = capsys.readouterr()
+    return (0 if code is None else code), told.out, told.err
+
+
+def test_the_folder_holds_what_it_promises(trained):
+    folder, _, _ = trained
+    names = {path.name for path in folder.iterdir()}
+    pictures_and_numbers = {"history.csv", "history.json", "curves.png", "scores.json"}
+    assert names == pictures_and_numbers | {"recipe.yaml", "log.txt", "checkpoints"}
+    recipe = load_recipe(folder / "recipe.yaml")
+    assert recipe == load_recipe("digits_lenet", [text for text in SHORT if text != "--set"])
+    rows = list(csv.DictReader((folder / "history.csv").read_text().splitlines()))
+    history = json.loads((folder / "history.json").read_text())["epochs"]
+    assert [int(row["epoch"]) for row in rows] == [1, 2]
+    assert [float(row["train_loss"]) for row in rows] == [row["train_loss"] for row in history]
+    assert history[-1]["updates"] == 2 * 22
+    with Image.open(folder / "curves.png") as picture:
+        assert picture.size[0] > 800
+    log = (folder / "log.txt").read_text()
+    assert "MXNet 1.9.1" in log
+    assert "epoch 2/2" in log
+
+
+def test_lines_where_the_output_is_no_terminal(trained):
+    _, out, err = trained
+    assert out.splitlines()[-1].startswith("test accuracy 0.")
+    lines = [line for line in err.splitlines() if line.startswith("epoch ")]
+    assert [line.split()[1] for line in lines] == ["1/2", "2/2"]
+    assert all(word in lines[0] for word in ("train_loss", "valid_accuracy", "samples/s"))
+    assert "\r" not in err
+
+
+def test_evaluate_repeats_the_score_of_training(trained, capsys):
+    folder, out, _ = trained
+    code, told, _ = command(capsys, "evaluate", folder)
+    assert code == 0
+    assert told.splitlines() == out.splitlines()[-2:]
+    assert json.loads((folder / "scores.json").read_text())["test"]["accuracy"] == pytest.approx(
+        float(told.split()[-1]), abs=5e-5
+    )
+
+
+def test_predict_reads_images_as_the_net_was_trained(trained, capsys, tmp_path):
+    folder, _, _ = trained
+    x = digits(28).test.x[:5]
+    _, net = load_run(folder)
+    expected = mxkit.predict(net, x).asnumpy().argmax(axis=1)
+    files = []
+    for i, image in enumerate(x):
+        files.append(tmp_path / f"{i}.png")
+        Image.fromarray((image[0] * 255).round().astype(np.uint8)).save(files[-1])
+    code, told, err = command(capsys, "predict", folder, *files)
+    assert code == 0
+    assert err == ""
+    rows = [line.split("\t") for line in told.splitlines()]
+    assert [row[0] for row in rows] == [str(file) for file in files]
+    assert [int(row[1]) for row in rows] == expected.tolist()
+    assert all(0.1 < float(row[2]) <= 1 for row in rows)
+
+
+def test_predict_warns_of_black_ink_on_white(trained, capsys, tmp_path):
+    folder, _, _ = trained
+    image = digits(28).test.x[0, 0]
+    paper = tmp_path / "paper.png"
+    Image.fromarray(255 - (image * 255).astype(np.uint8)).convert("RGB").resize((60, 60)).save(paper)
+    code, told, err = command(capsys, "predict", folder, paper)
+    assert code == 0
+    assert "its border is bright, that of the training images dark; --invert swaps them" in err
+    code, inverted, err = command(capsys, "predict", folder, "--invert", paper)
+    assert code == 0
+    assert err == ""
+    assert inverted != told
+
+
+def test_predict_refuses_what_is_no_image(trained, capsys, tmp_path):
+    folder, _, _ = trained
+    text = tmp_path / "a.png"
+    text.write_text("not an image")
+    code, _, err = command(capsys, "predict", folder, text)
+    assert code == 1
+    assert err.startswith(f"error: {text} cannot be read as an image")
+
+
+def test_a_damaged_checkpoint_is_refused(trained, capsys, tmp_path):
+    import shutil
+
+    folder = tmp_path / "copy"
+    shutil.copytree(str(trained[0]), str(folder))
+    (parameters,) = folder.glob("checkpoints/step-*/net.params")
+    content = bytearray(parameters.read_bytes())
+    content[-1] ^= 1
+    parameters.write_bytes(bytes(content))
+    code, out, err = command(capsys, "evaluate", folder)
+    assert code == 1
+    assert out == ""
+    assert "is damaged" in err
+    assert "no whole checkpoint in" in err
+
+
+def test_bad_recipes_exit_with_2_and_no_traceback(capsys, tmp_path):
+    code, out, err = command(capsys, "train", "digits_lenet", "--set", "epoch=1", "--output", tmp_path)
+    assert (code, out) == (2, "")
+    assert "epoch: unknown key; received 1" in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+    code, _, err = command(capsys, "evaluate", tmp_path)
+    assert code == 2
+    assert "is no folder of a run" in err
+
+
+def test_show_prints_the_resolved_recipe(capsys, tmp_path):
+    code, told, _ = command(capsys, "show", "digits_lenet", "--set", "accumulate=2")
+    assert code == 0
+    written = tmp_path / "shown.yaml"
+    written.write_text(told)
+    assert load_recipe(written) == load_recipe("digits_lenet", ["accumulate=2"])
+
+
+def test_doctor_and_version(capsys):
+    code, told, _ = command(capsys, "doctor")
+    assert code == 0
+    assert "1.9.1" in told
+    code, told, _ = command(capsys, "--version")
+    assert (code, told) == (0, f"mxkit {mxkit.__version__}\n")
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path):
+    settings = ["epochs=1", "model.name=mlp", "model.dropout=0.5", "data.size=8"]
+    runs = [mxkit.run_recipe("digits_lenet", overrides=settings, output=tmp_path, progress=False) for _ in range(2)]
+    assert runs[0].folder != runs[1].folder
+    assert runs[0].history[-1]["train_loss"] == runs[1].history[-1]["train_loss"]
+    assert runs[0].scores == runs[1].scores
+    other = mxkit.run_recipe("digits_lenet", overrides=[*settings, "seed=1"], output=tmp_path, progress=False)
+    assert other.history[-1]["train_loss"] != runs[0].history[-1]["train_loss"]
+
+
+def test_a_run_that_fails_leaves_its_history_and_the_reason(tmp_path):
+    with pytest.raises(mxkit.errors.NonFiniteError, match="update "):
+        mxkit.run_recipe(
+            "digits_lenet",
+            overrides=["model.name=mlp", "optimizer={name: sgd, learning_rate: 1e30}", "data.size=8"],
+            output=tmp_path,
+            progress=False,
+        )
+    (folder,) = tmp_path.iterdir()
+    log = (folder / "log.txt").read_text()
+    assert "NonFiniteError" in log
+    assert "Traceback" in log
+
+
+def test_several_devices_and_accumulation_from_a_recipe(tmp_path):
+    settings = ["epochs=2", "model.name=softmax_regression", "data.size=8", "optimizer={name: sgd, learning_rate: 0.5}"]
+    losses = [
+        mxkit.run_recipe("digits_lenet", overrides=[*settings, *extra], output=tmp_path, progress=False).history[-1][
+            "train_loss"
+        ]
+        for extra in (["devices=cpu"], ["devices=cpu:3"], ["data.batch_size=32", "accumulate=2"])
+    ]
+    assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)

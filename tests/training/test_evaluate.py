@@ -1,0 +1,177 @@
+"""`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
+
+import mxkit
+from mxkit.errors import DeviceError, EmptyDataError, LossShapeError, NotInitializedError
+
+SAMPLES = 1300  # 64 leaves 20, 1000 leaves 300: the mean over batches is another number
+
+
+@pytest.fixture(scope="module")
+def scored():
+    """A net, its samples, and NumPy's accuracy, loss, MAE and MSE over them."""
+    net = make_net()
+    ((x, y),) = make_batches([SAMPLES], seed=1)
+    x, y = x.asnumpy(), y.asnumpy()
+    order = np.argsort(net(mx.nd.array(x)).asnumpy().argmax(axis=1) == y)[::-1]  # the right ones first
+    x, y = x[order], y[order]
+    output = net(mx.nd.array(x)).asnumpy().astype("float64")
+    losses = np.log(np.exp(output).sum(axis=1)) - output[np.arange(SAMPLES), y]
+    return x, y, int((output.argmax(axis=1) == y).sum()) / SAMPLES, losses.mean()
+
+
+def cut(x, y, size):
+    return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+@pytest.mark.parametrize("size", [64, 1000])
+def test_t16_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, devices):
+    x, y, accuracy, loss = scored
+    found = mxkit.evaluate(make_net(devices), cut(x, y, size), loss="softmax_ce", metrics=["accuracy"])
+    assert found["accuracy"] == accuracy  # to the last digit
+    assert found["loss"] == pytest.approx(loss, rel=1e-6)
+    by_batch = [
+        mxkit.evaluate(make_net(devices), [batch], metrics=["accuracy"])["accuracy"] for batch in cut(x, y, size)
+    ]
+    assert abs(np.mean(by_batch) - accuracy) > 0.005
+
+
+def test_fit_gives_the_validation_numbers_of_evaluate(scored):
+    x, y, _, _ = scored
+    net = make_net()
+    history = mxkit.fit(
+        net,
+        make_batches([8, 3]),
+        loss=SOFTMAX,
+        trainer="sgd",
+        epochs=1,
+        valid=cut(x, y, 1000),
+        metrics=["accuracy"],
+        progress=False,
+    )
+    after = mxkit.evaluate(net, cut(x, y, 64), loss=SOFTMAX, metrics=["accuracy"])
+    assert history[0]["valid_accuracy"] == after["accuracy"]
+    assert history[0]["valid_loss"] == pytest.approx(after["loss"], rel=1e-6)
+
+
+def test_t15_dropout_is_off_also_inside_record():
+    net = make_net(dropout=0.5)
+    batches = make_batches([40, 7])
+    calm = mxkit.evaluate(net, batches, loss=SOFTMAX, metrics=["accuracy"])
+    outputs = mxkit.predict(net, batches).asnumpy()
+    with autograd.record():
+        assert mxkit.evaluate(net, batches, loss=SOFTMAX, metrics=["accuracy"]) == calm
+        np.testing.assert_array_equal(mxkit.predict(net, batches).asnumpy(), outputs)
+        assert autograd.is_recording()
+        assert autograd.is_training()
+        noisy = net(batches[0][0])
+    assert (noisy.asnumpy() != outputs[:40]).any()  # the mode is back
+
+
+def test_evaluate_changes_no_parameter_and_no_running_statistic():
+    mxkit.seed_all(0)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=FEATURES), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(CLASSES, in_units=4))
+    mxkit.initialize(net, devices="cpu")
+    before = weights(net)
+    mxkit.evaluate(net, make_batches([8, 3]), loss=SOFTMAX, metrics=["accuracy"])
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_evaluate_with_labels_of_shape_n_1_and_a_regression():
+    net = gluon.nn.Dense(1, in_units=FEATURES)
+    mxkit.initialize(net, devices="cpu")
+    x = np.random.randn(20, FEATURES).astype("float32")
+    y = np.random.randn(20).astype("float32")
+    output = net(mx.nd.array(x)).asnumpy()[:, 0]
+    found = mxkit.evaluate(net, cut(x, y, 6), loss="l2", metrics=["mse", "mae"])
+    assert found["mse"] == pytest.approx(((output - y) ** 2).mean(), rel=1e-6)  # T11: (n, 1) against (n,)
+    assert found["mae"] == pytest.approx(np.abs(output - y).mean(), rel=1e-6)
+    assert found["loss"] == pytest.approx(found["mse"] / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:3"])
+def test_predict_keeps_the_order(devices):
+    batches = make_batches([5, 1, 7, 2])
+    net = make_net(devices)
+    expected = np.concatenate([make_net()(x).asnumpy() for x, _ in batches])
+    found = mxkit.predict(net, batches)
+    assert found.context == mx.cpu()
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_predict_takes_arrays_and_batches_without_labels():
+    net = make_net()
+    x = np.random.randn(600, FEATURES)  # more than one batch of 256
+    expected = net(mx.nd.array(x)).asnumpy()
+    for data in (x, mx.nd.array(x), [x[:500], x[500:]], [(x[:500],), (x[500:],)], lambda: iter([x])):
+        np.testing.assert_allclose(mxkit.predict(net, data).asnumpy(), expected, rtol=1e-6, atol=1e-7)
+
+
+class TwoHeads(gluon.HybridBlock):
+    """Two inputs, two outputs."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.left = gluon.nn.Dense(2, in_units=FEATURES)
+            self.right = gluon.nn.Dense(4, in_units=2)
+
+    def hybrid_forward(self, F, x, z):
+        return self.left(x), self.right(z)
+
+
+def test_predict_returns_several_outputs_and_feeds_several_inputs():
+    net = TwoHeads()
+    mxkit.initialize(net, devices="cpu:2")
+    x, z = np.random.randn(9, FEATURES), np.random.randn(9, 2)
+    left, right = mxkit.predict(net, [((x[:4], z[:4]), None)[:1], ((x[4:], z[4:]),)])
+    np.testing.assert_allclose(left.asnumpy(), net.left(mx.nd.array(x)).asnumpy(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(right.asnumpy(), net.right(mx.nd.array(z)).asnumpy(), rtol=1e-6, atol=1e-7)
+
+
+def test_evaluate_and_predict_leave_the_order_of_a_loader_alone():
+    loader = mxkit.data.ArrayLoader(np.arange(50.0)[:, None], None, 50, shuffle=True, seed=1)
+    net = gluon.nn.Dense(1, in_units=1)
+    mxkit.initialize(net, devices="cpu")
+    for order in [loader.order(0), loader.order(1), loader.order(2)]:
+        ((x,),) = list(loader)
+        np.testing.assert_array_equal(x.asnumpy()[:, 0], order)
+        mxkit.predict(net, loader)
+        mxkit.evaluate(net, loader, loss=lambda output: output.square().reshape((-1,)))
+
+
+# errors
+
+
+def test_nothing_to_compute_is_refused():
+    with pytest.raises(ValueError, match=r"evaluate: nothing to compute; pass loss=\.\.\., metrics=\[\.\.\.\] or both"):
+        mxkit.evaluate(make_net(), make_batches([3]))
+
+
+@pytest.mark.parametrize("call", [mxkit.predict, lambda *a, **k: mxkit.evaluate(*a, loss="softmax_ce", **k)])
+def test_predict_and_evaluate_refuse_empty_data_wrong_devices_and_raw_nets(call):
+    with pytest.raises(EmptyDataError, match="data gave no batch in epoch 1: an epoch needs at least one. Received list"):
+        call(make_net(), [])
+    with pytest.raises(DeviceError, match=r"the net lives on \[cpu\(0\)\]; asked for were \[cpu\(0\), cpu\(1\)\]"):
+        call(make_net(), make_batches([3]), devices="cpu:2")
+    with pytest.raises(NotInitializedError, match="the net is not initialized: parameter '0.weight' has no value"):
+        call(mxkit.models.mlp()[1:], make_batches([3]))
+
+
+def test_t4_evaluate_refuses_a_loss_that_is_a_mean_already():
+    with pytest.raises(LossShapeError, match="It is a mean or a sum already"):
+        mxkit.evaluate(make_net(), make_batches([4]), loss=lambda output, y: SOFTMAX(output, y).mean())
+
+
+def test_metrics_of_one_name_and_a_bare_name_are_refused():
+    with pytest.raises(ValueError, match=r"metrics: names must differ; received \['accuracy', 'accuracy'\]"):
+        mxkit.evaluate(make_net(), [], metrics=["accuracy", mx.metric.Accuracy()])
+    with pytest.raises(ValueError, match=r"metrics: expected a list, like \['accuracy'\]"):
+        mxkit.evaluate(make_net(), [], metrics="accuracy")

@@ -1,0 +1,119 @@
+"""How often the loop waits for the device, counted at MXNet's own methods (T17, T27)."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from oracle import make_batches, make_net
+
+import mxkit
+from mxkit.training import update as update_module
+
+UPDATES = 300
+READS = -(-UPDATES // update_module.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
+ONCE = 2  # the labels of the first batch are checked, and the last numbers are read at the end
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Names of the calls that waited. A wait inside a wait (asscalar calls asnumpy) counts once."""
+    calls, depth = [], [0]
+
+    def counted(name, original):
+        def call(*args, **kwargs):
+            if not depth[0]:
+                calls.append(name)
+            depth[0] += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                depth[0] -= 1
+
+        return call
+
+    for name in ("asnumpy", "asscalar", "wait_to_read"):
+        monkeypatch.setattr(mx.nd.NDArray, name, counted(name, getattr(mx.nd.NDArray, name)))
+    monkeypatch.setattr(mx.nd, "waitall", counted("waitall", mx.nd.waitall))
+    return calls
+
+
+def test_the_counter_counts(waits):
+    array = mx.nd.ones(1)
+    array.asnumpy(), array.asscalar(), array.wait_to_read(), bool(array), mx.nd.waitall()
+    assert waits == ["asnumpy", "asscalar", "wait_to_read", "asscalar", "waitall"]
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_t17_updates_wait_once_in_64_updates(waits, devices):
+    net = make_net(devices, hybridize=True)
+    metrics = [mxkit.metrics.get_metric(name) for name in ("accuracy",)]
+    stream = mxkit.updates(
+        net, make_batches([4]) * UPDATES, loss="softmax_ce", trainer="sgd", metrics=metrics, clip_norm=1.0
+    )
+    del waits[:]
+    assert sum(1 for _ in stream) == UPDATES
+    devices_checked = net[0].weight.list_ctx()  # each device's part of the first labels
+    assert len(waits) <= READS + ONCE + len(devices_checked) - 1
+
+
+def test_fit_waits_for_its_numbers_once_in_64_updates(waits):
+    net = make_net(hybridize=True)
+    batches = make_batches([4]) * UPDATES
+    del waits[:]
+    mxkit.fit(net, batches, loss="softmax_ce", trainer="sgd", epochs=1, metrics=["accuracy"], progress=False)
+    assert len(waits) <= READS + ONCE + 2  # the metric and the learning curve are read after the epoch
+
+
+def test_accumulated_batches_wait_for_updates_only(waits):
+    net = make_net()
+    batches = make_batches([4]) * UPDATES
+    del waits[:]
+    assert sum(1 for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd", accumulate=10)) == 30
+    assert len(waits) <= ONCE
+
+
+def test_t27_large_batches_are_waited_for_sooner(waits, monkeypatch):
+    batches = make_batches([4]) * 60
+    monkeypatch.setattr(update_module, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
+    del waits[:]
+    list(mxkit.updates(make_net(), batches, loss="softmax_ce", trainer="sgd"))
+    assert 4 <= len(waits) <= 60 // 10 + ONCE
+
+
+def test_t27_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(waits):
+    net = make_net()
+    batches = make_batches([4]) * 160
+    mxkit.evaluate(net, batches[:1], loss="softmax_ce", metrics=["accuracy"])
+    del waits[:]
+    mxkit.evaluate(net, batches, loss="softmax_ce", metrics=["accuracy"])
+    assert 9 <= len(waits) <= 10 + 2  # one in 16 batches; the loss and the metric at the end
+    del waits[:]
+    mxkit.predict(net, batches)
+    assert 9 <= len(waits) <= 10
+
+
+def test_numbers_read_late_are_right_and_wait_only_once(waits):
+    found = list(mxkit.updates(make_net(), make_batches([4] * 100), loss="softmax_ce", trainer="sgd"))
+    assert all(update.settled for update in found)
+    del waits[:]
+    assert np.isfinite([update.loss for update in found]).all()
+    assert not waits
+
+
+def test_reading_a_loss_at_each_update_gives_the_same_numbers():
+    def losses(read):
+        stream = mxkit.updates(make_net("cpu:2"), make_batches([4, 1] * 5), loss="softmax_ce", trainer="sgd")
+        found = [(update, update.loss if read else None) for update in stream]
+        return [update.loss for update, _ in found]
+
+    assert losses(True) == losses(False)
+
+
+def test_an_unread_update_does_not_wait_to_be_shown(waits):
+    stream = mxkit.updates(make_net(), make_batches([4] * 3), loss="softmax_ce", trainer="sgd")
+    update = next(stream)
+    del waits[:]
+    assert repr(update) == "Update(step=1, samples=4)"
+    assert not waits
+    assert repr(update).startswith("Update(step=1, samples=4")
+    loss = update.loss
+    assert repr(update) == f"Update(step=1, samples=4, loss={loss:.6g})"

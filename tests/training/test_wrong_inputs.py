@@ -1,0 +1,440 @@
+"""What Gluon accepts in silence, or fails at with a riddle: the text of each error."""
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import gluon
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
+
+import mxkit
+from mxkit.errors import (
+    DataError,
+    DeviceError,
+    EmptyDataError,
+    LabelError,
+    LossShapeError,
+    NonFiniteError,
+    NotInitializedError,
+    TrainingError,
+    UnknownNameError,
+    UnusedParameterError,
+)
+
+
+def train(net, data, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), **changes}
+    return list(mxkit.updates(net, data, **arguments))
+
+
+# labels
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+@pytest.mark.parametrize("wrong", [3, -1, 0.5, float("nan")])
+def test_t10_labels_out_of_range(wrong, devices):
+    net = make_net(devices)
+    before = weights(net)
+    x = np.zeros((4, FEATURES), "float32")
+    y = np.array([0, 1, wrong, wrong], "float32")
+    with pytest.raises(LabelError, match="labels must be whole numbers from 0 to 2, because the net has 3 outputs") as e:
+        train(net, [(x, y)])
+    assert f"received {float(wrong)}" in str(e.value)
+    assert "SoftmaxCrossEntropyLoss would clip them in silence" in str(e.value)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
+    net = make_net()
+    before = weights(net)
+    y = np.zeros(40, "int64")
+    y[33] = 7
+    loader = mxkit.data.ArrayLoader(np.zeros((40, FEATURES)), y, batch_size=8)
+    with pytest.raises(LabelError, match="received 7 in 1 of 40 labels"):
+        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_dense_labels_and_other_losses_are_not_checked_for_a_range():
+    x = np.zeros((4, FEATURES), "float32")
+    train(make_net(), [(x, np.eye(4, 3) * 9)], loss=("softmax_ce", {"sparse_label": False}))
+    train(make_net(), [(x, np.full((4, 3), -9.0))], loss="l2")
+
+
+# the loss's shape
+
+
+@pytest.mark.parametrize(
+    ("loss", "received", "way"),
+    [
+        (lambda o, y: SOFTMAX(o, y).mean(), r"\(1,\)", "It is a mean or a sum already: return the samples' own losses"),
+        (lambda o, y: (o - 1).square(), r"\(4, 3\)", r"Average over the other axes: losses.mean\(axis=0, exclude=True\)"),
+        (
+            lambda o, y: mx.nd.broadcast_sub(o[:, :1], y.astype("float32").reshape((1, -1))).reshape((-1,)),
+            r"\(16,\)",
+            r"Labels of shape \(n, 1\) against outputs of shape \(n,\)",
+        ),
+    ],
+    ids=["mean", "not_averaged", "broadcast"],
+)
+def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(LossShapeError, match=rf"expected shape \(4,\) for a batch of 4 samples; received {received}") as e:
+        train(net, make_batches([4]), loss=loss)
+    e.match(way)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_t11_labels_of_shape_n_1_broadcast_against_n():
+    class Flat(gluon.nn.Dense):
+        def hybrid_forward(self, F, *args, **kwargs):
+            return super().hybrid_forward(F, *args, **kwargs).reshape((-1,))
+
+    net = Flat(1, in_units=FEATURES)
+    mxkit.initialize(net, devices="cpu")
+    with pytest.raises(LossShapeError, match=r"expected shape \(4,\) for a batch of 4 samples; received \(4, 4\)"):
+        train(net, [(np.zeros((4, FEATURES)), np.zeros((4, 1)))], loss=lambda o, y: mx.nd.broadcast_sub(o, y).square())
+
+
+def test_the_shape_of_a_later_loss_is_checked_too():
+    calls = []
+
+    def loss(output, label):
+        calls.append(1)
+        return SOFTMAX(output, label) if len(calls) == 1 else SOFTMAX(output, label).mean()
+
+    with pytest.raises(LossShapeError, match=r"expected shape \(3,\) for a batch of 3 samples; received \(1,\)"):
+        train(make_net(), make_batches([4, 3]), loss=loss)
+
+
+# nets, devices, Trainers
+
+
+def test_a_net_that_is_not_initialized():
+    net = gluon.nn.Dense(3, in_units=FEATURES)
+    for call in (mxkit.updates, lambda *a, **k: mxkit.fit(*a, epochs=1, **k)):
+        with pytest.raises(NotInitializedError, match="parameter 'weight' has no value. Call mxkit.initialize"):
+            call(net, make_batches([4]), loss="softmax_ce", trainer="sgd")
+
+
+def test_a_net_on_another_device_than_asked_for():
+    for call in (mxkit.updates, lambda *a, **k: mxkit.fit(*a, epochs=1, **k)):
+        with pytest.raises(DeviceError, match=r"the net lives on \[cpu\(0\)\]; asked for were \[cpu\(0\), cpu\(1\)\]"):
+            call(make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", devices="cpu:2")
+    assert train(make_net("cpu:2"), make_batches([4]), devices="cpu:2")
+
+
+def test_a_net_spread_over_devices():
+    net = make_net()
+    net[1].collect_params().reset_ctx(mx.cpu(1))
+    with pytest.raises(DeviceError, match=r"parameter '0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]"):
+        train(net, make_batches([4]))
+
+
+def test_t20_a_trainer_made_for_other_devices():
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    net.collect_params().reset_ctx(mxkit.devices("cpu:2"))
+    with pytest.raises(DeviceError, match=r"the Trainer was made for \[cpu\(0\)\], the net now lives on \[cpu\(0\), cpu"):
+        train(net, make_batches([4]), trainer=trainer)
+
+
+def test_t24_copies_without_a_kvstore():
+    net = make_net("cpu:2")
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=None)
+    with pytest.raises(ValueError, match="kvstore=None on 2 devices .* each would train a copy of its own"):
+        train(net, make_batches([4]), trainer=trainer)
+    one = make_net()
+    assert train(one, make_batches([4]), trainer=gluon.Trainer(one.collect_params(), "sgd", kvstore=None))
+
+
+@pytest.mark.parametrize("name", ["nadam", "sgld"])
+def test_t24_optimizers_whose_replicas_drift_apart(name):
+    net = make_net("cpu:2")
+    trainer = gluon.Trainer(net.collect_params(), name, update_on_kvstore=False)
+    with pytest.raises(ValueError, match="with update_on_kvstore=False on 2 devices lets the replicas drift apart"):
+        train(net, make_batches([4]), trainer=trainer)
+    train(net, make_batches([4, 1, 3]), trainer=gluon.Trainer(net.collect_params(), name))
+    weights(net)  # all replicas are equal
+
+
+# data
+
+
+def test_empty_data():
+    with pytest.raises(EmptyDataError, match="train gave no batch in epoch 1: an epoch needs at least one. Received list"):
+        train(make_net(), [])
+    with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
+        mxkit.fit(
+            make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=1, valid=[], progress=False
+        )
+
+
+def test_t62_a_generator_for_several_epochs_is_refused_before_training():
+    net = make_net()
+    before = weights(net)
+    batches = make_batches([4])
+    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "progress": False}
+    with pytest.raises(DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs") as e:
+        mxkit.fit(net, (batch for batch in batches), **arguments)
+    e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
+    with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
+        mxkit.fit(net, batches, valid=zip(batches), **arguments)
+    np.testing.assert_array_equal(weights(net), before)
+    mxkit.fit(net, (batch for batch in batches), **{**arguments, "epochs": 1})
+
+
+def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
+    class Once:
+        def __init__(self):
+            self.left = make_batches([4, 4])
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            if not self.left:
+                raise StopIteration
+            return self.left.pop()
+
+    with pytest.raises(EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"):
+        mxkit.fit(make_net(), Once(), loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
+
+
+def test_data_that_is_no_data():
+    with pytest.raises(DataError, match=r"train: expected an iterable of batches \(x, y\).* received int"):
+        train(make_net(), 5)
+    with pytest.raises(DataError, match="a batch holds NDArray or NumPy arrays; received str"):
+        train(make_net(), [("x", "y")])
+    with pytest.raises(DataError, match=r"axis 0 of every array of a batch is the sample axis; received shapes"):
+        train(make_net(), [(np.zeros((4, FEATURES)), np.zeros(3))])
+    with pytest.raises(DataError, match=r"a batch is \(x, y\), or tuples of arrays in either place; received 3 items"):
+        train(make_net(), [(np.zeros((4, FEATURES)), np.zeros(4), np.zeros(4))])
+
+
+@pytest.mark.parametrize("epochs", [0, -1, 1.5, True])
+def test_epochs_that_make_no_sense(epochs):
+    with pytest.raises(ValueError, match="epochs: expected a whole number, at least 1; received"):
+        mxkit.fit(make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=epochs)
+
+
+# NaN
+
+
+def with_nan(sizes, at):
+    batches = [(x.asnumpy(), y.asnumpy()) for x, y in make_batches(sizes)]
+    batches[at][0][-1, 0] = float("nan")
+    return batches
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:3"])
+def test_nan_names_the_update_where_it_began(devices):
+    with pytest.raises(NonFiniteError, match="epoch 1, update 3: the loss is nan") as e:
+        train(make_net(devices), with_nan([6] * 8, at=2))
+    e.match("noticed after update 8")
+    e.match("check_finite=False goes on regardless")
+
+
+def test_nan_is_noticed_while_an_epoch_goes_on():
+    seen = []
+    with pytest.raises(NonFiniteError, match=r"epoch 1, update 5: .* \(noticed after update 96\)"):
+        for update in mxkit.updates(make_net(), with_nan([2] * 300, at=4), loss="softmax_ce", trainer="sgd"):
+            seen.append(update.step)
+    assert seen == list(range(1, 96))
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+@pytest.mark.parametrize("clip_norm", [None, float("inf")])
+def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
+    mxkit.seed_all(0)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4, in_units=FEATURES, activation="relu"), gluon.nn.Dense(CLASSES, in_units=4))
+    mxkit.initialize(net, devices=devices)
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    seen = []
+    with pytest.raises(NonFiniteError, match="epoch 1, update 2: a gradient is not finite"):
+        for update in mxkit.updates(
+            net, with_nan([4, 4, 4], at=1)[:2], loss="softmax_ce", trainer=trainer, clip_norm=clip_norm
+        ):
+            seen.append(update)
+    assert np.isfinite(seen[1].loss)
+    assert not seen[1].finite
+    assert seen[0].finite
+
+
+def test_check_finite_false_goes_on():
+    found = train(make_net(), with_nan([4] * 5, at=1), check_finite=False)
+    assert [np.isfinite(update.loss) for update in found] == [True, False, False, False, False]
+    history = mxkit.fit(
+        make_net(),
+        with_nan([4] * 5, at=1),
+        loss="softmax_ce",
+        trainer="sgd",
+        epochs=2,
+        check_finite=False,
+        progress=False,
+    )
+    assert len(history) == 2
+
+
+def test_nan_before_a_stop_is_told():
+    class Stop(mxkit.Callback):
+        def on_update(self, state, update):
+            state.stop("enough")
+
+    with pytest.raises(NonFiniteError, match="epoch 1, update 1: the loss is nan"):
+        mxkit.fit(
+            make_net(),
+            with_nan([4] * 3, at=0),
+            loss="softmax_ce",
+            trainer="sgd",
+            epochs=1,
+            callbacks=[Stop()],
+            progress=False,
+        )
+
+
+# names
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: train(make_net(), [], loss="sotfmax_ce"), "unknown loss 'sotfmax_ce': did you mean 'softmax_ce'"),
+        (lambda: train(make_net(), [], trainer="adm"), "unknown optimizer 'adm': did you mean 'adam'"),
+        (lambda: mxkit.evaluate(make_net(), [], metrics=["acuracy"]), "unknown metric 'acuracy': did you mean 'accuracy'"),
+        (lambda: mxkit.initialize(make_net(), "xavir", force=True), "unknown initializer 'xavir': did you mean 'xavier'"),
+        (lambda: mxkit.models.get_model("lenett"), "unknown model 'lenett': did you mean 'lenet'"),
+        (lambda: mxkit.models.get_model("resnet18_v2"), "unknown model 'resnet18_v2': did you mean 'zoo:resnet18_v2'"),
+        (lambda: mxkit.models.get_model("zoo:resnet18v2"), "unknown model .* did you mean 'zoo:resnet18_v2'"),
+        (lambda: mxkit.models.get_model("zo:resnet18_v2"), "unknown source of models 'zo': did you mean 'zoo'"),
+    ],
+    ids=["loss", "optimizer", "metric", "initializer", "model", "model_of_the_zoo", "zoo", "source"],
+)
+def test_unknown_names_tell_the_nearest(call, text):
+    with pytest.raises(UnknownNameError, match=text):
+        call()
+
+
+# what the net raises
+
+
+class Breaks(gluon.Block):
+    """A net that fails at the second batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        with self.name_scope():
+            self.body = make_net()
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == 4:
+            raise KeyError("no such key")
+        return self.body(x)
+
+
+def test_errors_of_the_net_tell_epoch_update_and_batch():
+    ended = []
+
+    class End(mxkit.Callback):
+        def on_fit_end(self, state, error):
+            ended.append(error)
+
+    with pytest.raises(TrainingError) as e:
+        mxkit.fit(
+            Breaks(),
+            make_batches([4, 3, 2]),
+            loss="softmax_ce",
+            trainer="sgd",
+            epochs=2,
+            callbacks=[End()],
+            progress=False,
+        )
+    assert str(e.value) == "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: KeyError: 'no such key'"
+    assert isinstance(e.value.__cause__, KeyError)
+    assert ended == [e.value]
+
+
+def test_errors_of_the_engine_tell_epoch_update_and_batch():
+    with pytest.raises(TrainingError, match=r"epoch 1, update 2, batch x \(2, 9\) float64, y \(2,\) float64: ") as e:
+        train(make_net(), [make_batches([4])[0], (np.zeros((2, 9)), np.zeros(2))])
+    assert isinstance(e.value.__cause__, mx.MXNetError)
+
+
+def test_errors_of_the_loss_inside_a_window_name_the_open_update():
+    def loss(output, label):
+        if output.shape[0] == 1:
+            raise ZeroDivisionError("one sample")
+        return SOFTMAX(output, label)
+
+    with pytest.raises(TrainingError, match="epoch 1, update 2, batch .*: ZeroDivisionError: one sample"):
+        train(make_net(), make_batches([4, 4, 4, 1]), loss=loss, accumulate=2)
+
+
+def test_interrupting_is_not_dressed_up():
+    def loss(output, label):
+        raise KeyboardInterrupt
+
+    net = make_net()
+    with pytest.raises(KeyboardInterrupt):
+        train(net, make_batches([4]), loss=loss, accumulate=2)
+    assert net[0].weight.grad_req == "write"
+
+
+# unused parameters
+
+
+class Unused(gluon.HybridBlock):
+    """One of its layers computes nothing that the loss sees."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.features = gluon.nn.HybridSequential()
+            self.features.add(gluon.nn.Dense(CLASSES, in_units=FEATURES), gluon.nn.Dense(2, in_units=FEATURES))
+
+    def hybrid_forward(self, F, x):
+        return self.features[0](x)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(devices, on_kvstore, accumulate):
+    net = Unused()
+    mxkit.initialize(net, devices=devices)
+    before = replicas(net)
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    with pytest.raises(UnusedParameterError) as e:
+        train(net, make_batches([4, 4]), trainer=trainer, accumulate=accumulate)
+    assert str(e.value) == (
+        "epoch 1, update 1: the loss does not depend on 'features.1.bias', 'features.1.weight', so the backward pass "
+        "gave no gradient. Use it in forward, or freeze it: parameter.grad_req = 'null'. Nothing was updated"
+    )
+    assert e.value.parameters == [net.features[1].bias, net.features[1].weight]
+    for replica, first in zip(replicas(net), before):
+        np.testing.assert_array_equal(replica, first)
+    net.features[1].collect_params().setattr("grad_req", "null")
+    assert train(net, make_batches([4, 4]), accumulate=accumulate)
+
+
+def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
+    class Sometimes(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.always = gluon.nn.Dense(CLASSES, in_units=FEATURES)
+                self.extra = gluon.nn.Dense(CLASSES, in_units=FEATURES)
+
+        def forward(self, x):
+            return self.always(x) + (self.extra(x) if x.shape[0] > 1 else 0)
+
+    net = Sometimes()
+    mxkit.initialize(net, devices="cpu:2")
+    train(net, make_batches([4, 3, 3]))  # 2 + 1 samples: the second device does not use `extra`
+    weights(net)
