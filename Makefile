@@ -3,12 +3,16 @@
 # Both take PYTHON=python3.13 and the like; each Python has a virtual environment of its own.
 
 PYTHON ?= python3
-TAG := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+INTERPRETER := $(shell .ci/find-python $(PYTHON))
+ifeq ($(INTERPRETER),)
+$(error PYTHON=$(PYTHON) does not run here: install it, with its venv module, or name another, like PYTHON=python3.11)
+endif
+TAG := $(shell $(INTERPRETER) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean
+.PHONY: demo test lint unit clean matrix-short matrix-full
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -23,15 +27,22 @@ lint: $(VENV)/.tested
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest
 
+# What .ci/matrix runs with each further Python.
+matrix-short: $(VENV)/.tested
+	$(BIN)/python -m pytest tests/runtime tests/test_architecture.py tests/training/test_equals_gluon.py
+	$(BIN)/mxkit train digits_lenet --set epochs=3 --output $(VENV)/runs
+
+matrix-full: test demo
+
 clean:
 	rm -rf .venv
 
 $(VENV)/bin/python:
-	$(PYTHON) -m venv $(VENV)
+	$(INTERPRETER) -m venv $(VENV)
 
 # MXNet's wheel pins numpy<2, for which Python 3.13 has no wheel: there it is installed without its pins.
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-ifeq ($(shell $(PYTHON) -c 'import sys; print(sys.version_info >= (3, 13))'),True)
+ifeq ($(shell $(INTERPRETER) -c 'import sys; print(sys.version_info >= (3, 13))'),True)
 	$(PIP) --no-deps mxnet==1.9.1
 	$(PIP) -e .
 else

@@ -35,7 +35,7 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
     elif isinstance(spec, str):
         found = _parse(spec.strip().lower(), spec)
     else:
-        found = list(spec)
+        found = list(spec) if isinstance(spec, Sequence) else []
         if not found or not all(isinstance(device, mx.Context) for device in found):
             raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
     if len(set(found)) != len(found):

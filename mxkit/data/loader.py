@@ -35,7 +35,7 @@ class ArrayLoader:
 
     Raises:
         EmptyDataError: There is no sample.
-        DataError: `x` and `y` differ in length.
+        DataError: `x` and `y` differ in length, or int32 cannot hold a whole number of theirs.
         ValueError: `batch_size` is below 1.
 
     >>> loader = ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
@@ -103,4 +103,7 @@ class ArrayLoader:
 def _in_memory(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
     smaller = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32, np.dtype(np.bool_): np.float32}
+    if host.dtype == np.int64 and host.size and max(host.max(), -host.min()) > np.iinfo(np.int32).max:
+        widest = max(host.max(), host.min(), key=abs)
+        raise DataError(f"ArrayLoader: int64 becomes int32, which cannot hold {widest}; number the values from 0")
     return host.astype(smaller[host.dtype]) if host.dtype in smaller else host

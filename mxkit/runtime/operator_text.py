@@ -37,18 +37,18 @@ def _as_numpy_1(value: Any) -> Any:
     return value
 
 
-def operator_text(value: Any = "", *args: Any) -> str:
+def operator_text(value: Any = "") -> str:
     """Do what `str` does, and write NumPy scalars inside tuples and lists as NumPy 1 did.
 
     >>> operator_text((numpy.int64(2), [numpy.float32(0.1)])), operator_text((2, None, "x")), operator_text(2.5)
-    ("(2, [0.1])", "(2, None, 'x')", '2.5')
+    ('(2, [0.1])', "(2, None, 'x')", '2.5')
     """
     kind = type(value)
     if kind is tuple or kind is list:
         for item in value:
             if type(item) not in _PLAIN:
                 return str(_as_numpy_1(value))
-    return str(value, *args)
+    return str(value)
 
 
 class _OperatorTextType(type):

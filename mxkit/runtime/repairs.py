@@ -1,6 +1,6 @@
 """What is mended in modules of MXNet 1.9.1 and GluonCV once their code has run; `REPAIRS` is the whole list.
 
-Each repair names the upstream line that needs it, and returns at once where the installed NumPy does not. Names
+Each repair names the upstream line that needs it, and returns at once where what is installed does not. Names
 alone (`np.bool`, `np.PZERO`) need no repair: `mxkit.runtime.numpy_view` has them.
 """
 
@@ -128,8 +128,8 @@ def array_conversion(module: ModuleType) -> None:
 def sparse_matrices(module: ModuleType) -> None:
     """SciPy 1.8: `scipy.sparse.csr` became private, warns at each access, and will be gone in SciPy 2.
 
-    Upstream: `ndarray/utils.py` line 141, which each call of `mx.nd.array` runs (the unseen warning takes four times
-    as long as the rest of it), and `ndarray/sparse.py` lines 827, 975 and 1641. `spsp` is None without SciPy.
+    Upstream: `ndarray/utils.py` line 141, which each call of `mx.nd.array` runs, and `ndarray/sparse.py` lines 827,
+    975 and 1641. `spsp` is None without SciPy.
     """
     sparse: Any = vars(module).get("spsp")
     if sparse is None or isinstance(sparse, _SparseView) or release(sys.modules["scipy"].__version__) < (1, 8):

@@ -254,8 +254,8 @@ def _refuse_diverging_replicas(trainer: "gluon.Trainer") -> None:
             f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
             "Make it with kvstore='device' (T24)"
         )
-    if isinstance(trainer.optimizer, mx.optimizer.Nadam) and settings["update_on_kvstore"] is False:
+    if isinstance(trainer.optimizer, DRIFTING) and settings["update_on_kvstore"] is False:
         raise ValueError(
-            f"Nadam with update_on_kvstore=False on {len(contexts)} devices lets the replicas drift apart, because "
-            "they share one schedule. Make the Trainer with update_on_kvstore=True (T24)"
+            f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
+            "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"
         )

@@ -1,15 +1,14 @@
 """Fresh interpreters for tests of what an import does to a process."""
 
 import os
+from pathlib import Path
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import lazy_loader
-import pytest
-
 import mxkit
+import pytest
 
 PACKAGE = Path(mxkit.__file__).parent
 

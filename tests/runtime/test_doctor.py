@@ -2,11 +2,10 @@
 
 import sys
 
-import numpy as np
-
 import mxkit  # noqa: F401 - before mxnet
-import mxnet as mx
 from mxkit.runtime import doctor
+import mxnet as mx
+import numpy as np
 
 
 def lines(report, title):

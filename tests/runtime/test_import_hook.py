@@ -2,10 +2,9 @@
 
 import sys
 
+from mxkit.runtime.versions import release
 import numpy
 import pytest
-
-from mxkit.runtime.versions import release
 
 # Names that NumPy dropped at some version, and what reading them off the real NumPy does: it must do the same
 # before and after.
@@ -57,12 +56,13 @@ assert sys.modules["numpy"] is numpy
 assert {name: value for name, value in vars(numpy).items() if name not in submodules or name in names} == names
 assert [name for name in dir(numpy) if name not in submodules or name in listed] == listed
 assert {name: reading(name) for name in REMOVED} == removed
-assert dict(vars(builtins)) == builtin_names
+assert {name: vars(builtins)[name] for name in builtin_names} == builtin_names
+assert not any("mxkit" in str(getattr(value, "__module__", "")) for value in vars(builtins).values())
 assert builtins.__import__.__module__ == "builtins"
 
 for name in ("distutils", "distutils.version"):
     module = sys.modules.get(name)
-    assert module is None or "mxkit" not in module.__file__, module
+    assert module is None or not module.__file__.startswith(mxkit.__path__[0]), module
 if sys.version_info >= (3, 12):
     import importlib.util
     if importlib.util.find_spec("setuptools") is None:
@@ -82,7 +82,8 @@ for name, module in list(sys.modules.items()):
     if name.partition(".")[0] in ("mxnet", "gluoncv"):
         assert not any(value is numpy for value in vars(module).values()), name
     else:
-        assert not any(value is view for value in list(vars(module).values())) or name.startswith(("mxkit", "__m")), name
+        shown = any(value is view for value in list(vars(module).values()))
+        assert not shown or name.startswith(("mxkit", "__main__", "__mp_main__")), name
 
 # Other libraries see the real one.
 import sklearn.utils.validation, matplotlib.cbook, pandas
@@ -141,7 +142,7 @@ assert space["numpy"] is space["np"] is space["later"]() is view is not numpy an
 assert space["rnd"] is numpy.random and space["stride_tricks"] is numpy.lib.stride_tricks
 assert space["b"] is bool and space["float32"] is numpy.float32 and space["PZERO"] == 0
 assert space["mx_numpy"] is mx.numpy and space["mx_random"] is mx.numpy.random
-assert space["LooseVersion"]("1.10") > space["StrictVersion"]("1.9")
+assert space["LooseVersion"]("1.10") > space["LooseVersion"]("1.9")
 assert space["distutils"].version.LooseVersion is space["version"].LooseVersion is space["LooseVersion"]
 
 calls = []
@@ -188,14 +189,13 @@ assert mx.recordio.pack is before
 
 LEND = """
 import sys, types, numpy
-view_names = []
+lent = []
 def lend(name, value):
     if name not in vars(numpy):
         setattr(numpy, name, value)
-        view_names.append(name)
+        lent.append(name)
 # What users without mxkit write at the top of a script.
 lend("bool", bool)
-numpy.bool, real_bool = bool, numpy.bool
 for name in ("PZERO", "NZERO", "NINF", "PINF", "NAN", "NaN", "Inf"):
     lend(name, 0.0)
 for name in ("alltrue sometrue product round_ msort in1d trapz mirr npv pmt ppmt pv rate").split():
@@ -204,10 +204,8 @@ version = types.ModuleType("distutils.version")
 version.LooseVersion = version.StrictVersion = lambda text: tuple(int(n) for n in text.split("."))
 sys.modules["distutils"], sys.modules["distutils.version"] = types.ModuleType("distutils"), version
 import mxnet as mx
-for name in view_names:
+for name in lent:
     delattr(numpy, name)
-if "bool" not in view_names:
-    numpy.bool = real_bool
 del sys.modules["distutils"], sys.modules["distutils.version"]
 """
 

@@ -5,14 +5,14 @@ import math
 import pickle
 import warnings
 
+from mxkit.runtime.numpy_view import numpy_view
 import numpy
 import pytest
 
-from mxkit.runtime.numpy_view import numpy_view
-
-OLD_NAMES = (
-    "PZERO NZERO NINF PINF Inf NAN NaN alltrue sometrue product round_ msort in1d trapz mirr npv pmt ppmt pv rate"
-).split()
+OLD_NAMES = [
+    "PZERO", "NZERO", "NINF", "PINF", "Inf", "NAN", "NaN", "alltrue", "sometrue", "product", "round_", "msort", "in1d",
+    "trapz", "mirr", "npv", "pmt", "ppmt", "pv", "rate",
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """The text of operator arguments (T86)."""
 
+from mxkit.runtime.operator_text import OperatorText, operator_text
 import numpy as np
 import pytest
-
-from mxkit.runtime.operator_text import OperatorText, operator_text
 
 PLAIN = [
     "text", "", 3, -2.5, True, None, (), (1,), (1, 2.5, "x", None, True), [1, [2, (3,)]], {"a": (1, 2)}, b"bytes",
@@ -40,4 +39,3 @@ def test_the_stand_in_for_str_answers_isinstance_as_str_does():
     assert not isinstance(b"x", OperatorText)
     assert issubclass(str, OperatorText)
     assert OperatorText() == ""
-    assert OperatorText(b"x", "ascii") == "x"

@@ -3,12 +3,11 @@
 import pickle
 import warnings
 
+import mxkit.runtime  # noqa: F401 - before mxnet
+from mxkit.runtime import repairs, workers
+import mxnet as mx
 import numpy as np
 import pytest
-
-import mxkit.runtime  # noqa: F401 - before mxnet
-import mxnet as mx
-from mxkit.runtime import repairs, workers
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +96,7 @@ def test_the_entropy_calibrator_gives_numbers():
     thresholds = quantization._get_optimal_thresholds({"layer": (counts, edges, -4.0, 4.0, 4.0)}, "int8")
     low, high = thresholds["layer"]
     assert -4 <= float(low) < 0 < float(high) <= 4
-    assert f"{high:f}"
+    assert "%f" % high  # noqa: UP031 - how line 368 reads it
 
 
 def test_numpy_reads_arrays_of_both_kinds():

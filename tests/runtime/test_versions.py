@@ -2,9 +2,8 @@
 
 import itertools
 
-import pytest
-
 from mxkit.runtime.versions import LooseVersion, StrictVersion, release
+import pytest
 
 ASCENDING = [
     "0.9", "1.0.dev3", "1.0a1.dev2", "1.0a1", "1.0b2", "1.0rc1", "1.0", "1.0.post1", "1.0.1", "1.2", "1.10", "1.17",

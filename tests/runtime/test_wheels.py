@@ -70,7 +70,8 @@ def test_a_missing_library(bare_python, site, library):
     package(site, library)
     distribution(site, "mxnet-cu112")
     said = message(bare_python("-c", IMPORT, site=site))
-    assert said.startswith(f"mxnet-cu112 1.9.1 is installed, but its library {site / 'mxnet' / 'libmxnet.so'} is missing")
+    missing = site / "mxnet" / "libmxnet.so"
+    assert said.startswith(f"mxnet-cu112 1.9.1 is installed, but its library {missing} is missing")
     assert "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1" in said
 
 

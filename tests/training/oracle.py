@@ -1,11 +1,10 @@
 """What the tests of training compare with: hand-written Gluon loops, one big batch, NumPy."""
 
+import mxkit
 import mxnet as mx
-import numpy as np
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
-
-import mxkit
+import numpy as np
 
 FEATURES, CLASSES = 5, 3
 SOFTMAX = gluon.loss.SoftmaxCrossEntropyLoss()

@@ -1,11 +1,12 @@
 """Accumulated micro-batches against one big batch, on every replica of one to three devices."""
 
-import mxnet as mx
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+import mxkit
+from mxkit.errors import LossShapeError
+import mxnet as mx
 from mxnet import autograd, gluon
+import numpy as np
 from oracle import (
     CLASSES,
     OPTIMIZER_IDS,
@@ -20,9 +21,7 @@ from oracle import (
     train_by_hand,
     weights,
 )
-
-import mxkit
-from mxkit.errors import LossShapeError
+import pytest
 
 DEVICES = ["cpu:1", "cpu:2", "cpu:3"]
 # Batches of 1 and 2 leave devices idle; of the windows of 2, 3 and 4 batches the last is short for 2 and 4.
@@ -102,6 +101,22 @@ def test_t24_gradients_computed_before_do_not_leak_into_an_idle_device(on_kvstor
         losses.backward()  # never stepped: a learning rate finder, or a loop that failed
     train_by_hand(expected, [small], OPTIMIZERS[0])
     list(mxkit.updates(net, [small], loss="softmax_ce", trainer=trainer))
+    assert_close_to_one_big_batch(net, expected)
+
+
+def test_t24_an_accumulator_outside_of_with_zeroes_idle_devices_too():
+    big, small = make_batches([6, 1])
+    expected, net = make_net(), make_net("cpu:2")
+    accumulator = mxkit.Accumulator(make_trainer(net, OPTIMIZERS[0], False))
+    for batch in (big, small):
+        with autograd.record():
+            losses = [SOFTMAX(net(*s.inputs), *s.labels) for s in mxkit.split_batch(batch, mxkit.devices("cpu:2"))]
+        if batch is big:
+            autograd.backward(losses)  # never stepped
+        else:
+            accumulator.backward(losses)
+            assert accumulator.step().samples == 1
+    train_by_hand(expected, [small], OPTIMIZERS[0])
     assert_close_to_one_big_batch(net, expected)
 
 
@@ -226,10 +241,13 @@ def test_grad_req_is_restored_after_an_error(where):
         if where == "data":
             raise KeyError("broken data")
 
-    with pytest.raises((KeyError, mxkit.errors.TrainingError), match="broken"):
+    def loop():
         for _ in mxkit.updates(net, data, loss=loss, trainer="sgd", accumulate=2):
             if where == "loop":
                 raise KeyError("broken loop")
+
+    with pytest.raises((KeyError, mxkit.errors.TrainingError), match="broken"):
+        loop()
     assert requests(net) == before
 
 

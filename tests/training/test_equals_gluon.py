@@ -1,11 +1,10 @@
 """`fit` and `updates` against a hand-written Gluon loop over the same batches: the same bits."""
 
+import mxkit
 import mxnet as mx
 import numpy as np
-import pytest
 from oracle import OPTIMIZER_IDS, OPTIMIZERS, SOFTMAX, make_batches, make_net, train_by_hand, weights
-
-import mxkit
+import pytest
 
 RAGGED = make_batches([8, 8, 3])  # the hand-written loop steps by 3 at the end (T2)
 

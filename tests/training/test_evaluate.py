@@ -1,13 +1,12 @@
 """`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
 
-import mxnet as mx
-import numpy as np
-import pytest
-from mxnet import autograd, gluon
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
-
 import mxkit
 from mxkit.errors import DeviceError, EmptyDataError, LossShapeError, NotInitializedError
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
+import pytest
 
 SAMPLES = 1300  # 64 leaves 20, 1000 leaves 300: the mean over batches is another number
 
@@ -77,7 +76,9 @@ def test_t15_dropout_is_off_also_inside_record():
 def test_evaluate_changes_no_parameter_and_no_running_statistic():
     mxkit.seed_all(0)
     net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(4, in_units=FEATURES), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(CLASSES, in_units=4))
+    net.add(
+        gluon.nn.Dense(4, in_units=FEATURES), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(CLASSES, in_units=4)
+    )
     mxkit.initialize(net, devices="cpu")
     before = weights(net)
     mxkit.evaluate(net, make_batches([8, 3]), loss=SOFTMAX, metrics=["accuracy"])
@@ -157,7 +158,9 @@ def test_nothing_to_compute_is_refused():
 
 @pytest.mark.parametrize("call", [mxkit.predict, lambda *a, **k: mxkit.evaluate(*a, loss="softmax_ce", **k)])
 def test_predict_and_evaluate_refuse_empty_data_wrong_devices_and_raw_nets(call):
-    with pytest.raises(EmptyDataError, match="data gave no batch in epoch 1: an epoch needs at least one. Received list"):
+    with pytest.raises(
+        EmptyDataError, match="data gave no batch in epoch 1: an epoch needs at least one. Received list"
+    ):
         call(make_net(), [])
     with pytest.raises(DeviceError, match=r"the net lives on \[cpu\(0\)\]; asked for were \[cpu\(0\), cpu\(1\)\]"):
         call(make_net(), make_batches([3]), devices="cpu:2")

@@ -1,12 +1,11 @@
 """The kinds of data that a loop reads: the same batches train the same bits."""
 
-import mxnet as mx
-import numpy as np
-import pytest
-from mxnet import gluon
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
-
 import mxkit
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
+import pytest
 
 X = np.random.RandomState(0).randn(11, FEATURES).astype("float32")
 Y = np.random.RandomState(1).randint(0, CLASSES, 11).astype("int32")
@@ -105,9 +104,7 @@ def test_two_inputs_and_weighted_labels_equal_numpy(devices):
 
 def test_batches_without_labels_train_where_the_loss_takes_none():
     net = make_net()
-    found = list(
-        mxkit.updates(net, [X[:4], (X[4:],)], loss=lambda output: output.square().mean(axis=1), trainer="sgd")
-    )
+    found = list(mxkit.updates(net, [X[:4], (X[4:],)], loss=lambda output: output.square().mean(axis=1), trainer="sgd"))
     assert [update.samples for update in found] == [4, 7]
 
 

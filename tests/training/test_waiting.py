@@ -1,12 +1,11 @@
 """How often the loop waits for the device, counted at MXNet's own methods (T17, T27)."""
 
-import mxnet as mx
-import numpy as np
-import pytest
-from oracle import make_batches, make_net
-
 import mxkit
 from mxkit.training import update as update_module
+import mxnet as mx
+import numpy as np
+from oracle import make_batches, make_net
+import pytest
 
 UPDATES = 300
 READS = -(-UPDATES // update_module.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time

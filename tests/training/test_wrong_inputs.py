@@ -1,11 +1,5 @@
 """What Gluon accepts in silence, or fails at with a riddle: the text of each error."""
 
-import mxnet as mx
-import numpy as np
-import pytest
-from mxnet import gluon
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
-
 import mxkit
 from mxkit.errors import (
     DataError,
@@ -19,6 +13,11 @@ from mxkit.errors import (
     UnknownNameError,
     UnusedParameterError,
 )
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
+import pytest
 
 
 def train(net, data, **changes):
@@ -36,7 +35,9 @@ def test_t10_labels_out_of_range(wrong, devices):
     before = weights(net)
     x = np.zeros((4, FEATURES), "float32")
     y = np.array([0, 1, wrong, wrong], "float32")
-    with pytest.raises(LabelError, match="labels must be whole numbers from 0 to 2, because the net has 3 outputs") as e:
+    with pytest.raises(
+        LabelError, match="labels must be whole numbers from 0 to 2, because the net has 3 outputs"
+    ) as e:
         train(net, [(x, y)])
     assert f"received {float(wrong)}" in str(e.value)
     assert "SoftmaxCrossEntropyLoss would clip them in silence" in str(e.value)
@@ -67,7 +68,11 @@ def test_dense_labels_and_other_losses_are_not_checked_for_a_range():
     ("loss", "received", "way"),
     [
         (lambda o, y: SOFTMAX(o, y).mean(), r"\(1,\)", "It is a mean or a sum already: return the samples' own losses"),
-        (lambda o, y: (o - 1).square(), r"\(4, 3\)", r"Average over the other axes: losses.mean\(axis=0, exclude=True\)"),
+        (
+            lambda o, y: (o - 1).square(),
+            r"\(4, 3\)",
+            r"Average over the other axes: losses.mean\(axis=0, exclude=True\)",
+        ),
         (
             lambda o, y: mx.nd.broadcast_sub(o[:, :1], y.astype("float32").reshape((1, -1))).reshape((-1,)),
             r"\(16,\)",
@@ -79,7 +84,9 @@ def test_dense_labels_and_other_losses_are_not_checked_for_a_range():
 def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
     net = make_net()
     before = weights(net)
-    with pytest.raises(LossShapeError, match=rf"expected shape \(4,\) for a batch of 4 samples; received {received}") as e:
+    with pytest.raises(
+        LossShapeError, match=rf"expected shape \(4,\) for a batch of 4 samples; received {received}"
+    ) as e:
         train(net, make_batches([4]), loss=loss)
     e.match(way)
     np.testing.assert_array_equal(weights(net), before)
@@ -135,7 +142,9 @@ def test_t20_a_trainer_made_for_other_devices():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     net.collect_params().reset_ctx(mxkit.devices("cpu:2"))
-    with pytest.raises(DeviceError, match=r"the Trainer was made for \[cpu\(0\)\], the net now lives on \[cpu\(0\), cpu"):
+    with pytest.raises(
+        DeviceError, match=r"the Trainer was made for \[cpu\(0\)\], the net now lives on \[cpu\(0\), cpu"
+    ):
         train(net, make_batches([4]), trainer=trainer)
 
 
@@ -162,12 +171,12 @@ def test_t24_optimizers_whose_replicas_drift_apart(name):
 
 
 def test_empty_data():
-    with pytest.raises(EmptyDataError, match="train gave no batch in epoch 1: an epoch needs at least one. Received list"):
+    with pytest.raises(
+        EmptyDataError, match="train gave no batch in epoch 1: an epoch needs at least one. Received list"
+    ):
         train(make_net(), [])
     with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
-        mxkit.fit(
-            make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=1, valid=[], progress=False
-        )
+        mxkit.fit(make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=1, valid=[], progress=False)
 
 
 def test_t62_a_generator_for_several_epochs_is_refused_before_training():
@@ -175,7 +184,9 @@ def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     before = weights(net)
     batches = make_batches([4])
     arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "progress": False}
-    with pytest.raises(DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs") as e:
+    with pytest.raises(
+        DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs"
+    ) as e:
         mxkit.fit(net, (batch for batch in batches), **arguments)
     e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
     with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
@@ -197,7 +208,9 @@ def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
                 raise StopIteration
             return self.left.pop()
 
-    with pytest.raises(EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"):
+    with pytest.raises(
+        EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"
+    ):
         mxkit.fit(make_net(), Once(), loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
 
 
@@ -238,8 +251,10 @@ def test_nan_names_the_update_where_it_began(devices):
 def test_nan_is_noticed_while_an_epoch_goes_on():
     seen = []
     with pytest.raises(NonFiniteError, match=r"epoch 1, update 5: .* \(noticed after update 96\)"):
-        for update in mxkit.updates(make_net(), with_nan([2] * 300, at=4), loss="softmax_ce", trainer="sgd"):
-            seen.append(update.step)
+        seen.extend(
+            update.step
+            for update in mxkit.updates(make_net(), with_nan([2] * 300, at=4), loss="softmax_ce", trainer="sgd")
+        )
     assert seen == list(range(1, 96))
 
 
@@ -254,11 +269,9 @@ def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
     kvstore = mx.kv.create("device") if on_kvstore else "device"
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
     seen = []
+    data = with_nan([4, 4], at=1)
     with pytest.raises(NonFiniteError, match="epoch 1, update 2: a gradient is not finite"):
-        for update in mxkit.updates(
-            net, with_nan([4, 4, 4], at=1)[:2], loss="softmax_ce", trainer=trainer, clip_norm=clip_norm
-        ):
-            seen.append(update)
+        seen.extend(mxkit.updates(net, data, loss="softmax_ce", trainer=trainer, clip_norm=clip_norm))
     assert np.isfinite(seen[1].loss)
     assert not seen[1].finite
     assert seen[0].finite
@@ -304,8 +317,14 @@ def test_nan_before_a_stop_is_told():
     [
         (lambda: train(make_net(), [], loss="sotfmax_ce"), "unknown loss 'sotfmax_ce': did you mean 'softmax_ce'"),
         (lambda: train(make_net(), [], trainer="adm"), "unknown optimizer 'adm': did you mean 'adam'"),
-        (lambda: mxkit.evaluate(make_net(), [], metrics=["acuracy"]), "unknown metric 'acuracy': did you mean 'accuracy'"),
-        (lambda: mxkit.initialize(make_net(), "xavir", force=True), "unknown initializer 'xavir': did you mean 'xavier'"),
+        (
+            lambda: mxkit.evaluate(make_net(), [], metrics=["acuracy"]),
+            "unknown metric 'acuracy': did you mean 'accuracy'",
+        ),
+        (
+            lambda: mxkit.initialize(make_net(), "xavir", force=True),
+            "unknown initializer 'xavir': did you mean 'xavier'",
+        ),
         (lambda: mxkit.models.get_model("lenett"), "unknown model 'lenett': did you mean 'lenet'"),
         (lambda: mxkit.models.get_model("resnet18_v2"), "unknown model 'resnet18_v2': did you mean 'zoo:resnet18_v2'"),
         (lambda: mxkit.models.get_model("zoo:resnet18v2"), "unknown model .* did you mean 'zoo:resnet18_v2'"),
@@ -438,3 +457,39 @@ def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
     mxkit.initialize(net, devices="cpu:2")
     train(net, make_batches([4, 3, 3]))  # 2 + 1 samples: the second device does not use `extra`
     weights(net)
+
+
+class Alternating(gluon.Block):
+    """A net that uses its second layer for batches of more than two samples only."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.always = gluon.nn.Dense(CLASSES, in_units=FEATURES)
+            self.extra = gluon.nn.Dense(CLASSES, in_units=FEATURES)
+
+    def forward(self, x):
+        return self.always(x) + (self.extra(x) if x.shape[0] > 2 else 0)
+
+
+@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvstore):
+    net = Alternating()
+    mxkit.initialize(net, devices=devices)
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    with pytest.raises(UnusedParameterError, match="epoch 1, update 2: the loss does not depend on 'extra.bias'"):
+        train(net, make_batches([6, 2]), trainer=trainer)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_t28_a_backward_of_before_does_not_hide_an_unused_parameter(accumulate):
+    net = Alternating()
+    mxkit.initialize(net, devices="cpu")
+    big, small = make_batches([6, 2])
+    with mx.autograd.record():
+        losses = SOFTMAX(net(big[0]), big[1])
+    losses.backward()  # never stepped
+    with pytest.raises(UnusedParameterError, match="epoch 1, update 1: the loss does not depend on 'extra.bias'"):
+        train(net, [small, small], accumulate=accumulate)

@@ -1,0 +1,128 @@
+"""Devices by name, and batches split over them."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxkit
+from mxkit.device import as_ndarray, describe_batch
+from mxkit.errors import DataError, DeviceError, EmptyDataError
+import mxnet as mx
+import numpy as np
+import pytest
+
+GPUS = mx.context.num_gpus()
+
+
+def test_devices_by_name():
+    assert mxkit.devices("cpu") == [mx.cpu(0)]
+    assert mxkit.devices(" CPU:3 ") == [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
+    assert mxkit.devices(mx.cpu(2)) == [mx.cpu(2)]
+    assert mxkit.devices((mx.cpu(1), mx.cpu(0))) == [mx.cpu(1), mx.cpu(0)]
+    assert mxkit.devices() == mxkit.devices("auto") == ([mx.gpu(i) for i in range(GPUS)] or [mx.cpu()])
+
+
+@pytest.mark.parametrize("spec", ["tpu", "cpu:", "cpu:-1", "gpu:a", "", [], ["cpu"], [0], 5, None])
+def test_other_forms_are_refused(spec):
+    with pytest.raises(DeviceError, match=r"devices: expected 'auto', 'cpu', 'cpu:4' \(four virtual devices\), 'gpu'"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", ["cpu:0", "cpu:1,2"])
+def test_a_count_of_virtual_devices_is_one_number_above_0(spec):
+    with pytest.raises(DeviceError, match="'cpu:N' takes one number of virtual devices, at least 1; received"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", [[mx.cpu(0), mx.cpu(0)], "gpu:1,1"])
+def test_a_device_is_named_once(spec):
+    with pytest.raises(DeviceError, match="devices: each device may be named once"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", [f"gpu:{GPUS}", [mx.gpu(GPUS)], mx.gpu(GPUS)])
+def test_a_gpu_that_is_not_there(spec):
+    text = rf"devices: gpu\({GPUS}\) does not exist: MXNet 1.9.1 sees {GPUS} GPUs. Use 'auto' .* `mxkit doctor`"
+    with pytest.raises(DeviceError, match=text):
+        mxkit.devices(spec)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(samples=st.integers(1, 17), count=st.integers(1, 6), as_numpy=st.booleans())
+def test_shards_join_to_the_batch(samples, count, as_numpy):
+    x = np.random.RandomState(samples).randn(samples, 2, 3).astype("float32")
+    y = np.arange(samples, dtype="int64") + 2**24
+    batch = (x, y) if as_numpy else (mx.nd.array(x), mx.nd.array(y, dtype="int64"))
+    devices = mxkit.devices(f"cpu:{count}")
+    shards = mxkit.split_batch(batch, devices)
+    sizes = [shard.samples for shard in shards]
+    assert shards.samples == sum(sizes) == samples
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    assert [shard.device for shard in shards] + shards.idle == devices
+    assert len(shards) == min(samples, count)
+    for shard in shards:
+        assert [array.context for array in shard.inputs + shard.labels] == [shard.device] * 2
+        assert {array.shape[0] for array in shard.inputs + shard.labels} == {shard.samples}
+    np.testing.assert_array_equal(np.concatenate([shard.inputs[0].asnumpy() for shard in shards]), x)
+    np.testing.assert_array_equal(np.concatenate([shard.labels[0].asnumpy() for shard in shards]), y)  # T14
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32"])
+def test_t14_dtypes_are_kept(dtype):
+    array = np.array([0, 1, 100], dtype)
+    assert as_ndarray(array).dtype == np.dtype(dtype)
+    kept = mx.nd.array(array, dtype=dtype)
+    assert as_ndarray(kept) is kept
+
+
+def test_t14_whole_numbers_above_2_24_survive():
+    big = np.array([2**24 + 1, 2**40 + 1], "int64")
+    np.testing.assert_array_equal(as_ndarray(big).asnumpy(), big)
+
+
+def test_doubles_and_truth_values_become_float32_as_everywhere_in_mxnet():
+    assert as_ndarray(np.array([0.5])).dtype == np.float32
+    assert as_ndarray(np.array([True, False])).asnumpy().tolist() == [1.0, 0.0]
+    assert as_ndarray(np.array([True])).dtype == np.float32
+
+
+def test_the_forms_of_a_batch():
+    x, z, y = np.zeros((4, 2)), np.ones((4, 3)), np.arange(4)
+    for batch, inputs, labels in [
+        (x, 1, 0),
+        ((x,), 1, 0),
+        ((x, y), 1, 1),
+        ([x, y], 1, 1),
+        (((x, z), y), 2, 1),
+        ((x, (y, z)), 1, 2),
+        (((x, z), (y, z)), 2, 2),
+        (((x, z),), 2, 0),
+    ]:
+        for shard in mxkit.split_batch(batch, mxkit.devices("cpu:2")):
+            assert (len(shard.inputs), len(shard.labels)) == (inputs, labels)
+
+
+def test_batches_that_are_none():
+    devices = mxkit.devices("cpu:2")
+    with pytest.raises(EmptyDataError, match=r"a batch has no sample: shapes \[\(0, 3\), \(0,\)\]"):
+        mxkit.split_batch((np.zeros((0, 3)), np.zeros(0)), devices)
+    with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(3,\)\]"):
+        mxkit.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
+    with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
+        mxkit.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
+    with pytest.raises(DataError, match="a batch holds NDArray or NumPy arrays; received list"):
+        mxkit.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
+    with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):
+        mxkit.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)
+
+
+def test_shards_are_a_sequence_that_prints():
+    shards = mxkit.split_batch(np.zeros((2, 3)), mxkit.devices("cpu:3"))
+    assert repr(shards) == "Shards(2 samples: 1 on cpu(0), 1 on cpu(1); idle [cpu(2)])"
+    assert shards[-1].device == mx.cpu(1)
+    assert [shard.samples for shard in shards[:1]] == [1]
+
+
+def test_batches_are_described_for_messages():
+    assert describe_batch((np.zeros((2, 3), "uint8"), mx.nd.zeros(2))) == "x (2, 3) uint8, y (2,) float32"
+    assert describe_batch(((np.zeros(2), np.zeros(2)),)) == "x0 (2,) float64, x1 (2,) float64"
+    assert describe_batch("abc") == "x () str"

@@ -1,0 +1,60 @@
+"""Losses by name: each gives one value per sample, and is MXNet's own."""
+
+import mxkit
+from mxkit.errors import UnknownNameError
+from mxkit.losses import LOSSES, get_loss
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+import pytest
+
+B, C = 5, 4
+RANDOM = np.random.RandomState(0)
+OUTPUT = mx.nd.array(RANDOM.rand(B, C) * 0.8 + 0.1)
+ARGUMENTS = {
+    "cosine_embedding": (mx.nd.array(RANDOM.rand(B, C)), mx.nd.array([1, -1, 1, 1, -1])),
+    "softmax_ce": (mx.nd.array([0, 1, 2, 3, 0]),),
+    "triplet": (mx.nd.array(RANDOM.rand(B, C)), mx.nd.array(RANDOM.rand(B, C))),
+    "ctc": (mx.nd.array([[0, 1], [1, 1], [0, 0], [1, 2], [2, 0]]),),
+}
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_every_loss_gives_one_value_per_sample(name):
+    output = mx.nd.array(RANDOM.rand(B, 6, C)) if name == "ctc" else OUTPUT
+    labels = ARGUMENTS.get(name, (mx.nd.array(np.sign(RANDOM.randn(B, C))),))
+    found = get_loss(name)(output, *labels)
+    if name == "poisson_nll":  # MXNet's own mean over everything: fit refuses it, with the reason
+        assert found.shape == (1,)
+        return
+    assert found.shape[0] == found.size == B  # (B, 1) of one loss
+    for sample in range(B):  # it depends on its own sample alone
+        rows = [array[sample : sample + 1] for array in (output, *labels)]
+        np.testing.assert_allclose(get_loss(name)(*rows).asnumpy(), found[sample : sample + 1].asnumpy(), rtol=1e-5)
+
+
+def test_specs():
+    assert isinstance(get_loss("l2"), gluon.loss.L2Loss)
+    assert get_loss(("huber", {"rho": 2.0}))._rho == 2.0
+    assert get_loss(["huber", {"rho": 3.0}])._rho == 3.0
+
+    def own(output, label):
+        return output
+
+    assert get_loss(own) is own
+    mine = gluon.loss.L1Loss()
+    assert get_loss(mine) is mine
+
+
+def test_wrong_specs():
+    with pytest.raises(UnknownNameError, match="unknown loss 'cross_entropy_softmax'"):
+        get_loss("cross_entropy_softmax")
+    with pytest.raises(TypeError, match=r"loss: expected a name, \(name, arguments\) or a callable; received 5"):
+        get_loss(5)
+
+
+def test_the_mean_of_poisson_nll_is_refused_by_training():
+    net = gluon.nn.Dense(1, in_units=3)
+    mxkit.initialize(net, devices="cpu")
+    with pytest.raises(mxkit.errors.LossShapeError, match="It is a mean or a sum already"):
+        list(mxkit.updates(net, [(np.ones((4, 3)), np.ones((4, 1)))], loss="poisson_nll", trainer="sgd"))

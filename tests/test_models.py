@@ -1,0 +1,72 @@
+"""Networks: their parameters counted, and run as graphs."""
+
+import mxkit
+from mxkit.errors import UnknownNameError
+from mxkit.models import get_model, lenet, mlp, model_names, softmax_regression
+import mxnet as mx
+import numpy as np
+import pytest
+
+IMAGES = np.random.RandomState(0).rand(3, 1, 28, 28).astype("float32")
+NETS = {
+    "softmax_regression": (softmax_regression, {}, 7850),
+    "mlp": (mlp, {}, 203530),
+    "mlp of two layers": (mlp, {"hidden": (256, 256), "dropout": 0.5}, 269322),
+    "lenet": (lenet, {}, 129388),
+    # and scale and shift of 20, 50 and 128 channels
+    "lenet with batch norm": (lenet, {"batch_norm": True}, 129388 + 2 * (20 + 50 + 128)),
+    "a hundred classes": (softmax_regression, {"classes": 100}, 78500),
+}
+
+
+@pytest.mark.parametrize("name", list(NETS))
+def test_parameter_counts_and_graphs(name):
+    build, arguments, count = NETS[name]
+    net = build(**arguments)
+    mxkit.initialize(net, devices="cpu")
+    images = mx.nd.array(IMAGES)
+    imperative = net(images).asnumpy()
+    parameters = net.collect_params().values()
+    assert sum(parameter.data().size for parameter in parameters if parameter.grad_req != "null") == count
+    assert imperative.shape == (3, arguments.get("classes", 10))
+    assert np.abs(imperative).max() > 0.01
+    net.hybridize()
+    np.testing.assert_allclose(net(images).asnumpy(), imperative, rtol=1e-5, atol=1e-6)
+
+
+def test_dropout_works_in_training_only():
+    net = mlp(dropout=0.5)
+    mxkit.initialize(net, devices="cpu")
+    images = mx.nd.array(IMAGES)
+    calm = net(images).asnumpy()
+    np.testing.assert_array_equal(net(images).asnumpy(), calm)
+    with mx.autograd.record():
+        assert (net(images).asnumpy() != calm).any()
+    with pytest.raises(ValueError, match="mlp: dropout must be at least 0 and below 1; received 1"):
+        mlp(dropout=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [("zoo:resnet18_v2", (1, 3, 32, 32), 7), ("gluoncv:cifar_resnet20_v1", (2, 3, 32, 32), 10), ("mlp", (2, 5), 10)],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")  # of gluoncv's own imports
+def test_get_model_reaches_the_zoos(name, shape, classes):
+    net = get_model(name, classes=classes)
+    mxkit.initialize(net, devices="cpu")
+    assert net(mx.nd.ones(shape)).shape == (shape[0], classes)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_names_are_listed_by_source():
+    assert model_names() == ["lenet", "mlp", "softmax_regression"]
+    assert {"resnet18_v2", "alexnet", "mobilenetv2_1.0"} <= set(model_names("zoo"))
+    assert "cifar_resnet20_v1" in model_names("gluoncv")
+    with pytest.raises(UnknownNameError, match="unknown source of models 'torch': Known: gluoncv, zoo"):
+        model_names("torch")
+
+
+@pytest.mark.parametrize("name", ["mlp", "zoo:resnet18_v2"])
+def test_arguments_that_a_net_does_not_take(name):
+    with pytest.raises(TypeError, match=f"model '{name}' refuses its arguments .*clases"):
+        get_model(name, clases=10)

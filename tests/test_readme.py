@@ -1,0 +1,83 @@
+"""Every code block of the README runs."""
+
+import os
+from pathlib import Path
+import re
+import subprocess
+import sys
+
+import mxkit
+import mxnet as mx
+import numpy as np
+import pytest
+
+README = Path(mxkit.__file__).parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
+
+
+def blocks(language):
+    return [code for found, code in BLOCKS if found == language]
+
+
+def test_every_block_is_of_a_kind_that_a_test_here_runs():
+    assert {language for language, _ in BLOCKS} == {"bash", "diff", "python"}
+
+
+def test_python_blocks(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code in blocks("python"):
+        exec(compile(code, str(README), "exec"), names)
+    assert (tmp_path / "curves.png").stat().st_size > 10_000
+    assert names["history"][-1]["valid_accuracy"] > 0.9
+    assert "'accuracy': 0.9" in capsys.readouterr().out
+
+
+def test_both_sides_of_the_diff_end_with_the_same_weights():
+    (diff,) = blocks("diff")
+    lines = diff.splitlines()
+    sides = {side: "\n".join(line[1:] for line in lines if line[:1] in (side, " ")) for side in "-+"}
+    rng = np.random.RandomState(0)
+    train = [(mx.nd.array(rng.rand(8, 5)), mx.nd.array(rng.randint(0, 3, 8))) for _ in range(4)]
+    ends = {}
+    for side, code in sides.items():
+        mxkit.seed_all(3)
+        names = {"train": train, "test": train}
+        exec(compile(code, f"README diff {side}", "exec"), names)
+        weights = [p.list_data() for p in names["net"].collect_params().values()]
+        ends[side] = [replica.asnumpy() for replicas in weights for replica in replicas], names["accuracy"]
+    assert len(ends["+"][0]) == 8
+    for plain, kit in zip(ends["-"][0], ends["+"][0]):
+        np.testing.assert_allclose(kit, plain, rtol=1e-6)
+    assert ends["+"][1] == pytest.approx(ends["-"][1])
+
+
+def test_bash_blocks(tmp_path):
+    """The commands run one after another in an empty folder; `make` runs in .ci/run, on a fresh clone."""
+    commands = [line.split("#")[0].strip() for code in blocks("bash") for line in code.splitlines()]
+    targets = [command for command in commands if command.startswith("make ")]
+    ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
+    assert targets == ["make demo", "make test"]
+    assert all(target in ci for target in targets)
+    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
+    script = [
+        command.replace("mxkit", f"'{sys.executable}' -m mxkit", 1) for command in commands if command not in targets
+    ]
+    done = subprocess.run(
+        ["bash", "-ec", "\n".join(script)],
+        cwd=str(tmp_path),
+        env=environment,
+        capture_output=True,
+        timeout=300,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained, evaluated = re.findall(r"^test accuracy (0\.[89]\d+)$", done.stdout, re.MULTILINE)
+    assert trained == evaluated
+
+
+def test_links_lead_somewhere():
+    for page in [README, *README.parent.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

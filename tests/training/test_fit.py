@@ -1,0 +1,334 @@
+"""What surrounds the updates of `fit`: history, callbacks, progress, and what it leaves alone."""
+
+import csv
+import io
+from types import SimpleNamespace
+
+import mxkit
+from mxkit.errors import UnknownNameError
+from mxkit.training import progress as progress_module
+from mxkit.training.progress import Progress
+import mxnet as mx
+import numpy as np
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
+import pytest
+
+BATCHES = make_batches([8, 8, 3])
+
+
+def run(net=None, data=BATCHES, **changes):
+    arguments = {
+        "loss": "softmax_ce",
+        "trainer": ("sgd", {"learning_rate": 0.1}),
+        "epochs": 3,
+        "metrics": ["accuracy"],
+        "progress": False,
+        **changes,
+    }
+    return mxkit.fit(net or make_net(), data, **arguments)
+
+
+# history
+
+
+def test_rows_hold_what_the_docstring_says():
+    history = run(valid=BATCHES[:1])
+    assert history.columns == [
+        "epoch",
+        "updates",
+        "samples",
+        "seconds",
+        "samples_per_second",
+        "learning_rate",
+        "train_loss",
+        "train_accuracy",
+        "valid_loss",
+        "valid_accuracy",
+    ]
+    assert history.column("epoch") == [1, 2, 3]
+    assert history.column("updates") == [3, 6, 9]
+    assert history.column("samples") == [19, 19, 19]
+    assert history.column("learning_rate") == [0.1, 0.1, 0.1]
+    assert all(row["samples_per_second"] == row["samples"] / row["seconds"] for row in history)
+    assert history.stopped is None
+    with pytest.raises(UnknownNameError, match="unknown column of the history 'trian_loss': did you mean 'train_loss'"):
+        history.column("trian_loss")
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_train_numbers_are_means_over_samples_as_the_weights_moved(accumulate):
+    net, metric = make_net(), mxkit.metrics.get_metric("accuracy")
+    stream = mxkit.updates(
+        net, BATCHES, loss=SOFTMAX, trainer=("sgd", {"learning_rate": 0.1}), metrics=[metric], accumulate=accumulate
+    )
+    expected = sum(update.loss * update.samples for update in stream) / 19
+    (row,) = run(epochs=1, accumulate=accumulate)
+    assert row["train_loss"] == pytest.approx(expected, rel=1e-12)
+    assert row["train_accuracy"] == metric.get()
+
+
+def test_train_loss_counts_each_update_once_whoever_read_it_before():
+    class Reader(mxkit.Callback):
+        def on_update(self, state, update):
+            if update.step % 7 == 3:
+                assert update.loss > 0
+
+    data = make_batches([2] * 150)
+    assert run(data=data, epochs=1, callbacks=[Reader()])[0]["train_loss"] == pytest.approx(
+        run(data=data, epochs=1)[0]["train_loss"], rel=1e-12
+    )
+
+
+def test_history_files_keep_all_digits(tmp_path):
+    history = run(valid=BATCHES[:1])
+    history.stopped = "for a reason"
+    history.to_json(tmp_path / "history.json")
+    again = mxkit.History.from_json(tmp_path / "history.json")
+    assert list(again) == list(history)
+    assert again.stopped == "for a reason"
+    history.to_csv(str(tmp_path / "history.csv"))
+    with (tmp_path / "history.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [{name: float(value) for name, value in row.items()} for row in rows] == list(history)
+    assert (tmp_path / "history.csv").read_text().count("\n") == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["history.csv", "history.json"]
+
+
+def test_a_row_is_copied_in():
+    row = {"epoch": 1, "train_loss": 0.5}
+    history = mxkit.History([row])
+    history.append(row)
+    row["train_loss"] = 9.0
+    assert history.column("train_loss") == [0.5, 0.5]
+    assert repr(history) == "History(2 epochs; last: train_loss=0.5)"
+    assert repr(mxkit.History()) == "History(0 epochs; last: empty)"
+
+
+def test_the_picture_has_a_panel_for_each_quantity(tmp_path):
+    from matplotlib.figure import Figure
+
+    history = run(valid=BATCHES[:1])
+    figure = history.plot(tmp_path / "history.png")
+    assert isinstance(figure, Figure)
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
+    for axes, quantity in zip(figure.axes, ["loss", "accuracy"]):
+        for line, part in zip(axes.lines, ["train", "valid"]):
+            assert list(line.get_xdata()) == [1, 2, 3]
+            assert list(line.get_ydata()) == history.column(f"{part}_{quantity}")
+    assert (tmp_path / "history.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+# callbacks
+
+
+class Recorder(mxkit.Callback):
+    """Writes down what is called, under a name."""
+
+    def __init__(self, name, calls, stop_at=None, fail_in=None):
+        self.name, self.calls, self.stop_at, self.fail_in = name, calls, stop_at, fail_in
+
+    def note(self, hook, *details):
+        self.calls.append((self.name, hook, *details))
+        if self.fail_in == hook:
+            raise LookupError(f"broken {hook}")
+
+    def on_fit_begin(self, state):
+        self.note("begin", state.epochs, state.updates_per_epoch)
+
+    def on_update(self, state, update):
+        self.note("update", state.epoch, update.step)
+        if update.step == self.stop_at:
+            state.stop(f"{self.name} had enough")
+
+    def on_epoch(self, state, row):
+        self.note("epoch", row["epoch"], len(state.history), "valid_loss" in row)
+
+    def on_fit_end(self, state, error):
+        self.note("end", type(error).__name__, state.history.stopped)
+
+
+def test_callbacks_are_called_in_the_order_of_the_docstring():
+    calls = []
+    run(data=BATCHES[:2], epochs=2, valid=BATCHES, callbacks=[Recorder("a", calls), Recorder("b", calls)])
+    hooks = [
+        ("begin", 2, 2),
+        ("update", 1, 1),
+        ("update", 1, 2),
+        ("epoch", 1, 1, True),
+        ("update", 2, 3),
+        ("update", 2, 4),
+        ("epoch", 2, 2, True),
+        ("end", "NoneType", None),
+    ]
+    assert calls == [(name, *hook) for hook in hooks for name in "ab"]
+
+
+def test_a_stop_ends_after_its_update_and_tells_why():
+    calls = []
+    net = make_net()
+    history = run(net, epochs=5, callbacks=[Recorder("a", calls, stop_at=5), Recorder("b", calls)])
+    assert history.stopped == "a had enough"
+    assert history.column("updates") == [3, 5]
+    assert history.column("samples") == [19, 16]
+    assert ("b", "update", 2, 5) in calls
+    assert calls[-2:] == [("a", "end", "NoneType", "a had enough"), ("b", "end", "NoneType", "a had enough")]
+    expected = make_net()
+    run(expected, epochs=1)
+    run(expected, data=BATCHES[:2], epochs=1)
+    np.testing.assert_array_equal(weights(net), weights(expected))
+
+
+def test_a_stop_inside_a_window_of_batches_restores_grad_req():
+    net = make_net()
+    history = run(net, data=make_batches([4] * 7), accumulate=2, callbacks=[Recorder("a", [], stop_at=2)])
+    assert history.column("updates") == [2]
+    assert net[0].weight.grad_req == "write"
+
+
+@pytest.mark.parametrize("hook", ["begin", "update", "epoch"])
+def test_on_fit_end_gets_the_error_of_a_callback(hook, capsys):
+    calls = []
+    with pytest.raises(LookupError, match=f"broken {hook}"):
+        run(callbacks=[Recorder("a", calls, fail_in=hook), Recorder("b", calls)], progress=True)
+    assert calls[-2:] == [("a", "end", "LookupError", None), ("b", "end", "LookupError", None)]
+
+
+def test_updates_per_epoch_is_rounded_up_and_unknown_for_generators():
+    seen = []
+
+    class Look(mxkit.Callback):
+        def on_fit_begin(self, state):
+            seen.append(state.updates_per_epoch)
+
+    for data in (BATCHES, lambda: iter(BATCHES), mxkit.data.ArrayLoader(np.zeros((10, FEATURES)), np.zeros(10), 2)):
+        run(data=data, epochs=1, accumulate=2, callbacks=[Look()])
+    assert seen == [2, None, 3]
+
+
+# what fit leaves alone
+
+
+def test_the_users_metrics_are_not_changed():
+    mine, theirs = mxkit.metrics.get_metric("accuracy"), mx.metric.TopKAccuracy(top_k=2)
+    mine.add(mx.nd.array([1, 1, 1, 0]))
+    theirs.update([mx.nd.array([0])], [mx.nd.array([[1, 2, 3]])])
+    before = theirs.get()
+    history = run(metrics=[mine, theirs], valid=BATCHES)
+    assert mine.get() == 0.75
+    assert theirs.get() == before
+    assert 0 < history[-1]["valid_top_k_accuracy_2"] < 1
+    assert history[-1]["valid_top_k_accuracy_2"] >= history[-1]["valid_accuracy"]
+
+
+def test_a_seed_decides_dropout_and_shuffles_are_left_to_the_loader():
+    data = np.random.rand(30, FEATURES), np.arange(30) % CLASSES
+
+    def trained(seed):
+        net = make_net(dropout=0.5)
+        np.random.rand(), mx.nd.random.uniform()  # what was drawn before does not matter
+        run(net, data=mxkit.data.ArrayLoader(*data, batch_size=8, shuffle=True, seed=1), seed=seed)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(1), trained(1))
+    assert (trained(1) != trained(2)).any()
+
+
+def test_without_a_seed_the_generators_are_left_alone():
+    net = make_net()
+    mxkit.seed_all(5)
+    expected = np.random.rand(), mx.nd.random.uniform().asscalar()
+    mxkit.seed_all(5)
+    run(net)
+    assert (np.random.rand(), mx.nd.random.uniform().asscalar()) == expected
+
+
+def test_a_scheduler_of_the_optimizer_shows_in_the_history():
+    schedule = mx.lr_scheduler.FactorScheduler(step=3, factor=0.5, base_lr=0.4)
+    history = run(trainer=("sgd", {"learning_rate": 0.4, "lr_scheduler": schedule}))
+    assert history.column("learning_rate") == [0.4, 0.2, 0.1]
+
+
+# progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress_prints_a_line_an_epoch_where_there_is_no_terminal():
+    stream = io.StringIO()
+    history = run(valid=BATCHES, epochs=2, callbacks=[Progress(stream)])
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2
+    for number, (line, row) in enumerate(zip(lines, history), start=1):
+        assert line.startswith(f"epoch {number}/2  train_loss {row['train_loss']:.4f}  train_accuracy ")
+        assert f"valid_loss {row['valid_loss']:.4f}  valid_accuracy {row['valid_accuracy']:.4f}" in line
+        assert line.endswith(f"samples/s  {row['seconds']:.1f} s")
+    assert "\r" not in stream.getvalue()
+
+
+def test_progress_draws_a_bar_on_a_terminal():
+    stream = Terminal()
+    run(epochs=2, callbacks=[Progress(stream)])
+    text = stream.getvalue()
+    assert "\r" in text
+    assert "epoch 1/2:" in text
+    assert "/3 [" in text  # of three updates
+    assert text.rstrip().splitlines()[-1].lstrip("\r ").startswith("epoch 2/2  train_loss")
+    forced = io.StringIO()
+    run(epochs=1, callbacks=[Progress(forced, lines=False)])
+    assert "\r" in forced.getvalue()
+
+
+def test_progress_reads_numbers_at_most_four_times_a_second(monkeypatch):
+    clock, reads = [0.0], []
+
+    def count(updates):
+        reads.append(clock[0])
+        original(updates)
+
+    original = progress_module.settle
+    monkeypatch.setattr(progress_module, "settle", count)
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    class Tick(mxkit.Callback):
+        def on_update(self, state, update):
+            clock[0] += 0.0625  # sixteen updates a second
+
+    stream = Terminal()
+    run(data=make_batches([4] * 33), epochs=1, callbacks=[Tick(), Progress(stream)])
+    assert reads == [0.25 * i for i in range(1, 9)]
+
+
+def test_progress_prints_a_line_each_half_minute_of_a_long_epoch(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    class Tick(mxkit.Callback):
+        def on_update(self, state, update):
+            clock[0] += 10
+
+    stream = io.StringIO()
+    history = run(data=make_batches([4] * 6), epochs=1, metrics=[], callbacks=[Tick(), Progress(stream)])
+    first, second, last = stream.getvalue().splitlines()
+    assert first.startswith("epoch 1/1  update 3/6  loss ")
+    assert first.endswith("0 samples/s")
+    assert second.startswith("epoch 1/1  update 6/6  loss ")
+    assert last.startswith(f"epoch 1/1  train_loss {history[0]['train_loss']:.4f}")
+
+
+def test_the_running_loss_of_the_bar_is_the_mean_of_what_was_read(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    seen = []
+
+    class Tick(mxkit.Callback):
+        def on_update(self, state, update):
+            clock[0] += 10
+            seen.append(update)
+
+    stream = io.StringIO()
+    run(data=make_batches([4, 1, 5]), epochs=1, metrics=[], callbacks=[Tick(), Progress(stream)])
+    expected = sum(update.loss * update.samples for update in seen[:2]) / 5  # the newest may still run
+    assert f"loss {expected:.4f}" in stream.getvalue().splitlines()[0]
