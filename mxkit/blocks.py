@@ -15,12 +15,11 @@ def parameters_by_path(net: Any) -> Dict[str, Any]:
     return dict(net._collect_params_with_prefix())
 
 
-def path_of(parameter: Any, net: Any) -> str:
-    """Path of a parameter inside `net`, or its Gluon name where it is not part of it."""
-    for path, candidate in parameters_by_path(net).items():
-        if candidate is parameter:
-            return path
-    return str(parameter.name)
+def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:
+    """Paths of parameters inside `net`, in the net's order; then the Gluon names of those that are not part of it."""
+    wanted = {id(parameter): str(parameter.name) for parameter in parameters}
+    inside = [path for path, parameter in parameters_by_path(net).items() if wanted.pop(id(parameter), None)]
+    return [*inside, *wanted.values()]
 
 
 def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> List["mx.Context"]:

@@ -18,7 +18,6 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "l1": gluon.loss.L1Loss,
     "l2": gluon.loss.L2Loss,
     "logistic": gluon.loss.LogisticLoss,
-    "poisson_nll": gluon.loss.PoissonNLLLoss,
     "sigmoid_bce": gluon.loss.SigmoidBinaryCrossEntropyLoss,
     "softmax_ce": gluon.loss.SoftmaxCrossEntropyLoss,
     "squared_hinge": gluon.loss.SquaredHingeLoss,

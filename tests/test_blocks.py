@@ -1,7 +1,7 @@
 """Parameters by path, and the devices of a net."""
 
 import mxkit
-from mxkit.blocks import net_devices, parameters_by_path, path_of
+from mxkit.blocks import net_devices, parameters_by_path, paths_of
 from mxkit.errors import DeviceError, NotInitializedError
 import mxnet as mx
 from mxnet.gluon import nn
@@ -17,10 +17,9 @@ def test_t37_paths_do_not_carry_gluons_counters():
     )
 
 
-def test_path_of_a_parameter_and_of_a_strangers():
+def test_paths_of_parameters_in_the_nets_order_and_of_a_strangers():
     net, stranger = mxkit.models.mlp(), nn.Dense(2)
-    assert path_of(net[1].bias, net) == "1.bias"
-    assert path_of(stranger.weight, net) == stranger.weight.name
+    assert paths_of([stranger.weight, net[2].bias, net[1].weight], net) == ["1.weight", "2.bias", stranger.weight.name]
 
 
 def test_a_shared_parameter_stands_under_both_paths():

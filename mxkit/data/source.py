@@ -25,15 +25,16 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
         )
 
 
-def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data") -> Iterator[Any]:
+def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep_count: bool = False) -> Iterator[Any]:
     """Yield the batches of one epoch.
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
             first and whose padding is cut off.
         epoch: Number of the epoch from 0; given to loaders that have an attribute `epoch`, so that their
-            order depends on it and on nothing else. None reads the first one and leaves their count alone.
+            order depends on it and on nothing else. None leaves it to their own count.
         name: What the messages call the data.
+        keep_count: Leave a loader's count of epochs as it was: reading for a look changes no later order.
 
     Raises:
         EmptyDataError: There was no batch.
@@ -43,8 +44,8 @@ def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data") -> I
     if isinstance(source, mx.io.DataIter):
         source.reset()
     own_epoch = getattr(source, "epoch", None)
-    if own_epoch is not None:
-        source.epoch = epoch or 0
+    if own_epoch is not None and epoch is not None:
+        source.epoch = epoch
     try:
         batches = iter(source)
     except TypeError:
@@ -52,7 +53,7 @@ def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data") -> I
             f"{name}: expected an iterable of batches (x, y), or a function that returns one; "
             f"received {type(source).__name__}"
         ) from None
-    if epoch is None and own_epoch is not None:
+    if own_epoch is not None and keep_count:
         source.epoch = own_epoch
     count = 0
     for batch in batches:

@@ -1,5 +1,6 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
+import os
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type
 
@@ -8,9 +9,6 @@ from mxkit.optimizers import DRIFTING
 from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon
-
-# More arrays than this in one multi_all_finite overrun a buffer of MXNet's, which ends the process.
-FINITE_ARRAYS = 200
 
 
 class Accumulator:
@@ -34,8 +32,6 @@ class Accumulator:
         every: Calls of `backward` in a window, at least 1.
         clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
             larger one is scaled down to it. `float("inf")` only measures. None does neither.
-        check_finite: Queue a check of each update's gradients for NaN and infinity, which `Update.finite`
-            tells.
 
     Attributes:
         updates: Updates done, from 0.
@@ -58,17 +54,15 @@ class Accumulator:
         every: int = 1,
         *,
         clip_norm: Optional[float] = None,
-        check_finite: bool = False,
     ) -> None:
         if isinstance(every, bool) or int(every) != every or every < 1:
             raise ValueError(f"accumulate: expected a whole number of batches, at least 1; received {every!r}")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm: expected a number above 0, or None; received {clip_norm!r}")
-        _refuse_diverging_replicas(trainer)
+        _refuse_trainer(trainer)
         self.trainer = trainer
         self.every = int(every)
         self.clip_norm = clip_norm
-        self.check_finite = check_finite
         self.updates = 0
         self._switched: List[Any] = []
         self._open_window()
@@ -144,11 +138,12 @@ class Accumulator:
         self._sums: List[Any] = []
         self._active: Dict[Any, None] = {}  # an ordered set of the devices that computed something
 
-    def _trained(self) -> List[Any]:
+    def trained(self) -> List[Any]:
+        """Parameters of the Trainer that are not frozen."""
         return [parameter for parameter in self.trainer._params if parameter.grad_req != "null"]
 
     def _apply(self) -> Update:
-        trainer, trained = self.trainer, self._trained()
+        trainer, trained = self.trainer, self.trained()
         self._refresh_idle_replicas(trained)
         if not trainer._kv_initialized:
             trainer._init_kvstore()
@@ -156,7 +151,6 @@ class Accumulator:
         if not on_kvstore:
             trainer.allreduce_grads()
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
-        finite = self._finite_flags(trained, reduced=not on_kvstore) if self.check_finite else []
         if on_kvstore:
             trainer.step(self.samples)
             self._forget_fresh_gradients()  # Gluon does not on this path, and its own check never fires again (T24)
@@ -164,7 +158,7 @@ class Accumulator:
             trainer.update(self.samples)
         self._zero_added_gradients()
         self.updates += 1
-        update = Update(self.updates, self.samples, self._sums, norm, finite)
+        update = Update(self.updates, self.samples, self._sums, norm)
         self._open_window()
         return update
 
@@ -213,17 +207,8 @@ class Accumulator:
                     )
         return norm
 
-    def _finite_flags(self, trained: Sequence[Any], reduced: bool) -> List[Any]:
-        """Flags of each device, 1.0 if its gradients are finite: NaN weights can hide behind a finite loss (T25)."""
-        columns = list(zip(*(parameter.list_grad() for parameter in trained)))
-        return [
-            mx.nd.multi_all_finite(*some, num_arrays=len(some))
-            for column in columns[: 1 if reduced else None]
-            for some in (column[i : i + FINITE_ARRAYS] for i in range(0, len(column), FINITE_ARRAYS))
-        ]
-
     def _forget_fresh_gradients(self) -> None:
-        for parameter in self._trained():
+        for parameter in self.trained():
             for data in parameter._data or ():
                 data._fresh_grad = False
 
@@ -244,17 +229,26 @@ def _added(replicas: Sequence[Any]) -> Any:
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
 
 
-def _refuse_diverging_replicas(trainer: "gluon.Trainer") -> None:
+def _refuse_trainer(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer that cannot step, or whose replicas would drift apart without a word (T24)."""
     contexts = trainer._contexts or []
-    if len(contexts) < 2:
-        return
     settings = trainer._kvstore_params
+    on_kvstore = settings["update_on_kvstore"]
+    if len(contexts) < 2:
+        if on_kvstore and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
+            raise ValueError(
+                f"the Trainer has update_on_kvstore=True on one device {contexts}, where Gluon makes no kvstore and "
+                "fails at the first step. Leave the argument out"
+            )
+        return
     if settings["kvstore"] is None:
         raise ValueError(
             f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
             "Make it with kvstore='device' (T24)"
         )
-    if isinstance(trainer.optimizer, DRIFTING) and settings["update_on_kvstore"] is False:
+    if on_kvstore is None:
+        on_kvstore = os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"
+    if isinstance(trainer.optimizer, DRIFTING) and not on_kvstore:
         raise ValueError(
             f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
             "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"

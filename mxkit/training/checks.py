@@ -1,9 +1,11 @@
 """What Gluon accepts in silence and gets wrong, checked once, on the first batch."""
 
+import os
 from typing import Any, Callable, Sequence
 
 from mxkit.device import Shard
 from mxkit.errors import LabelError, LossShapeError
+import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
@@ -53,6 +55,31 @@ def check_labels(loss: Callable[..., Any], output: Any, labels: Sequence[Any], a
             f"{found.size} labels. SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, "
             f"or give the net more outputs"
         )
+
+
+def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
+    """Refuse a Dense layer whose bias is trained while its weight is frozen.
+
+    oneDNN's kernel then writes no gradient for the bias, which is trained on what lay in memory (T46).
+
+    Raises:
+        ValueError: The net has such a layer, and runs on the CPU with oneDNN.
+    """
+    if os.environ.get("MXNET_MKLDNN_ENABLED") == "0" or all(device.device_type != "cpu" for device in devices):
+        return
+
+    def look(block: Any, path: str) -> None:
+        dense = isinstance(block, gluon.nn.Dense) and block.bias is not None
+        if dense and block.weight.grad_req == "null" and block.bias.grad_req != "null":
+            raise ValueError(
+                f"{path or 'the net'}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet "
+                "computes no gradient for such a bias and says nothing. Freeze the bias too, or set "
+                "MXNET_MKLDNN_ENABLED=0 before the program starts"
+            )
+        for name, child in block._children.items():
+            look(child, f"{path}.{name}" if path else name)
+
+    look(net, "")
 
 
 def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Callable[..., Any], data: Any) -> None:

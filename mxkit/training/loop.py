@@ -8,6 +8,7 @@ from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import Data, check_rereadable, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
+from mxkit.errors import DataError
 from mxkit.losses import LossSpec, get_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -17,7 +18,7 @@ from mxkit.training.checks import check_loss_shape
 from mxkit.training.history import History, Row
 from mxkit.training.progress import Progress
 from mxkit.training.record import Update, settle
-from mxkit.training.update import refuse_broken, updates
+from mxkit.training.update import refuse_broken, updates, watch_weights
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -157,8 +158,10 @@ def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_
         if state.stop_reason is not None:
             stream.close()
             break
+    if check_finite and state.stop_reason is not None:  # `updates` was kept from looking at the last ones
+        watch_weights(update, state.trainer)
     settle(unread)
-    if check_finite:  # a callback that stopped the epoch kept `updates` from looking at the last ones
+    if check_finite:
         refuse_broken(unread, state.epoch - 1, state.updates)
     loss_sum += sum(done.loss * done.samples for done in unread)
     seconds = time.perf_counter() - begun
@@ -221,7 +224,7 @@ def evaluate(
     mean_loss = Metric()
     throttle = _Throttle()
     with autograd.pause(train_mode=False):
-        for batch in read_epoch(data, name=name):
+        for batch in read_epoch(data, name=name, keep_count=True):
             for shard in split_batch(batch, where):
                 output = net(*shard.inputs)
                 if loss_of is not None:
@@ -253,19 +256,22 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
 
     Raises:
         EmptyDataError: `data` gave no batch.
+        DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
     where = net_devices(net, None if devices is None else resolve_devices(devices))
+    if getattr(data, "shuffle", False) is True:
+        raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
     if isinstance(data, (mx.nd.NDArray, np.ndarray)):
         data = ArrayLoader(data, None, PREDICT_BATCH)
     parts: List[List[Any]] = []
     throttle = _Throttle()
     several = False
     with autograd.pause(train_mode=False):
-        for batch in read_epoch(data):
+        for batch in read_epoch(data, keep_count=True):
             inputs, _ = unpack(batch)
             for shard in split_batch((inputs,), where):
                 output = net(*shard.inputs)

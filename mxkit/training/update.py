@@ -4,7 +4,7 @@ from collections import deque
 import math
 from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence
 
-from mxkit.blocks import net_devices, path_of
+from mxkit.blocks import net_devices, paths_of
 from mxkit.data.source import Data, read_epoch
 from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch
 from mxkit.device import devices as resolve_devices
@@ -13,7 +13,7 @@ from mxkit.losses import LossSpec, get_loss
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.training.accumulator import Accumulator
-from mxkit.training.checks import check_first_shard, check_loss_shape
+from mxkit.training.checks import check_first_shard, check_frozen_dense, check_loss_shape
 from mxkit.training.record import Update, settle
 import mxnet as mx
 from mxnet import autograd
@@ -37,7 +37,7 @@ def updates(
     metrics: Sequence[Metric] = (),
     devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
-    epoch: int = 0,
+    epoch: Optional[int] = None,
     first_step: int = 1,
 ) -> Iterator[Update]:
     """Train on one epoch of `data` and yield once per optimizer update.
@@ -67,9 +67,12 @@ def updates(
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
         metrics: `Metric` objects, updated with every training batch as the weights move.
         devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
-        check_finite: Stop when a loss or a gradient is NaN or infinite. It is noticed when the numbers
-            are read, at most 96 updates later; the error tells the update where it began.
-        epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader.
+        check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
+            looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
+            updates and at the end. It is noticed when the numbers are read, at most 96 updates later; the
+            error tells the update where it began.
+        epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
+            it to the loader, which counts how often it was read.
         first_step: Number of the first update.
 
     Yields:
@@ -100,8 +103,9 @@ def updates(
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     loss = get_loss(loss)
     trainer = get_trainer(net, trainer)
-    accumulator = Accumulator(trainer, accumulate, clip_norm=clip_norm, check_finite=check_finite)
-    return _run(net, data, loss, accumulator, where, list(metrics), epoch, first_step)
+    accumulator = Accumulator(trainer, accumulate, clip_norm=clip_norm)
+    check_frozen_dense(net, where)
+    return _run(net, data, loss, accumulator, where, list(metrics), check_finite, epoch, first_step)
 
 
 def _run(
@@ -111,10 +115,11 @@ def _run(
     accumulator: Accumulator,
     where: List["mx.Context"],
     metrics: List[Metric],
-    epoch: int,
+    check_finite: bool,
+    epoch: Optional[int],
     first_step: int,
 ) -> Iterator[Update]:
-    queue = _Queue(accumulator, epoch)
+    queue = _Queue(accumulator, check_finite, epoch)
     place = _Place(net, accumulator, epoch)
     accumulator.updates = first_step - 1
     update: Optional[Update] = None
@@ -170,11 +175,13 @@ def _backward(
 class _Queue:
     """Bounds how far Python may run ahead of the device, and finds the update where numbers broke."""
 
-    def __init__(self, accumulator: Accumulator, epoch: int) -> None:
+    def __init__(self, accumulator: Accumulator, check_finite: bool, epoch: Optional[int]) -> None:
         self._open: Deque[Update] = deque()
         self._accumulator = accumulator
+        self._check_finite = check_finite
         self._epoch = epoch
         self._every = SETTLE_EVERY
+        self._unwatched = 0
 
     def measure(self, shards: Shards) -> None:
         """Set the bound from the size of the first batch."""
@@ -183,41 +190,65 @@ class _Queue:
 
     def add(self, update: Update) -> None:
         self._open.append(update)
+        self._unwatched += 1
+        if self._unwatched == SETTLE_EVERY:
+            self._watch()
         if len(self._open) >= self._every + self._every // 2:
             self._settle(self._every)
 
     def drain(self) -> None:
+        if self._unwatched:
+            self._watch()
         self._settle(len(self._open))
+
+    def _watch(self) -> None:
+        if self._check_finite:
+            watch_weights(self._open[-1], self._accumulator.trainer)
+        self._unwatched = 0
 
     def _settle(self, count: int) -> None:
         oldest = [self._open.popleft() for _ in range(count)]
         settle(oldest)
-        if self._accumulator.check_finite:
+        if self._check_finite:
             refuse_broken(oldest, self._epoch, self._accumulator.updates)
 
 
-def refuse_broken(done: Sequence[Update], epoch: int, newest: int) -> None:
+def watch_weights(update: Update, trainer: Any) -> None:
+    """Let `update` tell whether the weights after it are finite; replicas are equal, so one is looked at."""
+    update.watch([parameter.list_data()[0] for parameter in trainer._params if parameter.grad_req != "null"])
+
+
+def refuse_broken(done: Sequence[Update], epoch: Optional[int], newest: int) -> None:
     """Raise `NonFiniteError` for the first update among `done` whose numbers are not finite.
 
     Args:
         done: Updates in their order.
-        epoch: From 0.
+        epoch: From 0, or None where nobody counts them.
         newest: Number of the last update so far.
     """
     broken = next((update for update in done if not update.finite), None)
-    if broken is not None:
-        what = "a gradient is not finite" if math.isfinite(broken.loss) else f"the loss is {broken.loss}"
-        raise NonFiniteError(
-            f"epoch {epoch + 1}, update {broken.step}: {what} (noticed after update {newest}). The weights are spoilt "
-            "from there on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False "
-            "goes on regardless"
-        )
+    if broken is None:
+        return
+    if not math.isfinite(broken.loss):
+        what = f"the loss is {broken.loss}"
+    elif broken.grad_norm is not None and not math.isfinite(broken.grad_norm):
+        what = f"the gradient's norm is {broken.grad_norm}"
+    else:
+        what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
+    raise NonFiniteError(
+        f"{_numbers(epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from there "
+        "on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False goes on regardless"
+    )
+
+
+def _numbers(epoch: Optional[int], step: int) -> str:
+    return f"update {step}" if epoch is None else f"epoch {epoch + 1}, update {step}"
 
 
 class _Place:
     """Says where an error happened: epoch, update, and the batch's shapes and dtypes."""
 
-    def __init__(self, net: Any, accumulator: Accumulator, epoch: int) -> None:
+    def __init__(self, net: Any, accumulator: Accumulator, epoch: Optional[int]) -> None:
         self._net, self._accumulator, self._epoch = net, accumulator, epoch
         self.batch: Any = ()
 
@@ -225,11 +256,11 @@ class _Place:
         return None
 
     def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
-        where = f"epoch {self._epoch + 1}, update {self._accumulator.updates + 1}"
+        where = _numbers(self._epoch, self._accumulator.updates + 1)
         if isinstance(error, UnusedParameterError):
-            paths = [path_of(parameter, self._net) for parameter in error.parameters]
+            paths = paths_of(error.parameters, self._net)
             raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
         if isinstance(error, Exception) and not isinstance(error, MxkitError):
-            raise TrainingError(
-                f"{where}, batch {describe_batch(self.batch)}: {type(error).__name__}: {error}"
-            ) from error
+            kind = type(error).__name__
+            text = str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
+            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {text}") from error

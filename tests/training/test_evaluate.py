@@ -137,15 +137,22 @@ def test_predict_returns_several_outputs_and_feeds_several_inputs():
     np.testing.assert_allclose(right.asnumpy(), net.right(mx.nd.array(z)).asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_evaluate_and_predict_leave_the_order_of_a_loader_alone():
+def test_evaluate_leaves_the_order_of_a_loader_alone():
     loader = mxkit.data.ArrayLoader(np.arange(50.0)[:, None], None, 50, shuffle=True, seed=1)
     net = gluon.nn.Dense(1, in_units=1)
     mxkit.initialize(net, devices="cpu")
     for order in [loader.order(0), loader.order(1), loader.order(2)]:
         ((x,),) = list(loader)
         np.testing.assert_array_equal(x.asnumpy()[:, 0], order)
-        mxkit.predict(net, loader)
         mxkit.evaluate(net, loader, loss=lambda output: output.square().reshape((-1,)))
+
+
+def test_predict_refuses_a_loader_that_shuffles():
+    loader = mxkit.data.ArrayLoader(np.zeros((4, 1)), None, 2, shuffle=True)
+    net = gluon.nn.Dense(1, in_units=1)
+    mxkit.initialize(net, devices="cpu")
+    with pytest.raises(mxkit.errors.DataError, match="predict: the loader shuffles, so outputs would"):
+        mxkit.predict(net, loader)
 
 
 # errors
