@@ -40,7 +40,8 @@ def main() -> None:
     print(f"Python {sys.version.split()[0]}; plain `import mxnet` {'works' if plain else 'fails: hook in place'}")
     for name, values in taken.items():
         middle = statistics.median(values)
-        print(f"{name:26} {middle:6.3f} s  ({min(values):.3f} to {max(values):.3f})  {middle / base:5.2f} x import mxnet")
+        spread = f"({min(values):.3f} to {max(values):.3f})"
+        print(f"{name:26} {middle:6.3f} s  {spread:18} {middle / base:5.2f} x import mxnet")
 
 
 if __name__ == "__main__":

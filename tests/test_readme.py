@@ -81,3 +81,27 @@ def test_links_lead_somewhere():
     for page in [README, *README.parent.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
+    page = (README.parent / "docs" / "traps.md").read_text(encoding="utf-8")
+    named = {
+        int(number)
+        for path in Path(mxkit.__file__).parent.rglob("*.py")
+        for number in re.findall(r"\bT(\d{1,2})\b", path.read_text(encoding="utf-8"))
+    }
+    explained = {int(number) for number in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} | {
+        57,
+        80,
+        96,
+        *range(84, 93),
+    }
+    assert named <= explained
+    assert all(f"T{number}" in page for number in (57, 80, 84, 92, 96))
+
+
+def test_every_test_named_on_the_page_of_traps_exists():
+    page = (README.parent / "docs" / "traps.md").read_text(encoding="utf-8")
+    defined = "\n".join(path.read_text(encoding="utf-8") for path in (README.parent / "tests").rglob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", page):
+        assert f"def {name}(" in defined, name
