@@ -90,8 +90,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Dict[Any, Any]:
         seen = set()
+        construct: Any = self.construct_object  # typed in some releases of its stubs, not in others
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
+            key = construct(key_node, deep=True)
+            if not isinstance(key, str):
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is no text", key_node.start_mark)
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key!r} stands twice", key_node.start_mark
@@ -101,7 +104,8 @@ class _Loader(yaml.SafeLoader):
 
 
 # YAML 1.1 reads 1e-3 as text, and MXNet takes a text for a learning rate without a word (T26).
-_Loader.add_implicit_resolver(
+_add_implicit_resolver: Any = _Loader.add_implicit_resolver
+_add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 

@@ -1,7 +1,7 @@
 """Which names a recipe may use for what, and which arguments each takes."""
 
 import inspect
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from mxkit.data import digits
 from mxkit.errors import UnknownNameError
@@ -79,7 +79,7 @@ def accepted_arguments(kind: str, name: str) -> Optional[Set[str]]:
     return None if open_ended else accepted
 
 
-def _named(target: Callable[..., Any]) -> "tuple[Set[str], bool]":
+def _named(target: Callable[..., Any]) -> Tuple[Set[str], bool]:
     parameters = inspect.signature(target).parameters.values()
     named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from mxkit.checkpoint.directory import load_checkpoint, save_checkpoint
 from mxkit.data import ArrayLoader, Splits
@@ -94,7 +94,7 @@ def run_recipe(
     return Run(folder.path, net, history, scores)
 
 
-def load_run(run: Union[str, Path]) -> "tuple[Recipe, Any]":
+def load_run(run: Union[str, Path]) -> Tuple[Recipe, Any]:
     """Rebuild the net of a run's folder and load its newest whole checkpoint.
 
     Returns:

@@ -45,7 +45,7 @@ def _import(
         if _STAND_IN_FOR_DISTUTILS and name == "distutils" and fromlist == ("version",):
             return DISTUTILS
     # Read at each call, so that a tool that replaces `builtins.__import__` is still obeyed.
-    return builtins.__import__(name, globals, locals, fromlist, level)
+    return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
 def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:

@@ -4,14 +4,14 @@ MXNet passes the arguments of an operator to C++ as text. Since NumPy 2 a scalar
 "np.int64(2)", which the C++ parser rejects (T86).
 """
 
-from typing import Any, Callable, Tuple
+from typing import Any
 
 import numpy
 
 # Their `repr` is the same in every NumPy: no look inside is needed.
 _PLAIN = (int, float, str, bool, type(None))
 
-_REPR_QUOTES: Tuple[type, ...] = (numpy.str_, numpy.bytes_)
+_REPR_QUOTES: Any = (numpy.str_, numpy.bytes_)
 
 
 class _Verbatim:
@@ -54,7 +54,7 @@ def operator_text(value: Any = "") -> str:
 class _OperatorTextType(type):
     """Makes `OperatorText(x)` text and `isinstance(x, OperatorText)` a question about `str`."""
 
-    __call__: Callable[..., Any] = staticmethod(operator_text)
+    __call__: Any = staticmethod(operator_text)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, str)

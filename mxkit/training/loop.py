@@ -180,7 +180,8 @@ def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_
 
 def _updates_per_epoch(train: Data, accumulate: int) -> Optional[int]:
     # mx.io.DataIter and generators have no length
-    return -(-len(train) // accumulate) if isinstance(train, Sized) else None
+    source: Any = train
+    return -(-len(source) // accumulate) if isinstance(source, Sized) else None
 
 
 def evaluate(
