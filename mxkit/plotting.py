@@ -1,5 +1,6 @@
 """Pictures of a run, drawn without touching the program's own matplotlib state."""
 
+import io
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Union
 
@@ -30,7 +31,7 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
         part, _, quantity = column.partition("_")
         if part in _COLOURS:
             panels.setdefault(quantity, []).append(part)
-    figure = Figure(figsize=(5.2 * len(panels), 3.8), dpi=120, layout="constrained")
+    figure: Any = Figure(figsize=(5.2 * len(panels), 3.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     for position, (quantity, parts) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), position + 1)
@@ -50,4 +51,12 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
         axes.legend(title="last epoch", frameon=False)
     if path is not None:
         figure.savefig(str(path))
+    # A Figure that pyplot does not know is shown as text in a notebook: this is what IPython asks for.
+    figure._repr_png_ = lambda: _png(figure)
     return figure
+
+
+def _png(figure: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()

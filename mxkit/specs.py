@@ -1,5 +1,6 @@
-"""How a loss, an optimizer, a metric or an initializer may be given: by name, or as an object."""
+"""How arguments may be given: a component by name or as an object, a count as a whole number."""
 
+from numbers import Integral
 from typing import Any, Dict, Tuple
 
 
@@ -12,3 +13,18 @@ def split_spec(spec: Any) -> Tuple[Any, Dict[str, Any]]:
     if isinstance(spec, (tuple, list)) and len(spec) == 2 and isinstance(spec[0], str) and isinstance(spec[1], dict):
         return spec[0], dict(spec[1])
     return spec, {}
+
+
+def whole_number(value: Any, name: str) -> int:
+    """Return a count of at least 1, also of NumPy's types.
+
+    Raises:
+        ValueError: `value` is no whole number, or below 1.
+
+    >>> whole_number(3, "epochs")
+    3
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise ValueError(f"{name}: expected a whole number, at least 1; received {value!r}")
+    return int(value)

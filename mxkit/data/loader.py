@@ -4,6 +4,7 @@ from typing import Any, Iterator, Optional, Tuple
 
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.seeding import permutation
+from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 
@@ -55,13 +56,11 @@ class ArrayLoader:
     ) -> None:
         self.x = _in_memory(x)
         self.y = None if y is None else _in_memory(y)
-        if batch_size < 1:
-            raise ValueError(f"ArrayLoader: batch_size must be at least 1; received {batch_size}")
+        self.batch_size = whole_number(batch_size, "ArrayLoader: batch_size")
         if len(self.x) == 0:
             raise EmptyDataError(f"ArrayLoader: x has no sample, its shape is {self.x.shape}")
         if self.y is not None and len(self.y) != len(self.x):
             raise DataError(f"ArrayLoader: x has {len(self.x)} samples, y has {len(self.y)}; they must be equal")
-        self.batch_size = int(batch_size)
         self.shuffle = shuffle
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self.scale = scale

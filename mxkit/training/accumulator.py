@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
+from mxkit.specs import whole_number
 from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -55,13 +56,11 @@ class Accumulator:
         *,
         clip_norm: Optional[float] = None,
     ) -> None:
-        if isinstance(every, bool) or int(every) != every or every < 1:
-            raise ValueError(f"accumulate: expected a whole number of batches, at least 1; received {every!r}")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm: expected a number above 0, or None; received {clip_norm!r}")
         _refuse_trainer(trainer)
         self.trainer = trainer
-        self.every = int(every)
+        self.every = whole_number(every, "accumulate")
         self.clip_norm = clip_norm
         self.updates = 0
         self._switched: List[Any] = []

@@ -13,6 +13,7 @@ from mxkit.losses import LossSpec, get_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.seeding import seed_all
+from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.checks import check_loss_shape
 from mxkit.training.history import History, Row
@@ -69,10 +70,10 @@ def fit(
         accumulate: Batches per update, at least 1; the result equals one big batch.
         clip_norm: Largest L2 norm of the averaged gradient.
         callbacks: Called in their order.
-        seed: Seeds Python's, NumPy's and MXNet's generators before the first epoch, and is no part of the
-            net's first values, which exist by then. None leaves them alone.
+        seed: Given to `seed_all` before the first epoch: dropout and augmentation follow from it, the net's
+            first values, which exist by then, do not. None leaves the generators alone.
         devices: An error tells if the net lives elsewhere. None accepts any.
-        check_finite: Stop at a loss or gradient that is NaN or infinite, with the update's number.
+        check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
         progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
 
     Returns:
@@ -92,8 +93,7 @@ def fit(
     >>> [(row["epoch"], row["updates"], row["samples"]) for row in history]
     [(1, 3, 20), (2, 6, 20)]
     """
-    if isinstance(epochs, bool) or int(epochs) != epochs or epochs < 1:
-        raise ValueError(f"epochs: expected a whole number, at least 1; received {epochs!r}")
+    epochs = whole_number(epochs, "epochs")
     check_rereadable(train, epochs, "train")
     if valid is not None:
         check_rereadable(valid, epochs, "valid")
@@ -102,7 +102,7 @@ def fit(
     train_metrics = get_metrics(metrics)
     if seed is not None:
         seed_all(seed)
-    state = FitState(net, trainer, int(epochs), _updates_per_epoch(train, accumulate))
+    state = FitState(net, trainer, epochs, _updates_per_epoch(train, accumulate))
     state.metrics = train_metrics
     hooks = [*callbacks, *([Progress()] if progress else [])]
     error: Optional[BaseException] = None

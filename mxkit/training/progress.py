@@ -58,14 +58,14 @@ class Progress(Callback):
         now = time.monotonic()
         if now - self._shown >= (LINE_SECONDS if self._lines else REFRESH_SECONDS):
             self._shown = now
-            text = self._running(state, now)
+            text = self._running(state)
             if self._bar is not None:
                 self._bar.set_postfix_str(text, refresh=False)
             else:
                 total = f"/{state.updates_per_epoch}" if state.updates_per_epoch else ""
                 self._print(f"epoch {state.epoch}/{state.epochs}  update {self._updates}{total}  {text}")
 
-    def _running(self, state: FitState, now: float) -> str:
+    def _running(self, state: FitState) -> str:
         newest = self._unread.pop()  # the device may still be at it
         settle(list(self._unread))
         for update in self._unread:
@@ -74,7 +74,9 @@ class Progress(Callback):
         self._unread = deque([newest])
         parts = [f"loss {self._loss_sum / self._read_samples:.4f}"] if self._read_samples else []
         parts += [f"{metric.name} {metric.get():.4f}" for metric in state.metrics]
-        return "  ".join([*parts, f"{self._samples / max(now - self._begun, 1e-9):,.0f} samples/s"])
+        # after the reads: by now the device has done what is counted
+        seconds = max(time.monotonic() - self._begun, 1e-9)
+        return "  ".join([*parts, f"{self._samples / seconds:,.0f} samples/s"])
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         self._close()

@@ -133,7 +133,7 @@ def test_wrong_arguments():
         ArrayLoader(X, Y[:10], 4)
     with pytest.raises(EmptyDataError, match=r"ArrayLoader: x has no sample, its shape is \(0, 2, 3\)"):
         ArrayLoader(X[:0], Y[:0], 4)
-    with pytest.raises(ValueError, match="ArrayLoader: batch_size must be at least 1; received 0"):
+    with pytest.raises(ValueError, match="ArrayLoader: batch_size: expected a whole number, at least 1; received 0"):
         ArrayLoader(X, Y, 0)
 
 
