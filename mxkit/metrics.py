@@ -9,6 +9,9 @@ import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
 
+# Sums of batches that wait to be added up, each an array of one number.
+FOLD_EVERY = 64
+
 
 class Metric:
     """A number per sample, averaged over every sample seen since `reset`.
@@ -23,6 +26,8 @@ class Metric:
     """
 
     name: str = "metric"
+    #: Values are 0 or 1: float32 adds a batch of them up without rounding.
+    counts: bool = False
 
     def __init__(self) -> None:
         self.reset()
@@ -30,6 +35,7 @@ class Metric:
     def reset(self) -> None:
         """Forget every sample."""
         self._sums: Dict[Any, Any] = {}
+        self._waiting: Dict[Any, List[Any]] = {}
         self._samples = 0
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
@@ -43,10 +49,17 @@ class Metric:
 
     def add(self, values: Any) -> None:
         """Add the values of a batch's samples, an NDArray of shape (B,) or more axes."""
-        total = values.astype("float64").sum()
-        held = self._sums.get(total.context)
-        self._sums[total.context] = total if held is None else held + total
+        total = (values if self.counts else values.astype("float64")).sum()
+        waiting = self._waiting.setdefault(total.context, [])
+        waiting.append(total)
         self._samples += values.shape[0]
+        if len(waiting) == FOLD_EVERY:
+            self._fold(total.context)
+
+    def _fold(self, device: Any) -> None:
+        """Queue the addition of a device's waiting sums, many in one operator: each costs as much as the kernel."""
+        total = mx.nd.concat(*self._waiting.pop(device), dim=0).astype("float64").sum()
+        self._sums[device] = self._sums[device] + total if device in self._sums else total
 
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
         """Value of each sample, an NDArray of shape (B,)."""
@@ -56,6 +69,8 @@ class Metric:
         """Mean over the samples seen; 0.0 before the first. Waits for the device."""
         if not self._samples:
             return 0.0
+        for device in list(self._waiting):
+            self._fold(device)
         return float(sum(total.asscalar() for total in self._sums.values())) / self._samples
 
 
@@ -66,10 +81,11 @@ class Accuracy(Metric):
     """
 
     name = "accuracy"
+    counts = True
 
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
         label = _column(labels, output, "accuracy")
-        return output.argmax(axis=1) == label.astype("float32")
+        return output.argmax(axis=1) == label.astype("float32", copy=False)
 
 
 class _Regression(Metric):
