@@ -15,6 +15,8 @@
     +-- RecipeError (ValueError)             a recipe that cannot be run as written
     +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
 
+    TrapWarning (UserWarning)                something that can be meant, but mostly is a mistake
+
 Each also derives from the builtin that a caller would catch without knowing mxkit.
 """
 
@@ -87,6 +89,13 @@ class RecipeError(MxkitError, ValueError):
 
 class CheckpointError(MxkitError, RuntimeError):
     """Files that are not a whole, verified checkpoint."""
+
+
+class TrapWarning(UserWarning):
+    """Something that Gluon gets wrong in silence, but that can be meant.
+
+    `warnings.filterwarnings("ignore", category=mxkit.errors.TrapWarning)` silences all of them.
+    """
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

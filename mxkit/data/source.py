@@ -12,6 +12,14 @@ Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
 _ONE_SHOT = (types.GeneratorType, map, filter, zip, enumerate)
 
 
+def is_one_shot(data: Data) -> bool:
+    """Whether a source may be used up by reading from it; a DataIter is reset instead."""
+    source: Any = data
+    return isinstance(source, _ONE_SHOT) or (
+        hasattr(source, "__next__") and hasattr(source, "__iter__") and not isinstance(source, mx.io.DataIter)
+    )
+
+
 def check_rereadable(data: Data, epochs: int, name: str) -> None:
     """Refuse a source that is used up after one epoch, before the first one is trained (T62).
 

@@ -31,8 +31,11 @@ class Accumulator:
     Args:
         trainer: Over the parameters to train. It alone changes them.
         every: Calls of `backward` in a window, at least 1.
+        every_samples: In place of `every`: a window is full when it holds this many samples or more, which
+            suits micro-batches of different sizes.
         clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
             larger one is scaled down to it. `float("inf")` only measures. None does neither.
+        clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
 
     Attributes:
         updates: Updates done, from 0.
@@ -40,12 +43,14 @@ class Accumulator:
         samples: Samples in the open window, from 0; each update sets it to 0.
 
     Raises:
-        ValueError: `every` is below 1, `clip_norm` is not above 0, or the Trainer would train replicas
-            that drift apart.
+        ValueError: `every` or `every_samples` is below 1, or both are given; a limit is not above 0; the
+            Trainer would train replicas that drift apart, or clips values where only the kvstore adds
+            replicas up.
 
     Side effects:
-        Inside `with`, and where `every` is above 1, `grad_req` of the Trainer's parameters is `"add"`
-        where it was `"write"` (frozen ones stay frozen); it is restored on exit, also after an error.
+        Inside `with`, and where a window may hold several micro-batches, `grad_req` of the Trainer's
+        parameters is `"add"` where it was `"write"` (frozen ones stay frozen); it is restored on exit, also
+        after an error.
         Gradients of an open window are dropped on exit: call `flush` to apply them.
     """
 
@@ -54,20 +59,35 @@ class Accumulator:
         trainer: "gluon.Trainer",
         every: int = 1,
         *,
+        every_samples: Optional[int] = None,
         clip_norm: Optional[float] = None,
+        clip_value: Optional[float] = None,
     ) -> None:
-        if clip_norm is not None and not clip_norm > 0:
-            raise ValueError(f"clip_norm: expected a number above 0, or None; received {clip_norm!r}")
+        for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
+            if limit is not None and not limit > 0:
+                raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r}")
         _refuse_trainer(trainer)
+        if clip_value is not None and len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
+            raise ValueError(
+                "clip_value: the Trainer adds replicas up inside its kvstore, where single values cannot be reached. "
+                "Make it with update_on_kvstore=False"
+            )
         self.trainer = trainer
         self.every = whole_number(every, "accumulate")
+        self.every_samples = None if every_samples is None else whole_number(every_samples, "accumulate_samples")
+        if self.every_samples is not None and self.every > 1:
+            raise ValueError(
+                f"a window is counted in batches or in samples: received accumulate={every} and "
+                f"accumulate_samples={every_samples}; leave one out"
+            )
         self.clip_norm = clip_norm
+        self.clip_value = clip_value
         self.updates = 0
         self._switched: List[Any] = []
         self._open_window()
 
     def __enter__(self) -> "Accumulator":
-        if self.every > 1:
+        if self._adds:
             # Only "write" is touched, and before anything is recorded (T5).
             self._switched = [parameter for parameter in self.trainer._params if parameter.grad_req == "write"]
             for parameter in self._switched:
@@ -98,7 +118,7 @@ class Accumulator:
         Raises:
             LossShapeError: A loss has no sample axis.
         """
-        if self.every > 1 and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
+        if self._adds and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
         parts: List[Any] = list(losses) if isinstance(losses, (list, tuple)) else [losses]
         if not parts:
@@ -121,7 +141,11 @@ class Accumulator:
         Returns:
             The update, or None inside a window.
         """
-        return self._apply() if self.micro_batches >= self.every else None
+        if self.every_samples is not None:
+            full = self.samples >= self.every_samples
+        else:
+            full = self.micro_batches >= self.every
+        return self._apply() if full else None
 
     def flush(self) -> Optional[Update]:
         """Apply the window that is open, with its true count of samples.
@@ -130,6 +154,10 @@ class Accumulator:
             The update, or None if no micro-batch is waiting.
         """
         return self._apply() if self.micro_batches else None
+
+    @property
+    def _adds(self) -> bool:
+        return self.every > 1 or self.every_samples is not None
 
     def _open_window(self) -> None:
         self.micro_batches = 0
@@ -150,6 +178,8 @@ class Accumulator:
         if not on_kvstore:
             trainer.allreduce_grads()
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
+        if self.clip_value is not None:
+            self._clip_values(trained)
         if on_kvstore:
             trainer.step(self.samples)
             self._forget_fresh_gradients()  # Gluon does not on this path, and its own check never fires again (T24)
@@ -206,6 +236,13 @@ class Accumulator:
                     )
         return norm
 
+    def _clip_values(self, trained: Sequence[Any]) -> None:
+        # MXNet's own clip_gradient would do the same, but belongs to the optimizer and would stay there.
+        limit = float(self.clip_value or 0) * self.samples / float(self.trainer._scale)
+        for parameter in trained:
+            for gradient in parameter.list_grad():
+                mx.nd.clip(gradient, -limit, limit, out=gradient)
+
     def _forget_fresh_gradients(self) -> None:
         for parameter in self.trained():
             for data in parameter._data or ():
@@ -228,13 +265,18 @@ def _added(replicas: Sequence[Any]) -> Any:
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
 
 
+def _updates_on_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether a Trainer on several devices steps inside its kvstore, before it has made one."""
+    asked = trainer._kvstore_params["update_on_kvstore"]
+    return os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0" if asked is None else bool(asked)
+
+
 def _refuse_trainer(trainer: "gluon.Trainer") -> None:
     """Refuse a Trainer that cannot step, or whose replicas would drift apart without a word (T24)."""
     contexts = trainer._contexts or []
     settings = trainer._kvstore_params
-    on_kvstore = settings["update_on_kvstore"]
     if len(contexts) < 2:
-        if on_kvstore and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
+        if settings["update_on_kvstore"] and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
             raise ValueError(
                 f"the Trainer has update_on_kvstore=True on one device {contexts}, where Gluon makes no kvstore and "
                 "fails at the first step. Leave the argument out"
@@ -245,9 +287,7 @@ def _refuse_trainer(trainer: "gluon.Trainer") -> None:
             f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
             "Make it with kvstore='device' (T24)"
         )
-    if on_kvstore is None:
-        on_kvstore = os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"
-    if isinstance(trainer.optimizer, DRIFTING) and not on_kvstore:
+    if isinstance(trainer.optimizer, DRIFTING) and not _updates_on_kvstore(trainer):
         raise ValueError(
             f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
             "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"

@@ -1,6 +1,6 @@
 """Hooks into `fit`."""
 
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from mxkit.metrics import Metric
 from mxkit.training.history import History, Row
@@ -49,6 +49,13 @@ class Callback:
     on_fit_end        also after an error, which it is given
     ```
     """
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a resumed run must restore, as plain JSON values."""
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` of the stopped run gave."""
 
     def on_fit_begin(self, state: FitState) -> None:
         """Called once, before the first batch is read."""

@@ -2,9 +2,11 @@
 
 import os
 from typing import Any, Callable, Sequence
+import warnings
 
+from mxkit.blocks import parameters_by_path
 from mxkit.device import Shard
-from mxkit.errors import LabelError, LossShapeError
+from mxkit.errors import DataError, LabelError, LossShapeError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -82,9 +84,82 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
     look(net, "")
 
 
+def check_trainer(net: Any, trainer: Any) -> None:
+    """Warn of parameters that the Trainer does not know: Gluon never trains them, in silence (T19)."""
+    known = {id(parameter) for parameter in trainer._params}
+    forgotten = [
+        path
+        for path, parameter in parameters_by_path(net).items()
+        if parameter.grad_req != "null" and id(parameter) not in known
+    ]
+    if forgotten:
+        _warn(
+            f"the Trainer does not know {len(forgotten)} trainable parameters, which keep their values: "
+            f"{', '.join(forgotten[:5])}{', ...' if len(forgotten) > 5 else ''}. Make the Trainer after the net is "
+            "complete, or freeze them: parameter.grad_req = 'null' (T19)"
+        )
+
+
+def check_first_inputs(net: Any, shard: Shard) -> None:
+    """Look at the dtype, the layout and the range of the first inputs, before the net sees them.
+
+    Raises:
+        DataError: float64 or uint8 meets float32 parameters: MXNet's own message names no layer and swaps the two.
+    """
+    dtypes = {np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values()}
+    for array in shard.inputs:
+        dtype, shape = np.dtype(array.dtype).name, tuple(array.shape)
+        if dtypes == {"float32"} and (dtype == "float64" or (dtype == "uint8" and len(shape) == 4)):
+            raise DataError(
+                f"the net's parameters are float32, a batch of shape {shape} is {dtype}: cast it in the loader, "
+                "x.astype('float32')" + (" / 255" if dtype == "uint8" else "") + ", or use mxkit.data.ArrayLoader (T14)"
+            )
+        if len(shape) != 4:
+            continue
+        if _first_layout(net) == "NCHW" and shape[3] in (1, 3) and shape[1] not in (1, 3):
+            _warn(
+                f"images of shape {shape} look like NHWC, but the net's first convolution reads NCHW and takes "
+                f"{shape[1]} as the number of channels: x.transpose((0, 3, 1, 2)) (T13)"
+            )
+        values = array[:2].asnumpy()
+        if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
+            _warn(f"images hold whole numbers up to {values.max():g}: divide by 255, or training mostly fails")
+
+
+def check_scores(loss: Callable[..., Any], output: Any) -> None:
+    """Warn of a softmax that is applied twice: the loss then never comes near 0, and training is slow (T12)."""
+    if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or output.shape[loss._axis] < 2:
+        return
+    scores = output.astype("float32", copy=False)
+    sums = (scores.exp() if loss._from_logits else scores).sum(axis=loss._axis).asnumpy()
+    normalized = bool(np.allclose(sums, 1, atol=1e-4)) and (loss._from_logits or bool(scores.min().asscalar() >= 0))
+    if normalized and not loss._from_logits:
+        _warn(
+            "the net's outputs are probabilities, and SoftmaxCrossEntropyLoss applies a softmax to them again. Take "
+            "the softmax out of the net; predict gives scores, of which .softmax() makes probabilities (T12)"
+        )
+    if loss._from_logits and not normalized:
+        _warn(
+            "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, the net's outputs are none: leave "
+            "from_logits out, or end the net in log_softmax (T12)"
+        )
+
+
+def _first_layout(block: Any) -> Any:
+    """Layout of the first convolution inside a block, or None."""
+    layout = getattr(block, "_kwargs", {}).get("layout") if isinstance(block, gluon.nn.Conv2D) else None
+    return layout or next(filter(None, map(_first_layout, block._children.values())), None)
+
+
+def _warn(text: str) -> None:
+    # of the line that called `fit`, as far as one can say: the loop is a generator
+    warnings.warn(text, TrapWarning, stacklevel=5)
+
+
 def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Callable[..., Any], data: Any) -> None:
-    """Run the checks of a first batch; one wait for its labels."""
+    """Run the checks of a first batch's output; they wait for it."""
     check_loss_shape(losses, shard.samples)
     if not isinstance(output, (list, tuple)):
         everything = getattr(data, "y", None)
         check_labels(loss, output, shard.labels, everything if hasattr(everything, "astype") else None)
+        check_scores(loss, output)

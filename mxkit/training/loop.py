@@ -1,14 +1,16 @@
 """The whole loop in one call, and the two that use a trained net."""
 
+from itertools import islice
 import time
 from typing import Any, Dict, List, Optional, Sequence, Sized, Union
+import warnings
 
 from mxkit.blocks import net_devices
 from mxkit.data.loader import ArrayLoader
-from mxkit.data.source import Data, check_rereadable, read_epoch
+from mxkit.data.source import Data, check_rereadable, is_one_shot, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import DataError
+from mxkit.errors import DataError, TrapWarning
 from mxkit.losses import LossSpec, get_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -39,7 +41,11 @@ def fit(
     valid: Optional[Data] = None,
     metrics: Sequence[MetricSpec] = (),
     accumulate: int = 1,
+    accumulate_samples: Optional[int] = None,
     clip_norm: Optional[float] = None,
+    clip_value: Optional[float] = None,
+    limit_batches: Optional[int] = None,
+    validate_every: int = 1,
     callbacks: Sequence[Callback] = (),
     seed: Optional[int] = None,
     devices: Optional[DeviceSpec] = None,
@@ -50,6 +56,7 @@ def fit(
 
     ```
     on_fit_begin of the callbacks
+    one batch of valid, so that what is wrong with it shows before an epoch is trained
     for each epoch:
         for each update of updates(net, train, ...): on_update of the callbacks
         evaluate(net, valid, ...)
@@ -68,7 +75,11 @@ def fit(
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
             over the training batches as the weights move, and over `valid`.
         accumulate: Batches per update, at least 1; the result equals one big batch.
+        accumulate_samples: In place of `accumulate`: samples per update, at least, for batches of any size.
         clip_norm: Largest L2 norm of the averaged gradient.
+        clip_value: Largest absolute value of its elements.
+        limit_batches: Batches of `train` and of `valid` that an epoch reads, for a dry run. None reads all.
+        validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
         callbacks: Called in their order.
         seed: Given to `seed_all` before the first epoch: dropout and augmentation follow from it, the net's
             first values, which exist by then, do not. None leaves the generators alone.
@@ -77,10 +88,10 @@ def fit(
         progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
 
     Returns:
-        The `History`: one row an epoch.
+        The `History`: one row an epoch. After Ctrl-C it holds the epochs done and says so in `stopped`.
 
     Raises:
-        ValueError: `epochs` is below 1.
+        ValueError: `epochs`, `validate_every` or `limit_batches` is below 1.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1.
         MxkitError: All that `updates` and `evaluate` raise, as they say.
 
@@ -93,22 +104,27 @@ def fit(
     >>> [(row["epoch"], row["updates"], row["samples"]) for row in history]
     [(1, 3, 20), (2, 6, 20)]
     """
-    epochs = whole_number(epochs, "epochs")
+    epochs, validate_every = whole_number(epochs, "epochs"), whole_number(validate_every, "validate_every")
     check_rereadable(train, epochs, "train")
     if valid is not None:
         check_rereadable(valid, epochs, "valid")
+        if valid is train:
+            text = "valid is the training data: its numbers say nothing of new samples"
+            warnings.warn(text, TrapWarning, stacklevel=2)
     net_devices(net, None if devices is None else resolve_devices(devices))
     loss, trainer = get_loss(loss), get_trainer(net, trainer)
     train_metrics = get_metrics(metrics)
     if seed is not None:
         seed_all(seed)
-    state = FitState(net, trainer, epochs, _updates_per_epoch(train, accumulate))
+    state = FitState(net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches))
     state.metrics = train_metrics
     hooks = [*callbacks, *([Progress()] if progress else [])]
     error: Optional[BaseException] = None
     try:
         for hook in hooks:
             hook.on_fit_begin(state)
+        if valid is not None and not is_one_shot(valid):
+            evaluate(net, valid, loss=loss, metrics=metrics, name="valid", limit_batches=1)
         while state.epoch <= state.epochs and state.stop_reason is None:
             stream = updates(
                 net,
@@ -116,20 +132,27 @@ def fit(
                 loss=loss,
                 trainer=trainer,
                 accumulate=accumulate,
+                accumulate_samples=accumulate_samples,
                 clip_norm=clip_norm,
+                clip_value=clip_value,
+                limit_batches=limit_batches,
                 metrics=train_metrics,
                 check_finite=check_finite,
                 epoch=state.epoch - 1,
                 first_step=state.updates + 1,
             )
             row = _train_epoch(state, stream, hooks, check_finite)
-            if valid is not None:
-                scores = evaluate(net, valid, loss=loss, metrics=metrics, name="valid")
+            last = state.epoch == state.epochs or state.stop_reason is not None
+            if valid is not None and (last or state.epoch % validate_every == 0):
+                scores = evaluate(net, valid, loss=loss, metrics=metrics, name="valid", limit_batches=limit_batches)
                 row.update({f"valid_{name}": value for name, value in scores.items()})
             state.history.append(row)
             for hook in hooks:
                 hook.on_epoch(state, row)
             state.epoch += 1
+    except KeyboardInterrupt as caught:
+        error = caught
+        state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
     except BaseException as caught:
         error = caught
         raise
@@ -178,10 +201,13 @@ def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_
     return row
 
 
-def _updates_per_epoch(train: Data, accumulate: int) -> Optional[int]:
-    # mx.io.DataIter and generators have no length
+def _updates_per_epoch(
+    train: Data, accumulate: int, accumulate_samples: Optional[int], limit: Optional[int]
+) -> Optional[int]:
     source: Any = train
-    return -(-len(source) // accumulate) if isinstance(source, Sized) else None
+    if not isinstance(source, Sized) or accumulate_samples is not None:
+        return None  # mx.io.DataIter and generators have no length
+    return -(-min(len(source), limit or len(source)) // accumulate)
 
 
 def evaluate(
@@ -191,6 +217,7 @@ def evaluate(
     loss: Optional[LossSpec] = None,
     metrics: Sequence[MetricSpec] = (),
     devices: Optional[DeviceSpec] = None,
+    limit_batches: Optional[int] = None,
     name: str = "data",
 ) -> Dict[str, float]:
     """Compute loss and metrics over every sample of `data`, in predict mode.
@@ -201,6 +228,7 @@ def evaluate(
         loss: As for `updates`, or None for metrics alone.
         metrics: As for `fit`.
         devices: An error tells if the net lives elsewhere. None accepts any.
+        limit_batches: Read no more batches than this. None reads all.
         name: What the messages call the data.
 
     Returns:
@@ -225,7 +253,7 @@ def evaluate(
     mean_loss = Metric()
     throttle = _Throttle()
     with autograd.pause(train_mode=False):
-        for batch in read_epoch(data, name=name, keep_count=True):
+        for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
             for shard in split_batch(batch, where):
                 output = net(*shard.inputs)
                 if loss_of is not None:

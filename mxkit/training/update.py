@@ -1,6 +1,7 @@
 """The training loop as a generator: one record for each optimizer update."""
 
 from collections import deque
+from itertools import islice
 import math
 from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence
 
@@ -12,8 +13,15 @@ from mxkit.errors import MxkitError, NonFiniteError, TrainingError, UnusedParame
 from mxkit.losses import LossSpec, get_loss
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
+from mxkit.specs import whole_number
 from mxkit.training.accumulator import Accumulator
-from mxkit.training.checks import check_first_shard, check_frozen_dense, check_loss_shape
+from mxkit.training.checks import (
+    check_first_inputs,
+    check_first_shard,
+    check_frozen_dense,
+    check_loss_shape,
+    check_trainer,
+)
 from mxkit.training.record import Update, settle
 import mxnet as mx
 from mxnet import autograd
@@ -33,7 +41,10 @@ def updates(
     loss: LossSpec,
     trainer: TrainerSpec,
     accumulate: int = 1,
+    accumulate_samples: Optional[int] = None,
     clip_norm: Optional[float] = None,
+    clip_value: Optional[float] = None,
+    limit_batches: Optional[int] = None,
     metrics: Sequence[Metric] = (),
     devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
@@ -64,7 +75,10 @@ def updates(
             `loss(net(*x), *y)`. It must give shape (B,), one value per sample.
         trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`.
         accumulate: Batches per update, at least 1.
+        accumulate_samples: In place of `accumulate`: an update when the window holds this many samples or more.
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
+        clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
+        limit_batches: Read no more batches than this, for a dry run. None reads all.
         metrics: `Metric` objects, updated with every training batch as the weights move.
         devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
@@ -73,7 +87,8 @@ def updates(
             error tells the update where it began.
         epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
             it to the loader, which counts how often it was read.
-        first_step: Number of the first update.
+        first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
+            only where this is 1.
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
@@ -103,14 +118,19 @@ def updates(
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     loss = get_loss(loss)
     trainer = get_trainer(net, trainer)
-    accumulator = Accumulator(trainer, accumulate, clip_norm=clip_norm)
+    accumulator = Accumulator(
+        trainer, accumulate, every_samples=accumulate_samples, clip_norm=clip_norm, clip_value=clip_value
+    )
+    check_trainer(net, trainer)
     check_frozen_dense(net, where)
-    return _run(net, data, loss, accumulator, where, list(metrics), check_finite, epoch, first_step)
+    limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
+    return _run(net, data, limit, loss, accumulator, where, list(metrics), check_finite, epoch, first_step)
 
 
 def _run(
     net: Any,
     data: Data,
+    limit: Optional[int],
     loss: Callable[..., Any],
     accumulator: Accumulator,
     where: List["mx.Context"],
@@ -124,13 +144,17 @@ def _run(
     accumulator.updates = first_step - 1
     update: Optional[Update] = None
     with accumulator:
-        for number, batch in enumerate(read_epoch(data, epoch, name="train")):
+        unchecked = first_step == 1  # what is wrong with the data shows in the first batch of all
+        for number, batch in enumerate(islice(read_epoch(data, epoch, name="train"), limit)):
             place.batch = batch
             with place:
                 shards = split_batch(batch, where)
                 if number == 0:
                     queue.measure(shards)
-                _backward(net, loss, shards, accumulator, metrics, data if number == 0 else None)
+                if unchecked:
+                    check_first_inputs(net, shards[0])
+                _backward(net, loss, shards, accumulator, metrics, data if unchecked else None)
+                unchecked = False
                 update = accumulator.step()
                 if update is not None:
                     queue.add(update)
@@ -186,7 +210,9 @@ class _Queue:
     def measure(self, shards: Shards) -> None:
         """Set the bound from the size of the first batch."""
         size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
-        self._every = max(2, min(SETTLE_EVERY, QUEUED_BYTES // (max(1, size) * self._accumulator.every)))
+        samples = self._accumulator.every_samples
+        batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
+        self._every = max(2, min(SETTLE_EVERY, QUEUED_BYTES // (max(1, size) * batches)))
 
     def add(self, update: Update) -> None:
         self._open.append(update)

@@ -213,7 +213,7 @@ def test_the_users_metrics_are_not_changed():
     mine.add(mx.nd.array([1, 1, 1, 0]))
     theirs.update([mx.nd.array([0])], [mx.nd.array([[1, 2, 3]])])
     before = theirs.get()
-    history = run(metrics=[mine, theirs], valid=BATCHES)
+    history = run(metrics=[mine, theirs], valid=BATCHES[:])
     assert mine.get() == 0.75
     assert theirs.get() == before
     assert 0 < history[-1]["valid_top_k_accuracy_2"] < 1
@@ -258,7 +258,7 @@ class Terminal(io.StringIO):
 
 def test_progress_prints_a_line_an_epoch_where_there_is_no_terminal():
     stream = io.StringIO()
-    history = run(valid=BATCHES, epochs=2, callbacks=[Progress(stream)])
+    history = run(valid=BATCHES[:], epochs=2, callbacks=[Progress(stream)])
     lines = stream.getvalue().splitlines()
     assert len(lines) == 2
     for number, (line, row) in enumerate(zip(lines, history), start=1):

@@ -42,6 +42,7 @@ SOURCES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:valid is the training data")  # so that each source is read in both roles
 @pytest.mark.parametrize("source", list(SOURCES))
 def test_each_source_trains_the_same_bits(source):
     expected, expected_history = trained(TRUE)

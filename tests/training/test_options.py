@@ -1,0 +1,200 @@
+"""Options of the ladder: windows by samples, clipping by value, dry runs, interrupts."""
+
+import mxkit
+from mxkit.errors import EmptyDataError
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+from oracle import OPTIMIZERS, SOFTMAX, joined, make_batches, make_net, replicas, weights
+import pytest
+
+BATCHES = make_batches([3, 5, 1, 1, 4, 2, 6])
+
+
+def fit(net=None, data=BATCHES, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": OPTIMIZERS[0], "epochs": 2, "progress": False, **changes}
+    return mxkit.fit(net or make_net(), data, **arguments)
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:3"])
+def test_windows_by_samples_equal_big_batches(devices):
+    expected, net = make_net(), make_net(devices)
+    windows = [BATCHES[:2], BATCHES[2:6], BATCHES[6:]]  # 8, 8 and the open 6
+    trainer = gluon.Trainer(expected.collect_params(), *OPTIMIZERS[1])
+    for x, y in (joined(window)[0] for window in windows):
+        with autograd.record():
+            loss = SOFTMAX(expected(x), y)
+        loss.backward()
+        trainer.step(len(x))
+    found = list(mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=OPTIMIZERS[1], accumulate_samples=8))
+    assert [update.samples for update in found] == [8, 8, 6]
+    for replica in replicas(net):
+        np.testing.assert_allclose(replica, weights(expected), rtol=0, atol=1e-6 * np.abs(weights(expected)).max())
+    assert {p.grad_req for p in net.collect_params().values()} == {"write"}
+
+
+def test_a_window_is_counted_in_batches_or_in_samples():
+    with pytest.raises(ValueError, match="received accumulate=2 and accumulate_samples=8; leave one out"):
+        fit(accumulate=2, accumulate_samples=8)
+    with pytest.raises(ValueError, match="accumulate_samples: expected a whole number, at least 1; received 0"):
+        fit(accumulate_samples=0)
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_clip_value_bounds_each_element_of_the_averaged_gradient(devices):
+    x, y = BATCHES[6]
+    expected, net = make_net(), make_net(devices)
+    with autograd.record():
+        loss = SOFTMAX(expected(x), y)
+    loss.backward()
+    after = [p.data().asnumpy() - 0.3 * np.clip(p.grad().asnumpy() / len(x), -0.05, 0.05) for p in parameters(expected)]
+    list(mxkit.updates(net, [BATCHES[6]], loss="softmax_ce", trainer=OPTIMIZERS[0], clip_value=0.05))
+    for parameter, values in zip(parameters(net), after):
+        for replica in parameter.list_data():
+            np.testing.assert_allclose(replica.asnumpy(), values, rtol=1e-6, atol=1e-7)
+
+
+def parameters(net):
+    return list(net.collect_params().values())
+
+
+def test_clip_value_where_only_the_kvstore_adds_up():
+    net = make_net("cpu:2")
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    with pytest.raises(ValueError, match="clip_value: the Trainer adds replicas up inside its kvstore, .*=False"):
+        mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=trainer, clip_value=1.0)
+    with pytest.raises(ValueError, match="clip_value: expected a number above 0, or None; received -1"):
+        fit(clip_value=-1)
+
+
+def test_limit_batches_is_a_dry_run_of_both_parts():
+    calls = []
+
+    def valid():
+        for batch in BATCHES:
+            calls.append(len(batch[1]))
+            yield batch
+
+    history = fit(limit_batches=3, accumulate=2, valid=valid, epochs=1)
+    assert (history[-1]["updates"], history[-1]["samples"]) == (2, 3 + 5 + 1)
+    assert calls == [3, 3, 5, 1]  # the look at one batch before training, then three
+    with pytest.raises(ValueError, match="limit_batches: expected a whole number, at least 1; received 0"):
+        fit(limit_batches=0)
+
+
+def test_validate_every_skips_epochs_but_the_last():
+    history = fit(epochs=5, valid=BATCHES[:2], validate_every=2)
+    assert ["valid_loss" in row for row in history] == [False, True, False, True, True]
+    assert history.column("valid_loss")[0] is None
+
+
+def test_validation_is_tried_before_an_epoch_is_trained():
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(EmptyDataError, match="valid gave no batch"):
+        fit(net, valid=[])
+    np.testing.assert_array_equal(weights(net), before)
+    # a generator is not looked at: a batch of it would be missing after the epoch
+    once = (batch for batch in BATCHES[:3])
+    history = fit(valid=once, epochs=1)
+    assert history[-1]["valid_loss"] == pytest.approx(fit(valid=BATCHES[:3], epochs=1)[-1]["valid_loss"])
+
+
+def test_ctrl_c_returns_the_history_so_far():
+    class Interrupt(mxkit.Callback):
+        ended = None
+
+        def on_update(self, state, update):
+            if update.step == 9:
+                raise KeyboardInterrupt
+
+        def on_fit_end(self, state, error):
+            self.ended = error
+
+    net, interrupt = make_net(), Interrupt()
+    history = fit(net, callbacks=[interrupt], accumulate=1, epochs=3)
+    assert len(history) == 1
+    assert history.stopped == "KeyboardInterrupt in epoch 2, after update 9"
+    assert isinstance(interrupt.ended, KeyboardInterrupt)
+    assert {p.grad_req for p in net.collect_params().values()} == {"write"}
+
+
+# what can be meant, but mostly is a mistake
+
+
+def warned(match, net, batch, **arguments):
+    with pytest.warns(mxkit.errors.TrapWarning, match=match):
+        list(mxkit.updates(net, [batch], **{"loss": "softmax_ce", "trainer": "sgd", **arguments}))
+
+
+def test_t12_softmax_in_the_net_and_in_the_loss():
+    net = make_net()
+    net.add(gluon.nn.HybridLambda("softmax"))
+    warned("outputs are probabilities, and SoftmaxCrossEntropyLoss applies a softmax", net, BATCHES[0])
+    warned("expects log-probabilities", make_net(), BATCHES[0], loss=("softmax_ce", {"from_logits": True}))
+    logged = make_net()
+    logged.add(gluon.nn.HybridLambda("log_softmax"))
+    list(mxkit.updates(logged, BATCHES[:1], loss=("softmax_ce", {"from_logits": True}), trainer="sgd"))
+
+
+def images(shape, **arguments):
+    random = np.random.RandomState(0)
+    return random.rand(*shape).astype(arguments.get("dtype", "float32")), np.arange(shape[0]) % 3
+
+
+def conv_net(**arguments):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(2, 3, **arguments), gluon.nn.Flatten(), gluon.nn.Dense(3))
+    mxkit.initialize(net, devices="cpu")
+    return net
+
+
+def test_t13_images_in_nhwc():
+    warned(
+        r"shape \(4, 8, 8, 3\) look like NHWC, but .* takes 8 as the number of channels",
+        conv_net(),
+        images((4, 8, 8, 3)),
+    )
+    list(mxkit.updates(conv_net(), [images((4, 3, 8, 8))], loss="softmax_ce", trainer="sgd"))
+
+
+def test_images_that_nobody_scaled():
+    x, y = images((4, 1, 8, 8))
+    warned("images hold whole numbers up to 2[0-9][0-9]: divide by 255", conv_net(), (np.floor(x * 255), y))
+
+
+def test_t14_dtypes_that_the_net_cannot_take():
+    x, y = images((4, 1, 8, 8))
+    with pytest.raises(mxkit.errors.DataError, match=r"are float32, a batch of shape \(4, 1, 8, 8\) is uint8"):
+        list(mxkit.updates(conv_net(), [((x * 255).astype("uint8"), y)], loss="softmax_ce", trainer="sgd"))
+    doubles = [(mx.nd.array(x, dtype="float64"), mx.nd.array(y))]
+    with pytest.raises(mxkit.errors.DataError, match=r"is float64: cast it in the loader, x.astype\('float32'\)"):
+        list(mxkit.updates(conv_net(), doubles, loss="softmax_ce", trainer="sgd"))
+
+
+def test_t19_a_layer_added_after_the_trainer():
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    net.add(gluon.nn.Dense(3, in_units=3))
+    net[2].initialize()
+    warned(
+        "does not know 2 trainable parameters, which keep their values: 2.weight, 2.bias",
+        net,
+        BATCHES[0],
+        trainer=trainer,
+    )
+    net[2].collect_params().setattr("grad_req", "null")
+    list(mxkit.updates(net, BATCHES[:1], loss="softmax_ce", trainer=trainer))
+
+
+def test_validation_on_the_training_data():
+    with pytest.warns(mxkit.errors.TrapWarning, match="valid is the training data: its numbers say nothing of new"):
+        fit(valid=BATCHES)
+
+
+def test_checks_run_on_the_first_batch_of_all_only():
+    net = make_net()
+    net.add(gluon.nn.HybridLambda("softmax"))
+    with pytest.warns(mxkit.errors.TrapWarning) as caught:
+        fit(net, epochs=3)
+    assert len(caught) == 1
