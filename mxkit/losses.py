@@ -1,6 +1,6 @@
 """Losses by name. Every loss gives one value per sample: the loop divides by their true number."""
 
-from typing import Any, Callable, Dict, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
 from mxkit.errors import unknown_name
 from mxkit.specs import split_spec
@@ -8,6 +8,8 @@ from mxnet import gluon
 
 Loss = Callable[..., Any]
 LossSpec = Union[str, Tuple[str, Mapping[str, Any]], Loss]
+ForwardLoss = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Any]
+Forward = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Tuple[Any, Any]]
 
 LOSSES: Dict[str, Callable[..., Loss]] = {
     "cosine_embedding": gluon.loss.CosineEmbeddingLoss,
@@ -47,3 +49,37 @@ def get_loss(spec: LossSpec) -> Loss:
     if callable(spec):
         return spec
     raise TypeError(f"loss: expected a name, (name, arguments) or a callable; received {spec!r}")
+
+
+def forward_function(loss: Optional[LossSpec], forward_loss: Optional[ForwardLoss]) -> Tuple[Optional[Loss], Forward]:
+    """Return the loss, if there is one, and how a net's output and losses are computed.
+
+    Args:
+        loss: As for `get_loss`: called as `loss(net(*inputs), *labels)`.
+        forward_loss: In its place, for nets that are called in another way or have several losses:
+            `forward_loss(net, inputs, labels)` gives the losses of shape (B,), or a pair of them and the
+            output that metrics see.
+
+    Raises:
+        ValueError: Both are given, or neither.
+    """
+    if loss is not None and forward_loss is not None:
+        raise ValueError("pass loss=... or forward_loss=..., not both")
+    if forward_loss is not None:
+        own = forward_loss
+
+        def forward_by_user(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
+            found = own(net, inputs, labels)
+            losses, output = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
+            return output, losses
+
+        return None, forward_by_user
+    if loss is None:
+        raise ValueError("pass loss=..., or forward_loss=... for a net that is called in its own way")
+    known = get_loss(loss)
+
+    def forward(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
+        output = net(*inputs)
+        return output, known(output, *labels)
+
+    return known, forward

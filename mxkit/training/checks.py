@@ -1,12 +1,13 @@
 """What Gluon accepts in silence and gets wrong, checked once, on the first batch."""
 
 import os
-from typing import Any, Callable, Sequence
+from typing import Any, Optional, Sequence
 import warnings
 
 from mxkit.blocks import parameters_by_path
 from mxkit.device import Shard
 from mxkit.errors import DataError, LabelError, LossShapeError, TrapWarning
+from mxkit.losses import Loss
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -33,7 +34,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     )
 
 
-def check_labels(loss: Callable[..., Any], output: Any, labels: Sequence[Any], all_labels: Any = None) -> None:
+def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], all_labels: Any = None) -> None:
     """Refuse class numbers that `SoftmaxCrossEntropyLoss` would clip into range (T10).
 
     Args:
@@ -126,7 +127,7 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
             _warn(f"images hold whole numbers up to {values.max():g}: divide by 255, or training mostly fails")
 
 
-def check_scores(loss: Callable[..., Any], output: Any) -> None:
+def check_scores(loss: Optional[Loss], output: Any) -> None:
     """Warn of a softmax that is applied twice: the loss then never comes near 0, and training is slow (T12)."""
     if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or output.shape[loss._axis] < 2:
         return
@@ -156,10 +157,10 @@ def _warn(text: str) -> None:
     warnings.warn(text, TrapWarning, stacklevel=5)
 
 
-def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Callable[..., Any], data: Any) -> None:
+def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Optional[Loss], data: Any) -> None:
     """Run the checks of a first batch's output; they wait for it."""
     check_loss_shape(losses, shard.samples)
-    if not isinstance(output, (list, tuple)):
+    if isinstance(output, mx.nd.NDArray):
         everything = getattr(data, "y", None)
         check_labels(loss, output, shard.labels, everything if hasattr(everything, "astype") else None)
         check_scores(loss, output)

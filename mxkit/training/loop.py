@@ -2,7 +2,7 @@
 
 from itertools import islice
 import time
-from typing import Any, Dict, List, Optional, Sequence, Sized, Union
+from typing import Any, Dict, List, Optional, Sequence, Sized, Tuple, Union
 import warnings
 
 from mxkit.blocks import net_devices
@@ -11,7 +11,7 @@ from mxkit.data.source import Data, check_rereadable, is_one_shot, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, TrapWarning
-from mxkit.losses import LossSpec, get_loss
+from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.seeding import seed_all
@@ -35,9 +35,10 @@ def fit(
     net: Any,
     train: Data,
     *,
-    loss: LossSpec,
+    loss: Optional[LossSpec] = None,
     trainer: TrainerSpec,
     epochs: int,
+    forward_loss: Optional[ForwardLoss] = None,
     valid: Optional[Data] = None,
     metrics: Sequence[MetricSpec] = (),
     accumulate: int = 1,
@@ -71,6 +72,7 @@ def fit(
         trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`, of which one
             Trainer over all parameters of the net is made.
         epochs: Times that `train` is read, at least 1.
+        forward_loss: In place of `loss`, as for `updates`; also computes the validation loss.
         valid: Batches to evaluate after each epoch.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
             over the training batches as the weights move, and over `valid`.
@@ -112,7 +114,9 @@ def fit(
             text = "valid is the training data: its numbers say nothing of new samples"
             warnings.warn(text, TrapWarning, stacklevel=2)
     net_devices(net, None if devices is None else resolve_devices(devices))
-    loss, trainer = get_loss(loss), get_trainer(net, trainer)
+    forward_function(loss, forward_loss)
+    trainer = get_trainer(net, trainer)
+    validation: Dict[str, Any] = {"loss": loss, "forward_loss": forward_loss, "metrics": metrics, "name": "valid"}
     train_metrics = get_metrics(metrics)
     if seed is not None:
         seed_all(seed)
@@ -124,12 +128,13 @@ def fit(
         for hook in hooks:
             hook.on_fit_begin(state)
         if valid is not None and not is_one_shot(valid):
-            evaluate(net, valid, loss=loss, metrics=metrics, name="valid", limit_batches=1)
+            evaluate(net, valid, limit_batches=1, **validation)
         while state.epoch <= state.epochs and state.stop_reason is None:
             stream = updates(
                 net,
                 train,
                 loss=loss,
+                forward_loss=forward_loss,
                 trainer=trainer,
                 accumulate=accumulate,
                 accumulate_samples=accumulate_samples,
@@ -144,7 +149,7 @@ def fit(
             row = _train_epoch(state, stream, hooks, check_finite)
             last = state.epoch == state.epochs or state.stop_reason is not None
             if valid is not None and (last or state.epoch % validate_every == 0):
-                scores = evaluate(net, valid, loss=loss, metrics=metrics, name="valid", limit_batches=limit_batches)
+                scores = evaluate(net, valid, limit_batches=limit_batches, **validation)
                 row.update({f"valid_{name}": value for name, value in scores.items()})
             state.history.append(row)
             for hook in hooks:
@@ -216,6 +221,7 @@ def evaluate(
     *,
     loss: Optional[LossSpec] = None,
     metrics: Sequence[MetricSpec] = (),
+    forward_loss: Optional[ForwardLoss] = None,
     devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     name: str = "data",
@@ -227,6 +233,7 @@ def evaluate(
         data: Batches `(x, y)`, as for `updates`.
         loss: As for `updates`, or None for metrics alone.
         metrics: As for `fit`.
+        forward_loss: In place of `loss`, as for `updates`.
         devices: An error tells if the net lives elsewhere. None accepts any.
         limit_batches: Read no more batches than this. None reads all.
         name: What the messages call the data.
@@ -246,8 +253,9 @@ def evaluate(
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
     measured = get_metrics(metrics)
-    loss_of = None if loss is None else get_loss(loss)
-    if loss_of is None and not measured:
+    with_loss = loss is not None or forward_loss is not None
+    forward = forward_function(loss, forward_loss)[1] if with_loss else _output_only
+    if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     mean_loss = Metric()
@@ -255,17 +263,16 @@ def evaluate(
     with autograd.pause(train_mode=False):
         for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
             for shard in split_batch(batch, where):
-                output = net(*shard.inputs)
-                if loss_of is not None:
-                    values = loss_of(output, *shard.labels)
+                output, values = forward(net, shard.inputs, shard.labels)
+                if values is not None:
                     check_loss_shape(values, shard.samples)
                     mean_loss.add(values)
                     throttle.after(values)
                 for metric in measured:
                     metric.update(shard.labels, output)
-                if loss_of is None:
-                    throttle.after(output)
-    scores = {} if loss_of is None else {"loss": mean_loss.get()}
+                if values is None:
+                    throttle.after(output[0] if isinstance(output, (list, tuple)) else output)
+    scores = {"loss": mean_loss.get()} if with_loss else {}
     scores.update({metric.name: metric.get() for metric in measured})
     return scores
 
@@ -310,6 +317,10 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
                 throttle.after(parts[-1][0])
         joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
     return tuple(joined) if several else joined[0]
+
+
+def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
+    return net(*inputs), None
 
 
 class _Throttle:

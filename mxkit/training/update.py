@@ -3,14 +3,14 @@
 from collections import deque
 from itertools import islice
 import math
-from typing import Any, Callable, Deque, Iterator, List, Optional, Sequence
+from typing import Any, Deque, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.blocks import net_devices, paths_of
 from mxkit.data.source import Data, read_epoch
 from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import MxkitError, NonFiniteError, TrainingError, UnusedParameterError
-from mxkit.losses import LossSpec, get_loss
+from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.specs import whole_number
@@ -38,8 +38,9 @@ def updates(
     net: Any,
     data: Data,
     *,
-    loss: LossSpec,
+    loss: Optional[LossSpec] = None,
     trainer: TrainerSpec,
+    forward_loss: Optional[ForwardLoss] = None,
     accumulate: int = 1,
     accumulate_samples: Optional[int] = None,
     clip_norm: Optional[float] = None,
@@ -74,6 +75,9 @@ def updates(
         loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
             `loss(net(*x), *y)`. It must give shape (B,), one value per sample.
         trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`.
+        forward_loss: In place of `loss`, for nets of several losses or of another way to be called (detection,
+            siamese pairs): `forward_loss(net, inputs, labels)` gets tuples of arrays on one device and gives
+            the losses, or `(losses, output)` where metrics are to see an output.
         accumulate: Batches per update, at least 1.
         accumulate_samples: In place of `accumulate`: an update when the window holds this many samples or more.
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
@@ -116,7 +120,7 @@ def updates(
     [(1, 8), (2, 2)]
     """
     where = net_devices(net, None if devices is None else resolve_devices(devices))
-    loss = get_loss(loss)
+    known, forward = forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
     accumulator = Accumulator(
         trainer, accumulate, every_samples=accumulate_samples, clip_norm=clip_norm, clip_value=clip_value
@@ -124,14 +128,15 @@ def updates(
     check_trainer(net, trainer)
     check_frozen_dense(net, where)
     limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
-    return _run(net, data, limit, loss, accumulator, where, list(metrics), check_finite, epoch, first_step)
+    return _run(net, data, limit, known, forward, accumulator, where, list(metrics), check_finite, epoch, first_step)
 
 
 def _run(
     net: Any,
     data: Data,
     limit: Optional[int],
-    loss: Callable[..., Any],
+    loss: Optional[Loss],
+    forward: Forward,
     accumulator: Accumulator,
     where: List["mx.Context"],
     metrics: List[Metric],
@@ -153,7 +158,7 @@ def _run(
                     queue.measure(shards)
                 if unchecked:
                     check_first_inputs(net, shards[0])
-                _backward(net, loss, shards, accumulator, metrics, data if unchecked else None)
+                _backward(net, forward, shards, accumulator, metrics, (loss, data) if unchecked else None)
                 unchecked = False
                 update = accumulator.step()
                 if update is not None:
@@ -172,22 +177,22 @@ def _run(
 
 def _backward(
     net: Any,
-    loss: Callable[..., Any],
+    forward: Forward,
     shards: Shards,
     accumulator: Accumulator,
     metrics: Sequence[Metric],
-    first_of: Optional[Data],
+    first: Optional[Tuple[Optional[Loss], Data]],
 ) -> None:
     """Forward and backward of one batch on all its devices, then the metrics."""
     outputs, losses = [], []
     with autograd.record():
         for shard in shards:
-            output = net(*shard.inputs)
-            losses.append(loss(output, *shard.labels))
+            output, values = forward(net, shard.inputs, shard.labels)
+            losses.append(values)
             outputs.append(output)
     for shard, output, values in zip(shards, outputs, losses):
-        if first_of is not None:
-            check_first_shard(shard, output, values, loss, first_of)
+        if first is not None:
+            check_first_shard(shard, output, values, *first)
         else:
             check_loss_shape(values, shard.samples)
     accumulator.backward(losses)

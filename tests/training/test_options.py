@@ -198,3 +198,54 @@ def test_checks_run_on_the_first_batch_of_all_only():
     with pytest.warns(mxkit.errors.TrapWarning) as caught:
         fit(net, epochs=3)
     assert len(caught) == 1
+
+
+# nets of several losses, and samples that count differently
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_forward_loss_trains_as_the_loss_it_spells_out(devices):
+    def forward_loss(net, inputs, labels):
+        output = net(*inputs)
+        return SOFTMAX(output, *labels), output
+
+    plain, own = make_net(devices), make_net(devices)
+    arguments = {"metrics": ["accuracy"], "valid": BATCHES[:2], "accumulate": 2}
+    expected = fit(plain, **arguments)
+    found = fit(own, loss=None, forward_loss=forward_loss, **arguments)
+    np.testing.assert_array_equal(weights(own), weights(plain))
+    for name in ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy"):
+        assert found.column(name) == expected.column(name)
+
+
+def test_forward_loss_of_two_branches_and_two_losses():
+    def siamese(net, inputs, labels):
+        first, second = net(inputs[0]), net(inputs[1])
+        return SOFTMAX(first, labels[0]) + ((first - second) ** 2).sum(axis=1)
+
+    net = make_net()
+    pairs = [((x, x * 0.5), y) for x, y in BATCHES]
+    history = mxkit.fit(net, pairs, forward_loss=siamese, trainer=OPTIMIZERS[2], epochs=3, progress=False)
+    assert history[-1]["train_loss"] < history[0]["train_loss"]
+
+
+def test_one_of_loss_and_forward_loss():
+    with pytest.raises(ValueError, match="pass loss=..., or forward_loss=... for a net that is called in its own way"):
+        fit(loss=None)
+    with pytest.raises(ValueError, match="pass loss=... or forward_loss=..., not both"):
+        fit(forward_loss=lambda net, inputs, labels: None)
+
+
+def test_sample_weights_scale_losses_and_not_the_count():
+    random = np.random.RandomState(4)
+    batches = [((x,), (y, mx.nd.array(random.rand(len(x), 1)))) for x, y in BATCHES]
+    expected, net = make_net(), make_net("cpu:2")
+    trainer = gluon.Trainer(expected.collect_params(), *OPTIMIZERS[0])
+    for (x,), (y, weight) in batches:
+        with autograd.record():
+            loss = SOFTMAX(expected(x), y, weight)
+        loss.backward()
+        trainer.step(len(x))
+    list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0]))
+    for replica in replicas(net):
+        np.testing.assert_allclose(replica, weights(expected), rtol=0, atol=1e-6 * np.abs(weights(expected)).max())
