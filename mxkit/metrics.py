@@ -194,4 +194,4 @@ def _column(labels: Sequence[Any], output: Any, name: str) -> Any:
     label = labels[0]
     if label.size != output.shape[0] or label.shape[0] != output.shape[0]:
         raise DataError(f"{name}: expected one label a sample, shape ({output.shape[0]},); received {label.shape}")
-    return label.reshape((-1,))
+    return label if label.ndim == 1 else label.reshape((-1,))
