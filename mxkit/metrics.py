@@ -1,11 +1,12 @@
 """Metrics summed on the device over samples, so that no batch waits and no batch counts too much."""
 
 import copy
-from typing import Any, Callable, Dict, List, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError, unknown_name
-from mxkit.specs import split_spec
+from mxkit.specs import split_spec, whole_number
 import mxnet as mx
+import numpy as np
 
 MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
 
@@ -21,6 +22,11 @@ class Metric:
 
     Subclasses implement `per_sample`; values known already are given to `add`.
 
+    Args:
+        output: Which output is measured, where the net returns several.
+        label: Which label it is measured against, where there are several.
+        name: In place of the metric's own.
+
     Attributes:
         name: Key under which the value stands in a History or in what `evaluate` returns.
     """
@@ -29,7 +35,10 @@ class Metric:
     #: Values are 0 or 1: float32 adds a batch of them up without rounding.
     counts: bool = False
 
-    def __init__(self) -> None:
+    def __init__(self, *, output: int = 0, label: int = 0, name: Optional[str] = None) -> None:
+        self.name = name or type(self).name
+        self._output = output
+        self._label = label
         self.reset()
 
     def reset(self) -> None:
@@ -45,7 +54,16 @@ class Metric:
             labels: The batch's labels, each an NDArray of shape (B, ...).
             output: What the net returned for it, on the same device.
         """
-        self.add(self.per_sample(labels, output))
+        self.add(self.per_sample(*self._chosen(labels, output)))
+
+    def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
+        several = list(output) if isinstance(output, (list, tuple)) else [output]
+        if self._output >= len(several) or self._label >= max(1, len(labels)):
+            raise DataError(
+                f"metric {self.name!r} measures output {self._output} against label {self._label}; the net returned "
+                f"{len(several)} outputs, the batch has {len(labels)} labels"
+            )
+        return labels[self._label :], several[self._output]
 
     def add(self, values: Any) -> None:
         """Add the values of a batch's samples, an NDArray of shape (B,) or more axes."""
@@ -88,6 +106,103 @@ class Accuracy(Metric):
         return output.argmax(axis=1) == label.astype("float32", copy=False)
 
 
+class TopK(Metric):
+    """Share of samples whose label is among the `k` largest outputs; labels and outputs as for `Accuracy`.
+
+    Args:
+        k: At least 1.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: In place of `top_5_accuracy` for a `k` of 5.
+    """
+
+    counts = True
+
+    def __init__(self, k: int = 5, *, output: int = 0, label: int = 0, name: Optional[str] = None) -> None:
+        self.k = whole_number(k, "TopK: k")
+        super().__init__(output=output, label=label, name=name or f"top_{self.k}_accuracy")
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        if output.shape[1] < self.k:
+            raise DataError(f"{self.name}: expected at least {self.k} outputs a sample; received {output.shape}")
+        label = _column(labels, output, self.name).astype("float32", copy=False).reshape((-1, 1))
+        return mx.nd.broadcast_equal(output.topk(k=self.k, axis=1), label).sum(axis=1)
+
+
+class ConfusionMatrix(Metric):
+    """Counts of samples by their label (row) and by the largest output (column).
+
+    `get` returns the matrix as lists of whole numbers, which a History keeps and JSON holds.
+    """
+
+    name = "confusion"
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        chosen, scores = self._chosen(labels, output)
+        classes = scores.shape[1]
+        truth = _column(chosen, scores, self.name).astype("float32", copy=False).one_hot(classes)
+        self._add_counts(mx.nd.dot(truth, scores.argmax(axis=1).one_hot(classes), transpose_a=True), scores.shape[0])
+
+    def _add_counts(self, counts: Any, samples: int) -> None:
+        held = self._sums.get(counts.context)
+        counts = counts.astype("float64")
+        self._sums[counts.context] = counts if held is None else held + counts
+        self._samples += samples
+
+    def matrix(self) -> "np.ndarray":
+        """The counts, int64 of shape (classes, classes); (0, 0) before the first sample. Waits for the device."""
+        if not self._samples:
+            return np.zeros((0, 0), np.int64)
+        counts: np.ndarray = sum(counts.asnumpy() for counts in self._sums.values()).astype(np.int64)
+        return counts
+
+    def get(self) -> Any:
+        return self.matrix().tolist()
+
+
+class F1(ConfusionMatrix):
+    """Harmonic mean of precision and recall, averaged over the classes that occur, each with the same weight.
+
+    Args:
+        positive: Number of the one class that counts, for two classes mostly 1. None averages over all.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: As for `Metric`.
+    """
+
+    name = "f1"
+
+    def __init__(
+        self, positive: Optional[int] = None, *, output: int = 0, label: int = 0, name: Optional[str] = None
+    ) -> None:
+        self.positive = positive
+        super().__init__(output=output, label=label, name=name)
+
+    def get(self) -> float:
+        """The score; 0.0 before the first sample and for classes that are never right. Waits for the device."""
+        counts = self.matrix()
+        right, occur = np.diag(counts), counts.sum(axis=0) + counts.sum(axis=1)
+        scores = np.divide(2.0 * right, occur, out=np.zeros(len(counts)), where=occur > 0)
+        if self.positive is not None:
+            return float(scores[self.positive]) if len(scores) else 0.0
+        return float(scores[occur > 0].mean()) if len(scores) else 0.0
+
+
+class Mean(Metric):
+    """Mean of a function of the batch: `function(labels, output)` gives one value a sample, shape (B,).
+
+    >>> Mean(lambda labels, output: output.max(axis=1), name="confidence").name
+    'confidence'
+    """
+
+    def __init__(self, function: Callable[[Sequence[Any], Any], Any], *, name: str = "mean", **kwargs: Any) -> None:
+        self._function = function
+        super().__init__(name=name, **kwargs)
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        return self._function(labels, output)
+
+
 class _Regression(Metric):
     """Error of each sample, averaged over its values."""
 
@@ -128,8 +243,7 @@ class MXNetMetric(Metric):
 
     def __init__(self, metric: "mx.metric.EvalMetric") -> None:
         self.metric = metric
-        self.name = metric.name
-        super().__init__()
+        super().__init__(name=metric.name)
 
     def reset(self) -> None:
         self.metric.reset()
@@ -143,7 +257,14 @@ class MXNetMetric(Metric):
         return float("nan") if isinstance(value, list) else float(value)
 
 
-METRICS: Dict[str, Callable[..., Metric]] = {"accuracy": Accuracy, "mae": MAE, "mse": MSE}
+METRICS: Dict[str, Callable[..., Metric]] = {
+    "accuracy": Accuracy,
+    "confusion": ConfusionMatrix,
+    "f1": F1,
+    "mae": MAE,
+    "mse": MSE,
+    "top_k": TopK,
+}
 
 
 def get_metric(spec: MetricSpec) -> Metric:

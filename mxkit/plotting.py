@@ -27,7 +27,9 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
     from matplotlib.ticker import MaxNLocator
 
     panels: Dict[str, List[str]] = {}
-    for column in dict.fromkeys(name for row in rows for name in row):
+    # a confusion matrix is a column too, and no curve
+    numbers = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
+    for column in dict.fromkeys(numbers):
         part, _, quantity = column.partition("_")
         if part in _COLOURS:
             panels.setdefault(quantity, []).append(part)

@@ -116,3 +116,79 @@ def test_wrong_specs():
         get_metric(5)
     with pytest.raises(ValueError, match="metrics: names must differ"):
         get_metrics(["mse", "mse"])
+
+
+# more than one number or output
+
+
+def classified(samples=200, classes=4):
+    random = np.random.RandomState(5)
+    return random.randint(0, classes, samples), random.randn(samples, classes).astype("float32")
+
+
+def measured(metric, labels, scores, size=33):
+    devices = mxkit.devices("cpu:2")
+    for number, start in enumerate(range(0, len(labels), size)):
+        device = devices[number % len(devices)]
+        part = slice(start, start + size)
+        metric.update([mx.nd.array(labels[part], ctx=device)], mx.nd.array(scores[part], ctx=device))
+    return metric.get()
+
+
+def test_top_k_equals_scikit_learns():
+    from sklearn.metrics import top_k_accuracy_score
+
+    labels, scores = classified()
+    for k in (1, 2, 3):
+        metric = get_metric(("top_k", {"k": k}))
+        assert metric.name == f"top_{k}_accuracy"
+        assert measured(metric, labels, scores) == pytest.approx(top_k_accuracy_score(labels, scores, k=k), abs=1e-12)
+    with pytest.raises(mxkit.errors.DataError, match=r"top_5_accuracy: expected at least 5 outputs .*\(33, 4\)"):
+        measured(get_metric("top_k"), labels, scores)
+
+
+def test_confusion_and_f1_equal_scikit_learns():
+    from sklearn.metrics import confusion_matrix, f1_score
+
+    labels, scores = classified()
+    scores[:, 3] = -9  # a class that is never read
+    read = scores.argmax(axis=1)
+    confusion = get_metric("confusion")
+    assert measured(confusion, labels, scores) == confusion_matrix(labels, read).tolist()
+    assert confusion.matrix().sum() == len(labels)
+    macro = f1_score(labels, read, average="macro", zero_division=0)
+    assert measured(get_metric("f1"), labels, scores) == pytest.approx(macro, abs=1e-12)
+    single = f1_score(labels == 1, read == 1)
+    assert measured(get_metric(("f1", {"positive": 1})), labels, scores) == pytest.approx(single, abs=1e-12)
+    assert get_metric("f1").get() == 0.0
+    assert get_metric("confusion").get() == []
+
+
+def test_a_class_that_never_occurs_does_not_count_in_f1():
+    labels, scores = np.array([0, 1, 0]), np.eye(5, dtype="float32")[[0, 1, 1]]
+    assert measured(get_metric("f1"), labels, scores) == pytest.approx((2 / 3 + 2 / 3) / 2)
+
+
+def test_metrics_of_several_outputs_and_labels():
+    labels, scores = classified(20)
+    first = mx.nd.array(np.eye(4)[labels])
+    second = mx.nd.array(scores)
+    both = [mx.nd.array(labels), mx.nd.array((labels + 1) % 4)]
+    metric = get_metric(("accuracy", {"output": 0, "label": 0, "name": "first"}))
+    metric.update(both, (first, second))
+    assert (metric.name, metric.get()) == ("first", 1.0)
+    metric = get_metric(("accuracy", {"output": 1, "label": 1}))
+    metric.update(both, (first, second))
+    assert metric.get() == pytest.approx(np.mean(scores.argmax(axis=1) == (labels + 1) % 4))
+    with pytest.raises(mxkit.errors.DataError, match="'accuracy' measures output 2 against label 0; the net"):
+        get_metric(("accuracy", {"output": 2})).update(both, (first, second))
+
+
+def test_the_mean_of_a_function_keeps_its_name_in_a_history():
+    net = mxkit.models.softmax_regression(3)
+    mxkit.initialize(net)
+    confidence = mxkit.metrics.Mean(lambda labels, output: output.softmax().max(axis=1), name="confidence")
+    batches = [(np.random.rand(6, 4), np.arange(6) % 3)] * 2
+    scores = mxkit.evaluate(net, batches, metrics=[confidence, "confusion"])
+    assert 1 / 3 <= scores["confidence"] <= 1
+    assert np.sum(scores["confusion"]) == 12

@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from mxkit.checkpoint.directory import load_checkpoint, save_checkpoint
 from mxkit.data import ArrayLoader, Splits
 from mxkit.device import devices
 from mxkit.errors import MxkitError, RecipeError, unknown_name
 from mxkit.files import write_atomically
-from mxkit.initializers import initialize
+from mxkit.initializers import get_initializer, initialize
+from mxkit.losses import get_loss
+from mxkit.metrics import get_metrics
 from mxkit.models import get_model
 from mxkit.recipe.folder import Recorder, RunFolder
 from mxkit.recipe.reading import load_recipe
@@ -18,6 +20,7 @@ from mxkit.recipe.schema import Component, Recipe
 from mxkit.seeding import seed_all
 from mxkit.training.history import History
 from mxkit.training.loop import evaluate, fit
+import mxnet as mx
 from mxnet import gluon
 
 SPLITS = ("train", "valid", "test")
@@ -36,7 +39,7 @@ class Run(NamedTuple):
     folder: Path
     net: Any
     history: History
-    scores: Dict[str, float]
+    scores: Dict[str, Any]
 
 
 def run_recipe(
@@ -67,6 +70,7 @@ def run_recipe(
     """
     recipe = load_recipe(recipe, overrides)
     data = load_data(recipe)
+    check_buildable(recipe)
     seed_all(recipe.seed)
     where = devices(recipe.devices)
     net = build_net(recipe)
@@ -92,6 +96,26 @@ def run_recipe(
     for line in describe_scores("test", scores):
         folder.log(line)
     return Run(folder.path, net, history, scores)
+
+
+def check_buildable(recipe: Recipe) -> None:
+    """Build once what is built by name, because some values only their builder can judge.
+
+    Raises:
+        RecipeError: A builder refuses its arguments.
+    """
+    builders: Dict[str, Callable[[Any], Any]] = {
+        "loss": get_loss,
+        "initializer": get_initializer,
+        "optimizer": lambda spec: mx.optimizer.create(spec[0], **spec[1]),
+        "metrics": get_metrics,
+    }
+    for section, build in builders.items():
+        part = getattr(recipe, section)
+        try:
+            build([spec_of(one) for one in part] if isinstance(part, list) else spec_of(part))
+        except (TypeError, ValueError, AssertionError) as error:
+            raise RecipeError(f"recipe {recipe.name}: {section}: {type(error).__name__}: {error}") from error
 
 
 def load_run(run: Union[str, Path]) -> Tuple[Recipe, Any]:
@@ -151,7 +175,7 @@ def loader(recipe: Recipe, data: Splits, split: str) -> ArrayLoader:
     return ArrayLoader(part.x, part.y, recipe.data.eval_batch_size)
 
 
-def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, float]:
+def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
     """Loss and metrics of the recipe over one part of the data."""
     return evaluate(
         net,
@@ -161,9 +185,15 @@ def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[s
     )
 
 
-def describe_scores(split: str, scores: Mapping[str, float]) -> List[str]:
-    """One line a number, like `test accuracy 0.9899`."""
-    return [f"{split} {name} {value:.4f}" for name, value in scores.items()]
+def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
+    """One line a number, like `test accuracy 0.9899`; one a row of a matrix."""
+    lines = []
+    for name, value in scores.items():
+        if isinstance(value, float):
+            lines.append(f"{split} {name} {value:.4f}")
+        else:
+            lines += [f"{split} {name} {' '.join(f'{count:4}' for count in row)}" for row in value]
+    return lines
 
 
 def spec_of(component: Component) -> Any:

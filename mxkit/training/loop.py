@@ -225,7 +225,7 @@ def evaluate(
     devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     name: str = "data",
-) -> Dict[str, float]:
+) -> Dict[str, Any]:
     """Compute loss and metrics over every sample of `data`, in predict mode.
 
     Args:

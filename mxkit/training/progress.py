@@ -73,7 +73,8 @@ class Progress(Callback):
             self._read_samples += update.samples
         self._unread = deque([newest])
         parts = [f"loss {self._loss_sum / self._read_samples:.4f}"] if self._read_samples else []
-        parts += [f"{metric.name} {metric.get():.4f}" for metric in state.metrics]
+        scores = {metric.name: metric.get() for metric in state.metrics}
+        parts += [f"{name} {value:.4f}" for name, value in scores.items() if isinstance(value, float)]
         # after the reads: by now the device has done what is counted
         seconds = max(time.monotonic() - self._begun, 1e-9)
         return "  ".join([*parts, f"{self._samples / seconds:,.0f} samples/s"])
@@ -100,6 +101,6 @@ def describe_row(row: Row) -> str:
     numbers = [
         f"{name} {value:.4f}"
         for name, value in row.items()
-        if name.startswith(("train_", "valid_")) and value is not None
+        if name.startswith(("train_", "valid_")) and isinstance(value, float)
     ]
     return "  ".join([*numbers, f"{row['samples_per_second']:,.0f} samples/s", f"{row['seconds']:.1f} s"])

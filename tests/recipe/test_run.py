@@ -200,3 +200,22 @@ def test_several_devices_and_accumulation_from_a_recipe(tmp_path):
         for extra in (["devices=cpu"], ["devices=cpu:3"], ["data.batch_size=32", "accumulate=2"])
     ]
     assert losses[1:] == pytest.approx([losses[0]] * 2, rel=1e-5)
+
+
+def test_metrics_that_are_no_single_number(tmp_path, capsys):
+    settings = ["epochs=1", "data.size=8", "model=softmax_regression", "metrics=[{name: top_k, k: 3}, f1, confusion]"]
+    run = mxkit.run_recipe("digits_lenet", overrides=settings, output=tmp_path)
+    code, told, _ = command(capsys, "evaluate", run.folder)
+    assert code == 0
+    lines = told.splitlines()
+    assert [line.split()[:2] for line in lines] == [["test", "loss"], ["test", "top_3_accuracy"], ["test", "f1"]] + [
+        ["test", "confusion"]
+    ] * 10
+    assert sum(int(count) for line in lines[3:] for count in line.split()[2:]) == 296
+    assert (
+        run.history[0]["valid_confusion"]
+        == json.loads((run.folder / "history.json").read_text())["epochs"][0]["valid_confusion"]
+    )
+    with pytest.raises(SystemExit):
+        main(["train", "digits_lenet", "--set", "metrics=[{name: top_k, top: 3}]"])
+    assert "metrics.0.top: top_k takes no such argument; received 3; accepted: " in capsys.readouterr().err
