@@ -15,9 +15,8 @@
     +-- RecipeError (ValueError)             a recipe that cannot be run as written
     +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
 
-    TrapWarning (UserWarning)                something that can be meant, but mostly is a mistake
-
-Each also derives from the builtin that a caller would catch without knowing mxkit.
+Each also derives from the builtin that a caller would catch without knowing mxkit. What can be meant, but
+mostly is a mistake, is told by a TrapWarning, which is a UserWarning.
 """
 
 import difflib

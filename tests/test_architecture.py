@@ -16,11 +16,10 @@ ROOT = Path(mxkit.__file__).parent
 LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
     {"device", "seeding", "blocks"},
-    {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"},
-    {
-        f"training.{module}"
-        for module in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]
-    },
+    {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
+    | {"schedules", "parameters"},
+    {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
+    | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
     {"training.loop"},
     {"recipe"},
     {"cli"},

@@ -1,6 +1,7 @@
 """Hooks into `fit`."""
 
-from typing import Any, Dict, Optional, Sequence
+from contextlib import nullcontext
+from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from mxkit.metrics import Metric
 from mxkit.training.history import History, Row
@@ -18,6 +19,7 @@ class FitState:
         epochs: Epochs asked for.
         updates: Updates done, from 0.
         updates_per_epoch: Where the data tells its length, else None.
+        columns: Names of what `fit` writes into every row of the history.
         metrics: Training metrics of the running epoch; reading one waits for the device.
         stop_reason: Given by `stop`, or None.
     """
@@ -30,12 +32,13 @@ class FitState:
         self.epochs = epochs
         self.updates = 0
         self.updates_per_epoch = updates_per_epoch
+        self.columns: List[str] = []
         self.metrics: Sequence[Metric] = ()
         self.stop_reason: Optional[str] = None
 
     def stop(self, reason: str) -> None:
-        """End `fit` after this update; the reason ends up in `History.stopped`."""
-        self.stop_reason = reason
+        """End `fit` after this update; the first reason ends up in `History.stopped`."""
+        self.stop_reason = self.stop_reason or reason
 
 
 class Callback:
@@ -44,8 +47,9 @@ class Callback:
     ```
     on_fit_begin
     for each epoch:
-        on_update     after each optimizer update
-        on_epoch      after validation, with the row that was added to the history
+        on_update            after each optimizer update
+        around_validation    a context that validation runs in
+        on_epoch             after validation, with the row that was added to the history
     on_fit_end        also after an error, which it is given
     ```
     """
@@ -55,13 +59,24 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` of the stopped run gave."""
+        """Take over what `state_dict` of the stopped run gave, before `on_fit_begin`."""
+
+    def state_arrays(self) -> Dict[str, Any]:
+        """NDArrays that a resumed run must restore, by name."""
+        return {}
+
+    def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Take over what `state_arrays` of the stopped run gave, before `on_fit_begin`."""
 
     def on_fit_begin(self, state: FitState) -> None:
         """Called once, before the first batch is read."""
 
     def on_update(self, state: FitState, update: Update) -> None:
         """Called after each update. Reading `update.loss` waits for the device."""
+
+    def around_validation(self, state: FitState) -> ContextManager[Any]:
+        """Return what validation runs in, for example with other weights; entered in list order, left in reverse."""
+        return nullcontext()
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         """Called after each epoch and its validation."""

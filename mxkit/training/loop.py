@@ -1,5 +1,6 @@
 """The whole loop in one call, and the two that use a trained net."""
 
+from contextlib import ExitStack
 from itertools import islice
 import time
 from typing import Any, Dict, List, Optional, Sequence, Sized, Tuple, Union
@@ -60,7 +61,7 @@ def fit(
     one batch of valid, so that what is wrong with it shows before an epoch is trained
     for each epoch:
         for each update of updates(net, train, ...): on_update of the callbacks
-        evaluate(net, valid, ...)
+        evaluate(net, valid, ...), inside around_validation of the callbacks
         add a row to the history; on_epoch of the callbacks
     on_fit_end of the callbacks, also after an error
     ```
@@ -122,6 +123,7 @@ def fit(
         seed_all(seed)
     state = FitState(net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches))
     state.metrics = train_metrics
+    state.columns = _columns(train_metrics, valid is not None)
     hooks = [*callbacks, *([Progress()] if progress else [])]
     error: Optional[BaseException] = None
     try:
@@ -146,10 +148,14 @@ def fit(
                 epoch=state.epoch - 1,
                 first_step=state.updates + 1,
             )
-            row = _train_epoch(state, stream, hooks, check_finite)
+            row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
+            row.update(_train_epoch(state, stream, hooks, check_finite))
             last = state.epoch == state.epochs or state.stop_reason is not None
             if valid is not None and (last or state.epoch % validate_every == 0):
-                scores = evaluate(net, valid, limit_batches=limit_batches, **validation)
+                with ExitStack() as around:
+                    for hook in hooks:
+                        around.enter_context(hook.around_validation(state))
+                    scores = evaluate(net, valid, limit_batches=limit_batches, **validation)
                 row.update({f"valid_{name}": value for name, value in scores.items()})
             state.history.append(row)
             for hook in hooks:
@@ -163,9 +169,16 @@ def fit(
         raise
     finally:
         state.history.stopped = state.stop_reason
-        for hook in hooks:
-            hook.on_fit_end(state, error)
+        with ExitStack() as ends:  # each is called, also where another one raises
+            for hook in reversed(hooks):
+                ends.callback(hook.on_fit_end, state, error)
     return state.history
+
+
+def _columns(metrics: Sequence[Metric], validated: bool) -> List[str]:
+    names = ["loss", *(metric.name for metric in metrics)]
+    columns = ["epoch", "updates", "samples", "seconds", "samples_per_second", "learning_rate"]
+    return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
 def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_finite: bool) -> Row:

@@ -84,8 +84,7 @@ def test_limit_batches_is_a_dry_run_of_both_parts():
 
 def test_validate_every_skips_epochs_but_the_last():
     history = fit(epochs=5, valid=BATCHES[:2], validate_every=2)
-    assert ["valid_loss" in row for row in history] == [False, True, False, True, True]
-    assert history.column("valid_loss")[0] is None
+    assert [row["valid_loss"] is not None for row in history] == [False, True, False, True, True]
 
 
 def test_validation_is_tried_before_an_epoch_is_trained():

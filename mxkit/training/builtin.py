@@ -1,0 +1,293 @@
+"""Callbacks that steer a run: when to stop, what to freeze, and any function as a hook."""
+
+from fnmatch import fnmatchcase
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from mxkit.blocks import parameters_by_path
+from mxkit.errors import CheckpointError, unknown_name
+from mxkit.specs import whole_number
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.history import Row
+from mxkit.training.monitor import Monitor
+from mxkit.training.record import Update
+import mxnet as mx
+
+
+class EarlyStopping(Callback):
+    """Stop when a column of the history has not become better for `patience` epochs.
+
+    Args:
+        monitor: The column, like "valid_loss".
+        mode: "min" where smaller is better, "max" where larger is.
+        patience: Epochs in a row without a better value after which `fit` stops, at least 1. Epochs in which
+            the column was not measured do not count.
+        min_delta: A value must be better by more than this to count.
+        restore_best: When `fit` ends, also by an error or Ctrl-C, give the net the parameters it had after
+            the best epoch, BatchNorm's running statistics included, on every device, bit for bit. They are
+            kept on the host. The Trainer's state (momenta) stays as it is. Beside `EMA` these are the trained
+            weights, not the averaged ones that were evaluated.
+
+    Raises:
+        ValueError: `mode`, `patience` or `min_delta` is out of range.
+        UnknownNameError: After the first epoch: the history has no such column.
+
+    >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
+    """
+
+    def __init__(
+        self, monitor: str, mode: str, *, patience: int, min_delta: float = 0.0, restore_best: bool = False
+    ) -> None:
+        self.monitor = Monitor(monitor, mode, min_delta)
+        self.patience = whole_number(patience, "patience")
+        self.restore_best = restore_best
+        self._kept: Dict[str, List[Any]] = {}
+        self._loaded = False
+
+    def on_fit_begin(self, state: FitState) -> None:
+        if not self._loaded:
+            self.monitor.reset()
+            self._kept = {}
+        self._loaded = False
+        if self.restore_best and self.monitor.best is not None and not self._kept:
+            raise CheckpointError(
+                f"EarlyStopping: the resumed run was best in epoch {self.monitor.best_epoch}, but its checkpoint holds "
+                "no parameters of that epoch. Resume with restore_best=False, or start anew"
+            )
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        monitor = self.monitor
+        if monitor.update(row) and self.restore_best:
+            self._kept = _copy_to_host(state.net)
+        if monitor.epochs_since >= self.patience and state.stop_reason is None:
+            best = "no value was a number" if monitor.best is None else f"best was {monitor.best:.6g}"
+            where = "" if monitor.best is None else f" in epoch {monitor.best_epoch}"
+            state.stop(
+                f"{monitor.column} ({monitor.mode}) has not become better for {monitor.epochs_since} epochs: "
+                f"{best}{where}"
+            )
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        kept, self._kept = self._kept, {}
+        if kept:
+            _put_back(state.net, state.trainer, kept)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self.monitor.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.monitor.load_state_dict(state)
+        self._loaded = True
+
+    def state_arrays(self) -> Dict[str, Any]:
+        """Arrays on the CPU that a resumed run must restore, by replica and path (`0/features.0.weight`)."""
+        return {f"{i}/{path}": array for path, replicas in self._kept.items() for i, array in enumerate(replicas)}
+
+    def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Take over what `state_arrays` gave."""
+        numbered = sorted((int(name.split("/", 1)[0]), name.split("/", 1)[1], name) for name in arrays)
+        self._kept = {}
+        for _, path, name in numbered:
+            self._kept.setdefault(path, []).append(arrays[name])
+
+
+def _copy_to_host(net: Any) -> Dict[str, List[Any]]:
+    # copyto, because as_in_context gives the array itself where it is on the CPU already
+    return {
+        path: [array.copyto(mx.cpu()) for array in parameter.list_data()]
+        for path, parameter in parameters_by_path(net).items()
+        if parameter._data is not None
+    }
+
+
+def _put_back(net: Any, trainer: Any, kept: Mapping[str, List[Any]]) -> None:
+    parameters = parameters_by_path(net)
+    for path, replicas in kept.items():
+        for array, kept_array in zip(parameters[path].list_data(), replicas):
+            kept_array.copyto(array)
+    store = trainer._kvstore
+    if not (store and trainer._update_on_kvstore) or "dist" in store.type:
+        return
+    # The store keeps weights of its own, and the next update would bring them back: assign in place of updating.
+    updater = store._updater
+    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))
+    try:
+        waiting = {id(parameter) for parameter in trainer._params_to_init}
+        for number, parameter in enumerate(trainer._params):
+            if parameter._data is not None and id(parameter) not in waiting:
+                store.push(number, parameter.list_data()[0])
+    finally:
+        store._set_updater(updater)
+
+
+class TimeLimit(Callback):
+    """Stop after the update that passes a limit of time; validation and the row of the epoch still follow.
+
+    What counts is the time Python sees since `fit` began, validation included; the device may be up to 96
+    updates behind. A resumed run goes on with the seconds used up before.
+
+    Args:
+        seconds: Above 0.
+        clock: Gives seconds, from any start.
+
+    Raises:
+        ValueError: `seconds` is not above 0.
+
+    >>> limit = TimeLimit(8 * 3600)
+    """
+
+    def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        if not seconds > 0:
+            raise ValueError(f"TimeLimit: expected seconds above 0; received {seconds!r}")
+        self.seconds = seconds
+        self._clock = clock
+        self._begun: Optional[float] = None
+        self._earlier = 0.0
+        self._loaded = False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds used up so far."""
+        return self._earlier + (0.0 if self._begun is None else self._clock() - self._begun)
+
+    def on_fit_begin(self, state: FitState) -> None:
+        if not self._loaded:
+            self._earlier = 0.0
+        self._loaded = False
+        self._begun = self._clock()
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        self._look(state)
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        self._look(state)  # validation may have passed the limit
+
+    def _look(self, state: FitState) -> None:
+        elapsed = self.elapsed
+        if elapsed >= self.seconds and state.stop_reason is None:
+            state.stop(
+                f"time limit of {self.seconds:g} s passed after {elapsed:.1f} s, in epoch {state.epoch}, after "
+                f"update {state.updates}"
+            )
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._earlier, self._begun = self.elapsed, None
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"seconds": self.elapsed}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._earlier = state["seconds"]
+        self._loaded = True
+
+
+class FreezeUntil(Callback):
+    """Keep parameters frozen until an epoch begins, then train them too.
+
+    `grad_req` is "null" meanwhile and then what it was before; it is put back when `fit` ends, also by an
+    error. A parameter that is frozen already stays out of it. Freeze whole layers: a Dense layer with a frozen
+    weight and a trained bias is refused by training.
+
+    Args:
+        epoch: The epoch, from 1, in which they are trained first, at least 2.
+        glob: Matches structural paths: "features.*", "*.weight".
+
+    Raises:
+        ValueError: `epoch` is below 2; or, when `fit` begins, nothing would be left to train.
+        UnknownNameError: When `fit` begins: no parameter's path matches.
+
+    >>> warm_up = FreezeUntil(3, "features.*")
+    """
+
+    def __init__(self, epoch: int, glob: str) -> None:
+        self.epoch = whole_number(epoch, "FreezeUntil: epoch")
+        if self.epoch < 2:
+            raise ValueError("FreezeUntil: expected an epoch from 2, because epochs count from 1; received 1")
+        self.glob = glob
+        self._frozen: List[Tuple[Any, str]] = []
+
+    def on_fit_begin(self, state: FitState) -> None:
+        parameters = parameters_by_path(state.net)
+        matching = [parameter for path, parameter in parameters.items() if fnmatchcase(path, self.glob)]
+        if not matching:
+            raise unknown_name("parameters, FreezeUntil finds no path that matches", self.glob, parameters)
+        if state.epoch >= self.epoch:  # a resumed run
+            return
+        distinct = {id(parameter): parameter for parameter in matching if parameter.grad_req != "null"}
+        if not any(parameter.grad_req != "null" for parameter in parameters.values() if id(parameter) not in distinct):
+            raise ValueError(
+                f"FreezeUntil: {self.glob!r} freezes every parameter that is trained, so epoch 1 has nothing to do. "
+                "Use a narrower glob"
+            )
+        self._frozen = [(parameter, parameter.grad_req) for parameter in distinct.values()]
+        for parameter, _ in self._frozen:
+            parameter.grad_req = "null"
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        # Only between epochs: inside one, the Accumulator holds grad_req at "add".
+        if row["epoch"] + 1 >= self.epoch:
+            self._thaw()
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._thaw()
+
+    def _thaw(self) -> None:
+        frozen, self._frozen = self._frozen, []
+        for parameter, request in frozen:
+            parameter.grad_req = request
+
+
+class LambdaCallback(Callback):
+    """Functions as hooks, each with the arguments that `Callback` gives its method.
+
+    Args:
+        on_fit_begin: Called as `on_fit_begin(state)`.
+        on_update: Called as `on_update(state, update)`.
+        on_epoch: Called as `on_epoch(state, row)`.
+        on_fit_end: Called as `on_fit_end(state, error)`.
+
+    Raises:
+        TypeError: One of them cannot be called.
+
+    >>> shout = LambdaCallback(on_epoch=lambda state, row: print(row["epoch"], row["updates"]))
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
+    >>> data = [(np.ones((4, 3)), np.zeros(4))] * 2
+    >>> history = mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=2, callbacks=[shout], progress=False)
+    1 2
+    2 4
+    """
+
+    def __init__(
+        self,
+        *,
+        on_fit_begin: Optional[Callable[[FitState], Any]] = None,
+        on_update: Optional[Callable[[FitState, Update], Any]] = None,
+        on_epoch: Optional[Callable[[FitState, Row], Any]] = None,
+        on_fit_end: Optional[Callable[[FitState, Optional[BaseException]], Any]] = None,
+    ) -> None:
+        self._functions: Dict[str, Optional[Callable[..., Any]]] = {
+            "on_fit_begin": on_fit_begin,
+            "on_update": on_update,
+            "on_epoch": on_epoch,
+            "on_fit_end": on_fit_end,
+        }
+        for name, function in self._functions.items():
+            if function is not None and not callable(function):
+                raise TypeError(f"LambdaCallback: {name} must be a function or None; received {function!r}")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        function = self._functions[name]
+        if function is not None:
+            function(*arguments)
+
+    def on_fit_begin(self, state: FitState) -> None:
+        self._call("on_fit_begin", state)
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        self._call("on_update", state, update)
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        self._call("on_epoch", state, row)
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._call("on_fit_end", state, error)

@@ -1,0 +1,177 @@
+"""An average of the weights along their way, which often scores better than the last ones."""
+
+from contextlib import contextmanager, nullcontext
+from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from mxkit.blocks import parameters_by_path
+from mxkit.errors import CheckpointError
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.record import Update
+import mxnet as mx
+
+# MXNet's multi-tensor operators abort the process for too many arrays; MXNet itself stops at 45.
+AT_ONCE = 40
+
+
+class EMA(Callback):
+    """Keep an exponential moving average of the trained parameters, on their device, for every replica.
+
+    ```
+    after each update:  average = d * average + (1 - d) * weight
+    ```
+
+    A parameter's average starts as its weights after the first update that trains it. Validation inside `fit`
+    sees the averages; training goes on with weights that are bit for bit what they were. When `fit` ends,
+    the net holds the trained weights: use `with ema.applied(net):` to evaluate, predict or save with the
+    averages. BatchNorm's running statistics are not averaged; they stay those of the trained weights.
+    Averages of float16 weights are kept in float32. The next `fit` starts anew.
+
+    Args:
+        decay: d, from 0 to below 1.
+        warmup: After n updates d is at most (1 + n) / (10 + n), so that a short run forgets its start.
+
+    Attributes:
+        updates: Updates averaged, from 0.
+
+    Raises:
+        ValueError: `decay` is not in 0 to 1 (1 excluded).
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
+    >>> ema, data = EMA(0.99), [(np.ones((4, 3)), np.zeros(4))] * 3
+    >>> history = mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=2, callbacks=[ema], progress=False)
+    >>> with ema.applied(net):
+    ...     scores = mxkit.evaluate(net, data, loss="softmax_ce")
+    >>> scores["loss"] > mxkit.evaluate(net, data, loss="softmax_ce")["loss"]  # the average lags behind
+    True
+    """
+
+    def __init__(self, decay: float = 0.999, warmup: bool = True) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"EMA: decay must be at least 0 and below 1; received {decay!r}")
+        self.decay = decay
+        self.warmup = warmup
+        self.updates = 0
+        self._parameters: Dict[str, Any] = {}
+        self._averages: Dict[str, List[Any]] = {}
+        self._loaded = False
+
+    def on_fit_begin(self, state: FitState) -> None:
+        if not self._loaded:
+            self.updates, self._averages = 0, {}
+        self._loaded = False
+        trained = {id(parameter) for parameter in state.trainer._params if parameter._differentiable}
+        # A shared parameter stands under several paths and is averaged once, under the first. Frozen ones are
+        # kept in mind because a callback may train them later.
+        self._parameters = {}
+        for path, parameter in parameters_by_path(state.net).items():
+            if id(parameter) in trained:
+                trained.remove(id(parameter))
+                self._parameters[path] = parameter
+        self._place_loaded()
+
+    def _place_loaded(self) -> None:
+        """Bring averages of a checkpoint from the host to the devices."""
+        if bool(self._averages) != bool(self.updates):
+            raise CheckpointError(
+                f"EMA: the resumed run had averaged {self.updates} updates, but its checkpoint holds "
+                f"{len(self._averages)} averages. Start the run anew, or leave EMA out"
+            )
+        for path, averages in self._averages.items():
+            parameter = self._parameters.get(path)
+            if parameter is None or parameter.shape != averages[0].shape:
+                raise CheckpointError(
+                    f"EMA: the checkpoint holds an average of {path!r}, shape {averages[0].shape}; the net trains "
+                    f"{'no such parameter' if parameter is None else f'one of shape {parameter.shape}'}"
+                )
+            self._averages[path] = [averages[0].copyto(device) for device in parameter.list_ctx()]
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
+        by_kind: Dict[Tuple[Any, Any], List[Tuple[Any, Any]]] = {}
+        for path, parameter in self._parameters.items():
+            averages = self._averages.get(path)
+            if averages is None:
+                if parameter.grad_req != "null":
+                    self._averages[path] = [_wide(weight).copy() for weight in parameter.list_data()]
+                continue
+            for average, weight in zip(averages, parameter.list_data()):
+                by_kind.setdefault((weight.context, average.dtype), []).append((average, _wide(weight)))
+        for pairs in by_kind.values():
+            for start in range(0, len(pairs), AT_ONCE):
+                _move(pairs[start : start + AT_ONCE], 1 - decay)
+        self.updates += 1
+
+    @contextmanager
+    def applied(self, net: Any) -> Iterator[None]:
+        """Give `net` the averages inside `with`, and its own weights back after it, also on an error.
+
+        Args:
+            net: The trained net, or another one with the same paths, on any devices.
+
+        Raises:
+            ValueError: There is no average yet, or `net` lacks a parameter that was averaged.
+        """
+        if not self._averages:
+            raise ValueError("EMA.applied: there is no average yet. Pass the callback to fit first")
+        parameters = parameters_by_path(net)
+        missing = [path for path in self._averages if path not in parameters]
+        if missing:
+            raise ValueError(
+                f"EMA.applied: the net has no parameter {', '.join(map(repr, missing))}, of which an average was kept. "
+                "Pass the net that was trained"
+            )
+        held: List[Tuple[Any, Any]] = []
+        try:
+            for path, averages in self._averages.items():
+                here = {average.context: average for average in averages}
+                for weight in parameters[path].list_data():
+                    held.append((weight, weight.copy()))
+                    average = here.get(weight.context, averages[0])
+                    average.astype(weight.dtype, copy=False).copyto(weight)
+            yield
+        finally:
+            for weight, before in held:
+                before.copyto(weight)
+
+    def around_validation(self, state: FitState) -> ContextManager[Any]:
+        """Validate with the averages, once there are any."""
+        return self.applied(state.net) if self._averages else nullcontext()
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._parameters = {}
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.updates = state["updates"]
+        self._loaded = True
+
+    def state_arrays(self) -> Dict[str, Any]:
+        """Arrays on the CPU that a resumed run must restore, by path; replicas are equal."""
+        return {path: averages[0].copyto(mx.cpu()) for path, averages in self._averages.items()}
+
+    def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Take over what `state_arrays` gave; `on_fit_begin` brings them to the net's devices."""
+        self._averages = {path: [array] for path, array in arrays.items()}
+
+
+def _wide(weight: Any) -> Any:
+    # a thousandth of a difference is nothing in float16
+    return weight.astype("float32") if weight.dtype.__name__ == "float16" else weight
+
+
+def _move(pairs: List[Tuple[Any, Any]], share: float) -> None:
+    """Move averages towards their weights by a share of the way, in one operator.
+
+    SGD with the weight as its "gradient", a learning rate of -share and a weight decay of -1 computes
+    average + share * (weight - average), which leaves an average that equals its weight as it is, bit for bit.
+    """
+    count = len(pairs)
+    mx.nd.multi_sgd_update(
+        *[array for pair in pairs for array in pair],
+        lrs=(-share,) * count,
+        wds=(-1.0,) * count,
+        num_weights=count,
+        out=[average for average, _ in pairs],
+    )

@@ -1,0 +1,113 @@
+"""The best value of one column of a history, and how long ago it was."""
+
+import math
+from typing import Any, Dict, Iterable, Mapping, Optional
+
+from mxkit.errors import unknown_name
+
+
+class Monitor:
+    """Follow one column of the history, epoch by epoch.
+
+    Args:
+        column: As in the history: "valid_loss", "train_accuracy".
+        mode: "min" where smaller is better, "max" where larger is. It is never guessed from the name (T23).
+        min_delta: A value must be better than the best one by more than this to count, at least 0.
+
+    Attributes:
+        best: Best value so far, or None. NaN is never better.
+        best_epoch: The epoch it was in, or None.
+        epochs_since: Epochs with a value since the best one; all of them while there is no best.
+
+    Raises:
+        ValueError: `mode` is neither, or `min_delta` is below 0 or not finite.
+
+    >>> monitor = Monitor("valid_loss", "min")
+    >>> [monitor.update({"epoch": i + 1, "valid_loss": value}) for i, value in enumerate([0.9, 0.7, 0.8])]
+    [True, True, False]
+    >>> monitor.best, monitor.best_epoch, monitor.epochs_since
+    (0.7, 2, 1)
+    """
+
+    def __init__(self, column: str, mode: str, min_delta: float = 0.0) -> None:
+        if mode not in ("min", "max"):
+            raise ValueError(
+                f"mode of {column!r}: expected 'min' (smaller is better) or 'max' (larger is better); received "
+                f"{mode!r}. Nothing is guessed from a column's name"
+            )
+        if not 0 <= min_delta < math.inf:
+            raise ValueError(f"min_delta of {column!r}: expected a number, at least 0; received {min_delta!r}")
+        self.column = column
+        self.mode = mode
+        self.min_delta = min_delta
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every value."""
+        self.best: Optional[float] = None
+        self.best_epoch: Optional[int] = None
+        self.epochs_since = 0
+        self._seen = False
+
+    def check(self, columns: Iterable[str]) -> None:
+        """Refuse a column that the history will not have.
+
+        Raises:
+            UnknownNameError: `columns` lacks it; the text lists them, with the nearest.
+        """
+        columns = list(columns)
+        if self.column not in columns:
+            raise unknown_name("column of the history", self.column, columns)
+
+    def update(self, row: Mapping[str, Any]) -> bool:
+        """Take over the row of an epoch.
+
+        Args:
+            row: Holds `epoch` and the column. None, or nothing where an earlier row had a value, stands for
+                an epoch in which it was not measured, which changes nothing.
+
+        Returns:
+            Whether it is the best so far.
+
+        Raises:
+            UnknownNameError: Neither this row nor an earlier one has the column.
+            TypeError: The value is no number.
+        """
+        if not self._seen:
+            self.check(row)
+            self._seen = True
+        value = row.get(self.column)
+        if value is None:
+            return False
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"epoch {row['epoch']}: column {self.column!r} holds no number but {value!r}. Watch another column"
+            ) from error
+        if self._better(number):
+            self.best, self.best_epoch, self.epochs_since = number, row["epoch"], 0
+            return True
+        self.epochs_since += 1
+        return False
+
+    def _better(self, value: float) -> bool:
+        if self.best is None:
+            return not math.isnan(value)
+        if self.mode == "min":
+            return value < self.best - self.min_delta
+        return value > self.best + self.min_delta
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Counters as plain JSON values."""
+        return {
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "epochs_since": self.epochs_since,
+            "seen": self._seen,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
+        self.epochs_since, self._seen = state["epochs_since"], state["seen"]

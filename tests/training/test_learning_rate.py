@@ -1,0 +1,356 @@
+"""Rates that move while a net trains, and the search for one that leaves no trace."""
+
+import contextlib
+import random
+
+import mxkit
+from mxkit.errors import TrainingError, UnknownNameError
+from mxkit.schedules import schedule
+from mxkit.training.callbacks import FitState
+from mxkit.training.learning_rate import LearningRate, LearningRateSearch, Plateau, find_learning_rate
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import FEATURES, make_batches, make_net, replicas
+import pytest
+
+BATCHES = make_batches([8, 8, 3, 8])
+
+
+def run(net, callbacks, trainer=("sgd", {"learning_rate": 0.3}), data=BATCHES, epochs=3, **changes):
+    return mxkit.fit(
+        net, data, loss="softmax_ce", trainer=trainer, epochs=epochs, callbacks=callbacks, progress=False, **changes
+    )
+
+
+class Recorder(mxkit.Callback):
+    """The rate that each update was done with; stands before `LearningRate` in the list."""
+
+    def __init__(self):
+        self.rates = []
+
+    def on_update(self, state, update):
+        self.rates.append(state.trainer.learning_rate)
+
+
+# LearningRate
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            schedule("multi_step", base=0.3, at=["1 epoch", "2 epochs"], factor=0.5, warmup="2 updates"),
+            lambda: mx.lr_scheduler.MultiFactorScheduler([4, 8], 0.5, 0.3, 2),
+        ),
+        (schedule("cosine", base=0.3, total="12 updates"), lambda: mx.lr_scheduler.CosineScheduler(12, 0.3)),
+    ],
+)
+def test_training_equals_an_optimizer_with_mxnets_scheduler(ours, theirs, devices):
+    net, other = make_net(devices), make_net(devices)
+    run(net, [LearningRate(ours)])
+    run(other, [], trainer=("sgd", {"lr_scheduler": theirs()}))
+    np.testing.assert_array_equal(replicas(net), replicas(other))
+
+
+def test_one_tick_an_update_not_one_a_micro_batch():
+    seen = Recorder()
+    run(make_net(), [seen, LearningRate(("step", {"every": "1 update", "factor": 0.5}))], accumulate=3, epochs=2)
+    assert seen.rates == pytest.approx([0.3, 0.15, 0.075, 0.0375])
+
+
+def test_epochs_are_those_of_the_fit_also_with_accumulation():
+    seen = Recorder()
+    falling = LearningRate(("step", {"base": 0.4, "every": "1 epoch", "factor": 0.5}))
+    history = run(make_net(), [seen, falling], accumulate=2)
+    assert seen.rates == [0.4, 0.4, 0.2, 0.2, 0.1, 0.1]
+    assert history.column("learning_rate") == [0.2, 0.1, 0.05]
+
+
+def test_what_the_schedule_does_not_say_is_the_optimizers_and_the_fits():
+    seen, falling = Recorder(), LearningRate("cosine")
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
+    run(net, [seen, falling], trainer)
+    assert seen.rates == schedule("cosine", base=0.3, total="12 updates").rates(12)
+    assert trainer.learning_rate == 0  # it is left as it is
+    run(net, [seen, falling], trainer)  # and no base of the next fit
+    assert seen.rates[12:] == seen.rates[:12]
+
+
+@pytest.mark.parametrize("loaded_first", [True, False])
+def test_going_on_with_a_state(loaded_first):
+    falling, resumed = LearningRate("cosine"), LearningRate("cosine")
+    net = make_net()
+    run(net, [falling], epochs=1)
+    state = FitState(net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}), 2, 4)
+    state.updates = 5
+    if loaded_first:
+        resumed.load_state_dict(falling.state_dict())
+    resumed.on_fit_begin(state)
+    if not loaded_first:
+        resumed.load_state_dict(falling.state_dict())
+    assert state.trainer.learning_rate == schedule("cosine", base=0.3, total="8 updates").rate(5)
+
+
+def test_t21_an_optimizer_that_does_not_obey():
+    with_scheduler = ("sgd", {"lr_scheduler": mx.lr_scheduler.FactorScheduler(5)})
+    with pytest.raises(
+        ValueError, match="the optimizer has a FactorScheduler of its own, which decides the learning rat"
+    ):
+        run(make_net(), [LearningRate("cosine")], with_scheduler)
+    with pytest.raises(ValueError, match="the optimizer has a FactorScheduler of its own"):
+        run(make_net(), [Plateau("train_loss", mode="min")], with_scheduler)
+    with pytest.raises(ValueError, match="AdaDelta ignores the learning rate"):
+        run(make_net(), [LearningRate("cosine")], "adadelta")
+    with pytest.raises(
+        ValueError, match="schedule 'cosine' ends at a rate of 0, with which Ftrl cannot step. Pass final="
+    ):
+        run(make_net(), [LearningRate("cosine")], "ftrl")
+    run(make_net(), [LearningRate(("cosine", {"final": 1e-6}))], "ftrl")
+
+
+def test_data_without_a_length_needs_updates_per_epoch():
+    def endless():
+        return iter(BATCHES)
+
+    spec = ("step", {"every": "1 epoch", "factor": 0.5})
+    with pytest.raises(ValueError, match=r"the schedule counts epochs \('1 epoch'\).*Pass updates_per_epoch="):
+        run(make_net(), [LearningRate(spec)], data=endless)
+    history = run(make_net(), [LearningRate(spec, updates_per_epoch=4)], data=endless)
+    assert history.column("learning_rate") == [0.15, 0.075, 0.0375]
+    with pytest.raises(ValueError, match="updates_per_epoch: expected a whole number, at least 1; received 0"):
+        LearningRate(spec, updates_per_epoch=0)
+
+
+# Plateau
+
+
+def scripted(plateau, values, rate=1.0):
+    """The rate after each epoch with these values."""
+    net = make_net()
+    state = FitState(net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}), len(values), 4)
+    plateau.on_fit_begin(state)
+    rates = []
+    for value in values:
+        plateau.on_epoch(state, {"epoch": 1, "score": value})
+        rates.append(state.trainer.learning_rate)
+    return rates
+
+
+def test_plateau_reduces_after_patience_and_counts_anew():
+    values = [3.0, 2.0, 2.0, 2.5, 2.0, 2.0, 1.0, float("nan"), 1.5]
+    rates = scripted(Plateau("score", mode="min", factor=0.5, patience=2), values)
+    assert rates == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
+    rates = scripted(Plateau("score", mode="max", factor=0.5, patience=2), [-value for value in values])
+    assert rates == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
+
+
+def test_plateau_stops_at_the_lowest_rate_and_wants_a_real_gain():
+    assert scripted(Plateau("score", mode="min", patience=1, min_rate=0.05), [1, 1, 1, 1]) == [1, 0.1, 0.05, 0.05]
+    assert scripted(Plateau("score", mode="max", patience=1, min_rate=2.0), [1, 1]) == [1, 1]
+    assert scripted(Plateau("score", mode="min", patience=1, min_delta=0.5), [3, 2.8, 2.0]) == [1, 0.1, 0.1]
+
+
+def test_plateau_goes_on_with_a_state():
+    first = Plateau("score", mode="min", patience=2)
+    scripted(first, [1.0, 1.0])
+    second = Plateau("score", mode="min", patience=2)
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == first.state_dict()
+    assert scripted(second, [1.0]) == [0.1]
+
+
+def test_an_epoch_without_a_value_is_not_counted():
+    assert scripted(Plateau("score", mode="min", patience=2), [1.0, 1.0, None, None, 1.0]) == [1, 1, 1, 1, 0.1]
+
+
+def test_plateau_in_a_fit():
+    history = run(make_net(), [Plateau("train_loss", mode="max", patience=1)], epochs=3)  # the loss falls: never better
+    assert history.column("learning_rate") == pytest.approx([0.3, 0.3, 0.03])  # a row is written before the hook
+
+
+def test_wrong_plateaus():
+    with pytest.raises(ValueError, match="mode of 'train_loss': expected 'min'.* received 'auto'. Nothing is guess"):
+        Plateau("train_loss", mode="auto")
+    with pytest.raises(ValueError, match="factor: expected a number above 0 and below 1; received 1"):
+        Plateau("train_loss", mode="min", factor=1)
+    with pytest.raises(ValueError, match="min_rate: expected a number, at least 0; received -1"):
+        Plateau("train_loss", mode="min", min_rate=-1)
+    with pytest.raises(ValueError, match="patience: expected a whole number"):
+        Plateau("train_loss", mode="min", patience=0)
+    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_loss': did you mean 'train_loss'"):
+        run(make_net(), [Plateau("valid_loss", mode="min")])
+
+
+# find_learning_rate
+
+
+def traces(net, trainer):
+    """Everything a search must not change, as bytes and numbers."""
+    parameters = list(net._collect_params_with_prefix().values())
+    optimizer = trainer.optimizer
+    states = [
+        sorted((key, state.asnumpy().tobytes()) for key, state in one.states.items()) for one in trainer._updaters
+    ]
+    return {
+        "values": [data.asnumpy().tobytes() for one in parameters for data in one.list_data()],
+        "gradients": [one.grad(where).asnumpy().tobytes() for one in parameters[:1] for where in one.list_ctx()],
+        "grad_req": [one.grad_req for one in parameters],
+        "fresh": [data._fresh_grad for one in parameters for data in one.list_data()],
+        "trainers": [one._trainer is trainer for one in parameters],
+        "optimizer": (optimizer.num_update, str(optimizer._all_index_update_counts), optimizer.rescale_grad),
+        "rate": (trainer.learning_rate, optimizer.momentum),
+        "states": states,
+        "random": (random.getstate(), np.random.get_state()[1].tobytes(), np.random.get_state()[2]),
+    }
+
+
+def make_used(devices):
+    """A net with running statistics, a frozen layer and an accumulated gradient, and a Trainer with a velocity."""
+    mxkit.seed_all(1)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Dense(7, in_units=FEATURES), nn.BatchNorm(in_channels=7), nn.Dense(4, in_units=7), nn.Dense(3, in_units=4)
+    )
+    mxkit.initialize(net, devices=devices)
+    net[2].collect_params().setattr("grad_req", "null")
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9}, update_on_kvstore=False
+    )
+    list(mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=trainer))
+    net[0].weight.grad_req = "add"
+    for gradient in net[0].weight.list_grad():
+        gradient[:] = 2
+    return net, trainer
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:3"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_search_leaves_no_trace(devices, accumulate, fails):
+    net, trainer = make_used(devices)
+
+    def data():
+        yield from BATCHES
+        random.random()
+        np.random.rand()
+        if fails:
+            raise OSError("the disk is gone")
+
+    before = traces(net, trainer)
+    with pytest.raises(OSError, match="disk is gone") if fails else contextlib.nullcontext():
+        find_learning_rate(net, data, loss="softmax_ce", trainer=trainer, accumulate=accumulate, end=10.0, updates=30)
+    assert traces(net, trainer) == before
+
+
+def test_a_search_with_a_used_trainer_sees_what_a_new_one_sees():
+    net, trainer = make_used("cpu")
+    used = find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=trainer, updates=20)
+    spec = ("sgd", {"learning_rate": 3.0, "momentum": 0.9})
+    new = find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=spec, updates=20)
+    assert (used.rates, used.losses) == (new.rates, new.losses)
+    made = mx.optimizer.SGD(momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(5))
+    assert find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=made, updates=20).losses == new.losses
+    assert made.num_update == 0
+    assert made.lr_scheduler is not None
+
+
+def test_unknown_shapes_come_from_the_first_batch_which_is_trained_on_too():
+    nets = []
+    for known in (FEATURES, 0):
+        mxkit.seed_all(2)
+        nets.append(nn.Dense(3, in_units=known))
+        mxkit.initialize(nets[-1], "zeros")
+    runs = [find_learning_rate(net, BATCHES, loss="softmax_ce", trainer="sgd", updates=10) for net in nets]
+    assert runs[0].losses == runs[1].losses
+    assert (nets[1].weight.data().asnumpy() == 0).all()
+
+
+def test_a_source_that_ends_and_one_that_is_reset():
+    net = make_net()
+    once = find_learning_rate(net, iter(BATCHES), loss="softmax_ce", trainer="sgd", updates=30)
+    assert len(once.rates) == len(once.losses) == 4
+    x, y = BATCHES[0]
+    again = find_learning_rate(net, mx.io.NDArrayIter(x, y, 4), loss="softmax_ce", trainer="sgd", updates=30)
+    assert len(again.losses) == 30
+    assert again.rates[0] == 1e-7
+    assert again.rates[-1] == pytest.approx(1.0)
+
+
+def test_the_suggestion_on_real_digits(tmp_path):
+    train = mxkit.data.digits().train
+    loader = mxkit.data.ArrayLoader(train.x, train.y, 64, shuffle=True, seed=0)
+    mxkit.seed_all(0)
+    net = mxkit.models.mlp(hidden=[32])
+    mxkit.initialize(net)
+    found = find_learning_rate(net, loader, loss="softmax_ce", trainer="sgd", start=1e-4, end=100.0)
+    assert loader.epoch == 0
+    assert 0.02 < found.suggestion < 5
+    history = mxkit.fit(
+        net, loader, loss="softmax_ce", trainer=("sgd", {"learning_rate": found.suggestion}), epochs=5,
+        metrics=["accuracy"], progress=False,
+    )  # fmt: skip
+    assert history[-1]["train_accuracy"] > 0.9
+    figure = found.plot(tmp_path / "search.png")
+    assert figure.axes[0].get_xscale() == "log"
+    assert (tmp_path / "search.png").stat().st_size > 5000
+    assert repr(found).startswith("LearningRateSearch(")
+
+
+def test_the_suggestion_is_the_steepest_point_of_a_known_curve():
+    rates = [10 ** (-5 + 0.05 * number) for number in range(100)]
+    losses = [2 - np.tanh(3 * (np.log10(rate) + 2)) + max(0, np.log10(rate) + 0.5) * 9 for rate in rates]
+    found = LearningRateSearch(rates, losses)
+    assert found.suggestion == pytest.approx(1e-2, rel=0.2)
+    np.testing.assert_allclose(LearningRateSearch(rates, [2.0] * 100).smoothed, 2.0)
+    rising = LearningRateSearch(rates[:20], list(range(20)))
+    with pytest.raises(
+        ValueError, match="the loss did not fall in 20 updates from 1e-05 to .*: no rate can be suggested"
+    ):
+        _ = rising.suggestion
+    assert "did not fall" in rising.plot().axes[0].get_title()
+
+
+def test_a_search_stops_where_the_loss_diverges():
+    found = find_learning_rate(make_net(), BATCHES, loss="softmax_ce", trainer="sgd", start=1e-3, end=1e6, updates=60)
+    assert len(found.losses) < 60
+    assert found.losses[-1] > 4 * min(found.losses) or np.isfinite(found.losses).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": 0}, "start, end: expected 0 < start < end; received 0, 1.0"),
+        ({"start": 2.0}, "start, end: expected 0 < start < end; received 2.0, 1.0"),
+        ({"updates": 9}, "updates: expected at least 10; received 9"),
+        ({"diverged": 1}, "diverged: expected a number above 1; received 1"),
+        ({"trainer": "adadelta"}, "AdaDelta ignores the learning rate"),
+        ({"trainer": "sdg"}, "unknown optimizer 'sdg': did you mean 'sgd'"),
+    ],
+)
+def test_wrong_searches(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        find_learning_rate(make_net(), BATCHES, **{"loss": "softmax_ce", "trainer": "sgd", **arguments})
+
+
+def test_an_error_of_the_net_is_told_with_its_place():
+    with pytest.raises(TrainingError, match="update 1, batch"):
+        find_learning_rate(make_net(), [(np.zeros((2, 9)), np.zeros(2))], loss="softmax_ce", trainer="sgd")
+
+
+def test_training_goes_on_after_a_search_as_if_there_had_been_none_on_a_kvstore():
+    weights = []
+    for search in (True, False):
+        net = make_net("cpu:2")
+        trainer = gluon.Trainer(
+            net.collect_params(), "adam", {"learning_rate": 0.1}, kvstore="device", update_on_kvstore=True
+        )
+        run(net, [], trainer, epochs=1)
+        if search:
+            find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=trainer, updates=12)
+        run(net, [], trainer, epochs=1)
+        weights.append(replicas(net))
+    np.testing.assert_array_equal(weights[0], weights[1])

@@ -1,0 +1,90 @@
+"""The best value and how long ago it was, on scripted scores."""
+
+import json
+
+from mxkit.errors import UnknownNameError
+from mxkit.training.monitor import Monitor
+import pytest
+
+NAN = float("nan")
+
+
+def rows(values, column="valid_loss"):
+    return [{"epoch": epoch, column: value} for epoch, value in enumerate(values, 1)]
+
+
+def follow(monitor, values):
+    return [monitor.update(row) for row in rows(values, monitor.column)]
+
+
+@pytest.mark.parametrize(
+    ("mode", "min_delta", "values", "better", "best", "best_epoch", "since"),
+    [
+        ("min", 0.0, [10.0, 9.0, 8.0, 9.0, 8.9, 8.0], [1, 1, 1, 0, 0, 0], 8.0, 3, 3),
+        ("max", 0.0, [0.1, 0.3, 0.2, 0.3, 0.4], [1, 1, 0, 0, 1], 0.4, 5, 0),
+        ("min", 0.5, [10.0, 9.6, 9.4, 9.0, 8.8], [1, 0, 1, 0, 1], 8.8, 5, 0),
+        ("max", 0.5, [1.0, 1.5, 1.6], [1, 0, 1], 1.6, 3, 0),
+        ("min", 0.0, [NAN, 3.0, NAN, 4.0], [0, 1, 0, 0], 3.0, 2, 2),
+        ("max", 0.0, [NAN, NAN], [0, 0], None, None, 2),
+        ("min", 0.0, [2.0, None, None, 3.0], [1, 0, 0, 0], 2.0, 1, 1),
+        ("max", 0.0, [-3, -2, -5], [1, 1, 0], -2.0, 2, 1),
+    ],
+)
+def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, since):
+    monitor = Monitor("valid_loss", mode, min_delta)
+    assert follow(monitor, values) == [bool(one) for one in better]
+    assert (monitor.best, monitor.best_epoch, monitor.epochs_since) == (best, best_epoch, since)
+
+
+@pytest.mark.parametrize("mode", ["auto", "", None, "MIN"])
+def test_mode_is_never_guessed(mode):
+    with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .*; received") as caught:
+        Monitor("valid_loss", mode)
+    assert "Nothing is guessed" in str(caught.value)
+
+
+@pytest.mark.parametrize("min_delta", [-0.1, NAN, float("inf")])
+def test_min_delta_is_a_number_from_zero(min_delta):
+    with pytest.raises(ValueError, match="min_delta of 'valid_loss': expected a number, at least 0; received"):
+        Monitor("valid_loss", "min", min_delta)
+
+
+def test_missing_column_is_told_with_the_nearest():
+    text = "unknown column of the history 'valid_los': did you mean 'valid_loss'. Known: epoch, train_loss, valid_loss"
+    with pytest.raises(UnknownNameError, match=text):
+        Monitor("valid_los", "min").update({"epoch": 1, "train_loss": 1.0, "valid_loss": 2.0})
+    with pytest.raises(UnknownNameError, match="Known: epoch"):
+        Monitor("valid_loss", "min").check(["epoch"])
+
+
+def test_column_that_was_there_may_be_missing_later():
+    monitor = Monitor("valid_loss", "min")
+    assert monitor.update({"epoch": 1, "valid_loss": 2.0})
+    assert not monitor.update({"epoch": 2})
+    assert (monitor.best_epoch, monitor.epochs_since) == (1, 0)
+
+
+@pytest.mark.parametrize("value", ["low", [1.0]])
+def test_value_that_is_no_number_is_told(value):
+    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss' holds no number but"):
+        Monitor("valid_loss", "min").update({"epoch": 1, "valid_loss": value})
+
+
+@pytest.mark.parametrize("cut", range(6))
+def test_state_round_trip_behaves_like_the_uninterrupted_one(cut):
+    script = rows([NAN, 5.0, 4.0, 4.5, None, 3.0, 3.5])
+    whole, first, second = (Monitor("valid_loss", "min", 0.1) for _ in range(3))
+    expected = [whole.update(row) for row in script]
+    found = [first.update(row) for row in script[:cut]]
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    found += [second.update(row) for row in script[cut:]]
+    assert found == expected
+    assert second.state_dict() == whole.state_dict()
+
+
+def test_reset_forgets():
+    monitor = Monitor("valid_loss", "min")
+    fresh = monitor.state_dict()
+    follow(monitor, [1.0, 2.0])
+    monitor.reset()
+    assert monitor.state_dict() == fresh
