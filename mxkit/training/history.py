@@ -69,6 +69,32 @@ class History(Sequence[Row]):
         content = json.dumps({"stopped": self.stopped, "epochs": self._rows}, indent=1)
         write_atomically(Path(path), content.encode())
 
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas DataFrame, the epoch as its index.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("History.to_dataframe needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self._rows, columns=self.columns).set_index("epoch")
+
+    def table(self) -> str:
+        """The losses, metrics and rates as aligned text, one line an epoch.
+
+        >>> print(History([{"epoch": 1, "train_loss": 0.5}, {"epoch": 10, "train_loss": 0.25}]).table())
+        epoch  train_loss
+            1         0.5
+           10        0.25
+        """
+        shown = [name for name in self.columns if name == "epoch" or name.startswith(("train_", "valid_", "learning"))]
+        cells = [shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)]
+        widths = [max(map(len, column)) for column in zip(*cells)]
+        lines = ("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths)) for line in cells)
+        return "\n".join(lines)
+
     @classmethod
     def from_json(cls, path: Union[str, Path]) -> "History":
         """Read what `to_json` wrote."""
@@ -93,3 +119,9 @@ class History(Sequence[Row]):
     def __repr__(self) -> str:
         last = ", ".join(f"{name}={value:.4g}" for name, value in self[-1].items() if "_" in name) if self else "empty"
         return f"History({len(self)} epochs; last: {last})"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

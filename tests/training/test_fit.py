@@ -332,3 +332,22 @@ def test_the_running_loss_of_the_bar_is_the_mean_of_what_was_read(monkeypatch):
     run(data=make_batches([4, 1, 5]), epochs=1, metrics=[], callbacks=[Tick(), Progress(stream)])
     expected = sum(update.loss * update.samples for update in seen[:2]) / 5  # the newest may still run
     assert f"loss {expected:.4f}" in stream.getvalue().splitlines()[0]
+
+
+def test_a_history_as_a_dataframe_and_as_a_table():
+    history = run(valid=BATCHES[:1], validate_every=2)
+    frame = history.to_dataframe()
+    assert list(frame.index) == [1, 2, 3]
+    assert frame["train_loss"].tolist() == history.column("train_loss")
+    assert frame["valid_loss"].isna().tolist() == [True, False, False]
+    lines = history.table().splitlines()
+    assert lines[0].split() == [
+        "epoch",
+        "learning_rate",
+        "train_loss",
+        "train_accuracy",
+        "valid_loss",
+        "valid_accuracy",
+    ]
+    assert len({len(line) for line in lines}) == 1
+    assert lines[3].split()[2] == f"{history[2]['train_loss']:.5g}"
