@@ -351,3 +351,31 @@ def test_a_history_as_a_dataframe_and_as_a_table():
     ]
     assert len({len(line) for line in lines}) == 1
     assert lines[3].split()[2] == f"{history[2]['train_loss']:.5g}"
+
+
+def test_the_first_reason_to_stop_is_kept():
+    class Stop(mxkit.Callback):
+        def __init__(self, reason):
+            self.reason = reason
+
+        def on_update(self, state, update):
+            state.stop(self.reason)
+
+    assert run(callbacks=[Stop("first"), Stop("second")]).stopped == "first"
+
+
+def test_every_hook_hears_of_the_end_also_after_one_that_fails():
+    class Fails(mxkit.Callback):
+        def on_fit_end(self, state, error):
+            raise RuntimeError("this end failed")
+
+    class Hears(mxkit.Callback):
+        heard = 0
+
+        def on_fit_end(self, state, error):
+            self.heard += 1
+
+    before, after = Hears(), Hears()
+    with pytest.raises(RuntimeError, match="this end failed"):
+        run(callbacks=[before, Fails(), after])
+    assert (before.heard, after.heard) == (1, 1)
