@@ -34,22 +34,26 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     )
 
 
-def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], all_labels: Any = None) -> None:
+def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
     """Refuse class numbers that `SoftmaxCrossEntropyLoss` would clip into range (T10).
 
     Args:
         loss: Only MXNet's softmax cross-entropy over class numbers is checked.
         output: Scores, the classes on the loss's axis.
         labels: Labels of one batch.
-        all_labels: NumPy labels of the whole epoch where the loader has them; they are checked instead.
+        data: Where the batch comes from: an `ArrayLoader` has the labels of the whole epoch, all of which are
+            checked.
 
     Raises:
         LabelError: A label is no whole number from 0 to the number of classes - 1.
     """
     if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or not loss._sparse_label or not labels:
         return
+    if not isinstance(output, mx.nd.NDArray):  # several outputs: which of them the loss reads, it does not tell
+        return
     classes = output.shape[loss._axis]
-    found = labels[0].asnumpy() if all_labels is None else all_labels
+    everything = getattr(data, "y", None)
+    found = everything if isinstance(everything, np.ndarray) else labels[0].asnumpy()
     wrong = found[~((found >= 0) & (found < classes) & (found == np.floor(found)))]
     if wrong.size:
         raise LabelError(
@@ -129,7 +133,9 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
 
 def check_scores(loss: Optional[Loss], output: Any) -> None:
     """Warn of a softmax that is applied twice: the loss then never comes near 0, and training is slow (T12)."""
-    if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or output.shape[loss._axis] < 2:
+    if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or not isinstance(output, mx.nd.NDArray):
+        return
+    if output.shape[loss._axis] < 2:
         return
     scores = output.astype("float32", copy=False)
     sums = (scores.exp() if loss._from_logits else scores).sum(axis=loss._axis).asnumpy()
@@ -160,7 +166,5 @@ def _warn(text: str) -> None:
 def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Optional[Loss], data: Any) -> None:
     """Run the checks of a first batch's output; they wait for it."""
     check_loss_shape(losses, shard.samples)
-    if isinstance(output, mx.nd.NDArray):
-        everything = getattr(data, "y", None)
-        check_labels(loss, output, shard.labels, everything if hasattr(everything, "astype") else None)
-        check_scores(loss, output)
+    check_labels(loss, output, shard.labels, data)
+    check_scores(loss, output)

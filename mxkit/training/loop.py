@@ -18,7 +18,7 @@ from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.seeding import seed_all
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
-from mxkit.training.checks import check_loss_shape
+from mxkit.training.checks import check_labels, check_loss_shape
 from mxkit.training.history import History, Row
 from mxkit.training.progress import Progress
 from mxkit.training.record import Update, settle
@@ -259,6 +259,7 @@ def evaluate(
         ValueError: Neither a loss nor a metric is asked for.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
+        LabelError: A class number is out of range.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
     >>> scores = evaluate(net, [(np.zeros((3, 4)), np.array([0, 0, 1]))], loss="softmax_ce", metrics=["accuracy"])
@@ -267,18 +268,22 @@ def evaluate(
     """
     measured = get_metrics(metrics)
     with_loss = loss is not None or forward_loss is not None
-    forward = forward_function(loss, forward_loss)[1] if with_loss else _output_only
+    known, forward = forward_function(loss, forward_loss) if with_loss else (None, _output_only)
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     mean_loss = Metric()
     throttle = _Throttle()
+    unchecked = True
     with autograd.pause(train_mode=False):
         for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
             for shard in split_batch(batch, where):
                 output, values = forward(net, shard.inputs, shard.labels)
                 if values is not None:
                     check_loss_shape(values, shard.samples)
+                    if unchecked:
+                        check_labels(known, output, shard.labels, data)
+                        unchecked = False
                     mean_loss.add(values)
                     throttle.after(values)
                 for metric in measured:

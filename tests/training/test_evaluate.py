@@ -185,3 +185,12 @@ def test_metrics_of_one_name_and_a_bare_name_are_refused():
         mxkit.evaluate(make_net(), [], metrics=["accuracy", mx.metric.Accuracy()])
     with pytest.raises(ValueError, match=r"metrics: expected a list, like \['accuracy'\]"):
         mxkit.evaluate(make_net(), [], metrics="accuracy")
+
+
+def test_t10_evaluate_refuses_labels_out_of_range_too():
+    net = gluon.nn.Dense(3, in_units=2)
+    mxkit.initialize(net, devices="cpu")
+    x, y = np.zeros((6, 2)), np.array([0, 1, 2, 0, 1, 7])
+    for data in ([(x, y)], mxkit.data.ArrayLoader(x, y, 2)):
+        with pytest.raises(mxkit.errors.LabelError, match="whole numbers from 0 to 2, .* received 7 in 1 of"):
+            mxkit.evaluate(net, data, loss="softmax_ce")
