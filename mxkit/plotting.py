@@ -22,8 +22,6 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
     """
     if not rows:
         raise ValueError("plot: the history has no epoch yet")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     panels: Dict[str, List[str]] = {}
@@ -33,16 +31,18 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
         part, _, quantity = column.partition("_")
         if part in _COLOURS:
             panels.setdefault(quantity, []).append(part)
-    figure: Any = Figure(figsize=(5.2 * len(panels), 3.8), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(len(panels))
     for position, (quantity, parts) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), position + 1)
+        everything: List[float] = []
         for part in parts:
-            points = [(row["epoch"], row[f"{part}_{quantity}"]) for row in rows if f"{part}_{quantity}" in row]
+            # None stands where an epoch was not evaluated
+            column = f"{part}_{quantity}"
+            points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
             epochs, values = zip(*points)
+            everything += values
             label = f"{part} {values[-1]:.4g}"
             axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
-        everything = [row[f"{part}_{quantity}"] for part in parts for row in rows if f"{part}_{quantity}" in row]
         # a loss that fell a hundredfold is a flat line on a linear axis for all but its first epochs
         if quantity == "loss" and min(everything) > 0 and max(everything) > 20 * min(everything):
             axes.set_yscale("log")
@@ -53,6 +53,16 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
         axes.legend(title="last epoch", frameon=False)
     if path is not None:
         figure.savefig(str(path))
+    return figure
+
+
+def new_figure(panels: int = 1) -> Any:
+    """Make a matplotlib Figure for panels side by side, which pyplot does not know and a notebook shows."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(5.2 * panels, 3.8), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
     # A Figure that pyplot does not know is shown as text in a notebook: this is what IPython asks for.
     figure._repr_png_ = lambda: _png(figure)
     return figure

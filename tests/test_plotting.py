@@ -42,3 +42,16 @@ def test_the_programs_own_matplotlib_is_left_alone():
 def test_a_history_without_an_epoch():
     with pytest.raises(ValueError, match="plot: the history has no epoch yet"):
         plot_history([])
+
+
+def test_epochs_that_were_not_evaluated_are_left_out():
+    rows = [{"epoch": i, "train_loss": 1.0 / i, "valid_loss": None if i % 2 else 2.0 / i} for i in range(1, 6)]
+    (axes,) = plot_history(rows).axes
+    assert axes.lines[1].get_xdata().tolist() == [2, 4]
+
+
+def test_every_figure_shows_itself_in_a_notebook():
+    from mxkit.training.learning_rate import LearningRateSearch
+
+    search = LearningRateSearch([10.0**i for i in range(-12, 0)], [2.0 - 0.1 * i for i in range(12)])
+    assert search.plot()._repr_png_().startswith(b"\x89PNG")

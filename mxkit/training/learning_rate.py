@@ -13,6 +13,7 @@ from mxkit.device import split_batch
 from mxkit.losses import LossSpec
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.parameters import NEEDS_RATE, refuse_fixed_rate
+from mxkit.plotting import new_figure
 from mxkit.schedules import TAKES, Schedule, get_schedule
 from mxkit.specs import split_spec, whole_number
 from mxkit.training.callbacks import Callback, FitState
@@ -217,11 +218,7 @@ class LearningRateSearch:
         Returns:
             The matplotlib Figure.
         """
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
-        figure: Any = Figure(figsize=(5.2, 3.8), dpi=120, layout="constrained")
-        FigureCanvasAgg(figure)
+        figure = new_figure()
         axes = figure.add_subplot(1, 1, 1)
         axes.plot(self.rates, self.losses, color="#4C72B0", alpha=0.35, label="loss")
         axes.plot(self.rates, self.smoothed, color="#4C72B0", label="smoothed")

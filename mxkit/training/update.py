@@ -125,7 +125,8 @@ def updates(
     accumulator = Accumulator(
         trainer, accumulate, every_samples=accumulate_samples, clip_norm=clip_norm, clip_value=clip_value
     )
-    check_trainer(net, trainer)
+    if first_step == 1:  # once a training, not once an epoch
+        check_trainer(net, trainer)
     check_frozen_dense(net, where)
     limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
     return _run(net, data, limit, known, forward, accumulator, where, list(metrics), check_finite, epoch, first_step)

@@ -248,3 +248,11 @@ def test_sample_weights_scale_losses_and_not_the_count():
     list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0]))
     for replica in replicas(net):
         np.testing.assert_allclose(replica, weights(expected), rtol=0, atol=1e-6 * np.abs(weights(expected)).max())
+
+
+def test_t19_is_told_once_a_training_and_not_once_an_epoch():
+    net = make_net()
+    trainer = gluon.Trainer(net[0].collect_params(), "sgd")
+    with pytest.warns(mxkit.errors.TrapWarning) as caught:
+        fit(net, trainer=trainer, epochs=3)
+    assert len(caught) == 1
