@@ -20,6 +20,7 @@ from .training.accumulator import Accumulator as Accumulator
 from .training.builtin import EarlyStopping as EarlyStopping
 from .training.builtin import FreezeUntil as FreezeUntil
 from .training.builtin import LambdaCallback as LambdaCallback
+from .training.builtin import TerminateOnNaN as TerminateOnNaN
 from .training.builtin import TimeLimit as TimeLimit
 from .training.builtin_ema import EMA as EMA
 from .training.builtin_logs import CSVLog as CSVLog

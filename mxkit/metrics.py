@@ -45,7 +45,7 @@ class Metric:
         """Forget every sample."""
         self._sums: Dict[Any, Any] = {}
         self._waiting: Dict[Any, List[Any]] = {}
-        self._samples = 0
+        self._samples: float = 0
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         """Add a batch.
@@ -65,12 +65,17 @@ class Metric:
             )
         return labels[self._label :], several[self._output]
 
-    def add(self, values: Any) -> None:
-        """Add the values of a batch's samples, an NDArray of shape (B,) or more axes."""
+    def add(self, values: Any, count: Optional[float] = None) -> None:
+        """Add the values of a batch's samples.
+
+        Args:
+            values: NDArray of shape (B,) or more axes.
+            count: What they count in the mean's divisor; None is B.
+        """
         total = (values if self.counts else values.astype("float64")).sum()
         waiting = self._waiting.setdefault(total.context, [])
         waiting.append(total)
-        self._samples += values.shape[0]
+        self._samples += values.shape[0] if count is None else count
         if len(waiting) == FOLD_EVERY:
             self._fold(total.context)
 

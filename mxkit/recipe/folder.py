@@ -79,12 +79,12 @@ class Recorder(Callback):
         self._folder = folder
 
     def on_fit_begin(self, state: FitState) -> None:
-        self._folder.log(f"training starts: {state.epochs} epochs on {state.trainer._contexts}")
+        self._folder.log(f"training starts: {state.length} on {state.trainer._contexts}")
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")
         state.history.to_json(self._folder.path / "history.json")
-        self._folder.log(f"epoch {row['epoch']}/{state.epochs}  {describe_row(row)}")
+        self._folder.log(f"{state.label(row['epoch'])}  {describe_row(row)}")
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         if len(state.history):

@@ -7,6 +7,8 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
 from mxkit.specs import whole_number
+from mxkit.training.checks import check_sparse
+from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -36,11 +38,14 @@ class Accumulator:
         clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
             larger one is scaled down to it. `float("inf")` only measures. None does neither.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
+        precision: Its loss scale multiplies the gradients, the same for a whole window, and is divided out
+            before clipping; a window whose gradients overflow is skipped. None scales nothing.
 
     Attributes:
-        updates: Updates done, from 0.
+        updates: Updates done, from 0; a skipped one counts.
         micro_batches: Calls of `backward` in the open window, from 0; each update sets it to 0.
         samples: Samples in the open window, from 0; each update sets it to 0.
+        count: What the window's gradient will be divided by: `samples`, where no other count was stated.
 
     Raises:
         ValueError: `every` or `every_samples` is below 1, or both are given; a limit is not above 0; the
@@ -62,16 +67,23 @@ class Accumulator:
         every_samples: Optional[int] = None,
         clip_norm: Optional[float] = None,
         clip_value: Optional[float] = None,
+        precision: Optional[MixedPrecision] = None,
     ) -> None:
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r}")
         _refuse_trainer(trainer)
-        if clip_value is not None and len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
-            raise ValueError(
-                "clip_value: the Trainer adds replicas up inside its kvstore, where single values cannot be reached. "
-                "Make it with update_on_kvstore=False"
-            )
+        if len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
+            hidden = {
+                "clip_value": (clip_value is not None, "single values cannot be reached"),
+                "amp='float16'": (precision is not None and precision.dtype == "float16", "no overflow can be seen"),
+            }
+            for name, (asked, why) in hidden.items():
+                if asked:
+                    raise ValueError(
+                        f"{name}: the Trainer adds replicas up inside its kvstore, where {why}. "
+                        "Make it with update_on_kvstore=False"
+                    )
         self.trainer = trainer
         self.every = whole_number(every, "accumulate")
         self.every_samples = None if every_samples is None else whole_number(every_samples, "accumulate_samples")
@@ -82,6 +94,9 @@ class Accumulator:
             )
         self.clip_norm = clip_norm
         self.clip_value = clip_value
+        self.precision = precision
+        clips = clip_norm is not None or clip_value is not None
+        check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips)
         self.updates = 0
         self._switched: List[Any] = []
         self._open_window()
@@ -108,15 +123,18 @@ class Accumulator:
                 parameter.grad_req = "write"
         self._open_window()
 
-    def backward(self, losses: Any) -> None:
+    def backward(self, losses: Any, *, count: Optional[float] = None) -> None:
         """Compute the gradients of one micro-batch and add them to the window.
 
         Args:
             losses: One value per sample, shape (B,), recorded; a list of them where the micro-batch is
                 split over devices.
+            count: What the micro-batch adds to the number that the window's gradient is divided by, at least
+                0: the sum of sample weights, or of the tokens that a mask leaves. None is the number of samples.
 
         Raises:
             LossShapeError: A loss has no sample axis.
+            DataError: No loss was given, or `count` is no number of at least 0.
         """
         if self._adds and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
@@ -128,11 +146,19 @@ class Accumulator:
                 raise LossShapeError(
                     "Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar"
                 )
+        samples = sum(part.shape[0] for part in parts)
+        count = samples if count is None else checked_count(count)
         with autograd.pause():
             self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
-        autograd.backward(parts)
+        heads = (
+            None
+            if self._scale == 1
+            else [part.ones_like() * self._scale for part in parts]
+        )
+        autograd.backward(parts, heads)
         self._active.update((part.context, None) for part in parts)
-        self.samples += sum(part.shape[0] for part in parts)
+        self.samples += samples
+        self.count += count
         self.micro_batches += 1
 
     def step(self) -> Optional[Update]:
@@ -162,6 +188,8 @@ class Accumulator:
     def _open_window(self) -> None:
         self.micro_batches = 0
         self.samples = 0
+        self.count: float = 0
+        self._scale = 1.0 if self.precision is None else self.precision.scale
         self._sums: List[Any] = []
         self._active: Dict[Any, None] = {}  # an ordered set of the devices that computed something
 
@@ -171,25 +199,40 @@ class Accumulator:
 
     def _apply(self) -> Update:
         trainer, trained = self.trainer, self.trained()
+        if not self.count:
+            raise DataError(
+                f"the window of update {self.updates + 1} has the count 0: of its {self.samples} samples none counts, "
+                "so that its gradient has no mean. Leave such batches out"
+            )
         self._refresh_idle_replicas(trained)
         if not trainer._kv_initialized:
             trainer._init_kvstore()
         on_kvstore = bool(trainer._kvstore and trainer._update_on_kvstore)
         if not on_kvstore:
             trainer.allreduce_grads()
+        skipped = self.precision is not None and self.precision.overflowed(trained)
+        norm = None
+        if skipped:
+            self._forget_fresh_gradients()
+        else:
+            norm = self._step(trained, on_kvstore)
+        self._zero_added_gradients()
+        self.updates += 1
+        update = Update(self.updates, self.samples, self._sums, norm, count=self.count, skipped=skipped)
+        self._open_window()
+        return update
+
+    def _step(self, trained: Sequence[Any], on_kvstore: bool) -> Optional[Any]:
+        """Clip the gradients, let the Trainer step, and return their norm, if it was measured."""
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
         if self.clip_value is not None:
             self._clip_values(trained)
         if on_kvstore:
-            trainer.step(self.samples)
+            self.trainer.step(self.count * self._scale)
             self._forget_fresh_gradients()  # Gluon does not on this path, and its own check never fires again (T24)
         else:
-            trainer.update(self.samples)
-        self._zero_added_gradients()
-        self.updates += 1
-        update = Update(self.updates, self.samples, self._sums, norm)
-        self._open_window()
-        return update
+            self.trainer.update(self.count * self._scale)
+        return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:
         """Give replicas without a sample in this window a gradient of 0, or name what nobody used.
@@ -218,7 +261,7 @@ class Accumulator:
         else:  # the kvstore adds the replicas up only while it updates: add them here for the norm alone
             gradients = [_added(parameter.list_grad()) for parameter in trained]
         # After the division by the count: before it, clipping would be as many times too hard (T9).
-        average = float(self.trainer._scale) / self.samples
+        average = float(self.trainer._scale) / (self.count * self._scale)
         squares = mx.nd.multi_sum_sq(
             *[gradient.astype("float32", copy=False) for gradient in gradients], num_arrays=len(gradients)
         )
@@ -238,7 +281,7 @@ class Accumulator:
 
     def _clip_values(self, trained: Sequence[Any]) -> None:
         # MXNet's own clip_gradient would do the same, but belongs to the optimizer and would stay there.
-        limit = float(self.clip_value or 0) * self.samples / float(self.trainer._scale)
+        limit = float(self.clip_value or 0) * self.count * self._scale / float(self.trainer._scale)
         for parameter in trained:
             for gradient in parameter.list_grad():
                 mx.nd.clip(gradient, -limit, limit, out=gradient)
@@ -259,6 +302,18 @@ class Accumulator:
             mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
 
 
+def checked_count(count: Any) -> float:
+    """Return a stated count as a number; one on a device is waited for.
+
+    Raises:
+        DataError: It is negative, infinite or NaN.
+    """
+    value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
+    if not 0 <= value < float("inf"):
+        raise DataError(f"count must give a number of at least 0; received {count!r}")
+    return value
+
+
 def _added(replicas: Sequence[Any]) -> Any:
     if len(replicas) == 1:
         return replicas[0]
@@ -272,7 +327,12 @@ def _updates_on_kvstore(trainer: "gluon.Trainer") -> bool:
 
 
 def _refuse_trainer(trainer: "gluon.Trainer") -> None:
-    """Refuse a Trainer that cannot step, or whose replicas would drift apart without a word (T24)."""
+    """Refuse a Trainer that cannot step, skips steps, or lets replicas drift apart without a word (T24)."""
+    if getattr(trainer, "_amp_loss_scaler", None) is not None:
+        raise ValueError(
+            "the Trainer was given to amp.init_trainer, and would skip updates by a loss scale of its own. Make it "
+            "anew and pass amp='float16'"
+        )
     contexts = trainer._contexts or []
     settings = trainer._kvstore_params
     if len(contexts) < 2:

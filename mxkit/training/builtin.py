@@ -120,6 +120,25 @@ def _put_back(net: Any, trainer: Any, kept: Mapping[str, List[Any]]) -> None:
         store._set_updater(updater)
 
 
+class TerminateOnNaN(Callback):
+    """End `fit` where a loss or a weight is NaN or infinite, in place of the error that it raises by itself.
+
+    The history then holds the epochs before, and `stopped` tells the update where it began. With
+    `check_finite=False` nobody looks, and nothing ends.
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
+    >>> data = [(np.full((4, 3), np.nan), np.zeros(4))]
+    >>> history = mxkit.fit(
+    ...     net, data, loss="softmax_ce", trainer="sgd", epochs=2, callbacks=[TerminateOnNaN()], progress=False
+    ... )
+    >>> history.stopped[:34]
+    'epoch 1, update 1: the loss is nan'
+    """
+
+    def on_fit_begin(self, state: FitState) -> None:
+        state.stop_at_nonfinite = True
+
+
 class TimeLimit(Callback):
     """Stop after the update that passes a limit of time; validation and the row of the epoch still follow.
 

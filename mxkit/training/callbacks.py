@@ -4,7 +4,9 @@ from contextlib import nullcontext
 from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence
 
 from mxkit.metrics import Metric
+from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
+from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 
 
@@ -16,25 +18,68 @@ class FitState:
         trainer: Its `gluon.Trainer`.
         history: Rows of the epochs done.
         epoch: The running epoch, from 1.
-        epochs: Epochs asked for.
+        epochs: Epochs asked for; None where a number of updates was.
         updates: Updates done, from 0.
+        max_updates: Updates asked for; None where a number of epochs was.
         updates_per_epoch: Where the data tells its length, else None.
         columns: Names of what `fit` writes into every row of the history.
         metrics: Training metrics of the running epoch; reading one waits for the device.
         stop_reason: Given by `stop`, or None.
+        precision: The `MixedPrecision` of `amp`, or None.
+        seed: As given to `fit`.
+        check_finite: As given to `fit`.
+        running: Sums over the updates of the running epoch.
+        stop_at_nonfinite: Whether NaN and infinity end `fit` like `stop`, in place of an error.
     """
 
-    def __init__(self, net: Any, trainer: Any, epochs: int, updates_per_epoch: Optional[int]) -> None:
+    def __init__(
+        self,
+        net: Any,
+        trainer: Any,
+        epochs: Optional[int],
+        updates_per_epoch: Optional[int],
+        max_updates: Optional[int] = None,
+    ) -> None:
         self.net = net
         self.trainer = trainer
         self.history = History()
         self.epoch = 1
         self.epochs = epochs
         self.updates = 0
+        self.max_updates = max_updates
         self.updates_per_epoch = updates_per_epoch
         self.columns: List[str] = []
         self.metrics: Sequence[Metric] = ()
         self.stop_reason: Optional[str] = None
+        self.precision: Optional[MixedPrecision] = None
+        self.seed: Optional[int] = None
+        self.check_finite = True
+        self.running = RunningEpoch()
+        self.stop_at_nonfinite = False
+
+    @property
+    def length(self) -> str:
+        """What was asked for, like "10 epochs" or "500 updates"."""
+        return f"{self.epochs} epochs" if self.epochs is not None else f"{self.max_updates} updates"
+
+    def label(self, epoch: int) -> str:
+        """An epoch for messages, like "epoch  3/10", or "epoch 3" where nobody knows how many there will be."""
+        return f"epoch {epoch}" if self.epochs is None else f"epoch {epoch:>{len(str(self.epochs))}}/{self.epochs}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether no further update is to be done, of this epoch or another."""
+        return self.stop_reason is not None or self.updates == self.max_updates
+
+    @property
+    def last_epoch(self) -> bool:
+        """Whether none follows the running one."""
+        return self.finished or self.epoch == self.epochs
+
+    @property
+    def done(self) -> bool:
+        """Whether no further epoch is to be begun."""
+        return self.finished or (self.epochs is not None and self.epoch > self.epochs)
 
     def stop(self, reason: str) -> None:
         """End `fit` after this update; the first reason ends up in `History.stopped`."""

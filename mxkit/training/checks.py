@@ -1,7 +1,7 @@
 """What Gluon accepts in silence and gets wrong, checked once, on the first batch."""
 
 import os
-from typing import Any, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.blocks import parameters_by_path
@@ -74,19 +74,14 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
     """
     if os.environ.get("MXNET_MKLDNN_ENABLED") == "0" or all(device.device_type != "cpu" for device in devices):
         return
-
-    def look(block: Any, path: str) -> None:
+    for path, block in _walk(net):
         dense = isinstance(block, gluon.nn.Dense) and block.bias is not None
         if dense and block.weight.grad_req == "null" and block.bias.grad_req != "null":
             raise ValueError(
-                f"{path or 'the net'}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet "
+                f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet "
                 "computes no gradient for such a bias and says nothing. Freeze the bias too, or set "
                 "MXNET_MKLDNN_ENABLED=0 before the program starts"
             )
-        for name, child in block._children.items():
-            look(child, f"{path}.{name}" if path else name)
-
-    look(net, "")
 
 
 def check_trainer(net: Any, trainer: Any) -> None:
@@ -100,9 +95,54 @@ def check_trainer(net: Any, trainer: Any) -> None:
     if forgotten:
         _warn(
             f"the Trainer does not know {len(forgotten)} trainable parameters, which keep their values: "
-            f"{', '.join(forgotten[:5])}{', ...' if len(forgotten) > 5 else ''}. Make the Trainer after the net is "
+            f"{_some(forgotten)}. Make the Trainer after the net is "
             "complete, or freeze them: parameter.grad_req = 'null' (T19)"
         )
+
+
+def check_accumulation(net: Any) -> None:
+    """Warn of layers for which several micro-batches cannot equal one big batch (T48)."""
+    norms, dropouts = [], []
+    for path, block in _walk(net):
+        if isinstance(block, gluon.nn.BatchNorm) and not block._kwargs["use_global_stats"]:
+            norms.append(path)
+        elif isinstance(block, gluon.nn.Dropout) and block._rate > 0:
+            dropouts.append(path)
+    told = []
+    if norms:
+        told.append(f"BatchNorm takes its statistics from each micro-batch alone: {_some(norms)}")
+    if dropouts:
+        told.append(f"dropout draws other masks than for one batch: {_some(dropouts)}")
+    if told:
+        _warn(f"accumulated micro-batches equal one big batch except for these layers (T48). {'; '.join(told)}")
+
+
+def check_sparse(trainer: Any, why: Sequence[str]) -> None:
+    """Refuse sparse gradients where something must be done to them before the Trainer's step.
+
+    Args:
+        trainer: Its trained parameters are looked at.
+        why: What is asked for that MXNet cannot do with them.
+
+    Raises:
+        ValueError: A parameter has sparse gradients, and `why` is not empty.
+    """
+    sparse = [p.name for p in trainer._params if p._grad_stype != "default" and p.grad_req != "null"]
+    if sparse and why:
+        raise ValueError(
+            f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}. Make "
+            "the layer with sparse_grad=False, or leave that out"
+        )
+
+
+def _walk(block: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
+    yield path or type(block).__name__, block
+    for name, child in block._children.items():
+        yield from _walk(child, f"{path}.{name}" if path else name)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f", and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def check_first_inputs(net: Any, shard: Shard) -> None:
@@ -152,10 +192,9 @@ def check_scores(loss: Optional[Loss], output: Any) -> None:
         )
 
 
-def _first_layout(block: Any) -> Any:
-    """Layout of the first convolution inside a block, or None."""
-    layout = getattr(block, "_kwargs", {}).get("layout") if isinstance(block, gluon.nn.Conv2D) else None
-    return layout or next(filter(None, map(_first_layout, block._children.values())), None)
+def _first_layout(net: Any) -> Any:
+    """Layout of the first convolution inside a net, or None."""
+    return next((block._kwargs["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None)
 
 
 def _warn(text: str) -> None:

@@ -98,7 +98,7 @@ class LearningRate(Callback):
 
     def _complete(self, state: FitState) -> None:
         base = self._base if self._base is not None else float(state.trainer.learning_rate)
-        self._running = self.schedule.completed(base, f"{state.epochs} epochs")
+        self._running = self.schedule.completed(base, state.length)
 
     def _tick(self, state: FitState) -> None:
         if self._running is not None:

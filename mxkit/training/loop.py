@@ -1,9 +1,10 @@
 """The whole loop in one call, and the two that use a trained net."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from itertools import islice
-import time
-from typing import Any, Dict, List, Optional, Sequence, Sized, Tuple, Union
+import math
+from typing import Any, Callable, Dict, List, Optional, Sequence, Sized, Tuple, Union
 import warnings
 
 from mxkit.blocks import net_devices
@@ -11,18 +12,21 @@ from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import DataError, TrapWarning
+from mxkit.errors import DataError, NonFiniteError, TrapWarning
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.seeding import seed_all
 from mxkit.specs import whole_number
+from mxkit.training.accumulator import checked_count
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.checks import check_labels, check_loss_shape
+from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
+from mxkit.training.precision import get_precision
 from mxkit.training.progress import Progress
-from mxkit.training.record import Update, settle
-from mxkit.training.update import refuse_broken, updates, watch_weights
+from mxkit.training.update import Count, refuse_broken, watch_weights
+from mxkit.training.update import updates as stream_updates
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -38,7 +42,8 @@ def fit(
     *,
     loss: Optional[LossSpec] = None,
     trainer: TrainerSpec,
-    epochs: int,
+    epochs: Optional[int] = None,
+    updates: Optional[int] = None,
     forward_loss: Optional[ForwardLoss] = None,
     valid: Optional[Data] = None,
     metrics: Sequence[MetricSpec] = (),
@@ -46,6 +51,8 @@ def fit(
     accumulate_samples: Optional[int] = None,
     clip_norm: Optional[float] = None,
     clip_value: Optional[float] = None,
+    count: Optional[Count] = None,
+    amp: Optional[str] = None,
     limit_batches: Optional[int] = None,
     validate_every: int = 1,
     callbacks: Sequence[Callback] = (),
@@ -73,6 +80,8 @@ def fit(
         trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`, of which one
             Trainer over all parameters of the net is made.
         epochs: Times that `train` is read, at least 1.
+        updates: In its place: optimizer updates to do, at least 1; `train` is read as often as that takes, once
+            where it never ends. The last epoch's row holds what was done of it.
         forward_loss: In place of `loss`, as for `updates`; also computes the validation loss.
         valid: Batches to evaluate after each epoch.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
@@ -81,11 +90,15 @@ def fit(
         accumulate_samples: In place of `accumulate`: samples per update, at least, for batches of any size.
         clip_norm: Largest L2 norm of the averaged gradient.
         clip_value: Largest absolute value of its elements.
+        count: As for `updates`; also for the validation loss.
+        amp: "bfloat16" or "float16", as for `updates`; validation runs in the same precision. With float16 the
+            history has the columns `skipped_updates` (of the epoch, gradients overflowed) and `loss_scale`.
         limit_batches: Batches of `train` and of `valid` that an epoch reads, for a dry run. None reads all.
         validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
         callbacks: Called in their order.
-        seed: Given to `seed_all` before the first epoch: dropout and augmentation follow from it, the net's
-            first values, which exist by then, do not. None leaves the generators alone.
+        seed: Makes all randomness of the training a function of (seed, epoch, update): dropout, augmentation,
+            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values,
+            which exist by then, do not follow from it. None leaves the generators alone.
         devices: An error tells if the net lives elsewhere. None accepts any.
         check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
         progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
@@ -94,7 +107,8 @@ def fit(
         The `History`: one row an epoch. After Ctrl-C it holds the epochs done and says so in `stopped`.
 
     Raises:
-        ValueError: `epochs`, `validate_every` or `limit_batches` is below 1.
+        ValueError: Neither `epochs` nor `updates` is given, or both are; one of them, `validate_every` or
+            `limit_batches` is below 1.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1.
         MxkitError: All that `updates` and `evaluate` raise, as they say.
 
@@ -107,63 +121,87 @@ def fit(
     >>> [(row["epoch"], row["updates"], row["samples"]) for row in history]
     [(1, 3, 20), (2, 6, 20)]
     """
-    epochs, validate_every = whole_number(epochs, "epochs"), whole_number(validate_every, "validate_every")
-    check_rereadable(train, epochs, "train")
+    if (epochs is None) == (updates is None):
+        raise ValueError(f"fit: pass either epochs or updates; received epochs={epochs!r} and updates={updates!r}")
+    epochs = None if epochs is None else whole_number(epochs, "epochs")
+    updates = None if updates is None else whole_number(updates, "updates")
+    validate_every = whole_number(validate_every, "validate_every")
+    check_rereadable(train, epochs or 1, "train")
     if valid is not None:
-        check_rereadable(valid, epochs, "valid")
+        check_rereadable(valid, epochs or 2, "valid")
         if valid is train:
             text = "valid is the training data: its numbers say nothing of new samples"
             warnings.warn(text, TrapWarning, stacklevel=2)
     net_devices(net, None if devices is None else resolve_devices(devices))
     forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
-    validation: Dict[str, Any] = {"loss": loss, "forward_loss": forward_loss, "metrics": metrics, "name": "valid"}
-    train_metrics = get_metrics(metrics)
     if seed is not None:
         seed_all(seed)
-    state = FitState(net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches))
-    state.metrics = train_metrics
-    state.columns = _columns(train_metrics, valid is not None)
+    state = FitState(
+        net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches), updates
+    )
+    state.metrics = get_metrics(metrics)
+    state.precision = get_precision(amp)
+    state.seed = seed
+    state.check_finite = check_finite
+    state.columns = _columns(state, valid is not None)
     hooks = [*callbacks, *([Progress()] if progress else [])]
+    training = partial(
+        stream_updates,
+        net,
+        train,
+        loss=loss,
+        forward_loss=forward_loss,
+        trainer=trainer,
+        accumulate=accumulate,
+        accumulate_samples=accumulate_samples,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        count=count,
+        amp=state.precision,
+        limit_batches=limit_batches,
+        metrics=state.metrics,
+        check_finite=check_finite,
+        seed=seed,
+    )
+    validation = partial(
+        evaluate,
+        net,
+        [] if valid is None else valid,
+        loss=loss,
+        forward_loss=forward_loss,
+        metrics=metrics,
+        count=count,
+        name="valid",
+    )
     error: Optional[BaseException] = None
     try:
-        for hook in hooks:
-            hook.on_fit_begin(state)
-        if valid is not None and not is_one_shot(valid):
-            evaluate(net, valid, limit_batches=1, **validation)
-        while state.epoch <= state.epochs and state.stop_reason is None:
-            stream = updates(
-                net,
-                train,
-                loss=loss,
-                forward_loss=forward_loss,
-                trainer=trainer,
-                accumulate=accumulate,
-                accumulate_samples=accumulate_samples,
-                clip_norm=clip_norm,
-                clip_value=clip_value,
-                limit_batches=limit_batches,
-                metrics=train_metrics,
-                check_finite=check_finite,
-                epoch=state.epoch - 1,
-                first_step=state.updates + 1,
-            )
-            row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
-            row.update(_train_epoch(state, stream, hooks, check_finite))
-            last = state.epoch == state.epochs or state.stop_reason is not None
-            if valid is not None and (last or state.epoch % validate_every == 0):
-                with ExitStack() as around:
-                    for hook in hooks:
-                        around.enter_context(hook.around_validation(state))
-                    scores = evaluate(net, valid, limit_batches=limit_batches, **validation)
-                row.update({f"valid_{name}": value for name, value in scores.items()})
-            state.history.append(row)
+        with nullcontext() if state.precision is None else state.precision.applied(net):
             for hook in hooks:
-                hook.on_epoch(state, row)
-            state.epoch += 1
+                hook.on_fit_begin(state)
+            if valid is not None and not is_one_shot(valid):
+                validation(limit_batches=1)
+            while not state.done:
+                row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
+                row.update(_train_epoch(state, training, hooks))
+                if valid is not None and (state.last_epoch or state.epoch % validate_every == 0):
+                    with ExitStack() as around:
+                        for hook in hooks:
+                            around.enter_context(hook.around_validation(state))
+                        scores = validation(limit_batches=limit_batches)
+                    row.update({f"valid_{name}": value for name, value in scores.items()})
+                state.history.append(row)
+                for hook in hooks:
+                    hook.on_epoch(state, row)
+                state.epoch += 1
     except KeyboardInterrupt as caught:
         error = caught
         state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
+    except NonFiniteError as caught:
+        error = caught
+        if not state.stop_at_nonfinite:
+            raise
+        state.stop(str(caught))
     except BaseException as caught:
         error = caught
         raise
@@ -175,46 +213,36 @@ def fit(
     return state.history
 
 
-def _columns(metrics: Sequence[Metric], validated: bool) -> List[str]:
-    names = ["loss", *(metric.name for metric in metrics)]
+def _columns(state: FitState, validated: bool) -> List[str]:
+    names = ["loss", *(metric.name for metric in state.metrics)]
     columns = ["epoch", "updates", "samples", "seconds", "samples_per_second", "learning_rate"]
+    if state.precision is not None and state.precision.dtype == "float16":
+        columns += ["skipped_updates", "loss_scale"]
     return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
-def _train_epoch(state: FitState, stream: Any, hooks: Sequence[Callback], check_finite: bool) -> Row:
+def _train_epoch(state: FitState, training: Callable[..., Any], hooks: Sequence[Callback]) -> Row:
     for metric in state.metrics:
         metric.reset()
-    begun = time.perf_counter()
-    unread: List[Update] = []
-    loss_sum, samples = 0.0, 0
+    running = state.running = RunningEpoch()
+    stream = training(epoch=state.epoch - 1, first_step=state.updates + 1)
     for update in stream:
         state.updates = update.step
-        samples += update.samples
-        unread.append(update)
+        running.add(update)
         for hook in hooks:
             hook.on_update(state, update)
-        if unread[0].settled:
-            loss_sum += sum(done.loss * done.samples for done in unread if done.settled)
-            unread = [waiting for waiting in unread if not waiting.settled]
-        if state.stop_reason is not None:
+        if state.finished:
             stream.close()
             break
-    if check_finite and state.stop_reason is not None:  # `updates` was kept from looking at the last ones
-        watch_weights(update, state.trainer)
-    settle(unread)
-    if check_finite:
+    if state.check_finite and state.finished and running.last is not None:  # `updates` was kept from looking
+        watch_weights(running.last, state.trainer)
+    unread = running.settle()
+    if state.check_finite:
         refuse_broken(unread, state.epoch - 1, state.updates)
-    loss_sum += sum(done.loss * done.samples for done in unread)
-    seconds = time.perf_counter() - begun
-    row: Row = {
-        "epoch": state.epoch,
-        "updates": state.updates,
-        "samples": samples,
-        "seconds": seconds,
-        "samples_per_second": samples / seconds,
-        "learning_rate": float(state.trainer.learning_rate),
-        "train_loss": loss_sum / samples,
-    }
+    row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
+    row["learning_rate"] = float(state.trainer.learning_rate)
+    if state.precision is not None and state.precision.dtype == "float16":
+        row.update(skipped_updates=running.skipped, loss_scale=state.precision.scale)
     row.update({f"train_{metric.name}": metric.get() for metric in state.metrics})
     return row
 
@@ -235,6 +263,7 @@ def evaluate(
     loss: Optional[LossSpec] = None,
     metrics: Sequence[MetricSpec] = (),
     forward_loss: Optional[ForwardLoss] = None,
+    count: Optional[Count] = None,
     devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     name: str = "data",
@@ -247,6 +276,7 @@ def evaluate(
         loss: As for `updates`, or None for metrics alone.
         metrics: As for `fit`.
         forward_loss: In place of `loss`, as for `updates`.
+        count: What a batch adds to the number that the loss is divided by, as for `updates`.
         devices: An error tells if the net lives elsewhere. None accepts any.
         limit_batches: Read no more batches than this. None reads all.
         name: What the messages call the data.
@@ -272,11 +302,12 @@ def evaluate(
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))
-    mean_loss = Metric()
+    mean_loss, looked = Metric(), Metric()
     throttle = _Throttle()
     unchecked = True
     with autograd.pause(train_mode=False):
         for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
+            stated = None if count is None else checked_count(count(*unpack(batch)))
             for shard in split_batch(batch, where):
                 output, values = forward(net, shard.inputs, shard.labels)
                 if values is not None:
@@ -284,13 +315,18 @@ def evaluate(
                     if unchecked:
                         check_labels(known, output, shard.labels, data)
                         unchecked = False
-                    mean_loss.add(values)
-                    throttle.after(values)
+                    mean_loss.add(values, stated)
+                    stated = None if stated is None else 0.0  # the batch's count is added once
                 for metric in measured:
                     metric.update(shard.labels, output)
                 if values is None:
-                    throttle.after(output[0] if isinstance(output, (list, tuple)) else output)
+                    values = output[0] if isinstance(output, (list, tuple)) else output
+                    looked.add(values)
+                throttle.after(values)
     scores = {"loss": mean_loss.get()} if with_loss else {}
+    if not math.isfinite(looked.get()):
+        text = f"the net's outputs for {name} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
+        warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
     scores.update({metric.name: metric.get() for metric in measured})
     return scores
 

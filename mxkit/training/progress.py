@@ -33,7 +33,7 @@ class Progress(Callback):
     def _open_epoch(self) -> None:
         self._unread: Deque[Update] = deque()
         self._loss_sum = 0.0
-        self._read_samples = 0
+        self._read_samples = 0.0
         self._samples = 0
         self._updates = 0
         self._begun = self._shown = time.monotonic()
@@ -43,7 +43,7 @@ class Progress(Callback):
             # Updates of many samples a second would flood a slow terminal: tqdm's own limit stays below ours.
             self._bar = tqdm(
                 total=state.updates_per_epoch,
-                desc=f"epoch {state.epoch}/{state.epochs}",
+                desc=state.label(state.epoch),
                 unit=" updates",
                 file=self._stream,
                 mininterval=REFRESH_SECONDS,
@@ -63,14 +63,14 @@ class Progress(Callback):
                 self._bar.set_postfix_str(text, refresh=False)
             else:
                 total = f"/{state.updates_per_epoch}" if state.updates_per_epoch else ""
-                self._print(f"epoch {state.epoch}/{state.epochs}  update {self._updates}{total}  {text}")
+                self._print(f"{state.label(state.epoch)}  update {self._updates}{total}  {text}")
 
     def _running(self, state: FitState) -> str:
         newest = self._unread.pop()  # the device may still be at it
         settle(list(self._unread))
         for update in self._unread:
-            self._loss_sum += update.loss * update.samples
-            self._read_samples += update.samples
+            self._loss_sum += update.loss * update.count
+            self._read_samples += update.count
         self._unread = deque([newest])
         parts = [f"loss {self._loss_sum / self._read_samples:.4f}"] if self._read_samples else []
         scores = {metric.name: metric.get() for metric in state.metrics}
@@ -81,7 +81,7 @@ class Progress(Callback):
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         self._close()
-        self._print(f"epoch {row['epoch']:>{len(str(state.epochs))}}/{state.epochs}  {describe_row(row)}")
+        self._print(f"{state.label(row['epoch'])}  {describe_row(row)}")
         self._open_epoch()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:

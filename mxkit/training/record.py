@@ -12,14 +12,42 @@ class Update:
 
     Attributes:
         step: Number of the update, from 1.
-        samples: Samples whose gradients it averaged.
+        samples: Samples that it saw.
+        count: What losses and gradients were divided by: `samples`, where no other count was stated.
+        batches: Batches of the epoch that had been read when it was done, from 1; 0 outside of `updates`.
+        exact: Whether a run can go on from here bit for bit: nothing drew random numbers since a seeding.
+        skipped: Whether nothing was changed, because float16 gradients overflowed.
     """
 
-    __slots__ = ("_arrays", "_losses", "_measured", "_values", "samples", "step")
+    __slots__ = (
+        "_arrays",
+        "_losses",
+        "_measured",
+        "_values",
+        "batches",
+        "count",
+        "exact",
+        "samples",
+        "skipped",
+        "step",
+    )
 
-    def __init__(self, step: int, samples: int, loss_sums: Sequence[Any], norm: Optional[Any] = None) -> None:
+    def __init__(
+        self,
+        step: int,
+        samples: int,
+        loss_sums: Sequence[Any],
+        norm: Optional[Any] = None,
+        *,
+        count: Optional[float] = None,
+        skipped: bool = False,
+    ) -> None:
         self.step = step
         self.samples = samples
+        self.count = samples if count is None else count
+        self.skipped = skipped
+        self.batches = 0
+        self.exact = False
         self._losses = len(loss_sums)
         self._measured = norm is not None
         self._arrays = [*loss_sums, *([norm] if self._measured else [])]
@@ -27,12 +55,12 @@ class Update:
 
     @property
     def loss(self) -> float:
-        """Mean loss per sample, in the loss's unit. Waits for the device on the first read."""
-        return sum(self._read()[: self._losses]) / self.samples
+        """Mean loss per sample (of `count`), in the loss's unit. Waits for the device on the first read."""
+        return sum(self._read()[: self._losses]) / self.count
 
     @property
     def grad_norm(self) -> Optional[float]:
-        """L2 norm of the averaged gradient before clipping; None without `clip_norm`. Waits like `loss`."""
+        """L2 norm of the averaged gradient before clipping; None without `clip_norm`, or if skipped. Waits too."""
         return self._read()[self._losses] if self._measured else None
 
     @property

@@ -1,27 +1,32 @@
 """The training loop as a generator: one record for each optimizer update."""
 
 from collections import deque
+from contextlib import ExitStack
+from functools import partial
 from itertools import islice
 import math
-from typing import Any, Deque, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import net_devices, paths_of
 from mxkit.data.source import Data, read_epoch
-from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch
+from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import MxkitError, NonFiniteError, TrainingError, UnusedParameterError
+from mxkit.errors import DataError, MxkitError, NonFiniteError, TrainingError, UnusedParameterError
 from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.specs import whole_number
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
+    check_accumulation,
     check_first_inputs,
     check_first_shard,
     check_frozen_dense,
     check_loss_shape,
     check_trainer,
 )
+from mxkit.training.precision import MixedPrecision, get_precision
+from mxkit.training.randomness import Grid, draws_random_numbers
 from mxkit.training.record import Update, settle
 import mxnet as mx
 from mxnet import autograd
@@ -32,6 +37,8 @@ import numpy as np
 SETTLE_EVERY = 64
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
 QUEUED_BYTES = 256 * 2**20
+
+Count = Callable[[Tuple[Any, ...], Tuple[Any, ...]], float]
 
 
 def updates(
@@ -45,12 +52,16 @@ def updates(
     accumulate_samples: Optional[int] = None,
     clip_norm: Optional[float] = None,
     clip_value: Optional[float] = None,
+    count: Optional[Count] = None,
+    amp: Union[None, str, MixedPrecision] = None,
     limit_batches: Optional[int] = None,
     metrics: Sequence[Metric] = (),
     devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
     epoch: Optional[int] = None,
     first_step: int = 1,
+    seed: Optional[int] = None,
+    skip: Tuple[int, int] = (0, 0),
 ) -> Iterator[Update]:
     """Train on one epoch of `data` and yield once per optimizer update.
 
@@ -82,6 +93,11 @@ def updates(
         accumulate_samples: In place of `accumulate`: an update when the window holds this many samples or more.
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
+        count: `count(inputs, labels)` states what a batch adds to the number that losses and gradients are divided
+            by, where it is not the number of samples: the sum of sample weights, or of the tokens that a mask
+            leaves. It gets tuples of the batch's arrays as the data gave them; from NumPy it waits for nothing.
+        amp: "bfloat16" or "float16": compute the net in 16 bits, its parameters stay float32. With float16 the loss
+            is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
         limit_batches: Read no more batches than this, for a dry run. None reads all.
         metrics: `Metric` objects, updated with every training batch as the weights move.
         devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
@@ -93,6 +109,10 @@ def updates(
             it to the loader, which counts how often it was read.
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
             only where this is 1.
+        seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
+            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). None leaves
+            them alone.
+        skip: `(batches, updates)` of this epoch that a stopped run had done: the batches are read and dropped.
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
@@ -108,6 +128,7 @@ def updates(
         NonFiniteError: A loss or a gradient is NaN or infinite.
         TrainingError: The net, the loss or the engine raised; the cause is chained.
         UnknownNameError: No loss or optimizer has the name given.
+        TypeError: `amp` is asked for a net that is no HybridBlock.
 
     Side effects:
         `grad_req` is "add" while iterating, if `accumulate` is above 1, and is restored on exit, break or
@@ -122,84 +143,133 @@ def updates(
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     known, forward = forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
+    precision = get_precision(amp)
     accumulator = Accumulator(
-        trainer, accumulate, every_samples=accumulate_samples, clip_norm=clip_norm, clip_value=clip_value
+        trainer,
+        accumulate,
+        every_samples=accumulate_samples,
+        clip_norm=clip_norm,
+        clip_value=clip_value,
+        precision=precision,
     )
     if first_step == 1:  # once a training, not once an epoch
         check_trainer(net, trainer)
+        if accumulate > 1 or accumulate_samples is not None:
+            check_accumulation(net)
     check_frozen_dense(net, where)
     limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
-    return _run(net, data, limit, known, forward, accumulator, where, list(metrics), check_finite, epoch, first_step)
+    accumulator.updates = first_step - 1
+    reader = _Reader(data, limit, epoch, seed, skip)
+    first = (known, data) if first_step == 1 else None
+    work = _Batches(net, forward, count, accumulator, list(metrics), where, first)
+    trace = partial(draws_random_numbers, net, known, data)
+    return _run(reader, work, _Queue(accumulator, check_finite, epoch), _Place(net, accumulator, epoch), trace)
 
 
 def _run(
-    net: Any,
-    data: Data,
-    limit: Optional[int],
-    loss: Optional[Loss],
-    forward: Forward,
-    accumulator: Accumulator,
-    where: List["mx.Context"],
-    metrics: List[Metric],
-    check_finite: bool,
-    epoch: Optional[int],
-    first_step: int,
+    reader: "_Reader", work: "_Batches", queue: "_Queue", place: "_Place", trace: Callable[[int], bool]
 ) -> Iterator[Update]:
-    queue = _Queue(accumulator, check_finite, epoch)
-    place = _Place(net, accumulator, epoch)
-    accumulator.updates = first_step - 1
     update: Optional[Update] = None
-    with accumulator:
-        unchecked = first_step == 1  # what is wrong with the data shows in the first batch of all
-        for number, batch in enumerate(islice(read_epoch(data, epoch, name="train"), limit)):
+    unmeasured = True
+    with work:
+        for batch in reader:
             place.batch = batch
             with place:
-                shards = split_batch(batch, where)
-                if number == 0:
+                shards = work.backward(batch)
+                if unmeasured:
                     queue.measure(shards)
-                if unchecked:
-                    check_first_inputs(net, shards[0])
-                _backward(net, forward, shards, accumulator, metrics, (loss, data) if unchecked else None)
-                unchecked = False
-                update = accumulator.step()
-                if update is not None:
-                    queue.add(update)
+                    reader.grid.draws = trace(len(shards[0].inputs))
+                    unmeasured = False
+                update = queue.add(work.accumulator.step())
             if update is not None:
-                yield update
+                yield reader.mark(update)
+                reader.grid.reseed(reader.updates)
         with place:
-            update = accumulator.flush()
-            if update is not None:
-                queue.add(update)
+            update = queue.add(work.accumulator.flush())
         if update is not None:
-            yield update
+            yield reader.mark(update)
         with place:
             queue.drain()
 
 
-def _backward(
-    net: Any,
-    forward: Forward,
-    shards: Shards,
-    accumulator: Accumulator,
-    metrics: Sequence[Metric],
-    first: Optional[Tuple[Optional[Loss], Data]],
-) -> None:
-    """Forward and backward of one batch on all its devices, then the metrics."""
-    outputs, losses = [], []
-    with autograd.record():
-        for shard in shards:
-            output, values = forward(net, shard.inputs, shard.labels)
-            losses.append(values)
-            outputs.append(output)
-    for shard, output, values in zip(shards, outputs, losses):
-        if first is not None:
-            check_first_shard(shard, output, values, *first)
-        else:
-            check_loss_shape(values, shard.samples)
-    accumulator.backward(losses)
-    for shard, output in zip(shards, outputs):
-        for metric in metrics:
-            metric.update(shard.labels, output)
+class _Reader:
+    """The batches of one epoch, from where a stopped run was."""
+
+    def __init__(
+        self, data: Data, limit: Optional[int], epoch: Optional[int], seed: Optional[int], skip: Tuple[int, int]
+    ) -> None:
+        self._data, self._limit, self._epoch = data, limit, epoch
+        self._skip, self.updates = skip
+        self.batches = 0
+        self.grid = Grid(seed, epoch or 0)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.grid.reseed(0)
+        for batch in islice(read_epoch(self._data, self._epoch, name="train"), self._limit):
+            self.batches += 1
+            if self.batches > self._skip:
+                yield batch
+            elif self.batches == self._skip:
+                self.grid.reseed(self.updates)
+        if self.batches < self._skip:
+            raise DataError(
+                f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, of which the stopped run had "
+                f"read {self._skip}: it must be the same data as before"
+            )
+
+    def mark(self, update: Update) -> Update:
+        self.updates += 1
+        update.batches, update.exact = self.batches, self.grid.holds(self.updates)
+        return update
+
+
+class _Batches:
+    """Forward and backward of one batch after the other, on all devices; the first one is checked."""
+
+    def __init__(
+        self,
+        net: Any,
+        forward: Forward,
+        count: Optional[Count],
+        accumulator: Accumulator,
+        metrics: Sequence[Metric],
+        devices: Sequence["mx.Context"],
+        first: Optional[Tuple[Optional[Loss], Data]],
+    ) -> None:
+        self.accumulator = accumulator
+        self._net, self._forward, self._count = net, forward, count
+        self._metrics, self._devices, self._first = metrics, devices, first
+        self._around = ExitStack()
+
+    def __enter__(self) -> None:
+        if self.accumulator.precision is not None:
+            self._around.enter_context(self.accumulator.precision.applied(self._net))
+        self._around.enter_context(self.accumulator)
+
+    def __exit__(self, *error: Any) -> None:
+        self._around.__exit__(*error)
+
+    def backward(self, batch: Any) -> Shards:
+        shards = split_batch(batch, self._devices)
+        first, self._first = self._first, None
+        if first is not None:  # what is wrong with the data shows in the first batch of all
+            check_first_inputs(self._net, shards[0])
+        outputs, losses = [], []
+        with autograd.record():
+            for shard in shards:
+                output, values = self._forward(self._net, shard.inputs, shard.labels)
+                losses.append(values)
+                outputs.append(output)
+        for shard, output, values in zip(shards, outputs, losses):
+            if first is not None:
+                check_first_shard(shard, output, values, *first)
+            else:
+                check_loss_shape(values, shard.samples)
+        self.accumulator.backward(losses, count=None if self._count is None else self._count(*unpack(batch)))
+        for shard, output in zip(shards, outputs):
+            for metric in self._metrics:
+                metric.update(shard.labels, output)
+        return shards
 
 
 class _Queue:
@@ -220,13 +290,16 @@ class _Queue:
         batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
         self._every = max(2, min(SETTLE_EVERY, QUEUED_BYTES // (max(1, size) * batches)))
 
-    def add(self, update: Update) -> None:
+    def add(self, update: Optional[Update]) -> Optional[Update]:
+        if update is None:
+            return None
         self._open.append(update)
         self._unwatched += 1
         if self._unwatched == SETTLE_EVERY:
             self._watch()
         if len(self._open) >= self._every + self._every // 2:
             self._settle(self._every)
+        return update
 
     def drain(self) -> None:
         if self._unwatched:

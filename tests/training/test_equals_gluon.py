@@ -45,7 +45,8 @@ def test_dropout_draws_as_in_a_gluon_loop_and_validation_draws_nothing():
     expected, net = make_net(dropout=0.5), make_net(dropout=0.5)
     mx.random.seed(11)
     train_by_hand(expected, RAGGED, OPTIMIZERS[0], epochs=2)
-    mxkit.fit(net, RAGGED, loss="softmax_ce", trainer=OPTIMIZERS[0], epochs=2, valid=RAGGED[:], seed=11, progress=False)
+    mx.random.seed(11)
+    mxkit.fit(net, RAGGED, loss="softmax_ce", trainer=OPTIMIZERS[0], epochs=2, valid=RAGGED[:], progress=False)
     np.testing.assert_array_equal(weights(net), weights(expected))
 
 

@@ -227,6 +227,7 @@ def make_used(devices):
     return net, trainer
 
 
+@pytest.mark.filterwarnings("ignore:accumulated micro-batches")  # a search compares with no big batch
 @pytest.mark.parametrize("devices", ["cpu", "cpu:3"])
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("fails", [False, True])

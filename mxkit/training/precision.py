@@ -1,0 +1,129 @@
+"""A net computed in 16 bits while its parameters stay in float32, over `mx.contrib.amp`."""
+
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from mxkit.errors import NonFiniteError
+import mxnet as mx
+from mxnet import gluon
+from mxnet.contrib import amp
+
+DTYPES = ("float16", "bfloat16")
+
+
+class MixedPrecision:
+    """Gives a net a 16-bit graph, and its own one back afterwards.
+
+    `mx.contrib.amp.convert_symbol` puts casts into the graph of the hybridized net, by its lists of operators:
+    matrix products and convolutions run in 16 bits, what needs range or digits in float32. Parameters,
+    gradients, outputs and the loss stay float32. `amp.init`, which would change every operator of the process
+    for good, is not called.
+
+    Args:
+        dtype: "bfloat16", or "float16", whose small range needs a loss scale: gradients are those of the loss
+            times `scale`, so that small ones do not vanish, and an update whose gradients overflow is skipped.
+
+    Attributes:
+        dtype: As given.
+
+    Raises:
+        ValueError: `dtype` is another one.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        if dtype not in DTYPES:
+            raise ValueError(f"amp: expected {' or '.join(map(repr, DTYPES))}, or None; received {dtype!r}")
+        self.dtype = dtype
+        self._scaler = amp.loss_scaler.LossScaler() if dtype == "float16" else None
+
+    @property
+    def scale(self) -> float:
+        """The loss's factor, 1.0 for bfloat16. It changes between updates, never inside a window."""
+        return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
+
+    @contextmanager
+    def applied(self, net: Any) -> Iterator[None]:
+        """Compute `net` in 16 bits inside `with`, hybridized or not; calls of its children alone stay as they were.
+
+        Raises:
+            TypeError: The net is a plain Block, which has no graph.
+
+        Side effects:
+            The net is hybridized inside `with`, and again what it was after it; it traces its graph anew.
+        """
+        if not isinstance(net, gluon.HybridBlock):
+            raise TypeError(
+                f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}, a plain "
+                "Block. Write it with hybrid_forward, put its layers into a HybridSequential, or leave amp out"
+            )
+        if "_get_graph" in vars(net):  # `fit` holds it for all epochs, `updates` asks again for each
+            yield
+            return
+        active, graph, own = net._active, net._cached_graph, net._get_graph
+        converted: List[Any] = []
+
+        def get_graph(*inputs: Any) -> Any:
+            if not converted:
+                converted.append(self._convert(*own(*inputs)))
+                net._cached_graph = converted[0]
+            return converted[0]
+
+        net._clear_cached_op()
+        object.__setattr__(net, "_get_graph", get_graph)
+        net._active = True
+        try:
+            yield
+        finally:
+            object.__delattr__(net, "_get_graph")
+            net._clear_cached_op()
+            net._active, net._cached_graph = active, graph
+
+    def _convert(self, inputs: Any, outputs: Any) -> Tuple[Any, Any]:
+        choice: Dict[str, Any] = {}
+        if self.dtype == "bfloat16":
+            # MXNet lets it run in any precision, and then refuses inputs of two
+            choice["fp32_ops"] = [*amp.list_fp32_ops(amp.amp.bfloat16), "Concat", "concat"]
+        names = [one.name for one in inputs]
+        low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
+        # A cast's gradient ignores grad_req="add" and leaves 0 (T49); a copy's does not.
+        parameters = set(low.list_arguments()) - set(names)
+        variables = {one.name: one for one in low.get_internals() if one.name in parameters}
+        low = low(**{name: mx.sym.identity(variable) for name, variable in variables.items()})
+        return inputs, mx.sym.Group([mx.sym.amp_cast(output, dtype="float32") for output in low])
+
+    def overflowed(self, trained: List[Any]) -> bool:
+        """Tell whether the reduced gradients overflowed, and adapt the scale for the next window. Waits for them.
+
+        Args:
+            trained: Parameters with gradients.
+
+        Raises:
+            NonFiniteError: They overflow even without a scale, which no scale can mend.
+        """
+        scaler = self._scaler
+        if scaler is None:
+            return False
+        overflow = bool(scaler.has_overflow(trained))
+        if overflow and scaler.loss_scale <= 1:
+            raise NonFiniteError(
+                "gradients are infinite or NaN even without a loss scale: the net's own numbers overflow float16. "
+                "Lower the learning rate, scale the data, look for NaN in it, or use amp='bfloat16'"
+            )
+        # MXNet lets an update pass before a new scale counts: one more would overflow in vain
+        scaler._loss_scale = scaler._next_loss_scale
+        return overflow
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a resumed run must restore, as plain JSON values."""
+        return {} if self._scaler is None else {"scale": self.scale, "unskipped": self._scaler._unskipped}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        if self._scaler is not None:
+            self._scaler._loss_scale = self._scaler._next_loss_scale = float(state["scale"])
+            self._scaler._unskipped = int(state["unskipped"])
+
+
+def get_precision(spec: Any) -> Optional[MixedPrecision]:
+    """Return the precision that `spec` means: "float16", "bfloat16", None, or a `MixedPrecision`, as it is."""
+    return spec if spec is None or isinstance(spec, MixedPrecision) else MixedPrecision(spec)

@@ -1,0 +1,88 @@
+"""Randomness as a function of (seed, epoch, update), so that a run can go on where it stopped."""
+
+import json
+from typing import Any, Iterator, Mapping, Optional, Tuple
+
+from mxkit.data.loader import ArrayLoader
+from mxkit.seeding import seed_all
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+# MXNet's generator can be seeded, which costs about 1.1 ms, but its state cannot be read (T67): a run can go on
+# exactly from where it is seeded, and from nowhere else.
+RESEED_EVERY = 16
+
+_RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom")
+
+
+class Grid:
+    """The updates of an epoch at which Python's, NumPy's and MXNet's generators are seeded anew.
+
+    They are its start and, if something draws random numbers, every 16th update.
+
+    Args:
+        seed: Whole number that decides all. None leaves the generators alone.
+        epoch: From 0.
+
+    Attributes:
+        draws: Whether the training draws numbers; to be set when that is known.
+    """
+
+    def __init__(self, seed: Optional[int], epoch: int) -> None:
+        self._seed, self._epoch = seed, epoch
+        self.draws = True
+
+    def holds(self, updates: int) -> bool:
+        """Whether a run can go on exactly after so many updates of the epoch."""
+        return not self.draws or (self._seed is not None and updates % RESEED_EVERY == 0)
+
+    def reseed(self, updates: int) -> None:
+        """Seed the generators if `updates`, done in this epoch, is on the grid; call it before a batch is read."""
+        if self._seed is not None and (updates == 0 or self.draws) and updates % RESEED_EVERY == 0:
+            key = [self._seed % 2**64, self._epoch, updates]
+            seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]))
+
+
+def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
+    """Whether a training may draw random numbers; what cannot be looked into is taken to draw some.
+
+    Args:
+        net: Traced with symbols, which plain Blocks mostly do not allow.
+        loss: The loss; one that is not MXNet's may do anything.
+        data: An `ArrayLoader`, a list and a DataIter over arrays draw nothing while they are read.
+        inputs: How many arrays the net is called with.
+    """
+    quiet = isinstance(data, (ArrayLoader, list, tuple, mx.io.NDArrayIter))
+    # a Block's own forward is not called with symbols: it was not written for that
+    if type(loss).__module__ != gluon.loss.__name__ or not quiet or any(map(_opaque, _blocks(net))):
+        return True
+    try:
+        output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
+        return any(_random_operator(name, attributes) for name, attributes in _operators(output))
+    except Exception:  # a user's code may fail in any way when it is called with symbols
+        return True
+
+
+def _blocks(block: Any) -> Iterator[Any]:
+    yield block
+    for child in block._children.values():
+        yield from _blocks(child)
+
+
+def _opaque(block: Any) -> bool:
+    return not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet.")
+
+
+def _operators(output: Any) -> Iterator[Tuple[str, Mapping[str, str]]]:
+    flat, _ = gluon.block._flatten(output, "output")
+    for node in json.loads(mx.sym.Group(flat).tojson())["nodes"]:
+        yield node["op"].lower(), node.get("attrs", {})
+
+
+def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:
+    if name in ("dropout", "rnn"):
+        return float(attributes.get("p", 0.5 if name == "dropout" else 0)) > 0
+    if name == "leakyrelu":
+        return attributes.get("act_type") == "rrelu"
+    return any(word in name for word in _RANDOM)

@@ -1,0 +1,244 @@
+"""What `fit` and `updates` are asked for beyond epochs of plain batches: updates=, count=, sparse gradients, NaN."""
+
+import mxkit
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, train_by_hand, weights
+import pytest
+
+BATCHES = make_batches([8, 8, 3])
+SGD = ("sgd", {"learning_rate": 0.3})
+
+
+def fit(net, data=BATCHES, **arguments):
+    return mxkit.fit(net, data, **{"loss": "softmax_ce", "trainer": SGD, "progress": False, **arguments})
+
+
+@pytest.mark.parametrize(("updates", "rows"), [(1, [1]), (3, [3]), (7, [3, 6, 7]), (9, [3, 6, 9])])
+def test_updates_end_the_training_where_a_gluon_loop_would_break(updates, rows):
+    expected, net = make_net(), make_net()
+    train_by_hand(expected, (BATCHES * 3)[:updates], SGD)
+    history = fit(net, updates=updates, valid=BATCHES[:], validate_every=2)
+    np.testing.assert_array_equal(weights(net), weights(expected))
+    assert history.column("updates") == rows
+    assert history.stopped is None
+    assert history[-1]["valid_loss"] is not None
+    assert history[-1]["samples"] == [8, 16, 19][(updates - 1) % 3]
+
+
+def test_updates_of_data_that_never_ends():
+    def forever():
+        while True:
+            yield from BATCHES
+
+    expected, net = make_net(), make_net()
+    train_by_hand(expected, (BATCHES * 4)[:10], SGD)
+    history = fit(net, forever(), updates=10)  # read once: a generator is enough
+    np.testing.assert_array_equal(weights(net), weights(expected))
+    assert history.column("updates") == [10]
+    with pytest.raises(EmptyDataError, match="earlier epochs used up"):
+        fit(make_net(), iter(BATCHES), updates=4)
+
+
+def test_the_schedules_length_and_the_messages_follow_updates(capfd):
+    rates = []
+    fit(
+        make_net(),
+        updates=5,
+        callbacks=[
+            mxkit.LearningRate("cosine"),
+            mxkit.LambdaCallback(on_update=lambda state, _: rates.append(state.trainer.learning_rate)),
+        ],
+        progress=True,
+    )
+    assert rates[-1] < 0.05 < rates[0]
+    assert "epoch 1  train_loss" in capfd.readouterr().err
+
+
+def test_epochs_or_updates():
+    with pytest.raises(ValueError, match="pass either epochs or updates; received epochs=None and updates=None"):
+        fit(make_net())
+    with pytest.raises(ValueError, match="received epochs=2 and updates=3"):
+        fit(make_net(), epochs=2, updates=3)
+    with pytest.raises(ValueError, match="updates: expected a whole number, at least 1; received 0"):
+        fit(make_net(), updates=0)
+
+
+def masked(seed=0):
+    """Sequences with padding: x (B, 6, features), labels and masks (B, 6)."""
+    random = np.random.RandomState(seed)
+    batches = []
+    for size in (4, 4, 2):
+        mask = (np.arange(6) < random.randint(1, 7, (size, 1))).astype("float32")
+        x = random.randn(size, 6, FEATURES).astype("float32")
+        batches.append((x, (random.randint(0, CLASSES, (size, 6)).astype("float32"), mask)))
+    return batches
+
+
+def token_net(devices="cpu"):
+    mxkit.seed_all(3)
+    net = nn.Dense(CLASSES, flatten=False, in_units=FEATURES)
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+def token_loss(output, y, mask):
+    return (-output.log_softmax().pick(y) * mask).sum(axis=1)
+
+
+def tokens(inputs, labels):
+    return labels[1].sum()
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_stated_count_gives_the_mean_over_tokens(devices, accumulate):
+    net, twin = token_net(devices), token_net()
+    data = masked()
+    history = fit(net, data, loss=token_loss, accumulate=accumulate, count=tokens, valid=data[:], epochs=1)
+    trainer = gluon.Trainer(twin.collect_params(), *SGD)
+    windows = [data[i : i + accumulate] for i in range(0, 3, accumulate)]
+    total = 0.0
+    for window in windows:
+        x, y, mask = (np.concatenate(part) for part in zip(*[(x, y, mask) for x, (y, mask) in window]))
+        with autograd.record():
+            losses = token_loss(twin(mx.nd.array(x)), mx.nd.array(y), mx.nd.array(mask))
+        losses.backward()
+        trainer.step(float(mask.sum()))
+        total += losses.sum().asscalar()
+    np.testing.assert_allclose(weights(net), weights(twin), rtol=2e-5, atol=1e-6)
+    everything = sum(mask.sum() for _, (_, mask) in data)
+    np.testing.assert_allclose(history[0]["train_loss"], total / everything, rtol=1e-5)
+    final = sum(token_loss(twin(mx.nd.array(x)), mx.nd.array(y), mx.nd.array(m)).sum().asscalar() for x, (y, m) in data)
+    np.testing.assert_allclose(history[0]["valid_loss"], final / everything, rtol=1e-5)
+    assert history[0]["samples"] == 10
+
+
+def test_clipping_is_of_the_stated_mean():
+    net, twin = token_net(), token_net()
+    (update,) = mxkit.updates(net, masked(), loss=token_loss, trainer=SGD, accumulate=3, count=tokens, clip_norm=1e9)
+    assert update.count == sum(mask.sum() for _, (_, mask) in masked())
+    for parameter in twin.collect_params().values():
+        parameter.grad_req = "add"
+    for x, (y, mask) in masked():
+        with autograd.record():
+            losses = token_loss(twin(mx.nd.array(x)), mx.nd.array(y), mx.nd.array(mask))
+        losses.backward()
+    sums = np.concatenate([p.grad().asnumpy().ravel() for p in twin.collect_params().values()])
+    np.testing.assert_allclose(update.grad_norm, np.linalg.norm(sums) / update.count, rtol=1e-5)
+
+
+def test_counts_that_cannot_be():
+    arguments = {"loss": "softmax_ce", "trainer": "sgd"}
+    for value in (-1, float("nan"), float("inf")):
+        with pytest.raises(DataError, match=r"count must give a number of at least 0; received"):
+            list(mxkit.updates(make_net(), BATCHES, count=lambda x, y, value=value: value, **arguments))
+    with pytest.raises(DataError, match="the window of update 1 has the count 0: of its 8 samples none counts"):
+        list(mxkit.updates(make_net(), BATCHES, count=lambda x, y: 0, **arguments))
+    # a batch without a token is fine where its window has some; NDArrays are numbers too
+    counts = iter([0, mx.nd.array([8]), 3])
+    net = make_net()
+    list(mxkit.updates(net, BATCHES, count=lambda x, y: next(counts), accumulate=2, **arguments))
+
+
+def embedding_net(sparse, devices="cpu"):
+    mxkit.seed_all(3)
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(20, 4, sparse_grad=sparse), nn.Dense(3, in_units=8))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+WORDS = [(mx.nd.array(np.arange(6).reshape(3, 2) + i), mx.nd.array([0, 1, 2])) for i in range(4)]
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_sparse_gradients_train_like_dense_ones(devices):
+    sparse, dense = embedding_net(True, devices), embedding_net(False, devices)
+    for net in (sparse, dense):
+        list(mxkit.updates(net, WORDS, loss="softmax_ce", trainer=SGD))
+    np.testing.assert_allclose(weights(sparse), weights(dense), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"accumulate": 2}, "accumulation"),
+        ({"accumulate_samples": 4}, "accumulation"),
+        ({"clip_norm": 1.0}, "clipping"),
+        ({"accumulate": 2, "clip_value": 1.0}, "accumulation and clipping"),
+    ],
+)
+def test_sparse_gradients_are_refused_where_mxnet_cannot_use_them(arguments, why):
+    message = rf"embedding\d+_weight have sparse gradients, which MXNet cannot use for {why}\. .*sparse_grad=False"
+    with pytest.raises(ValueError, match=message):
+        mxkit.updates(embedding_net(True), WORDS, loss="softmax_ce", trainer="sgd", **arguments)
+
+
+def noisy_net():
+    net = nn.HybridSequential()
+    block = nn.HybridSequential()
+    block.add(nn.Dense(4), nn.BatchNorm(), nn.Dropout(0.5))
+    net.add(block, nn.BatchNorm(use_global_stats=True), nn.Dropout(0.0), nn.Dense(3))
+    mxkit.initialize(net)
+    return net
+
+
+@pytest.mark.parametrize("window", [{"accumulate": 2}, {"accumulate_samples": 20}])
+def test_t48_layers_that_cannot_be_accumulated_exactly_are_named_once(window):
+    with pytest.warns(TrapWarning, match="except for these layers") as caught:
+        fit(noisy_net(), epochs=3, **window)
+    (text,) = [str(warning.message) for warning in caught]
+    assert "BatchNorm takes its statistics from each micro-batch alone: 0.1; " in text
+    assert text.endswith("dropout draws other masks than for one batch: 0.2")
+    fit(noisy_net(), epochs=1)  # nothing is accumulated, nothing is said
+
+
+def test_terminate_on_nan_ends_the_run_with_its_reason():
+    data = [BATCHES[0], (BATCHES[1][0] * float("nan"), BATCHES[1][1])]
+    net = make_net()
+    reached = []
+    hooks = [
+        mxkit.TerminateOnNaN(),
+        mxkit.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__)),
+    ]
+    history = fit(net, data, epochs=3, callbacks=hooks)
+    assert history.stopped.startswith("epoch 1, update 2: the loss is nan")
+    assert len(history) == 0
+    assert reached == ["NonFiniteError"]
+    with pytest.raises(mxkit.errors.NonFiniteError):
+        fit(make_net(), data, epochs=3)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_t26_scores_that_are_no_numbers_are_told_where_only_metrics_are_computed(value):
+    class Broken(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return x * value
+
+    net = Broken()
+    net.initialize()
+    data = [(mx.nd.ones((4, 3)), mx.nd.zeros(4))]
+    with pytest.warns(TrapWarning, match="outputs for data hold NaN or infinity.*accuracy as class 0"):
+        scores = mxkit.evaluate(net, data, metrics=["accuracy"])
+    assert scores == {"accuracy": 1.0}  # what makes it a trap
+
+
+def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
+    # progress reads losses now and then, which must not change the order in which they are added
+    data = make_batches([5] * 150)
+    read = mxkit.LambdaCallback(on_update=lambda state, update: update.loss if update.step % 7 == 0 else None)
+    one, two = fit(make_net(), data, epochs=1), fit(make_net(), data, epochs=1, callbacks=[read])
+    assert one[0]["train_loss"] == two[0]["train_loss"]
+    by_hand, net = 0.0, make_net()
+    trainer = gluon.Trainer(net.collect_params(), *SGD)
+    for x, y in data:
+        with autograd.record():
+            losses = SOFTMAX(net(x), y)
+        losses.backward()
+        trainer.step(5)
+        by_hand += float(losses.sum().asscalar())
+    np.testing.assert_allclose(one[0]["train_loss"], by_hand / 750, rtol=1e-12)

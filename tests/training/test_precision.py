@@ -1,0 +1,265 @@
+"""amp: 16-bit graphs over float32 parameters. float16's matrix products need a GPU; its loss scale does not."""
+
+import mxkit
+from mxkit.errors import NonFiniteError
+from mxkit.training.precision import MixedPrecision
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import SOFTMAX, joined, make_batches, make_net, weights
+import pytest
+
+BATCHES = make_batches([8, 8, 3])
+HAS_GPU = mx.context.num_gpus() > 0
+
+
+class Scaled(gluon.HybridBlock):
+    """Without a matrix product, so that float16 runs on the CPU; its gradients can be made as large as one likes."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.weight = self.params.get("weight", shape=(1, 4), init="ones")
+
+    def hybrid_forward(self, F, x, weight):
+        return F.broadcast_mul(x, weight).sum(axis=1)
+
+
+def own_loss(output, y):
+    return (output - y) ** 2 / 2
+
+
+def scaled_net(devices="cpu"):
+    net = Scaled()
+    mxkit.initialize(net, "ones", devices=devices)
+    return net
+
+
+def scaled_data(values):
+    return [(np.full((2, 4), value, "float32"), np.zeros(2, "float32")) for value in values]
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybridize):
+    low, full = make_net(devices, hybridize=hybridize), make_net(devices, hybridize=hybridize)
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "progress": False}
+    seen = []
+
+    def look(state, update):
+        seen.append(state.net._cached_graph[1].tojson(remove_amp_cast=False))
+
+    watch = mxkit.LambdaCallback(on_update=look)
+    before = weights(low)
+    half = mxkit.fit(low, BATCHES, amp="bfloat16", valid=BATCHES[:1], callbacks=[watch], **arguments)
+    whole = mxkit.fit(full, BATCHES, valid=BATCHES[:1], **arguments)
+    distance = np.abs(weights(low) - weights(full)).max()
+    assert 0 < distance < 0.02 * np.abs(weights(full) - before).max()  # 8 bits of digits
+    assert all("amp_cast" in graph and "bfloat16" in graph for graph in seen)
+    np.testing.assert_allclose(half.column("valid_loss"), whole.column("valid_loss"), rtol=0.01)
+    assert "loss_scale" not in half.columns
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_the_net_is_its_own_again_afterwards(hybridize):
+    net, twin = make_net(hybridize=hybridize), make_net(hybridize=hybridize)
+    x = BATCHES[0][0]
+    expected = net(x).asnumpy()
+    for leave in ("end", "break", "error"):
+        stream = mxkit.updates(net, BATCHES, loss=SOFTMAX, trainer=("sgd", {"learning_rate": 1e-30}), amp="bfloat16")
+        if leave == "end":
+            list(stream)
+        elif leave == "break":
+            next(stream)
+            assert np.abs(net(x).asnumpy() - expected).max() > 1e-5
+            stream.close()
+        else:
+            next(stream)
+            with pytest.raises(KeyError):
+                stream.throw(KeyError("mine"))
+        np.testing.assert_array_equal(net(x).asnumpy(), expected)
+        assert net._active == twin._active
+        assert "_get_graph" not in vars(net)
+    assert all(np.dtype(parameter.dtype) == np.float32 for parameter in net.collect_params().values())
+
+
+def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
+    class Two(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.a, self.b = nn.Dense(3), nn.Dense(2)
+
+        def hybrid_forward(self, F, x, y):
+            hidden = self.a(x)
+            return hidden, self.b(F.concat(hidden, y, dim=1))  # of two precisions, which MXNet would refuse
+
+    net = Two()
+    mxkit.initialize(net)
+    inputs, label = (mx.nd.ones((4, 5)), mx.nd.ones((4, 6))), mx.nd.zeros((4,))
+    history = mxkit.fit(
+        net,
+        [(inputs, label)],
+        loss=lambda output, y: (output[0].mean(axis=1) - y) ** 2 + output[1].mean(axis=1) ** 2,
+        trainer="sgd",
+        epochs=2,
+        amp="bfloat16",
+        progress=False,
+    )
+    assert history[1]["train_loss"] < history[0]["train_loss"]
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # SymbolBlock.imports guesses the input's
+def test_an_exported_net_gets_its_graph_back(tmp_path):
+    dense = make_net(hybridize=True)
+    dense(BATCHES[0][0])
+    dense.export(str(tmp_path / "net"))
+    exported = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
+    graph = exported._cached_graph
+    mxkit.fit(
+        exported,
+        BATCHES,
+        loss="softmax_ce",
+        trainer="sgd",
+        epochs=1,
+        amp="bfloat16",
+        progress=False,
+    )
+    assert exported._cached_graph is graph
+    assert exported(BATCHES[0][0]).shape == (8, 3)
+
+
+def test_t49_accumulated_bfloat16_equals_one_batch():
+    # without the copy that `_convert` puts before each cast, the gradients of accumulated batches are 0
+    whole, parts = make_net(), make_net()
+    arguments = {"loss": SOFTMAX, "trainer": ("sgd", {"learning_rate": 0.3}), "amp": "bfloat16"}
+    before = weights(whole)
+    list(mxkit.updates(whole, joined(BATCHES), **arguments))
+    list(mxkit.updates(parts, BATCHES, accumulate=3, **arguments))
+    moved = np.abs(weights(whole) - before).max()
+    assert moved > 0.01
+    np.testing.assert_allclose(weights(parts), weights(whole), atol=0.01 * moved)  # 8 bits of digits
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_loss_scale_changes_no_bit_where_nothing_overflows(accumulate):
+    # a power of two: scaled and divided again, float32 numbers are what they were
+    scaled, plain = scaled_net(), scaled_net()
+    values = [0.5, 1.0, 0.25, 0.75]
+    arguments = {"loss": own_loss, "trainer": ("sgd", {"learning_rate": 0.01}), "progress": False}
+    arguments.update(epochs=2, accumulate=accumulate, clip_norm=0.5, clip_value=0.2)
+    history = mxkit.fit(scaled, scaled_data(values), amp="float16", **arguments)
+    mxkit.fit(plain, scaled_data(values), **arguments)
+    np.testing.assert_array_equal(weights(scaled), weights(plain))
+    assert history.column("skipped_updates") == [0, 0]
+    assert history.column("loss_scale") == [2.0**16] * 2
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_an_overflow_skips_the_update_halves_the_scale_and_is_told(devices):
+    net = scaled_net(devices)
+    # the second batch's gradient is about 7e33: times 65536 more than float32 holds, times 32768 not
+    data = scaled_data([0.5, 3e16, 0.5, 0.5])
+    seen = []
+    watch = mxkit.LambdaCallback(
+        on_update=lambda state, update: seen.append((update.skipped, update.grad_norm, state.precision.scale))
+    )
+    history = mxkit.fit(
+        net,
+        data,
+        loss=own_loss,
+        trainer=("sgd", {"learning_rate": 0.01}),
+        epochs=1,
+        amp="float16",
+        clip_norm=1.0,
+        callbacks=[watch],
+        progress=False,
+        check_finite=False,
+    )
+    assert [skipped for skipped, _, _ in seen] == [False, True, False, False]
+    assert seen[1][1] is None
+    assert seen[0][1] > 0
+    assert [scale for _, _, scale in seen] == [2.0**16, 2.0**15, 2.0**15, 2.0**15]
+    assert history[0]["skipped_updates"] == 1
+    assert history[0]["loss_scale"] == 2.0**15
+    assert history[0]["updates"] == 4
+    expected = scaled_net(devices)
+    mxkit.fit(
+        expected,
+        [data[0], *data[2:]],
+        loss=own_loss,
+        trainer=("sgd", {"learning_rate": 0.01}),
+        epochs=1,
+        clip_norm=1.0,
+        progress=False,
+    )
+    np.testing.assert_array_equal(weights(net), weights(expected))
+
+
+def test_the_scale_is_the_same_inside_a_window():
+    scales = []
+    precision = MixedPrecision("float16")
+    net = scaled_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    with mxkit.Accumulator(trainer, every=3, precision=precision) as accumulator:
+        for value in [0.5, 3e16, 0.5, 0.5, 0.5, 0.5]:
+            with autograd.record():
+                losses = own_loss(net(mx.nd.full((2, 4), value)), mx.nd.zeros(2))
+            accumulator.backward(losses)
+            scales.append(precision.scale)
+            update = accumulator.step()
+            if update is not None:
+                assert update.skipped == (len(scales) == 3)
+    assert scales == [2.0**16] * 3 + [2.0**15] * 3
+
+
+def test_gradients_that_no_scale_can_mend_are_an_error():
+    net = scaled_net()
+    precision = MixedPrecision("float16")
+    precision.load_state_dict({"scale": 1.0, "unskipped": 0})
+    with pytest.raises(NonFiniteError, match="infinite or NaN even without a loss scale.*amp='bfloat16'"):
+        list(mxkit.updates(net, scaled_data([1e30]), loss=own_loss, trainer="sgd", amp=precision, check_finite=False))
+
+
+def test_the_scale_goes_on_after_a_resume():
+    precision = MixedPrecision("float16")
+    precision._scaler._unskipped = 1999
+    other = MixedPrecision("float16")
+    other.load_state_dict(precision.state_dict())
+    net = scaled_net()
+    list(mxkit.updates(net, scaled_data([0.5]), loss=own_loss, trainer="sgd", amp=other))
+    assert other.scale == 2.0**17
+    assert other.state_dict() == {"scale": 2.0**17, "unskipped": 0}
+    assert MixedPrecision("bfloat16").state_dict() == {}
+
+
+def test_what_cannot_be_is_refused():
+    net = make_net()
+    arguments = {"loss": "softmax_ce", "epochs": 1, "progress": False}
+    with pytest.raises(ValueError, match="amp: expected 'float16' or 'bfloat16', or None; received 'half'"):
+        mxkit.fit(net, BATCHES, trainer="sgd", amp="half", **arguments)
+    plain = nn.Sequential()
+    plain.add(nn.Dense(3, in_units=5))
+    mxkit.initialize(plain)
+    with pytest.raises(TypeError, match="amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"):
+        mxkit.fit(plain, BATCHES, trainer="sgd", amp="bfloat16", **arguments)
+    two = make_net("cpu:2")
+    trainer = gluon.Trainer(two.collect_params(), "sgd", kvstore="device", update_on_kvstore=True)
+    with pytest.raises(ValueError, match="amp='float16': .*no overflow can be seen.*update_on_kvstore=False"):
+        mxkit.fit(two, BATCHES, trainer=trainer, amp="float16", **arguments)
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
+    with pytest.raises(ValueError, match=r"given to amp.init_trainer.*Make it anew and pass amp='float16'"):
+        mxkit.fit(net, BATCHES, trainer=trainer, **arguments)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not HAS_GPU, reason="no GPU: MXNet has no float16 matrix product on the CPU")
+def test_float16_trains_close_to_float32():
+    low, full = make_net("gpu"), make_net("gpu")
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "progress": False}
+    history = mxkit.fit(low, BATCHES, amp="float16", **arguments)
+    mxkit.fit(full, BATCHES, **arguments)
+    np.testing.assert_allclose(weights(low), weights(full), atol=0.01)
+    assert history[-1]["loss_scale"] == 2.0**16

@@ -1,0 +1,185 @@
+"""With a seed, all randomness of a training follows from (seed, epoch, update)."""
+
+import random
+
+import mxkit
+from mxkit.training.randomness import RESEED_EVERY, Grid, draws_random_numbers
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import SOFTMAX, make_batches, make_net, weights
+import pytest
+
+BATCHES = make_batches([4] * 20)
+
+
+def draws():
+    return random.random(), np.random.rand(), float(mx.nd.random.uniform(shape=1).asscalar())
+
+
+def augmented(batches):
+    """A loader that draws from all three generators while it is read."""
+
+    def read():
+        for x, y in batches:
+            one, two, three = draws()
+            yield x + (one - two + three), y
+
+    return read
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_seed_decides_dropout_and_augmentation_whatever_was_drawn_before(before):
+    ends = []
+    for disturbance in (0, before):
+        net = make_net(dropout=0.5)
+        for _ in range(disturbance):
+            draws()
+        shaken = mxkit.LambdaCallback(on_epoch=lambda state, row, times=disturbance: [draws() for _ in range(times)])
+        history = mxkit.fit(
+            net,
+            augmented(BATCHES),
+            loss="softmax_ce",
+            trainer="adam",
+            epochs=2,
+            seed=5,
+            callbacks=[shaken],
+            progress=False,
+        )
+        ends.append((weights(net), history.column("train_loss")))
+    np.testing.assert_array_equal(ends[0][0], ends[1][0])
+    assert ends[0][1] == ends[1][1]
+
+
+def test_epochs_and_seeds_draw_differently():
+    def run(seed):
+        net = make_net(dropout=0.5)
+        frozen = ("sgd", {"learning_rate": 0.0})
+        return mxkit.fit(net, BATCHES, loss="softmax_ce", trainer=frozen, epochs=2, seed=seed, progress=False).column(
+            "train_loss"
+        )
+
+    first, second = run(5)
+    assert first != second
+    assert run(6)[0] != first
+    assert run(5) == [first, second]
+
+
+def test_t67_the_generators_are_seeded_on_the_grid_and_a_hand_written_loop_can_follow():
+    net, twin = make_net(dropout=0.5), make_net(dropout=0.5)
+    mxkit.fit(
+        net, BATCHES, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.3}), epochs=2, seed=5, progress=False
+    )
+    trainer = gluon.Trainer(twin.collect_params(), "sgd", {"learning_rate": 0.3})
+    for epoch in range(2):
+        for number, (x, y) in enumerate(BATCHES):
+            if number % RESEED_EVERY == 0:
+                Grid(5, epoch).reseed(number)
+            with autograd.record():
+                losses = SOFTMAX(twin(x), y)
+            losses.backward()
+            trainer.step(4)
+    np.testing.assert_array_equal(weights(net), weights(twin))
+
+
+def test_updates_tell_where_a_run_can_go_on_exactly():
+    def told(net, data, **arguments):
+        stream = mxkit.updates(net, data, loss="softmax_ce", trainer="sgd", **arguments)
+        return [update.step for update in stream if update.exact]
+
+    assert told(make_net(), BATCHES) == list(range(1, 21))
+    assert told(make_net(dropout=0.5), BATCHES, seed=1) == [RESEED_EVERY]
+    assert told(make_net(dropout=0.5), BATCHES) == []
+    assert told(make_net(dropout=0.5), BATCHES, seed=1, first_step=100) == [99 + RESEED_EVERY]
+    # a generator may draw what it likes
+    assert told(make_net(), augmented(BATCHES), seed=1) == [RESEED_EVERY]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("data", [list, augmented], ids=["list", "augmented"])
+@pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+def test_an_epoch_goes_on_where_it_stopped(dropout, accumulate, data):
+    batches = make_batches([4] * 40)
+    arguments = {"loss": "softmax_ce", "accumulate": accumulate, "seed": 9, "epoch": 3}
+    whole, parts = make_net(dropout=dropout), make_net(dropout=dropout)
+    list(mxkit.updates(whole, data(batches), trainer=("sgd", {"learning_rate": 0.3}), **arguments))
+    trainer = gluon.Trainer(parts.collect_params(), "sgd", {"learning_rate": 0.3})
+    stream = mxkit.updates(parts, data(batches), trainer=trainer, **arguments)
+    for update in stream:
+        if update.exact and update.step >= 10:
+            break
+    stream.close()
+    assert update.batches == update.step * accumulate
+    draws()
+    rest = mxkit.updates(
+        parts,
+        data(batches),
+        trainer=trainer,
+        skip=(update.batches, update.step),
+        first_step=update.step + 1,
+        **arguments,
+    )
+    assert [one.step for one in rest] == list(range(update.step + 1, 40 // accumulate + 1))
+    np.testing.assert_array_equal(weights(parts), weights(whole))
+
+
+def test_data_that_became_shorter_than_what_was_read_is_told():
+    with pytest.raises(mxkit.errors.DataError, match="train gave 20 batches in epoch 2, of which the stopped"):
+        list(mxkit.updates(make_net(), BATCHES, loss="softmax_ce", trainer="sgd", epoch=1, skip=(21, 21)))
+
+
+class Shaken(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return x + F.random.uniform(shape=(1,))
+
+
+class Shaped(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return x.reshape((x.shape[0], -1))
+
+
+class Plain(gluon.Block):
+    def forward(self, x):
+        assert not isinstance(x, mx.sym.Symbol), "a user's own forward is not to be called with symbols"
+        return x
+
+
+def around(*blocks):
+    net = nn.Sequential()
+    net.add(*blocks)
+    return net
+
+
+@pytest.mark.parametrize(
+    ("net", "expected"),
+    [
+        (around(nn.Dense(3), nn.BatchNorm()), False),
+        (around(nn.Dense(3), nn.Dropout(0)), False),
+        (around(nn.Dense(3), nn.Dropout(0.1)), True),
+        (gluon.model_zoo.vision.resnet18_v1(), False),
+        (gluon.model_zoo.vision.alexnet(), True),
+        (around(gluon.rnn.LSTM(4)), False),
+        (around(gluon.rnn.LSTM(4, num_layers=2, dropout=0.3)), True),
+        (around(Shaken()), True),
+        (around(nn.Dense(3), Shaped()), True),
+        (around(nn.Dense(3), Plain()), True),
+        (around(nn.HybridLambda(lambda F, x: F.shuffle(x))), True),
+    ],
+    ids=lambda value: (
+        None if isinstance(value, bool) else type(value[-1]).__name__ if hasattr(value, "__len__") else None
+    ),
+)
+def test_nets_that_draw(net, expected):
+    assert draws_random_numbers(net, SOFTMAX, BATCHES, 1) is expected
+
+
+def test_losses_and_data_that_may_draw():
+    net = nn.Dense(3)
+    loader = gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((4, 2)), np.zeros(4)), batch_size=2)
+    quiet = [BATCHES, mxkit.data.ArrayLoader(np.zeros((4, 2)), None, 2), mx.io.NDArrayIter(np.zeros((4, 2)))]
+    assert [draws_random_numbers(net, SOFTMAX, data, 1) for data in quiet] == [False] * 3
+    assert draws_random_numbers(net, SOFTMAX, loader, 1)
+    assert draws_random_numbers(net, lambda output, y: output.mean(axis=1), BATCHES, 1)
+    assert draws_random_numbers(net, None, BATCHES, 1)
