@@ -1,8 +1,9 @@
 from . import data as data
 from . import errors as errors
 from . import models as models
-from .checkpoint.directory import load_checkpoint as load_checkpoint
-from .checkpoint.directory import save_checkpoint as save_checkpoint
+from .checkpoint.loading import load_parameters as load_parameters
+from .checkpoint.snapshot import load_checkpoint as load_checkpoint
+from .checkpoint.snapshot import save_checkpoint as save_checkpoint
 from .device import Shards as Shards
 from .device import devices as devices
 from .device import split_batch as split_batch
@@ -26,6 +27,7 @@ from .training.builtin_ema import EMA as EMA
 from .training.builtin_logs import CSVLog as CSVLog
 from .training.builtin_logs import TensorBoardLog as TensorBoardLog
 from .training.callbacks import Callback as Callback
+from .training.checkpoints import Checkpoints as Checkpoints
 from .training.history import History as History
 from .training.learning_rate import LearningRate as LearningRate
 from .training.learning_rate import Plateau as Plateau

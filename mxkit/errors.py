@@ -90,6 +90,10 @@ class CheckpointError(MxkitError, RuntimeError):
     """Files that are not a whole, verified checkpoint."""
 
 
+class CheckpointWarning(UserWarning):
+    """A checkpoint is broken, could not be written, or cannot be gone on from to the last bit."""
+
+
 class TrapWarning(UserWarning):
     """Something that Gluon gets wrong in silence, but that can be meant.
 

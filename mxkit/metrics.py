@@ -1,7 +1,7 @@
 """Metrics summed on the device over samples, so that no batch waits and no batch counts too much."""
 
 import copy
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError, unknown_name
 from mxkit.specs import split_spec, whole_number
@@ -87,6 +87,27 @@ class Metric:
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
         """Value of each sample, an NDArray of shape (B,)."""
         raise NotImplementedError
+
+    def state(self) -> Tuple[Any, Dict[str, Any]]:
+        """What a resumed run must restore inside an epoch: plain JSON values, and copies of arrays by name."""
+        arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
+        for device, waiting in self._waiting.items():  # as they are: adding them up now would round elsewhere
+            arrays[f"waiting@{device}"] = mx.nd.concat(*waiting, dim=0).as_in_context(mx.cpu())
+        return {"samples": self._samples}, arrays
+
+    def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
+        """Take over what `state` gave; sums go to their device, or to the first where it is not among `devices`."""
+        self.reset()
+        self._samples = numbers["samples"]
+        places = {str(device): device for device in devices}
+        for name, array in arrays.items():
+            kind, _, place = name.partition("@")
+            device = places.get(place, devices[0])
+            array = array.copyto(device)
+            if kind == "waiting":
+                self._waiting.setdefault(device, []).extend(array[i : i + 1] for i in range(len(array)))
+            else:
+                self._sums[device] = self._sums[device] + array if device in self._sums else array
 
     def get(self) -> float:
         """Mean over the samples seen; 0.0 before the first. Waits for the device."""
@@ -260,6 +281,41 @@ class MXNetMetric(Metric):
     def get(self) -> float:
         value = self.metric.get()[1]
         return float("nan") if isinstance(value, list) else float(value)
+
+    def state(self) -> Tuple[Any, Dict[str, Any]]:
+        return _numbers(self.metric), {}
+
+    def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
+        _set_numbers(self.metric, numbers)
+
+
+def _numbers(owner: Any) -> Dict[str, Any]:
+    """Numbers, arrays and parts of an MXNet metric, as plain JSON: what it has counted is among them."""
+    found: Dict[str, Any] = {}
+    for name, value in vars(owner).items():
+        if isinstance(value, (int, float, np.number)):
+            found[name] = value.item() if isinstance(value, np.number) else value
+        elif isinstance(value, np.ndarray):
+            found[name] = {"dtype": value.dtype.name, "values": value.tolist()}
+        elif isinstance(value, list) and all(hasattr(one, "__dict__") for one in value):
+            found[name] = [_numbers(one) for one in value]
+        elif type(value).__module__ == mx.metric.__name__:
+            found[name] = _numbers(value)
+    return found
+
+
+def _set_numbers(owner: Any, numbers: Mapping[str, Any]) -> None:
+    for name, value in numbers.items():
+        held = getattr(owner, name)
+        if isinstance(value, list):
+            for one, its in zip(held, value):
+                _set_numbers(one, its)
+        elif isinstance(held, np.ndarray):
+            setattr(owner, name, np.array(value["values"], dtype=value["dtype"]))
+        elif isinstance(value, dict):
+            _set_numbers(held, value)
+        else:
+            setattr(owner, name, value)
 
 
 METRICS: Dict[str, Callable[..., Metric]] = {

@@ -10,8 +10,8 @@ from mxnet import gluon
 
 TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer", "gluon.Trainer"]
 
-# Nadam keeps one schedule that every replica advances; SGLD draws other noise for each.
-DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD)
+# Nadam and LARS keep numbers that every replica advances, LBSGD sums that it shares; SGLD draws other noise for each.
+DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD, mx.optimizer.LARS, mx.optimizer.LBSGD)
 
 
 def optimizer_names() -> List[str]:

@@ -15,16 +15,16 @@ def split_spec(spec: Any) -> Tuple[Any, Dict[str, Any]]:
     return spec, {}
 
 
-def whole_number(value: Any, name: str) -> int:
-    """Return a count of at least 1, also of NumPy's types.
+def whole_number(value: Any, name: str, least: int = 1) -> int:
+    """Return a count of at least `least`, also of NumPy's types.
 
     Raises:
-        ValueError: `value` is no whole number, or below 1.
+        ValueError: `value` is no whole number, or below `least`.
 
     >>> whole_number(3, "epochs")
     3
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or value < 1:
-        raise ValueError(f"{name}: expected a whole number, at least 1; received {value!r}")
+    if not whole or value < least:
+        raise ValueError(f"{name}: expected a whole number, at least {least}; received {value!r}")
     return int(value)

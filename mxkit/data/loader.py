@@ -1,6 +1,6 @@
 """Batches cut from arrays in memory, without a Python call for each sample."""
 
-from typing import Any, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple
 
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.seeding import permutation
@@ -90,6 +90,14 @@ class ArrayLoader:
             return (inputs,)
         y = np.take(self.y, chosen, axis=0)
         return inputs, mx.nd.array(y, dtype=y.dtype)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.seed = int(state["seed"])
 
     def __repr__(self) -> str:
         shapes: Tuple[Any, ...] = (self.x.shape, None if self.y is None else self.y.shape)

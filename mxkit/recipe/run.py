@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
-from mxkit.checkpoint.directory import load_checkpoint, save_checkpoint
+from mxkit.checkpoint.snapshot import load_checkpoint, save_checkpoint
 from mxkit.data import ArrayLoader, Splits
 from mxkit.device import devices
 from mxkit.errors import MxkitError, RecipeError, unknown_name

@@ -2,7 +2,7 @@
 
 import os
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Type
+from typing import Any, Dict, List, Optional, Sequence, Set, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
@@ -12,6 +12,10 @@ from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon
+
+# Those inside `with`. If one is forgotten there, by a generator that nobody closed, the garbage collector ends it; it
+# must not have freed the Trainer's arrays before, which would end the process.
+_OPEN: Set["Accumulator"] = set()
 
 
 class Accumulator:
@@ -107,6 +111,7 @@ class Accumulator:
             self._switched = [parameter for parameter in self.trainer._params if parameter.grad_req == "write"]
             for parameter in self._switched:
                 parameter.grad_req = "add"
+        _OPEN.add(self)
         self._zero_added_gradients()
         self._forget_fresh_gradients()  # left by a window that was broken off, or by somebody else's backward
         return self
@@ -117,6 +122,7 @@ class Accumulator:
         error: Optional[BaseException],
         traceback: Optional[TracebackType],
     ) -> None:
+        _OPEN.discard(self)
         switched, self._switched = self._switched, []
         for parameter in switched:
             if parameter.grad_req == "add":  # the user may have frozen it meanwhile
@@ -150,11 +156,7 @@ class Accumulator:
         count = samples if count is None else checked_count(count)
         with autograd.pause():
             self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
-        heads = (
-            None
-            if self._scale == 1
-            else [part.ones_like() * self._scale for part in parts]
-        )
+        heads = None if self._scale == 1 else [part.ones_like() * self._scale for part in parts]
         autograd.backward(parts, heads)
         self._active.update((part.context, None) for part in parts)
         self.samples += samples

@@ -186,7 +186,8 @@ class TimeLimit(Callback):
         if elapsed >= self.seconds and state.stop_reason is None:
             state.stop(
                 f"time limit of {self.seconds:g} s passed after {elapsed:.1f} s, in epoch {state.epoch}, after "
-                f"update {state.updates}"
+                f"update {state.updates}",
+                for_now=True,
             )
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:

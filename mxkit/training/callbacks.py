@@ -25,6 +25,10 @@ class FitState:
         columns: Names of what `fit` writes into every row of the history.
         metrics: Training metrics of the running epoch; reading one waits for the device.
         stop_reason: Given by `stop`, or None.
+        stop_is_for_now: Whether a resumed run goes on nevertheless.
+        callbacks: As given to `fit`.
+        data: As given to `fit` for training.
+        settings: Arguments of `fit` that the numbers depend on.
         precision: The `MixedPrecision` of `amp`, or None.
         seed: As given to `fit`.
         check_finite: As given to `fit`.
@@ -51,6 +55,10 @@ class FitState:
         self.columns: List[str] = []
         self.metrics: Sequence[Metric] = ()
         self.stop_reason: Optional[str] = None
+        self.stop_is_for_now = False
+        self.callbacks: Sequence[Callback] = ()
+        self.data: Any = None
+        self.settings: Dict[str, Any] = {}
         self.precision: Optional[MixedPrecision] = None
         self.seed: Optional[int] = None
         self.check_finite = True
@@ -81,9 +89,15 @@ class FitState:
         """Whether no further epoch is to be begun."""
         return self.finished or (self.epochs is not None and self.epoch > self.epochs)
 
-    def stop(self, reason: str) -> None:
-        """End `fit` after this update; the first reason ends up in `History.stopped`."""
-        self.stop_reason = self.stop_reason or reason
+    def stop(self, reason: str, *, for_now: bool = False) -> None:
+        """End `fit` after this update; the first reason ends up in `History.stopped`.
+
+        Args:
+            reason: What the user is told.
+            for_now: A resumed run goes on; else it is as finished as after its last epoch.
+        """
+        if self.stop_reason is None:
+            self.stop_reason, self.stop_is_for_now = reason, for_now
 
 
 class Callback:

@@ -20,13 +20,19 @@ class RunningEpoch:
         samples: Samples seen.
         count: What the sum of losses is divided by: `samples`, where no other count was stated.
         skipped: Updates that float16 gradients overflowed in.
+        whole: Whether the data came to its end.
     """
 
     def __init__(self) -> None:
         self.batches = self.updates = self.samples = self.skipped = 0
         self.count = self._loss_sum = self._seconds = 0.0
-        self._begun = time.perf_counter()
+        self.whole = False
+        self._begun = 0.0
         self._unread: Deque[Update] = deque()
+
+    def start(self) -> None:
+        """Start the clock."""
+        self._begun = time.perf_counter()
 
     def add(self, update: Update) -> None:
         """Count an update; its loss is read when it is there."""
@@ -59,7 +65,7 @@ class RunningEpoch:
     @property
     def seconds(self) -> float:
         """Seconds of training in this epoch, also those before a resume."""
-        return self._seconds + time.perf_counter() - self._begun
+        return self._seconds + (time.perf_counter() - self._begun if self._begun else 0.0)
 
     def row(self) -> Row:
         """The epoch's share of its row; call `settle` first."""
@@ -77,8 +83,7 @@ class RunningEpoch:
         return {**{name: getattr(self, name) for name in names}, "loss_sum": self._loss_sum, "seconds": self.seconds}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; the clock goes on from there."""
+        """Take over what `state_dict` gave; the clock goes on from there at `start`."""
         for name in ("batches", "updates", "samples", "skipped", "count"):
             setattr(self, name, state[name])
         self._loss_sum, self._seconds = state["loss_sum"], state["seconds"]
-        self._begun = time.perf_counter()

@@ -1,13 +1,16 @@
 """The whole loop in one call, and the two that use a trained net."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import islice
 import math
+from pathlib import Path
+import signal
 from typing import Any, Callable, Dict, List, Optional, Sequence, Sized, Tuple, Union
 import warnings
 
 from mxkit.blocks import net_devices
+from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
@@ -20,11 +23,14 @@ from mxkit.seeding import seed_all
 from mxkit.specs import whole_number
 from mxkit.training.accumulator import checked_count
 from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.checks import check_labels, check_loss_shape
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import Progress
+from mxkit.training.resume import restore
+from mxkit.training.signals import Terminated, deliver
 from mxkit.training.update import Count, refuse_broken, watch_weights
 from mxkit.training.update import updates as stream_updates
 import mxnet as mx
@@ -57,6 +63,8 @@ def fit(
     validate_every: int = 1,
     callbacks: Sequence[Callback] = (),
     seed: Optional[int] = None,
+    checkpoint: Union[None, str, Path, Checkpoints] = None,
+    resume: Union[bool, str] = False,
     devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
     progress: bool = True,
@@ -98,7 +106,14 @@ def fit(
         callbacks: Called in their order.
         seed: Makes all randomness of the training a function of (seed, epoch, update): dropout, augmentation,
             shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values,
-            which exist by then, do not follow from it. None leaves the generators alone.
+            which exist by then, do not follow from it. None leaves the generators alone, unless checkpoints are
+            written: then a seed is drawn and kept in them.
+        checkpoint: A directory for this run's checkpoints, one after each epoch and the newest three kept, or
+            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`.
+        resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
+            net, the Trainer and the callbacks are made as for the first run; what the checkpoint holds is put
+            into them. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells
+            why. One that had ended returns its history.
         devices: An error tells if the net lives elsewhere. None accepts any.
         check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
         progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
@@ -110,10 +125,13 @@ def fit(
         ValueError: Neither `epochs` nor `updates` is given, or both are; one of them, `validate_every` or
             `limit_batches` is below 1.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1.
+        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer or
+            the metrics; or it is False and the directory holds checkpoints.
         MxkitError: All that `updates` and `evaluate` raise, as they say.
 
     Side effects:
-        The net's parameters and the Trainer's state change. `grad_req` is restored, also on an error.
+        The net's parameters and the Trainer's state change. `grad_req` is restored, also on an error. With
+        `checkpoint`, SIGINT and SIGTERM are handled meanwhile (see `Checkpoints`), and their handlers put back.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
     >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=8)
@@ -135,6 +153,14 @@ def fit(
     net_devices(net, None if devices is None else resolve_devices(devices))
     forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
+    writer = get_checkpoints(checkpoint)
+    found = None if writer is None else _checkpoint_to_resume(writer.directory, resume)
+    if writer is None and resume:
+        raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
+    if found is not None:
+        seed = _resumed_seed(seed, found)
+    elif seed is None and writer is not None:
+        seed = int(np.random.SeedSequence().generate_state(1)[0])
     if seed is not None:
         seed_all(seed)
     state = FitState(
@@ -145,7 +171,20 @@ def fit(
     state.seed = seed
     state.check_finite = check_finite
     state.columns = _columns(state, valid is not None)
-    hooks = [*callbacks, *([Progress()] if progress else [])]
+    state.callbacks, state.data = list(callbacks), train
+    state.settings = {
+        "seed": seed,
+        "accumulate": accumulate,
+        "accumulate_samples": accumulate_samples,
+        "clip_norm": clip_norm,
+        "clip_value": clip_value,
+        "amp": amp,
+        "limit_batches": limit_batches,
+        "updates an epoch": state.updates_per_epoch,
+    }
+    if found is not None:
+        restore(state, found)
+    hooks = [*callbacks, *([Progress()] if progress else []), *([writer] if writer else [])]
     training = partial(
         stream_updates,
         net,
@@ -176,12 +215,16 @@ def fit(
     )
     error: Optional[BaseException] = None
     try:
-        with nullcontext() if state.precision is None else state.precision.applied(net):
+        with ExitStack() as held:
+            if state.precision is not None:
+                held.enter_context(state.precision.applied(net))
+            if writer is not None:
+                held.enter_context(writer.signals)
             for hook in hooks:
                 hook.on_fit_begin(state)
             if valid is not None and not is_one_shot(valid):
                 validation(limit_batches=1)
-            while not state.done:
+            while not state.done or state.running.updates:
                 row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
                 row.update(_train_epoch(state, training, hooks))
                 if valid is not None and (state.last_epoch or state.epoch % validate_every == 0):
@@ -194,6 +237,10 @@ def fit(
                 for hook in hooks:
                     hook.on_epoch(state, row)
                 state.epoch += 1
+                state.running = RunningEpoch()
+    except Terminated as caught:
+        error = caught
+        state.stop(f"SIGTERM in epoch {state.epoch}, after update {state.updates}", for_now=True)
     except KeyboardInterrupt as caught:
         error = caught
         state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
@@ -210,7 +257,25 @@ def fit(
         with ExitStack() as ends:  # each is called, also where another one raises
             for hook in reversed(hooks):
                 ends.callback(hook.on_fit_end, state, error)
+    if isinstance(error, Terminated):
+        deliver(signal.SIGTERM)
     return state.history
+
+
+def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional[Checkpoint]:
+    if resume is not True and resume is not False and resume != "auto":
+        raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r}")
+    if not resume:
+        refuse_mixed_runs(directory)
+        return None
+    if resume == "auto" and not checkpoint_paths(directory):
+        return None
+    return find_checkpoint(directory)
+
+
+def _resumed_seed(seed: Optional[int], found: Checkpoint) -> Any:
+    """The stopped run's seed where none is given; another one is told by `restore`."""
+    return found.manifest.get("run", {}).get("seed") if seed is None else seed
 
 
 def _columns(state: FitState, validated: bool) -> List[str]:
@@ -222,18 +287,26 @@ def _columns(state: FitState, validated: bool) -> List[str]:
 
 
 def _train_epoch(state: FitState, training: Callable[..., Any], hooks: Sequence[Callback]) -> Row:
-    for metric in state.metrics:
-        metric.reset()
-    running = state.running = RunningEpoch()
-    stream = training(epoch=state.epoch - 1, first_step=state.updates + 1)
-    for update in stream:
-        state.updates = update.step
-        running.add(update)
-        for hook in hooks:
-            hook.on_update(state, update)
-        if state.finished:
-            stream.close()
-            break
+    running = state.running
+    if not running.updates:  # else a resumed epoch
+        for metric in state.metrics:
+            metric.reset()
+    running.start()
+    position = {"skip": (running.batches, running.updates), "first_step": state.updates + 1}
+    if not state.finished:
+        # closed here also where a hook raises: left to the garbage collector, grad_req would be restored at some
+        # later moment, in whatever thread
+        with closing(training(epoch=state.epoch - 1, **position)) as stream:
+            for update in stream:
+                state.updates = update.step
+                running.add(update)
+                for hook in hooks:
+                    hook.on_update(state, update)
+                if state.finished:
+                    running.whole = running.updates == state.updates_per_epoch
+                    break
+            else:
+                running.whole = True
     if state.check_finite and state.finished and running.last is not None:  # `updates` was kept from looking
         watch_weights(running.last, state.trainer)
     unread = running.settle()

@@ -1,5 +1,10 @@
 """What `fit` and `updates` are asked for beyond epochs of plain batches: updates=, count=, sparse gradients, NaN."""
 
+import os
+from pathlib import Path
+import subprocess
+import sys
+
 import mxkit
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
@@ -242,3 +247,26 @@ def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
         trainer.step(5)
         by_hand += float(losses.sum().asscalar())
     np.testing.assert_allclose(one[0]["train_loss"], by_hand / 750, rtol=1e-12)
+
+
+def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path):
+    # In a cycle of garbage Python ends objects in any order: without a hold on the Trainer the loop would put
+    # grad_req back on arrays that are freed already.
+    script = tmp_path / "abandon.py"
+    script.write_text(
+        "import gc, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import mxkit\n"
+        "from oracle import make_batches, make_net\n"
+        "for _ in range(50):\n"
+        "    net = make_net()\n"
+        "    net.loop = mxkit.updates(net, make_batches([4] * 3), loss='softmax_ce', trainer='sgd', accumulate=2)\n"
+        "    next(net.loop)\n"
+        "    net.itself = net\n"
+        "    del net\n"
+        "    gc.collect()\n"
+        "print('alive')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

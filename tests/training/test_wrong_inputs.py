@@ -157,7 +157,7 @@ def test_t24_copies_without_a_kvstore():
     assert train(one, make_batches([4]), trainer=gluon.Trainer(one.collect_params(), "sgd", kvstore=None))
 
 
-@pytest.mark.parametrize("name", ["nadam", "sgld"])
+@pytest.mark.parametrize("name", ["lars", "lbsgd", "nadam", "sgld"])
 def test_t24_optimizers_whose_replicas_drift_apart(name):
     net = make_net("cpu:2")
     trainer = gluon.Trainer(net.collect_params(), name, update_on_kvstore=False)

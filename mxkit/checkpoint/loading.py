@@ -1,0 +1,223 @@
+"""Arrays put into a net: all of them compared first, so that a net half loaded never exists (T51)."""
+
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+
+from mxkit.blocks import parameters_by_path
+from mxkit.checkpoint.layouts import paths_of_names, same_shape
+from mxkit.checkpoint.parameter_file import dtype_name, read_arrays
+from mxkit.device import DeviceSpec
+from mxkit.device import devices as resolve_devices
+from mxkit.errors import CheckpointError, nearest
+from mxkit.parameters import match_parameters
+import mxnet as mx
+
+_LINES = 20
+
+
+class Loaded(NamedTuple):
+    """What became of a file.
+
+    Attributes:
+        loaded: Paths of the net that have the file's values now.
+        missing: Paths of the net that the file has nothing for, or nothing that fits.
+        unexpected: Names in the file that were not used.
+    """
+
+    loaded: List[str]
+    missing: List[str]
+    unexpected: List[str]
+
+
+class _Plan(NamedTuple):
+    """What would be loaded, and a line for each thing that hinders, under its headings."""
+
+    matched: Dict[str, Any]
+    missing: List[str]
+    unexpected: List[str]
+    different: List[str]
+
+
+def load_parameters(
+    net: Any,
+    path: Union[str, Path],
+    *,
+    strict: bool = True,
+    rename: Optional[Mapping[str, str]] = None,
+    only: Union[str, Sequence[str], None] = None,
+    devices: Optional[DeviceSpec] = None,
+) -> Loaded:
+    """Load a parameter file into `net`: whole, or the net is as it was.
+
+    Files of `save_parameters`, `collect_params().save`, `export` and Module are recognised, also where the full
+    names carry other counters than the net's.
+
+    Args:
+        net: Any block; it may be uninitialized.
+        path: The file; see `mxkit.checkpoint.parameter_file.read_arrays`.
+        strict: Every parameter of the net must be in the file, and every array of the file in the net. False
+            loads what fits by name, shape and dtype; the result tells the rest.
+        rename: `{"old.*": "new.*"}`: globs of names in the file (`arg:` and `aux:` may be left away), and the
+            paths of the net they become. `*` and `?` carry over in their order; where several fit, the last
+            one decides.
+        only: A glob over paths of the net, as for `mxkit.match_parameters`, or several. Nothing else is loaded,
+            nor missed.
+        devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
+
+    Returns:
+        The paths that were loaded, and what was not.
+
+    Raises:
+        CheckpointError: The file is damaged, does not fit the net, or fits it in more than one way. All names,
+            shapes and dtypes are compared before the net is touched.
+        UnknownNameError: A glob of `rename` or `only` fits nothing.
+        OSError: The file cannot be read.
+
+    Side effects:
+        The net's parameters, on all its devices.
+
+    >>> net, other = mxkit.models.mlp(3, hidden=[4]), mxkit.models.mlp(10, hidden=[4])
+    >>> mxkit.initialize(net); _ = net(mx.nd.ones((1, 5)))
+    >>> path = getfixture("tmp_path") / "a.params"; net.save_parameters(str(path))
+    >>> load_parameters(other, path, only="1.*")
+    Loaded(loaded=['1.weight', '1.bias'], missing=[], unexpected=[])
+    """
+    arrays = read_arrays(path)
+    try:
+        plan = _plan(net, arrays, strict, rename, only)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    put_arrays(net, plan.matched, devices)
+    return Loaded(list(plan.matched), plan.missing, plan.unexpected)
+
+
+def match_arrays(
+    net: Any,
+    arrays: Mapping[str, Any],
+    *,
+    strict: bool = True,
+    rename: Optional[Mapping[str, str]] = None,
+    only: Union[str, Sequence[str], None] = None,
+) -> Dict[str, Any]:
+    """Find the arrays that belong to parameters of `net`, without touching it.
+
+    Args:
+        net: Any block.
+        arrays: By name, in the order of their file.
+        strict, rename, only: As for `load_parameters`.
+
+    Returns:
+        Arrays by path, in the order of the net. A parameter that two blocks share may stand under one path only.
+
+    Raises:
+        CheckpointError, UnknownNameError: As for `load_parameters`.
+    """
+    return _plan(net, arrays, strict, rename, only).matched
+
+
+def put_arrays(net: Any, matched: Mapping[str, Any], devices: Optional[DeviceSpec] = None) -> None:
+    """Give parameters the values that `match_arrays` found, on every device the net lives on.
+
+    Args:
+        net: The block that they were matched with.
+        matched: Arrays by path.
+        devices: Where parameters go that have no value yet; None is the CPU. Others stay where they are.
+
+    Raises:
+        DeviceError: A device does not exist; nothing was changed.
+    """
+    where = resolve_devices("cpu" if devices is None else devices)
+    parameters = parameters_by_path(net)
+    for path, array in matched.items():
+        parameter = parameters[path]
+        initialized = parameter._data is not None or bool(parameter._deferred_init)
+        value = array.as_np_ndarray() if mx.util.is_np_array() else array
+        parameter._load_init(value, parameter.list_ctx() if initialized else where)
+
+
+def _plan(
+    net: Any,
+    arrays: Mapping[str, Any],
+    strict: bool,
+    rename: Optional[Mapping[str, str]],
+    only: Union[str, Sequence[str], None],
+) -> _Plan:
+    parameters = parameters_by_path(net)
+    globs = [only] if isinstance(only, str) else list(only or [])
+    wanted = {path for glob in globs for path in match_parameters(net, glob)} if only is not None else set(parameters)
+    paths = paths_of_names(net, arrays, rename)
+    plan = _Plan({}, [], [], [])
+    first: Dict[int, str] = {}
+    matched: Dict[str, Any] = {}
+    for name, array in arrays.items():
+        path = paths.get(name, name)
+        if path not in parameters:
+            if only is None or any(fnmatchcase(path, glob) for glob in globs):
+                plan.unexpected.append(name)
+        elif path in wanted:
+            twin = first.setdefault(id(parameters[path]), name)
+            difference = _difference(path, parameters[path], name, array) or _torn(name, twin, arrays)
+            if difference:
+                plan.different.append(difference)
+            if difference and not strict:
+                plan.unexpected.append(name)
+            else:
+                matched[path] = array
+    plan.matched.update({path: matched[path] for path in parameters if path in matched})
+    reached = {id(parameters[path]) for path in matched}
+    plan.missing.extend(path for path in parameters if path in wanted and id(parameters[path]) not in reached)
+    hindered = plan.different or plan.missing or plan.unexpected
+    if hindered and (strict or not plan.matched):
+        raise CheckpointError(_explain(plan, arrays, parameters, strict))
+    return plan
+
+
+def _difference(path: str, parameter: Any, name: str, array: Any) -> str:
+    """What keeps an array from going into a parameter, or an empty string."""
+    where = path if name == path else f"{path} ({name!r} in the file)"
+    if not same_shape(parameter, array):
+        return f"another shape: {where} is {array.shape} in the file, {parameter.shape} in the net"
+    if array.stype != "default" and any(size <= 0 for size in parameter.shape or (0,)):
+        # the shape of a sparse array is a word of the file that no bytes stand behind
+        return f"sparse: {where} is {array.stype} in the file; run the net once, so that its shape is known"
+    if dtype_name(parameter.dtype) != dtype_name(array.dtype):
+        received = dtype_name(array.dtype)
+        return (
+            f"another dtype: {where} is {received} in the file, {dtype_name(parameter.dtype)} in the net "
+            f"(net.cast({received!r}) first)"
+        )
+    return ""
+
+
+def _torn(name: str, twin: str, arrays: Mapping[str, Any]) -> str:
+    """Whether a parameter that two blocks share would get two values, of which MXNet keeps the last in silence."""
+    if name == twin or arrays[name].shape != arrays[twin].shape:
+        return ""
+    if arrays[name].asnumpy().tobytes() == arrays[twin].asnumpy().tobytes():
+        return ""
+    return f"shared: {twin} and {name} are one parameter of the net, but hold different values in the file"
+
+
+def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, Any], strict: bool) -> str:
+    """Name what hinders, at most some 20 lines of it; the nearest name is looked for only where it is shown."""
+    kinds = [kind for kind in (plan.different, plan.missing, plan.unexpected) if kind]
+    share = _LINES // len(kinds)
+    lines = plan.different[:share] + _more(plan.different, share)
+    for path in plan.missing[:share]:
+        parameter = parameters[path]
+        near = nearest(path, plan.unexpected) or nearest(parameter.name, plan.unexpected)
+        lines.append(f"missing in the file: {path} {parameter.shape} {dtype_name(parameter.dtype)} {near}".rstrip())
+    lines += _more(plan.missing, share)
+    for name in plan.unexpected[:share]:
+        array = arrays[name]
+        lines.append(
+            f"not in the net: {name} {array.shape} {dtype_name(array.dtype)} {nearest(name, plan.missing)}".rstrip()
+        )
+    lines += _more(plan.unexpected, share)
+    what = "the arrays do not fit the net" if strict else "no array fits the net"
+    return f"{what}, which is left as it was:\n  " + "\n  ".join(lines)
+
+
+def _more(lines: Sequence[str], shown: int) -> List[str]:
+    return [f"and {len(lines) - shown} more"] if len(lines) > shown else []

@@ -1,0 +1,222 @@
+"""When `fit` writes checkpoints, and which it keeps."""
+
+from pathlib import Path
+import re
+import time
+from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
+import warnings
+
+from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, manifests, prune, ranked, sweep
+from mxkit.checkpoint.snapshot import Snapshot
+from mxkit.checkpoint.writer import BackgroundWriter
+from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
+from mxkit.specs import whole_number
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.history import Row
+from mxkit.training.monitor import Monitor
+from mxkit.training.record import Update
+from mxkit.training.resume import capture
+from mxkit.training.signals import PoliteSignals
+from mxkit.training.update import refuse_broken, watch_weights
+from mxnet.base import MXNetError
+
+_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")
+# A copy of the run in memory, not older than this, is written if an error ends it.
+HOLD_SECONDS = 60.0
+
+
+class Checkpoints(Callback):
+    """Write checkpoints of a `fit`, from each of which it can go on exactly: `fit(..., checkpoint=Checkpoints(...))`.
+
+    A checkpoint is written beside the training, from copies made at the end of an update; the last one is
+    finished before `fit` returns. Inside an epoch they fall on updates from which a run can go on bit for bit:
+    on every one where nothing draws random numbers, else on every 16th of the epoch (T67).
+
+    They are also written when `fit` ends, and before it stops on Ctrl-C (a second one stops at once) or
+    SIGTERM. An error of the net, the data or a callback writes the copy of the run that lies in memory, which
+    is at most a minute older; NaN is never written.
+
+    Args:
+        directory: Holds the checkpoints of this run alone.
+        every: "1 epoch", "50 updates" or "5 minutes".
+        keep_last: Newest ones that are kept, at least 1.
+        keep_best: `("valid_accuracy", "max")`: also keep the one after the epoch with the best value, which is
+            written whatever `every` says. None keeps none for its value.
+        keep_every: "10 epochs" or "1000 updates": also keep the first one of each such stretch.
+
+    Raises:
+        ValueError: An argument has another form.
+
+    >>> Checkpoints("runs/x", every="50 updates", keep_last=3, keep_best=("valid_accuracy", "max")).every
+    (50.0, 'update')
+    """
+
+    def __init__(
+        self,
+        directory: Union[str, Path],
+        *,
+        every: str = "1 epoch",
+        keep_last: int = 3,
+        keep_best: Optional[Tuple[str, str]] = None,
+        keep_every: Optional[str] = None,
+    ) -> None:
+        self.directory = Path(directory)
+        self.every = _interval(every, "every", ("epoch", "update", "minute"))
+        self.keep_last = whole_number(keep_last, "keep_last")
+        self.keep_every = None if keep_every is None else _interval(keep_every, "keep_every", ("epoch", "update"))
+        self._best = None if keep_best is None else Monitor(*_pair(keep_best))
+        self._writer = BackgroundWriter()
+        self._held: Optional[Snapshot] = None
+        self._written = 0
+        self.signals = PoliteSignals()
+
+    def on_fit_begin(self, state: FitState) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        sweep(self.directory)
+        if self._best is not None:
+            self._best.check(state.columns)
+            self._best.reset()
+            for row in state.history:
+                self._best.update(row)
+        self._written = state.updates
+        self._epoch_written = state.epoch - 1
+        self._held = None
+        self._due_at = self._hold_at = time.monotonic()
+        self._schedule()
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        self._tell()
+        if not update.exact:
+            return
+        count, unit = self.every
+        now = time.monotonic()
+        due = unit == "update" and update.step // count > self._written // count
+        due = due or (unit == "minute" and now >= self._due_at)
+        if due or state.finished or self.signals.caught is not None:
+            self._save(state, update)
+            self.signals.raise_caught()
+        elif now >= self._hold_at and not self._writer.busy:
+            self._look(state, update)
+            self._held, self._hold_at = capture(state), now + HOLD_SECONDS
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        self._tell()
+        best = self._best is not None and self._best.update(row)
+        cut = state.finished and self._written == state.updates  # the checkpoint inside the epoch is the end
+        count, unit = self.every
+        due = unit == "epoch" and state.epoch - self._epoch_written >= count
+        due = due or (unit == "minute" and time.monotonic() >= self._due_at)
+        if not cut and not state.stop_is_for_now and (best or due or state.last_epoch):
+            self._epoch_written = state.epoch
+            self._save(state, after_epoch=True, row=row)
+        if self.signals.caught is not None:
+            if self._written != state.updates:
+                self._save(state, after_epoch=True, row=row)
+            self.signals.raise_caught()
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        try:
+            self._writer.wait()
+        except OSError as failed:
+            _warn(failed)
+        held, self._held = self._held, None
+        if held is not None and held.step > self._written and not isinstance(error, (NonFiniteError, type(None))):
+            try:
+                self._write(held)
+            except (OSError, MXNetError) as failed:  # the error that ended the run is the one to raise
+                _warn(failed)
+
+    def _save(
+        self, state: FitState, update: Optional[Update] = None, *, after_epoch: bool = False, row: Optional[Row] = None
+    ) -> None:
+        if update is not None:
+            self._look(state, update)
+        try:
+            self._writer.wait()  # one at a time, so that memory holds one copy
+        except OSError as error:
+            _warn(error)
+        self._held = None
+        snapshot = capture(state, after_epoch=after_epoch, score=self._score(row))
+        self._written = state.updates
+        self._schedule()
+        self._writer.start(lambda: self._write(snapshot))
+
+    def _write(self, snapshot: Snapshot) -> None:
+        snapshot.write(self.directory)
+        found = manifests(self.directory)
+        prune(self.directory, self._kept(found))
+
+    def _kept(self, found: "list[Checkpoint]") -> Set[int]:
+        keep = {one.step for one in found[: self.keep_last]}
+        if self._best is not None:
+            keep.update(one.step for one in ranked(found)[:1])
+        if self.keep_every is not None:
+            count, unit = self.keep_every
+            stretches: Dict[int, int] = {}
+            for one in found:  # the newest first, so that the oldest of a stretch stays
+                done = one.step if unit == "update" else one.manifest.get("run", {}).get("epoch", 1) - 1
+                stretches[int(done // count)] = one.step
+            keep.update(step for stretch, step in stretches.items() if stretch)
+        return keep
+
+    def _score(self, row: Optional[Row]) -> Optional[Mapping[str, Any]]:
+        if self._best is None or row is None or row.get(self._best.column) is None:
+            return None
+        return {"column": self._best.column, "mode": self._best.mode, "value": float(row[self._best.column])}
+
+    def _look(self, state: FitState, update: Update) -> None:
+        """Refuse to write weights that are NaN."""
+        if state.check_finite:
+            watch_weights(update, state.trainer)
+            refuse_broken([*state.running.settle(), update], state.epoch - 1, state.updates)
+
+    def _schedule(self) -> None:
+        now = time.monotonic()
+        self._hold_at = now + HOLD_SECONDS
+        if self.every[1] == "minute":
+            self._due_at = now + 60 * self.every[0]
+
+    def _tell(self) -> None:
+        """Raise an error of the writing thread here; a full disk is a warning, and the run goes on."""
+        try:
+            self._writer.check()
+        except OSError as error:
+            _warn(error)
+
+
+def get_checkpoints(spec: Any) -> Optional[Checkpoints]:
+    """Return the Checkpoints that `spec` means: a directory, a `Checkpoints`, or None."""
+    return spec if spec is None or isinstance(spec, Checkpoints) else Checkpoints(spec)
+
+
+def refuse_mixed_runs(directory: Path) -> None:
+    """Refuse to write a new run's checkpoints beside those of an earlier one.
+
+    Raises:
+        CheckpointError: There are some.
+    """
+    found = checkpoint_paths(directory)
+    if found:
+        raise CheckpointError(
+            f"{directory} holds checkpoints of an earlier run, the newest {found[0].name}. Go on with it by "
+            "resume=True or resume='auto', or write into another directory"
+        )
+
+
+def _warn(error: BaseException) -> None:
+    text = f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}"
+    warnings.warn(text, CheckpointWarning, stacklevel=4)
+
+
+def _interval(text: Any, name: str, units: Tuple[str, ...]) -> Tuple[float, str]:
+    match = _EVERY.fullmatch(text) if isinstance(text, str) else None
+    if not match or match[2] not in units or float(match[1]) <= 0 or (match[2] != "minute" and "." in match[1]):
+        example = " or ".join(f"'{number} {unit}s'" for number, unit in zip((10, 50, 5), units))
+        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r}")
+    return float(match[1]), match[2]
+
+
+def _pair(value: Any) -> Tuple[str, str]:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r}")
+    return value[0], value[1]

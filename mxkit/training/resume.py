@@ -1,0 +1,169 @@
+"""A running `fit` as a snapshot, and a `fit` that goes on from one."""
+
+import os
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+import warnings
+
+from mxkit.blocks import net_devices
+from mxkit.checkpoint.directory import PARAMETERS, Checkpoint, versions
+from mxkit.checkpoint.loading import match_arrays
+from mxkit.checkpoint.parameter_file import read_arrays
+from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
+from mxkit.errors import CheckpointError, CheckpointWarning
+from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.epoch import RunningEpoch
+from mxkit.training.history import History
+
+
+def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None) -> Snapshot:
+    """Copy everything that the rest of a training follows from.
+
+    Args:
+        state: Of the running `fit`, after an update.
+        after_epoch: The running epoch is over, validated, and in the history.
+        score: For `find_checkpoint(which="best")`.
+
+    Side effects:
+        Waits for the losses of all updates so far.
+    """
+    state.running.settle()
+    arrays: Dict[str, Any] = {}
+    callbacks = []
+    for number, (name, callback) in enumerate(_with_state(state.callbacks)):
+        found = callback.state_arrays()
+        arrays.update({f"callback:{number}:{slot}": array for slot, array in found.items()})
+        callbacks.append({"type": name, "state": callback.state_dict()})
+    metrics = []
+    if not after_epoch:
+        for number, metric in enumerate(state.metrics):
+            numbers, found = metric.state()
+            arrays.update({f"metric:{number}:{slot}": array for slot, array in found.items()})
+            metrics.append(numbers)
+    running = RunningEpoch() if after_epoch else state.running
+    cut = after_epoch and state.finished and not state.running.whole
+    run = {
+        "seed": state.seed,
+        "epoch": state.epoch + 1 if after_epoch else state.epoch,
+        "updates": state.updates,
+        "running": running.state_dict(),
+        "cut": state.running.updates if cut else 0,
+        "history": list(state.history),
+        "stopped": None if state.stop_is_for_now else state.stop_reason,
+        "callbacks": callbacks,
+        "metrics": metrics,
+        "precision": None if state.precision is None else state.precision.state_dict(),
+        "data": _data_state(state.data),
+        "settings": _settings(state),
+    }
+    content = {"run": run, **({"score": dict(score)} if score else {})}
+    return take_snapshot(state.net, state.trainer, step=state.updates, content=content, arrays=arrays)
+
+
+def restore(state: FitState, found: Checkpoint) -> None:
+    """Let a `fit` that has not begun go on where a snapshot was taken.
+
+    Raises:
+        CheckpointError: The checkpoint was not written by `fit`, or does not fit the net, the Trainer or the
+            metrics.
+
+    Side effects:
+        The net, the Trainer, the callbacks, the data's seed and `state` are those of the stopped run. Warns
+        where something differs, so that the rest cannot be bit-equal.
+    """
+    run = found.manifest.get("run")
+    if not isinstance(run, dict):
+        raise CheckpointError(
+            f"checkpoint {found.path} was not written by fit: it tells no epoch. Use load_checkpoint, and a new run"
+        )
+    try:
+        _restore(state, found, run)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: {error!r}") from error
+
+
+def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None:
+    for difference in _differences(run["settings"], _settings(state)):
+        _warn(found, difference)
+    if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
+        _warn(
+            found,
+            f"it ended after {run['cut']} updates of epoch {run['epoch'] - 1}, where random numbers were being drawn. "
+            "That epoch counts as done",
+        )
+    matched = match_arrays(state.net, read_arrays(found.path / PARAMETERS))
+    arrays = put_back(found, state.net, state.trainer, matched, devices=net_devices(state.net))
+    state.epoch, state.updates, state.stop_reason = run["epoch"], run["updates"], run["stopped"]
+    state.history = History(run["history"])
+    state.running.load_state_dict(run["running"])
+    if state.precision is not None and run["precision"] is not None:
+        state.precision.load_state_dict(run["precision"])
+    if run["data"] is not None and hasattr(state.data, "load_state_dict"):
+        state.data.load_state_dict(run["data"])
+    if run["metrics"]:
+        if len(run["metrics"]) != len(state.metrics):
+            raise CheckpointError(
+                f"checkpoint {found.path} lies inside an epoch with {len(run['metrics'])} training metrics; this run "
+                f"has {len(state.metrics)}. Pass the same metrics"
+            )
+        for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
+            metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
+    _restore_callbacks(state, run["callbacks"], arrays, found)
+
+
+def _warn(found: Checkpoint, why: str) -> None:
+    warnings.warn(
+        f"resumed from {found.path}, but the rest cannot be bit-equal to an uninterrupted run: {why}",
+        CheckpointWarning,
+        stacklevel=5,
+    )
+
+
+def _restore_callbacks(
+    state: FitState, stored: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], found: Checkpoint
+) -> None:
+    present: List[Tuple[str, Callback]] = _with_state(state.callbacks)
+    for number, one in enumerate(stored):
+        fitting = next((pair for pair in present if pair[0] == one["type"]), None)
+        if fitting is None:
+            warnings.warn(
+                f"checkpoint {found.path} holds the state of {one['type']}, which this run does not have: left out",
+                CheckpointWarning,
+                stacklevel=5,
+            )
+            continue
+        present.remove(fitting)
+        own = _part(arrays, f"callback:{number}:")
+        if own:
+            fitting[1].load_state_arrays(own)
+        fitting[1].load_state_dict(one["state"])
+
+
+def _with_state(callbacks: Sequence[Callback]) -> List[Tuple[str, Callback]]:
+    return [(type(one).__name__, one) for one in callbacks if one.state_dict() or one.state_arrays()]
+
+
+def _part(arrays: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
+    return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _data_state(data: Any) -> Any:
+    return data.state_dict() if hasattr(data, "state_dict") else None
+
+
+def _settings(state: FitState) -> Dict[str, Any]:
+    """What must be the same for a resumed run to end with the same bits."""
+    threads = os.environ.get("OMP_NUM_THREADS")
+    affinity = getattr(os, "sched_getaffinity", None)
+    processors = len(affinity(0)) if affinity else os.cpu_count()
+    return {
+        "devices": [str(device) for device in net_devices(state.net)],
+        "OMP_NUM_THREADS": threads or f"not set, {processors} processors",
+        **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
+        **state.settings,
+    }
+
+
+def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
+    return [
+        f"{name} was {stored[name]!r}, is {now[name]!r}" for name in now if name in stored and stored[name] != now[name]
+    ]

@@ -1,0 +1,324 @@
+"""A run that is stopped anywhere and resumed ends bit for bit as the run that never was."""
+
+import json
+
+import mxkit
+from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
+from mxkit.errors import CheckpointError, CheckpointWarning
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import CLASSES, FEATURES, weights
+import pytest
+
+DATA = np.random.RandomState(0)
+X, Y = DATA.randn(230, FEATURES).astype("float32"), DATA.randint(0, CLASSES, 230)
+CLOCKED = ("seconds", "samples_per_second")
+
+
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees: nothing is written after it."""
+
+
+def make_net(devices="cpu", dropout=0.5, norm=True):
+    mxkit.seed_all(3)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(7, in_units=FEATURES, activation="tanh"))
+    if norm:
+        net.add(nn.BatchNorm(in_channels=7))
+    if dropout:
+        net.add(nn.Dropout(dropout))
+    net.add(nn.Dense(CLASSES, in_units=7))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+def loader():
+    return mxkit.data.ArrayLoader(X[:200], Y[:200], 4, shuffle=True, seed=8)
+
+
+def augmented():
+    """Draws from all three generators while it is read, in an order of its own in each epoch."""
+
+    def read():
+        for number in np.random.permutation(50):
+            noise = mx.nd.random.normal(shape=(4, FEATURES)) * 0.1 + np.random.rand()
+            yield mx.nd.array(X[4 * number : 4 * number + 4]) + noise, mx.nd.array(Y[4 * number : 4 * number + 4])
+
+    return read
+
+
+def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer="adam", resume="auto", **arguments):
+    net = net or make_net(devices)
+    callbacks = [
+        mxkit.EMA(0.9),
+        mxkit.EarlyStopping("valid_loss", "min", patience=50, restore_best=arguments.pop("restore_best", False)),
+        mxkit.LearningRate("cosine", updates_per_epoch=-(-50 // arguments.get("accumulate", 1))),
+    ]
+    callbacks += arguments.pop("extra", [])
+
+    def die(state, update):
+        if update.step == dies:
+            raise Killed
+
+    callbacks.append(mxkit.LambdaCallback(on_update=die))
+    trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01}, update_on_kvstore=None)
+    settings = {"every": "16 updates", "keep_last": 2, **arguments.pop("settings", {})}
+    history = mxkit.fit(
+        net,
+        data(),
+        loss="softmax_ce",
+        trainer=trainer,
+        valid=mxkit.data.ArrayLoader(X[200:], Y[200:], 30),
+        metrics=["accuracy", "f1", mx.metric.Accuracy(name="mxnets")],
+        seed=5,
+        checkpoint=mxkit.Checkpoints(directory, **settings),
+        resume=resume,
+        callbacks=callbacks,
+        progress=False,
+        **{"epochs": 3, "accumulate": 1, **arguments},
+    )
+    return net, trainer, history
+
+
+def rows(history):
+    return [{name: value for name, value in row.items() if name not in CLOCKED} for row in history]
+
+
+def everything(net, trainer):
+    """Bits of all replicas of all parameters, and of the optimizer's arrays."""
+    arrays = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
+    for updater in trainer._updaters or [trainer._kvstore._updater]:
+        for index in sorted(updater.states):
+            state = updater.states[index]
+            for array in state if isinstance(state, tuple) else [state]:
+                if array is not None:
+                    arrays.append(array.asnumpy())
+    return arrays
+
+
+def assert_same(one, other):
+    assert rows(one[2]) == rows(other[2])
+    first, second = everything(*one[:2]), everything(*other[:2])
+    assert len(first) == len(second)
+    for a, b in zip(first, second):
+        np.testing.assert_array_equal(a, b)
+
+
+def killed_and_resumed(tmp_path, deaths, **arguments):
+    for death in deaths:
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", dies=death, **arguments)
+    return run(tmp_path / "killed", **arguments)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize("data", [loader, augmented])
+def test_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
+    arguments = {"devices": devices, "accumulate": accumulate, "data": data}
+    per_epoch = -(-50 // accumulate)
+    whole = run(tmp_path / "whole", **arguments)
+    deaths = [5, per_epoch - 1, per_epoch, per_epoch + 2, 2 * per_epoch + 1]
+    assert_same(killed_and_resumed(tmp_path, deaths, **arguments), whole)
+    assert len(whole[2]) == 3
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "nag", "rmsprop", "adagrad", "nadam", "lamb"])
+def test_optimizers_go_on_inside_an_epoch(optimizer, tmp_path):
+    whole = run(tmp_path / "whole", optimizer=optimizer, epochs=2)
+    assert_same(killed_and_resumed(tmp_path, [20, 70], optimizer=optimizer, epochs=2), whole)
+
+
+def test_a_net_that_draws_nothing_goes_on_after_any_update(tmp_path):
+    def quiet(directory, **arguments):
+        return run(directory, net=make_net(dropout=0.0), settings={"every": "7 updates"}, **arguments)
+
+    whole = quiet(tmp_path / "whole")
+    with pytest.raises(Killed):
+        quiet(tmp_path / "killed", dies=23)
+    assert find_checkpoint(tmp_path / "killed").step == 21
+    assert_same(quiet(tmp_path / "killed"), whole)
+
+
+def test_a_run_killed_after_an_epoch_goes_on_with_the_next(tmp_path):
+    whole = run(tmp_path / "whole", settings={"every": "1 epoch"})
+    assert_same(killed_and_resumed(tmp_path, [60, 101], settings={"every": "1 epoch"}), whole)
+
+
+@pytest.mark.parametrize("more", [{"epochs": 3}, {"epochs": None, "updates": 150}])
+def test_a_finished_run_returns_what_it_had_and_a_longer_one_goes_on(more, tmp_path):
+    constant = {"extra": []}
+    whole = run(tmp_path / "a", **constant)
+    again = run(tmp_path / "a", **constant)
+    assert_same(again, whole)
+    assert [row["seconds"] for row in again[2]] == [row["seconds"] for row in whole[2]]
+
+
+def plain(directory, net, **arguments):
+    """Without a schedule that would depend on the length."""
+    return mxkit.fit(
+        net,
+        loader(),
+        **{
+            "loss": "softmax_ce",
+            "trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}),
+            "seed": 5,
+            "checkpoint": directory,
+            "progress": False,
+            **arguments,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "steps"),
+    [
+        ({"epochs": 1}, {"epochs": 3}, [50, 100, 150]),
+        ({"updates": 66}, {"updates": 150}, [50, 100, 150]),
+        ({"updates": 66}, {"epochs": 2}, [50, 100]),
+        ({"updates": 50}, {"updates": 120}, [50, 100, 120]),
+    ],
+)
+def test_a_longer_run_equals_one_that_was_long_from_the_start(first, then, steps, tmp_path):
+    net, whole = make_net(), make_net()
+    plain(tmp_path / "a", net, **first)
+    net = make_net()  # of another process
+    history = plain(tmp_path / "a", net, resume=True, **then)
+    expected = plain(tmp_path / "b", whole, **then)
+    assert history.column("updates") == steps
+    assert rows(history) == rows(expected)
+    np.testing.assert_array_equal(weights(net), weights(whole))
+
+
+def test_a_run_cut_inside_an_epoch_returns_the_same_row_again(tmp_path):
+    net, again = make_net(), make_net()
+    history = plain(tmp_path, net, updates=66)
+    assert history.column("updates") == [50, 66]
+    assert rows(plain(tmp_path, again, updates=66, resume=True)) == rows(history)
+    np.testing.assert_array_equal(weights(again), weights(net))
+
+
+def test_a_run_that_a_callback_ended_stays_ended_and_one_out_of_time_goes_on(tmp_path):
+    def stop(state, row):
+        if row["epoch"] == 2:
+            state.stop("good enough")
+
+    history = plain(tmp_path / "a", make_net(), epochs=4, callbacks=[mxkit.LambdaCallback(on_epoch=stop)])
+    assert (len(history), history.stopped) == (2, "good enough")
+    history = plain(tmp_path / "a", make_net(), epochs=4, resume=True)
+    assert (len(history), history.stopped) == (2, "good enough")
+
+    def late(limit):
+        clock = iter(range(10000))  # a second each time that somebody looks
+        return [mxkit.TimeLimit(limit, clock=lambda: next(clock))]
+
+    net, whole = make_net(), make_net()
+    history = plain(tmp_path / "b", net, epochs=3, callbacks=late(40))
+    assert history.stopped.startswith("time limit of 40 s passed")
+    net = make_net()
+    history = plain(tmp_path / "b", net, epochs=3, callbacks=late(10**6), resume="auto")
+    assert rows(history) == rows(plain(tmp_path / "c", whole, epochs=3))
+    np.testing.assert_array_equal(weights(net), weights(whole))
+
+
+def test_the_best_weights_come_back_after_a_resume_too(tmp_path):
+    whole = run(tmp_path / "whole", restore_best=True)
+    resumed = killed_and_resumed(tmp_path, [60, 120], restore_best=True)
+    assert_same(resumed, whole)
+
+
+def test_a_seed_is_drawn_and_kept_where_none_is_given(tmp_path):
+    def unseeded(directory, net, **arguments):
+        shuffled = mxkit.data.ArrayLoader(X[:200], Y[:200], 4, shuffle=True)  # draws a seed too
+        return mxkit.fit(
+            net, shuffled, loss="softmax_ce", trainer="adam", checkpoint=directory, progress=False, **arguments
+        )
+
+    whole, net = make_net(), make_net()
+    history = unseeded(tmp_path, whole, epochs=2)
+    first = checkpoint_paths(tmp_path)[-1]
+    for path in checkpoint_paths(tmp_path)[:-1]:
+        path.rename(tmp_path / "later")
+    assert first.name == "step-00000050"
+    assert rows(unseeded(tmp_path, net, epochs=2, resume=True)) == rows(history)
+    np.testing.assert_array_equal(weights(net), weights(whole))
+
+
+def test_what_resume_may_be(tmp_path):
+    net = make_net()
+    with pytest.raises(ValueError, match="resume=True needs checkpoint=..., the directory to resume from"):
+        plain(None, net, epochs=1, resume=True)
+    with pytest.raises(ValueError, match="resume is True, False or 'auto'; received 'yes'"):
+        plain(tmp_path, net, epochs=1, resume="yes")
+    with pytest.raises(CheckpointError, match="no whole checkpoint in"):
+        plain(tmp_path, net, epochs=1, resume=True)
+    plain(tmp_path, net, epochs=1, resume="auto")
+    with pytest.raises(CheckpointError, match="holds checkpoints of an earlier run, the newest step-00000050.*resume="):
+        plain(tmp_path, net, epochs=2)
+    mxkit.save_checkpoint(tmp_path / "own", net, step=3)
+    with pytest.raises(CheckpointError, match="was not written by fit: it tells no epoch"):
+        plain(tmp_path / "own", net, epochs=2, resume=True)
+
+
+def test_a_checkpoint_of_another_net_or_optimizer_is_refused_and_nothing_changes(tmp_path):
+    plain(tmp_path, make_net(), epochs=1)
+    other = make_net(norm=False)
+    before = weights(other)
+    with pytest.raises(CheckpointError, match="another shape|not in the net|missing in the file"):
+        plain(tmp_path, other, epochs=2, resume=True)
+    np.testing.assert_array_equal(weights(other), before)
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(CheckpointError, match=r"(?s)SGD.*Adam|Adam.*SGD"):
+        plain(tmp_path, net, epochs=2, trainer="adam", resume=True)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch):
+    plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.EMA(0.9)])
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    with pytest.warns(CheckpointWarning) as caught:
+        plain(tmp_path, make_net("cpu:2"), epochs=2, seed=6, accumulate=2, clip_norm=1.0, resume=True)
+    told = " ".join(str(warning.message) for warning in caught)
+    for text in (
+        "cannot be bit-equal to an uninterrupted run: devices was ['cpu(0)'], is ['cpu(0)', 'cpu(1)']",
+        "OMP_NUM_THREADS was",
+        "is '7'",
+        "seed was 5, is 6",
+        "accumulate was 1, is 2",
+        "clip_norm was None, is 1.0",
+        "updates an epoch was 50, is 25",
+        "holds the state of EMA, which this run does not have: left out",
+    ):
+        assert text in told
+
+
+def test_other_metrics_inside_an_epoch_are_refused(tmp_path):
+    plain(tmp_path, make_net(), updates=16, metrics=["accuracy"])
+    with pytest.raises(CheckpointError, match="inside an epoch with 1 training metrics; this run has 0"):
+        plain(tmp_path, make_net(), updates=32, resume=True)
+
+
+def test_the_manifest_is_plain_json(tmp_path):
+    plain(tmp_path, make_net(), epochs=1)
+    manifest = json.loads((find_checkpoint(tmp_path).path / "run.json").read_text())
+    assert manifest["run"]["epoch"] == 2
+    assert manifest["run"]["history"][0]["updates"] == 50
+    assert sorted(manifest["files"]) == ["net.params", "optimizer.params"]
+    assert [found.step for found in manifests(tmp_path)] == [50]
+
+
+def test_an_end_between_the_grid_is_kept_and_going_on_from_it_is_told(tmp_path):
+    net = make_net()
+    history = plain(tmp_path, net, updates=60)
+    assert find_checkpoint(tmp_path).step == 60
+    again = make_net()
+    assert rows(plain(tmp_path, again, updates=60, resume=True)) == rows(history)
+    np.testing.assert_array_equal(weights(again), weights(net))
+    with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*ended after 10 updates of epoch 2"):
+        assert plain(tmp_path, make_net(), updates=120, resume=True).column("updates") == [50, 60, 110, 120]
