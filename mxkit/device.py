@@ -178,7 +178,7 @@ def as_ndarray(array: Any) -> Any:
 
 def batch_size(arrays: Sequence[Any]) -> int:
     """Number of samples of a batch, after checking that its arrays agree on it."""
-    sizes = {array.shape[0] if array.shape else -1 for array in arrays}
+    sizes = {(array.shape or (-1,))[0] for array in arrays}
     if len(sizes) != 1 or -1 in sizes:
         shapes = [tuple(array.shape) for array in arrays]
         raise DataError(f"axis 0 of every array of a batch is the sample axis; received shapes {shapes}")

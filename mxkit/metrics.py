@@ -1,11 +1,13 @@
 """Metrics summed on the device over samples, so that no batch waits and no batch counts too much."""
 
 import copy
+from functools import lru_cache
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError, unknown_name
 from mxkit.specs import split_spec, whole_number
 import mxnet as mx
+from mxnet import gluon
 import numpy as np
 
 MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
@@ -73,11 +75,15 @@ class Metric:
             count: What they count in the mean's divisor; None is B.
         """
         total = (values if self.counts else values.astype("float64")).sum()
-        waiting = self._waiting.setdefault(total.context, [])
+        self._add_total(total, values.shape[0] if count is None else count)
+
+    def _add_total(self, total: Any, count: float) -> None:
+        device = total.context
+        waiting = self._waiting.setdefault(device, [])
         waiting.append(total)
-        self._samples += values.shape[0] if count is None else count
+        self._samples += count
         if len(waiting) == FOLD_EVERY:
-            self._fold(total.context)
+            self._fold(device)
 
     def _fold(self, device: Any) -> None:
         """Queue the addition of a device's waiting sums, many in one operator: each costs as much as the kernel."""
@@ -128,8 +134,25 @@ class Accuracy(Metric):
     counts = True
 
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
-        label = _column(labels, output, "accuracy")
+        label = _column(labels, output, self.name)
         return output.argmax(axis=1) == label.astype("float32", copy=False)
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        chosen, scores = self._chosen(labels, output)
+        self._add_total(_hits()(scores, _column(chosen, scores, self.name)), scores.shape[0])
+
+
+@lru_cache(maxsize=None)
+def _hits() -> Any:
+    """How many samples have their largest score at their label, shape (1,)."""
+
+    def count(operators: Any, scores: Any, labels: Any) -> Any:
+        return operators.broadcast_equal(operators.argmax(scores, axis=1), operators.cast(labels, "float32")).sum()
+
+    # a graph of its own, because four operators called one by one take twice as long as one call of it
+    block = gluon.nn.HybridLambda(count)
+    block.hybridize(static_alloc=True)
+    return block
 
 
 class TopK(Metric):
@@ -373,7 +396,10 @@ def get_metrics(specs: Sequence[MetricSpec]) -> List[Metric]:
 
 
 def _column(labels: Sequence[Any], output: Any, name: str) -> Any:
-    label = labels[0]
-    if label.size != output.shape[0] or label.shape[0] != output.shape[0]:
-        raise DataError(f"{name}: expected one label a sample, shape ({output.shape[0]},); received {label.shape}")
-    return label if label.ndim == 1 else label.reshape((-1,))
+    label, samples = labels[0], output.shape[0]
+    shape = label.shape
+    if shape == (samples,):
+        return label
+    if shape[:1] != (samples,) or label.size != samples:
+        raise DataError(f"{name}: expected one label a sample, shape ({samples},); received {shape}")
+    return label.reshape((-1,))

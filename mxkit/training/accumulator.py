@@ -147,12 +147,10 @@ class Accumulator:
         parts: List[Any] = list(losses) if isinstance(losses, (list, tuple)) else [losses]
         if not parts:
             raise DataError("Accumulator.backward: no loss was given")
-        for part in parts:
-            if not part.shape:
-                raise LossShapeError(
-                    "Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar"
-                )
-        samples = sum(part.shape[0] for part in parts)
+        shapes = [part.shape for part in parts]
+        if () in shapes:
+            raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
+        samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         with autograd.pause():
             self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
@@ -244,7 +242,9 @@ class Accumulator:
         """
         unused = []
         for parameter in trained:
-            replicas = parameter._data or ()  # nothing, where the shape never became known
+            replicas = list(parameter._data or ())  # nothing, where the shape never became known
+            if len(replicas) == 1 and replicas[0]._fresh_grad:
+                continue
             fresh = {data.context: data.context in self._active and data._fresh_grad for data in replicas}
             if not any(fresh.values()):
                 unused.append(parameter)

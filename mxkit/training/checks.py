@@ -20,7 +20,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
         LossShapeError: The loss of a batch of B samples has not the shape (B,).
     """
     shape = tuple(losses.shape)
-    if shape[:1] == (samples,) and losses.size == samples:
+    if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
         return
     if losses.size == 1:
         way = "It is a mean or a sum already: return the samples' own losses, without .mean() or .sum()"
