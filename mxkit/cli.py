@@ -19,6 +19,7 @@ app = typer.Typer(
 
 RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
 RUN = typer.Argument(..., help="The folder of a run.")
+WHICH = typer.Option("last", help="The checkpoint to take: last or best.")
 SETTINGS = typer.Option([], "--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 
 
@@ -37,15 +38,21 @@ def _options(
 
 @app.command()
 def train(
-    recipe: str = RECIPE,
+    recipe: Optional[str] = typer.Argument(None, help="A YAML file, or the name of a recipe that ships with mxkit."),
     settings: List[str] = SETTINGS,
     output: Path = typer.Option(Path("runs"), help="Where the folder of the run is made."),
+    resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Go on with this stopped run, without RECIPE."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
 ) -> None:
-    """Train as RECIPE says; ends with the scores over the test part."""
-    from mxkit.recipe.run import describe_scores, run_recipe
+    """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part."""
+    from mxkit.recipe.run import describe_scores, resume_run, run_recipe
 
-    run = run_recipe(recipe, overrides=settings, output=output, progress=not quiet)
+    if (recipe is None) == (resume is None):
+        raise typer.BadParameter("pass a RECIPE, or --resume RUN")
+    if resume is not None:
+        run = resume_run(resume, overrides=settings, progress=not quiet)
+    else:
+        run = run_recipe(str(recipe), overrides=settings, output=output, progress=not quiet)
     typer.echo(f"run {run.folder}")
     for line in describe_scores("test", run.scores):
         typer.echo(line)
@@ -55,11 +62,12 @@ def train(
 def evaluate(
     run: Path = RUN,
     split: str = typer.Option("test", help="Part of the data: train, valid or test."),
+    which: str = WHICH,
 ) -> None:
     """Compute loss and metrics of a RUN's newest checkpoint."""
     from mxkit.recipe.run import describe_scores, evaluate_split, load_data, load_run
 
-    recipe, net = load_run(run)
+    recipe, net = load_run(run, which)
     for line in describe_scores(split, evaluate_split(recipe, net, load_data(recipe), split)):
         typer.echo(line)
 
@@ -69,13 +77,14 @@ def predict(
     run: Path = RUN,
     images: List[Path] = typer.Argument(..., metavar="IMAGE...", help="Image files."),
     invert: bool = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white."),
+    which: str = WHICH,
 ) -> None:
     """Classify IMAGES with a RUN's newest checkpoint: file, class, probability."""
     from mxkit.recipe.images import read_images
     from mxkit.recipe.run import load_data, load_run
     from mxkit.training.loop import predict as predict_arrays
 
-    recipe, net = load_run(run)
+    recipe, net = load_run(run, which)
     data = load_data(recipe)
     scores = predict_arrays(net, read_images(images, data.train.x, invert=invert))
     probabilities = scores.softmax(axis=1).asnumpy()
@@ -89,6 +98,37 @@ def show(recipe: str = RECIPE, settings: List[str] = SETTINGS) -> None:
     from mxkit.recipe.reading import dump_recipe, load_recipe
 
     typer.echo(dump_recipe(load_recipe(recipe, settings)), nl=False)
+
+
+@app.command()
+def checkpoints(
+    words: List[str] = typer.Argument(..., metavar="[verify|prune] RUN", help="The folder of a run."),
+    keep_last: int = typer.Option(3, min=1, help="Newest ones that prune keeps."),
+) -> None:
+    """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones."""
+    from mxkit.checkpoint.listing import checkpoints_of, list_checkpoints, prune_to
+    from rich.console import Console
+    from rich.table import Table
+
+    action, run = ("list", words[0]) if len(words) == 1 else (words[0], words[-1])
+    if action not in ("list", "verify", "prune") or len(words) > 2:
+        raise typer.BadParameter(f"expected verify, prune or nothing before RUN; received {' '.join(words)!r}")
+    directory = checkpoints_of(run)
+    if action == "prune":
+        removed = prune_to(directory, keep_last)
+        typer.echo(f"removed {len(removed)} checkpoints" + (f": updates {removed}" if removed else ""))
+        return
+    found = list_checkpoints(directory)
+    table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
+    for one in found:
+        scores = "  ".join(f"{name} {value:.4f}" for name, value in one.scores.items())
+        epoch = "" if one.epoch is None else str(one.epoch)
+        table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    if not found:
+        typer.echo(f"no checkpoint in {directory}")
+    if action == "verify" and any(one.problem for one in found):
+        raise typer.Exit(1)
 
 
 @app.command()

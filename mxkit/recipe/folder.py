@@ -4,7 +4,7 @@ import datetime
 from pathlib import Path
 import platform
 import traceback
-from typing import Optional, Union
+from typing import Optional, Sequence, Union
 
 from mxkit.errors import RecipeError
 from mxkit.files import write_atomically
@@ -13,6 +13,7 @@ from mxkit.recipe.schema import Recipe
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.progress import describe_row
+from mxkit.training.signals import Terminated
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -46,16 +47,20 @@ class RunFolder:
                 number += 1
             else:
                 break
-        write_atomically(path / "recipe.yaml", dump_recipe(recipe).encode())
         folder = cls(path)
+        folder.write_recipe(recipe)
         folder.log(
             f"mxkit {__version__}, MXNet {mx.__version__}, NumPy {np.__version__}, "
             f"Python {platform.python_version()}, {platform.platform()}"
         )
         return folder
 
-    def recipe(self) -> Recipe:
-        """The resolved recipe.
+    def write_recipe(self, recipe: Recipe) -> None:
+        """Write the resolved recipe."""
+        write_atomically(self.path / "recipe.yaml", dump_recipe(recipe).encode())
+
+    def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
+        """The resolved recipe, with changes like `epochs=20`.
 
         Raises:
             RecipeError: This is no folder of a run.
@@ -63,7 +68,7 @@ class RunFolder:
         file = self.path / "recipe.yaml"
         if not file.is_file():
             raise RecipeError(f"{self.path} is no folder of a run: expected a file recipe.yaml in it")
-        return load_recipe(file)
+        return load_recipe(file, overrides)
 
     def log(self, text: str) -> None:
         """Add lines to `log.txt`, each with its time."""
@@ -79,7 +84,8 @@ class Recorder(Callback):
         self._folder = folder
 
     def on_fit_begin(self, state: FitState) -> None:
-        self._folder.log(f"training starts: {state.length} on {state.trainer._contexts}")
+        what = f"goes on after update {state.updates}" if state.updates else "starts"
+        self._folder.log(f"training {what}: {state.length} on {state.trainer._contexts}")
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")
@@ -90,5 +96,7 @@ class Recorder(Callback):
         if len(state.history):
             state.history.to_json(self._folder.path / "history.json")
             state.history.plot(self._folder.path / "curves.png")
-        if error is not None:
+        if isinstance(error, (KeyboardInterrupt, Terminated)):
+            self._folder.log(f"stopped by {state.stop_reason}")
+        elif error is not None:
             self._folder.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
-from mxkit.checkpoint.snapshot import load_checkpoint, save_checkpoint
+from mxkit.checkpoint.snapshot import load_checkpoint
 from mxkit.data import ArrayLoader, Splits
 from mxkit.device import devices
 from mxkit.errors import MxkitError, RecipeError, unknown_name
@@ -18,6 +18,7 @@ from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.registry import DATASETS
 from mxkit.recipe.schema import Component, Recipe
 from mxkit.seeding import seed_all
+from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.history import History
 from mxkit.training.loop import evaluate, fit
 import mxnet as mx
@@ -59,7 +60,7 @@ def run_recipe(
 
     Returns:
         The run. Its folder holds the resolved recipe, `history.csv` and `.json`, `curves.png`,
-        `scores.json`, `log.txt` and a checkpoint.
+        `scores.json`, `log.txt` and `checkpoints`, from which `resume_run` goes on after whatever stops it.
 
     Raises:
         RecipeError: The recipe cannot be run as written; nothing was made.
@@ -69,13 +70,41 @@ def run_recipe(
         Reseeds Python's, NumPy's and MXNet's generators with the recipe's seed.
     """
     recipe = load_recipe(recipe, overrides)
+    data, net = _prepare(recipe)
+    return _train(recipe, RunFolder.create(recipe, output), data, net, progress)
+
+
+def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: bool = True) -> Run:
+    """Go on with a run that was stopped, from its newest whole checkpoint, to the same end bit for bit.
+
+    Args:
+        run: Its folder. One that had ended is only evaluated again, unless `overrides` make it longer.
+        overrides: Changes like `epochs=20`, which are kept in the folder's recipe.
+        progress: As for `fit`.
+
+    Raises:
+        RecipeError: This is no folder of a run, or the changes cannot be run.
+        CheckpointError: As for `fit`. A run that was stopped before its first checkpoint begins anew.
+    """
+    folder = RunFolder(run)
+    recipe = folder.recipe(overrides)
+    data, net = _prepare(recipe)
+    if overrides:
+        folder.write_recipe(recipe)
+    return _train(recipe, folder, data, net, progress)
+
+
+def _prepare(recipe: Recipe) -> Tuple[Splits, Any]:
     data = load_data(recipe)
     check_buildable(recipe)
     seed_all(recipe.seed)
     where = devices(recipe.devices)
     net = build_net(recipe)
     initialize(net, spec_of(recipe.initializer), devices=where)
-    folder = RunFolder.create(recipe, output)
+    return data, net
+
+
+def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: bool) -> Run:
     history = fit(
         net,
         loader(recipe, data, "train"),
@@ -88,9 +117,10 @@ def run_recipe(
         clip_norm=recipe.clip_norm,
         callbacks=[Recorder(folder)],
         seed=recipe.seed,
+        checkpoint=Checkpoints(folder.checkpoints, **dict(recipe.checkpoints)),
+        resume="auto",
         progress=progress,
     )
-    save_checkpoint(folder.checkpoints, net, step=history[-1]["updates"], state={"epoch": len(history)})
     scores = evaluate_split(recipe, net, data, "test")
     write_atomically(folder.path / "scores.json", json.dumps({"test": scores}, indent=1).encode())
     for line in describe_scores("test", scores):
@@ -110,6 +140,10 @@ def check_buildable(recipe: Recipe) -> None:
         "optimizer": lambda spec: mx.optimizer.create(spec[0], **spec[1]),
         "metrics": get_metrics,
     }
+    try:
+        Checkpoints(recipe.name, **dict(recipe.checkpoints))
+    except ValueError as error:
+        raise RecipeError(f"recipe {recipe.name}: checkpoints: {error}") from error
     for section, build in builders.items():
         part = getattr(recipe, section)
         try:
@@ -118,8 +152,8 @@ def check_buildable(recipe: Recipe) -> None:
             raise RecipeError(f"recipe {recipe.name}: {section}: {type(error).__name__}: {error}") from error
 
 
-def load_run(run: Union[str, Path]) -> Tuple[Recipe, Any]:
-    """Rebuild the net of a run's folder and load its newest whole checkpoint.
+def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
+    """Rebuild the net of a run's folder and load its newest whole checkpoint, or the best one.
 
     Returns:
         The resolved recipe, and the net on the recipe's devices.
@@ -131,7 +165,7 @@ def load_run(run: Union[str, Path]) -> Tuple[Recipe, Any]:
     folder = RunFolder(run)
     recipe = folder.recipe()
     net = build_net(recipe)
-    load_checkpoint(folder.checkpoints, net, devices=recipe.devices)
+    load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
     return recipe, net
 
 

@@ -1,6 +1,6 @@
 """What a recipe may say, format 1."""
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import Literal
@@ -48,6 +48,22 @@ class DataComponent(Component):
     eval_batch_size: int = Field(256, ge=1)
 
 
+class CheckpointSection(Section):
+    """When checkpoints are written, and which are kept; as for `mxkit.Checkpoints`.
+
+    Attributes:
+        every: "1 epoch", "50 updates" or "5 minutes".
+        keep_last: Newest ones that are kept.
+        keep_best: A column of the history and "min" or "max", or null.
+        keep_every: "10 epochs" or "1000 updates", or null.
+    """
+
+    every: str = "1 epoch"
+    keep_last: int = Field(3, ge=1)
+    keep_best: Optional[Tuple[str, Literal["min", "max"]]] = None
+    keep_every: Optional[str] = None
+
+
 class Recipe(Section):
     """A whole run: data, model, training, evaluation.
 
@@ -66,6 +82,7 @@ class Recipe(Section):
         epochs: Times the training part is read.
         accumulate: Batches per update.
         clip_norm: Largest norm of the averaged gradient, or null.
+        checkpoints: When they are written, and which are kept.
         metrics: Reported for the training, validation and test part.
     """
 
@@ -83,4 +100,5 @@ class Recipe(Section):
     epochs: int = Field(ge=1)
     accumulate: int = Field(1, ge=1)
     clip_norm: Optional[float] = Field(None, gt=0)
+    checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

@@ -2,7 +2,7 @@
 
 import os
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Set, Type
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
@@ -152,11 +152,13 @@ class Accumulator:
             raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
-        with autograd.pause():
-            self._sums.extend(part.sum().astype("float32", copy=False) for part in parts)
+        self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
         heads = None if self._scale == 1 else [part.ones_like() * self._scale for part in parts]
         autograd.backward(parts, heads)
-        self._active.update((part.context, None) for part in parts)
+        if len(parts) == len(self.trainer._contexts):  # asking each array for its device takes longer
+            self._active.update(dict.fromkeys(self.trainer._contexts))
+        else:
+            self._active.update((part.context, None) for part in parts)
         self.samples += samples
         self.count += count
         self.micro_batches += 1
@@ -190,7 +192,7 @@ class Accumulator:
         self.samples = 0
         self.count: float = 0
         self._scale = 1.0 if self.precision is None else self.precision.scale
-        self._sums: List[Any] = []
+        self._losses: List[Any] = []
         self._active: Dict[Any, None] = {}  # an ordered set of the devices that computed something
 
     def trained(self) -> List[Any]:
@@ -218,7 +220,7 @@ class Accumulator:
             norm = self._step(trained, on_kvstore)
         self._zero_added_gradients()
         self.updates += 1
-        update = Update(self.updates, self.samples, self._sums, norm, count=self.count, skipped=skipped)
+        update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
         self._open_window()
         return update
 
@@ -314,6 +316,12 @@ def checked_count(count: Any) -> float:
     if not 0 <= value < float("inf"):
         raise DataError(f"count must give a number of at least 0; received {count!r}")
     return value
+
+
+def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
+    """Losses as float32 of shape (B,), without the graph they came from."""
+    losses = losses.detach().astype("float32", copy=False)
+    return losses if len(shape) == 1 else losses.reshape((-1,))
 
 
 def _added(replicas: Sequence[Any]) -> Any:

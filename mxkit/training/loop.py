@@ -15,7 +15,7 @@ from mxkit.data.loader import ArrayLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import DataError, NonFiniteError, TrapWarning
+from mxkit.errors import CheckpointError, DataError, NonFiniteError, TrapWarning
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -183,6 +183,7 @@ def fit(
         "updates an epoch": state.updates_per_epoch,
     }
     if found is not None:
+        _refuse_shorter(found, epochs, updates)
         restore(state, found)
     hooks = [*callbacks, *([Progress()] if progress else []), *([writer] if writer else [])]
     training = partial(
@@ -271,6 +272,17 @@ def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional
     if resume == "auto" and not checkpoint_paths(directory):
         return None
     return find_checkpoint(directory)
+
+
+def _refuse_shorter(found: Checkpoint, epochs: Optional[int], updates: Optional[int]) -> None:
+    run = found.manifest.get("run") or {}
+    begun = run.get("epoch", 1) - (0 if run.get("running", {}).get("updates") else 1)
+    for name, asked, done in (("epochs", epochs, begun), ("updates", updates, found.step)):
+        if asked is not None and done > asked:
+            raise CheckpointError(
+                f"checkpoint {found.path} lies in epoch {begun}, after update {found.step}: {name}={asked} is over. "
+                f"Pass at least {done}, or resume from an earlier checkpoint"
+            )
 
 
 def _resumed_seed(seed: Optional[int], found: Checkpoint) -> Any:

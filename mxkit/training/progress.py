@@ -28,6 +28,8 @@ class Progress(Callback):
         self._bar: Any = None
 
     def on_fit_begin(self, state: FitState) -> None:
+        if state.updates:
+            self._print(f"goes on in {state.label(state.epoch)}, after update {state.updates}")
         self._open_epoch()
 
     def _open_epoch(self) -> None:

@@ -36,7 +36,7 @@ class Update:
         self,
         step: int,
         samples: int,
-        loss_sums: Sequence[Any],
+        losses: Sequence[Any],
         norm: Optional[Any] = None,
         *,
         count: Optional[float] = None,
@@ -48,9 +48,9 @@ class Update:
         self.skipped = skipped
         self.batches = 0
         self.exact = False
-        self._losses = len(loss_sums)
+        self._losses = len(losses)
         self._measured = norm is not None
-        self._arrays = [*loss_sums, *([norm] if self._measured else [])]
+        self._arrays = [*losses, *([norm] if self._measured else [])]
         self._values: List[float] = []
 
     @property
@@ -97,21 +97,20 @@ def settle(updates: Sequence[Update]) -> None:
     arrays = [array for update in updates for array in update._arrays]
     if not arrays:
         return
-    values = _join(arrays).asnumpy().tolist()
+    sums = iter(_sums(arrays))
     for update in updates:
-        count = len(update._arrays)
-        if count:
-            update._values, values = update._values + values[:count], values[count:]
-            update._arrays = []
+        update._values += [next(sums) for _ in update._arrays]
+        update._arrays = []
 
 
-def _join(arrays: Sequence[Any]) -> Any:
-    """Concatenate arrays of one element on any devices in their order, on the CPU, without waiting."""
+def _sums(arrays: Sequence[Any]) -> List[float]:
+    """Sums of arrays of shape (n,) on any devices, in float64, after a single wait."""
     by_device: Dict[Any, List[int]] = {}
     for position, array in enumerate(arrays):
         by_device.setdefault(array.context, []).append(position)
     joined = [mx.nd.concat(*[arrays[i] for i in group], dim=0).as_in_context(mx.cpu()) for group in by_device.values()]
-    if len(joined) == 1:
-        return joined[0]
-    positions = np.concatenate(list(by_device.values()))
-    return mx.nd.concat(*joined, dim=0).take(mx.nd.array(np.argsort(positions)))
+    values = (joined[0] if len(joined) == 1 else mx.nd.concat(*joined, dim=0)).asnumpy()
+    order = [position for group in by_device.values() for position in group]
+    ends = np.cumsum([arrays[position].shape[0] for position in order])
+    sums = dict(zip(order, (float(part.sum(dtype=np.float64)) for part in np.split(values, ends[:-1]))))
+    return [sums[position] for position in range(len(arrays))]

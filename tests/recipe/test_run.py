@@ -129,10 +129,11 @@ def test_a_damaged_checkpoint_is_refused(trained, capsys, tmp_path):
 
     folder = tmp_path / "copy"
     shutil.copytree(str(trained[0]), str(folder))
-    (parameters,) = folder.glob("checkpoints/step-*/net.params")
-    content = bytearray(parameters.read_bytes())
-    content[-1] ^= 1
-    parameters.write_bytes(bytes(content))
+    damaged = list(folder.glob("checkpoints/step-*/net.params"))
+    for parameters in damaged:
+        content = bytearray(parameters.read_bytes())
+        content[-1] ^= 1
+        parameters.write_bytes(bytes(content))
     code, out, err = command(capsys, "evaluate", folder)
     assert code == 1
     assert out == ""

@@ -322,3 +322,19 @@ def test_an_end_between_the_grid_is_kept_and_going_on_from_it_is_told(tmp_path):
     np.testing.assert_array_equal(weights(again), weights(net))
     with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*ended after 10 updates of epoch 2"):
         assert plain(tmp_path, make_net(), updates=120, resume=True).column("updates") == [50, 60, 110, 120]
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        ({"epochs": 1}, "lies in epoch 2, after update 66: epochs=1 is over. Pass at least 2"),
+        ({"updates": 65}, "updates=65 is over"),
+    ],
+)
+def test_a_run_cannot_become_shorter(length, expected, tmp_path):
+    plain(tmp_path, make_net(), updates=66)
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(CheckpointError, match=expected):
+        plain(tmp_path, net, resume=True, **length)
+    np.testing.assert_array_equal(weights(net), before)

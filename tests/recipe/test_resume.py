@@ -1,0 +1,151 @@
+"""`mxkit train --resume` after a real kill, and the commands around checkpoints."""
+
+import json
+import os
+from pathlib import Path
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import mxkit
+from mxkit.cli import main
+from mxkit.recipe.run import load_run, resume_run
+import numpy as np
+import pytest
+
+RECIPE = """
+name: small
+seed: 3
+data: {name: digits, batch_size: 64}
+model: {name: mlp, classes: 10, hidden: [32], dropout: 0.3}
+loss: softmax_ce
+optimizer: {name: adam, learning_rate: 0.01}
+epochs: 4
+metrics: [accuracy]
+checkpoints: {every: 16 updates, keep_last: 2, keep_best: [valid_accuracy, max]}
+"""
+
+
+def train(*arguments):
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, "-m", "mxkit", "train", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "small.yaml").write_text(RECIPE)
+    with train(folder / "small.yaml", "--output", folder / "runs") as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err.decode()
+    (run,) = (folder / "runs").iterdir()
+    return run, out.decode()
+
+
+def command(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    told = capsys.readouterr()
+    return caught.value.code or 0, told.out, told.err
+
+
+def values(run):
+    _, net = load_run(run)
+    return np.concatenate([p.data().asnumpy().ravel() for p in net._collect_params_with_prefix().values()])
+
+
+def rows(run):
+    found = json.loads((run / "history.json").read_text())["epochs"]
+    return [{name: value for name, value in row.items() if "second" not in name} for row in found]
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, capsys):
+    (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 4", "epochs: 400"))
+    with train(tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet") as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(death)
+        process.communicate(timeout=60)
+    assert process.returncode == -death
+    (run,) = (tmp_path / "runs").iterdir()
+    newest = max(path.name for path in run.glob("checkpoints/step-*"))
+    if newest > "step-00000088":
+        pytest.skip("this machine trained four epochs before the signal came")
+    code, out, err = command(capsys, "train", "--resume", run, "--set", "epochs=4", "--quiet")
+    assert (code, err) == (0, "")
+    np.testing.assert_array_equal(values(run), values(whole[0]))
+    assert rows(run) == rows(whole[0])
+    assert out.splitlines()[1:] == whole[1].splitlines()[1:]
+    assert load_run(run)[0].epochs == 4
+
+
+def test_a_finished_run_is_only_evaluated_again(whole, tmp_path):
+    run = tmp_path / "copy"
+    shutil.copytree(str(whole[0]), str(run))
+    again = resume_run(run, progress=False)
+    assert rows(run) == rows(whole[0])
+    assert [f"test {name} {value:.4f}" for name, value in again.scores.items()] == whole[1].splitlines()[1:]
+
+
+def test_checkpoints_are_listed_verified_and_pruned(whole, tmp_path, capsys):
+    run = tmp_path / "copy"
+    shutil.copytree(str(whole[0]), str(run))
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names[-1] == "step-00000088"
+    assert len(names) in (2, 3)  # the best one may be among the last two
+    code, out, _ = command(capsys, "checkpoints", run)
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].split() == ["checkpoint", "epoch", "scores", "size", "state"]
+    assert [line.split()[0] for line in lines[1:]] == names[::-1]
+    assert "valid_accuracy 0." in lines[1]
+    assert lines[1].split()[1] == "4"
+    assert all(line.rstrip().endswith("whole") for line in lines[1:])
+    assert command(capsys, "checkpoints", "verify", run)[0] == 0
+    broken = run / "checkpoints" / names[-1] / "net.params"
+    broken.write_bytes(broken.read_bytes()[:-1])
+    code, out, _ = command(capsys, "checkpoints", "verify", run)
+    assert code == 1
+    assert "is damaged" in out
+    code, out, _ = command(capsys, "checkpoints", "prune", run, "--keep-last", "1")
+    assert code == 0
+    assert out.startswith(f"removed {len(names) - 2} checkpoints")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names[-2:]
+
+
+def test_the_best_checkpoint_is_evaluated(whole, capsys):
+    code, out, err = command(capsys, "evaluate", whole[0], "--split", "valid", "--which", "best")
+    assert (code, err) == (0, "")
+    best = max(row["valid_accuracy"] for row in rows(whole[0]))
+    assert f"valid accuracy {best:.4f}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["train"], "pass a RECIPE, or --resume RUN"),
+        (["train", "digits_lenet", "--resume", "x"], "pass a RECIPE, or --resume RUN"),
+        (["train", "--resume", "nowhere"], "nowhere is no folder of a run"),
+        (["checkpoints", "nowhere"], "nowhere is no folder of a run, and no directory of checkpoints"),
+        (["checkpoints", "look", "."], "expected verify, prune or nothing before RUN; received 'look .'"),
+        (
+            ["train", "digits_lenet", "--set", "checkpoints.every=often"],
+            "checkpoints: Checkpoints: every: expected something like",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told(arguments, expected, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    code, _, err = command(capsys, *arguments)
+    assert code in (1, 2)
+    assert expected in " ".join(err.split())
