@@ -6,7 +6,15 @@ import time
 from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
 import warnings
 
-from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, manifests, prune, ranked, sweep
+from mxkit.checkpoint.directory import (
+    Checkpoint,
+    checkpoint_paths,
+    is_checkpoint,
+    manifests,
+    prepare,
+    prune,
+    ranked,
+)
 from mxkit.checkpoint.snapshot import Snapshot
 from mxkit.checkpoint.writer import BackgroundWriter
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
@@ -61,18 +69,24 @@ class Checkpoints(Callback):
         keep_every: Optional[str] = None,
     ) -> None:
         self.directory = Path(directory)
+        if is_checkpoint(self.directory):
+            raise ValueError(
+                "Checkpoints: directory: expected the one that holds a run's checkpoints; received one of them, "
+                f"{directory}. Pass its parent"
+            )
         self.every = _interval(every, "every", ("epoch", "update", "minute"))
         self.keep_last = whole_number(keep_last, "keep_last")
         self.keep_every = None if keep_every is None else _interval(keep_every, "keep_every", ("epoch", "update"))
         self._best = None if keep_best is None else Monitor(*_pair(keep_best))
         self._writer = BackgroundWriter()
         self._held: Optional[Snapshot] = None
-        self._written = 0
+        self._written = self._epoch_written = 0
+        self._due_at = self._hold_at = 0.0
+        self._ended_inside = False
         self.signals = PoliteSignals()
 
     def on_fit_begin(self, state: FitState) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        sweep(self.directory)
+        prepare(self.directory)
         if self._best is not None:
             self._best.check(state.columns)
             self._best.reset()
@@ -80,12 +94,12 @@ class Checkpoints(Callback):
                 self._best.update(row)
         self._written = state.updates
         self._epoch_written = state.epoch - 1
-        self._held = None
-        self._due_at = self._hold_at = time.monotonic()
+        self._held, self._ended_inside = None, False
         self._schedule()
 
     def on_update(self, state: FitState, update: Update) -> None:
         self._tell()
+        self._ended_inside = state.finished
         if not update.exact:
             return
         count, unit = self.every
@@ -93,10 +107,12 @@ class Checkpoints(Callback):
         due = unit == "update" and update.step // count > self._written // count
         due = due or (unit == "minute" and now >= self._due_at)
         if due or state.finished or self.signals.caught is not None:
-            self._save(state, update)
+            self._look(state, update)
+            self._save(state)
             self.signals.raise_caught()
         elif now >= self._hold_at and not self._writer.busy:
             self._look(state, update)
+            self._held = None  # so that memory holds one copy
             self._held, self._hold_at = capture(state), now + HOLD_SECONDS
 
     def on_epoch(self, state: FitState, row: Row) -> None:
@@ -106,13 +122,12 @@ class Checkpoints(Callback):
         count, unit = self.every
         due = unit == "epoch" and state.epoch - self._epoch_written >= count
         due = due or (unit == "minute" and time.monotonic() >= self._due_at)
-        if not cut and not state.stop_is_for_now and (best or due or state.last_epoch):
+        due = due or best or state.last_epoch or self.signals.caught is not None
+        # an epoch that was ended for now is done again by the run that goes on
+        if due and not cut and not (state.stop_is_for_now and self._ended_inside):
             self._epoch_written = state.epoch
             self._save(state, after_epoch=True, row=row)
-        if self.signals.caught is not None:
-            if self._written != state.updates:
-                self._save(state, after_epoch=True, row=row)
-            self.signals.raise_caught()
+        self.signals.raise_caught()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         try:
@@ -120,17 +135,14 @@ class Checkpoints(Callback):
         except OSError as failed:
             _warn(failed)
         held, self._held = self._held, None
-        if held is not None and held.step > self._written and not isinstance(error, (NonFiniteError, type(None))):
+        lost = state.stop_is_for_now if error is None else not isinstance(error, NonFiniteError)
+        if held is not None and held.step > self._written and lost:
             try:
                 self._write(held)
             except (OSError, MXNetError) as failed:  # the error that ended the run is the one to raise
                 _warn(failed)
 
-    def _save(
-        self, state: FitState, update: Optional[Update] = None, *, after_epoch: bool = False, row: Optional[Row] = None
-    ) -> None:
-        if update is not None:
-            self._look(state, update)
+    def _save(self, state: FitState, *, after_epoch: bool = False, row: Optional[Row] = None) -> None:
         try:
             self._writer.wait()  # one at a time, so that memory holds one copy
         except OSError as error:
@@ -143,8 +155,9 @@ class Checkpoints(Callback):
 
     def _write(self, snapshot: Snapshot) -> None:
         snapshot.write(self.directory)
-        found = manifests(self.directory)
-        prune(self.directory, self._kept(found))
+        # later ones are broken, else the run would have gone on from there: they count for nothing
+        found = [one for one in manifests(self.directory) if one.step <= snapshot.step]
+        prune(self.directory, self._kept(found), before=snapshot.step)
 
     def _kept(self, found: "list[Checkpoint]") -> Set[int]:
         keep = {one.step for one in found[: self.keep_last]}
@@ -165,10 +178,12 @@ class Checkpoints(Callback):
         return {"column": self._best.column, "mode": self._best.mode, "value": float(row[self._best.column])}
 
     def _look(self, state: FitState, update: Update) -> None:
-        """Refuse to write weights that are NaN."""
+        """Refuse to write weights that are NaN; here, an error of the engine comes before the held copy is dropped."""
         if state.check_finite:
             watch_weights(update, state.trainer)
-            refuse_broken([*state.running.settle(), update], state.epoch - 1, state.updates)
+        unread = state.running.settle()
+        if state.check_finite:
+            refuse_broken([*unread, update], state.epoch - 1, state.updates)
 
     def _schedule(self) -> None:
         now = time.monotonic()

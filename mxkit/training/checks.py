@@ -1,7 +1,7 @@
 """What Gluon accepts in silence and gets wrong, checked once, on the first batch."""
 
 import os
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.blocks import parameters_by_path
@@ -102,12 +102,8 @@ def check_trainer(net: Any, trainer: Any) -> None:
 
 def check_accumulation(net: Any) -> None:
     """Warn of layers for which several micro-batches cannot equal one big batch (T48)."""
-    norms, dropouts = [], []
-    for path, block in _walk(net):
-        if isinstance(block, gluon.nn.BatchNorm) and not block._kwargs["use_global_stats"]:
-            norms.append(path)
-        elif isinstance(block, gluon.nn.Dropout) and block._rate > 0:
-            dropouts.append(path)
+    norms = batch_norms(net)
+    dropouts = [path for path, block in _walk(net) if isinstance(block, gluon.nn.Dropout) and block._rate > 0]
     told = []
     if norms:
         told.append(f"BatchNorm takes its statistics from each micro-batch alone: {_some(norms)}")
@@ -115,6 +111,23 @@ def check_accumulation(net: Any) -> None:
         told.append(f"dropout draws other masks than for one batch: {_some(dropouts)}")
     if told:
         _warn(f"accumulated micro-batches equal one big batch except for these layers (T48). {'; '.join(told)}")
+
+
+def batch_norms(net: Any) -> List[str]:
+    """Paths of the BatchNorm layers that take statistics from each batch."""
+    return [
+        path
+        for path, block in _walk(net)
+        if isinstance(block, gluon.nn.BatchNorm) and not block._kwargs["use_global_stats"]
+    ]
+
+
+def warn_of_single_samples(norms: Sequence[str]) -> None:
+    """Warn of a batch of one sample on a device: without height and width BatchNorm makes zeros of it (T18)."""
+    _warn(
+        "a device got a batch of one sample, of which BatchNorm without height and width makes zeros, in training and "
+        f"without a word: {_some(norms)} (T18). Leave such a batch out, or choose another batch size"
+    )
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:

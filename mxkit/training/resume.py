@@ -9,10 +9,11 @@ from mxkit.checkpoint.directory import PARAMETERS, Checkpoint, versions
 from mxkit.checkpoint.loading import match_arrays
 from mxkit.checkpoint.parameter_file import read_arrays
 from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
-from mxkit.errors import CheckpointError, CheckpointWarning
+from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History
+import mxnet as mx
 
 
 def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None) -> Snapshot:
@@ -30,7 +31,8 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
     arrays: Dict[str, Any] = {}
     callbacks = []
     for number, (name, callback) in enumerate(_with_state(state.callbacks)):
-        found = callback.state_arrays()
+        # copies, because a callback may give the arrays that it goes on changing
+        found = {slot: array.copyto(mx.cpu()) for slot, array in callback.state_arrays().items()}
         arrays.update({f"callback:{number}:{slot}": array for slot, array in found.items()})
         callbacks.append({"type": name, "state": callback.state_dict()})
     metrics = []
@@ -76,12 +78,32 @@ def restore(state: FitState, found: Checkpoint) -> None:
             f"checkpoint {found.path} was not written by fit: it tells no epoch. Use load_checkpoint, and a new run"
         )
     try:
+        _check_form(run, found.step)
         _restore(state, found, run)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except MxkitError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise CheckpointError(f"checkpoint {found.path} holds another kind of run: {error!r}") from error
 
 
+def _check_form(run: Mapping[str, Any], step: int) -> None:
+    """Refuse another form than `capture` gives, before anything is touched."""
+    numbers = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
+    wrong = [name for name, number in numbers.items() if not isinstance(number, (int, float)) or not number >= 0]
+    wrong += [name for name in ("batches", "updates", "samples", "epoch") if not isinstance(numbers[name], int)]
+    wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
+    wrong += [name for name in ("history", "callbacks") if not all(isinstance(one, dict) for one in run[name])]
+    wrong += [name for name in ("stopped",) if not isinstance(run[name], (str, type(None)))]
+    if wrong or run["updates"] != step:
+        raise ValueError(f"not of the form that fit writes: {', '.join(wrong) or 'updates'}")
+
+
 def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None:
+    if run["metrics"] and len(run["metrics"]) != len(state.metrics):
+        raise CheckpointError(
+            f"checkpoint {found.path} lies inside an epoch with {len(run['metrics'])} training metrics; this run has "
+            f"{len(state.metrics)}. Pass the same metrics"
+        )
     for difference in _differences(run["settings"], _settings(state)):
         _warn(found, difference)
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
@@ -99,14 +121,8 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
         state.precision.load_state_dict(run["precision"])
     if run["data"] is not None and hasattr(state.data, "load_state_dict"):
         state.data.load_state_dict(run["data"])
-    if run["metrics"]:
-        if len(run["metrics"]) != len(state.metrics):
-            raise CheckpointError(
-                f"checkpoint {found.path} lies inside an epoch with {len(run['metrics'])} training metrics; this run "
-                f"has {len(state.metrics)}. Pass the same metrics"
-            )
-        for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
-            metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
+    for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
+        metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, found)
 
 
@@ -139,7 +155,10 @@ def _restore_callbacks(
 
 
 def _with_state(callbacks: Sequence[Callback]) -> List[Tuple[str, Callback]]:
-    return [(type(one).__name__, one) for one in callbacks if one.state_dict() or one.state_arrays()]
+    # not those whose state is not empty: it may be so in a run that begins
+    stateless = (Callback.state_dict, Callback.state_arrays)
+    own = [one for one in callbacks if (type(one).state_dict, type(one).state_arrays) != stateless]
+    return [(type(one).__name__, one) for one in own]
 
 
 def _part(arrays: Mapping[str, Any], prefix: str) -> Dict[str, Any]:

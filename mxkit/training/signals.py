@@ -1,5 +1,6 @@
 """Signals that let a run end at a moment from which it can go on."""
 
+from contextlib import suppress
 import os
 import signal
 from threading import current_thread, main_thread
@@ -23,8 +24,10 @@ class PoliteSignals:
     def __init__(self) -> None:
         self.caught: Optional[int] = None
         self._before: Dict[int, Any] = {}
+        self._process = 0
 
     def __enter__(self) -> "PoliteSignals":
+        self.caught, self._process = None, os.getpid()
         if current_thread() is main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
@@ -39,12 +42,17 @@ class PoliteSignals:
         self._before = {}
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
+        if os.getpid() != self._process:  # a worker that was forked meanwhile is to end as it always did
+            signal.signal(number, self._before[number])
+            deliver(number)
+            return
         if self.caught is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.caught = number
         again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-        # not print: a signal may come while somebody else prints
-        os.write(2, f"\nmxkit: stopping at the next checkpoint{again}\n".encode())
+        # not print: a signal may come while somebody else prints; and the terminal may be gone
+        with suppress(OSError):
+            os.write(2, f"\nmxkit: stopping at the next checkpoint{again}\n".encode())
 
     def raise_caught(self) -> None:
         """Raise what the signal means: KeyboardInterrupt, or `Terminated`."""

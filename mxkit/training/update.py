@@ -18,12 +18,14 @@ from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.specs import whole_number
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
+    batch_norms,
     check_accumulation,
     check_first_inputs,
     check_first_shard,
     check_frozen_dense,
     check_loss_shape,
     check_trainer,
+    warn_of_single_samples,
 )
 from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.randomness import Grid, draws_random_numbers
@@ -239,6 +241,7 @@ class _Batches:
         self.accumulator = accumulator
         self._net, self._forward, self._count = net, forward, count
         self._metrics, self._devices, self._first = metrics, devices, first
+        self._norms = [] if first is None else batch_norms(net)  # told once a training
         self._around = ExitStack()
 
     def __enter__(self) -> None:
@@ -254,6 +257,9 @@ class _Batches:
         first, self._first = self._first, None
         if first is not None:  # what is wrong with the data shows in the first batch of all
             check_first_inputs(self._net, shards[0])
+        if self._norms and any(shard.samples == 1 for shard in shards):
+            warn_of_single_samples(self._norms)
+            self._norms = []
         outputs, losses = [], []
         with autograd.record():
             for shard in shards:

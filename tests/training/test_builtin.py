@@ -142,7 +142,7 @@ def test_restore_best_brings_back_every_replica_bit_for_bit(devices, broken):
         assert not np.array_equal(*kept[2])  # the running statistics do differ
 
 
-def test_restored_weights_outlive_the_next_update():
+def test_t47_restored_weights_outlive_the_next_update():
     """A kvstore that updates holds weights of its own, which would come back."""
     net = make_net("cpu:2")
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=True)

@@ -270,3 +270,48 @@ def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def normed_net(devices="cpu"):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=FEATURES), nn.BatchNorm(in_channels=4), nn.Dense(3, in_units=4))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+@pytest.mark.parametrize(("sizes", "devices"), [([8, 8, 1], "cpu"), ([8, 3], "cpu:2")])
+def test_t18_a_batch_of_one_sample_under_batchnorm(sizes, devices):
+    with pytest.warns(TrapWarning, match=r"batch of one sample.*makes zeros.*: 1 \(T18\)"):
+        list(mxkit.updates(normed_net(devices), make_batches(sizes), loss="softmax_ce", trainer="sgd"))
+    list(mxkit.updates(normed_net(), make_batches([8, 2]), loss="softmax_ce", trainer="sgd"))
+    list(mxkit.updates(make_net(), make_batches([8, 1]), loss="softmax_ce", trainer="sgd"))
+    norm = nn.BatchNorm(in_channels=4)
+    norm.initialize()
+    with autograd.record():  # what the warning is about
+        assert float(norm(mx.nd.random.normal(shape=(1, 4))).abs().sum().asscalar()) == 0
+
+
+def test_t18_evaluating_moves_no_statistics():
+    net = normed_net()
+    fit(net, make_batches([8, 8]), epochs=1)
+    before = [p.data().asnumpy() for p in net.collect_params(".*running.*").values()]
+    mxkit.evaluate(net, make_batches([8, 8], seed=1), loss="softmax_ce")
+    mxkit.predict(net, make_batches([8])[0][0])
+    after = [p.data().asnumpy() for p in net.collect_params(".*running.*").values()]
+    assert len(before) == 2
+    for one, other in zip(before, after):
+        np.testing.assert_array_equal(one, other)
+        assert one.any()
+
+
+@pytest.mark.parametrize("on_kvstore", [True, False])
+def test_t7_both_kinds_of_trainer_reduce_for_themselves(on_kvstore):
+    one, two = make_net(), make_net("cpu:2")
+    trainer = gluon.Trainer(two.collect_params(), *SGD, update_on_kvstore=on_kvstore)
+    (update,) = mxkit.updates(two, BATCHES, loss="softmax_ce", trainer=trainer, accumulate=3, clip_norm=0.1)
+    (expected,) = mxkit.updates(one, BATCHES, loss="softmax_ce", trainer=SGD, accumulate=3, clip_norm=0.1)
+    np.testing.assert_allclose(weights(two), weights(one), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(update.grad_norm, expected.grad_norm, rtol=1e-6)
+    if on_kvstore:  # what a script would have met
+        with pytest.raises(AssertionError, match="allreduce_grads"):
+            trainer.allreduce_grads()

@@ -37,7 +37,7 @@ def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, sinc
 
 
 @pytest.mark.parametrize("mode", ["auto", "", None, "MIN"])
-def test_mode_is_never_guessed(mode):
+def test_t23_mode_is_never_guessed(mode):
     with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .*; received") as caught:
         Monitor("valid_loss", mode)
     assert "Nothing is guessed" in str(caught.value)

@@ -145,7 +145,7 @@ def assert_every_replica_close(net, expected, tolerance):
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @settings(max_examples=16, deadline=None, derandomize=True)
 @given(case=CASES)
-def test_any_split_equals_one_big_batch(name, case):
+def test_t42_any_split_equals_one_big_batch(name, case):
     dtype, arguments = OPTIMIZERS[name]
     arguments = {**arguments, "wd": case["wd"]}
     expected, net = make_net(dtype=dtype), make_net(f"cpu:{case['devices']}", dtype=dtype)

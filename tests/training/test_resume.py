@@ -119,7 +119,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("data", [loader, augmented])
-def test_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
+def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
     arguments = {"devices": devices, "accumulate": accumulate, "data": data}
     per_epoch = -(-50 // accumulate)
     whole = run(tmp_path / "whole", **arguments)

@@ -60,7 +60,7 @@ def test_padding_does_not_count_in_predict():
     np.testing.assert_allclose(found.asnumpy(), net(mx.nd.array(X)).asnumpy(), rtol=1e-6, atol=1e-7)
 
 
-def test_a_hybridized_net_takes_batches_of_threads_and_numpy():
+def test_t44_a_hybridized_net_takes_batches_of_threads_and_numpy():
     net = make_net(hybridize=True)
     data = SOURCES["DataLoader with threads (T44)"]()
     assert [update.samples for update in mxkit.updates(net, data, loss=SOFTMAX, trainer="sgd")] == [4, 4, 3]
