@@ -28,13 +28,13 @@ from .training.builtin_logs import CSVLog as CSVLog
 from .training.builtin_logs import TensorBoardLog as TensorBoardLog
 from .training.callbacks import Callback as Callback
 from .training.checkpoints import Checkpoints as Checkpoints
+from .training.evaluation import evaluate as evaluate
+from .training.evaluation import predict as predict
 from .training.history import History as History
 from .training.learning_rate import LearningRate as LearningRate
 from .training.learning_rate import Plateau as Plateau
-from .training.learning_rate import find_learning_rate as find_learning_rate
-from .training.loop import evaluate as evaluate
 from .training.loop import fit as fit
-from .training.loop import predict as predict
+from .training.rate_search import find_learning_rate as find_learning_rate
 from .training.record import Update as Update
 from .training.update import updates as updates
 from .version import __version__ as __version__

@@ -82,7 +82,7 @@ def predict(
     """Classify IMAGES with a RUN's newest checkpoint: file, class, probability."""
     from mxkit.recipe.images import read_images
     from mxkit.recipe.run import load_data, load_run
-    from mxkit.training.loop import predict as predict_arrays
+    from mxkit.training.evaluation import predict as predict_arrays
 
     recipe, net = load_run(run, which)
     data = load_data(recipe)

@@ -19,7 +19,7 @@ LAYERS = [
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
     | {"schedules", "parameters"},
     {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
-    | {"training." + name for name in ["precision", "randomness", "epoch", "signals", "resume", "checkpoints"]}
+    | {"training." + name for name in ["precision", "randomness", "epoch", "signals", "resume", "checkpoints", "rate_search", "evaluation"]}
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
     {"training.loop"},
     {"recipe"},

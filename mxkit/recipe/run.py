@@ -19,8 +19,9 @@ from mxkit.recipe.registry import DATASETS
 from mxkit.recipe.schema import Component, Recipe
 from mxkit.seeding import seed_all
 from mxkit.training.checkpoints import Checkpoints
+from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History
-from mxkit.training.loop import evaluate, fit
+from mxkit.training.loop import fit
 import mxnet as mx
 from mxnet import gluon
 

@@ -1,11 +1,11 @@
 """Callbacks that steer a run: when to stop, what to freeze, and any function as a hook."""
 
-from fnmatch import fnmatchcase
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.blocks import parameters_by_path
-from mxkit.errors import CheckpointError, unknown_name
+from mxkit.errors import CheckpointError
+from mxkit.parameters import match_parameters
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
@@ -227,14 +227,12 @@ class FreezeUntil(Callback):
         self._frozen: List[Tuple[Any, str]] = []
 
     def on_fit_begin(self, state: FitState) -> None:
-        parameters = parameters_by_path(state.net)
-        matching = [parameter for path, parameter in parameters.items() if fnmatchcase(path, self.glob)]
-        if not matching:
-            raise unknown_name("parameters, FreezeUntil finds no path that matches", self.glob, parameters)
+        matching = match_parameters(state.net, self.glob).values()
         if state.epoch >= self.epoch:  # a resumed run
             return
         distinct = {id(parameter): parameter for parameter in matching if parameter.grad_req != "null"}
-        if not any(parameter.grad_req != "null" for parameter in parameters.values() if id(parameter) not in distinct):
+        others = [one for one in parameters_by_path(state.net).values() if id(one) not in distinct]
+        if all(parameter.grad_req == "null" for parameter in others):
             raise ValueError(
                 f"FreezeUntil: {self.glob!r} freezes every parameter that is trained, so epoch 1 has nothing to do. "
                 "Use a narrower glob"

@@ -7,13 +7,17 @@ import mxkit
 from mxkit.errors import TrainingError, UnknownNameError
 from mxkit.schedules import schedule
 from mxkit.training.callbacks import FitState
-from mxkit.training.learning_rate import LearningRate, LearningRateSearch, Plateau, find_learning_rate
+from mxkit.training.learning_rate import LearningRate, Plateau
+from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 from oracle import FEATURES, make_batches, make_net, replicas
 import pytest
+
+# three samples on three devices
+pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
 
 BATCHES = make_batches([8, 8, 3, 8])
 

@@ -1,0 +1,161 @@
+"""What a trained net is worth, and what it says."""
+
+from itertools import islice
+import math
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+import warnings
+
+from mxkit.blocks import net_devices
+from mxkit.data.loader import ArrayLoader
+from mxkit.data.source import Data, read_epoch
+from mxkit.device import DeviceSpec, split_batch, unpack
+from mxkit.device import devices as resolve_devices
+from mxkit.errors import DataError, TrapWarning
+from mxkit.losses import ForwardLoss, LossSpec, forward_function
+from mxkit.metrics import Metric, MetricSpec, get_metrics
+from mxkit.training.accumulator import checked_count
+from mxkit.training.checks import check_labels, check_loss_shape
+from mxkit.training.update import Count
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
+
+# Batches between two waits outside of training, where no update bounds the queue.
+WAIT_EVERY = 16
+PREDICT_BATCH = 256
+
+
+def evaluate(
+    net: Any,
+    data: Data,
+    *,
+    loss: Optional[LossSpec] = None,
+    metrics: Sequence[MetricSpec] = (),
+    forward_loss: Optional[ForwardLoss] = None,
+    count: Optional[Count] = None,
+    devices: Optional[DeviceSpec] = None,
+    limit_batches: Optional[int] = None,
+    name: str = "data",
+) -> Dict[str, Any]:
+    """Compute loss and metrics over every sample of `data`, in predict mode.
+
+    Args:
+        net: An initialized block. Batches are split over its devices.
+        data: Batches `(x, y)`, as for `updates`.
+        loss: As for `updates`, or None for metrics alone.
+        metrics: As for `fit`.
+        forward_loss: In place of `loss`, as for `updates`.
+        count: What a batch adds to the number that the loss is divided by, as for `updates`.
+        devices: An error tells if the net lives elsewhere. None accepts any.
+        limit_batches: Read no more batches than this. None reads all.
+        name: What the messages call the data.
+
+    Returns:
+        `{"loss": mean per sample, metric's name: value, ...}`. Every sample counts once, so the numbers do
+        not depend on how samples are cut into batches.
+
+    Raises:
+        ValueError: Neither a loss nor a metric is asked for.
+        EmptyDataError: `data` gave no batch.
+        LossShapeError: `loss` did not give one value per sample.
+        LabelError: A class number is out of range.
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
+    >>> scores = evaluate(net, [(np.zeros((3, 4)), np.array([0, 0, 1]))], loss="softmax_ce", metrics=["accuracy"])
+    >>> {name: round(value, 4) for name, value in scores.items()}
+    {'loss': 0.6931, 'accuracy': 0.6667}
+    """
+    measured = get_metrics(metrics)
+    with_loss = loss is not None or forward_loss is not None
+    known, forward = forward_function(loss, forward_loss) if with_loss else (None, _output_only)
+    if not with_loss and not measured:
+        raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    mean_loss, looked = Metric(), Metric()
+    throttle = _Throttle()
+    unchecked = True
+    with autograd.pause(train_mode=False):
+        for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
+            stated = None if count is None else checked_count(count(*unpack(batch)))
+            for shard in split_batch(batch, where):
+                output, values = forward(net, shard.inputs, shard.labels)
+                if values is not None:
+                    check_loss_shape(values, shard.samples)
+                    if unchecked:
+                        check_labels(known, output, shard.labels, data)
+                        unchecked = False
+                    mean_loss.add(values, stated)
+                    stated = None if stated is None else 0.0  # the batch's count is added once
+                for metric in measured:
+                    metric.update(shard.labels, output)
+                if values is None:
+                    values = output[0] if isinstance(output, (list, tuple)) else output
+                    looked.add(values)
+                throttle.after(values)
+    scores = {"loss": mean_loss.get()} if with_loss else {}
+    if not math.isfinite(looked.get()):
+        text = f"the net's outputs for {name} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
+        warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
+    scores.update({metric.name: metric.get() for metric in measured})
+    return scores
+
+
+def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] = None) -> Any:
+    """Run `net` over every sample, in predict mode.
+
+    Args:
+        net: An initialized block. Batches are split over its devices.
+        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)` from
+            anything that `updates` reads, of which `y` is ignored.
+        devices: An error tells if the net lives elsewhere. None accepts any.
+
+    Returns:
+        Outputs joined in order, an NDArray of shape (N, ...) on the CPU; a tuple of them where the net
+        returns several.
+
+    Raises:
+        EmptyDataError: `data` gave no batch.
+        DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample.
+
+    >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
+    >>> predict(net, np.zeros((5, 4))).shape
+    (5, 2)
+    """
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    if getattr(data, "shuffle", False) is True:
+        raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
+    if isinstance(data, (mx.nd.NDArray, np.ndarray)):
+        data = ArrayLoader(data, None, PREDICT_BATCH)
+    parts: List[List[Any]] = []
+    throttle = _Throttle()
+    several = False
+    with autograd.pause(train_mode=False):
+        for batch in read_epoch(data, keep_count=True):
+            inputs, _ = unpack(batch)
+            for shard in split_batch((inputs,), where):
+                output = net(*shard.inputs)
+                several = isinstance(output, (list, tuple))
+                outputs = list(output) if several else [output]
+                parts.append([one.as_in_context(mx.cpu()) for one in outputs])
+                throttle.after(parts[-1][0])
+        joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
+    return tuple(joined) if several else joined[0]
+
+
+def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
+    return net(*inputs), None
+
+
+class _Throttle:
+    """Waits now and then for work queued a while ago, so that the queue, and memory, cannot grow."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._earlier: Any = None
+
+    def after(self, array: Any) -> None:
+        self._count += 1
+        if self._count % WAIT_EVERY == 0:
+            if self._earlier is not None:
+                self._earlier.wait_to_read()
+            self._earlier = array

@@ -1,0 +1,260 @@
+"""The search for a learning rate, which leaves no trace."""
+
+import copy
+import itertools
+import math
+from pathlib import Path
+import random
+from typing import Any, Iterator, List, Optional, Union
+
+from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.data.source import Data, read_epoch
+from mxkit.device import split_batch
+from mxkit.losses import LossSpec
+from mxkit.optimizers import TrainerSpec, get_trainer
+from mxkit.parameters import refuse_fixed_rate
+from mxkit.plotting import new_figure
+from mxkit.specs import split_spec, whole_number
+from mxkit.training.update import updates as train_updates
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+
+FEWEST = 10  # points below which no slope can be told from noise
+
+
+class LearningRateSearch:
+    """What `find_learning_rate` saw.
+
+    Attributes:
+        rates: One an update, rising by a constant factor.
+        losses: Mean per sample before each update at that rate.
+    """
+
+    def __init__(self, rates: List[float], losses: List[float]) -> None:
+        self.rates, self.losses = rates, losses
+
+    @property
+    def smoothed(self) -> List[float]:
+        """The losses, each averaged with its neighbours by a triangle that is a tenth of the curve wide."""
+        reach = max(1, len(self.losses) // 20)
+        weights = np.bartlett(2 * reach + 3)[1:-1]
+        values = np.asarray(self.losses, dtype="float64")
+        near = np.convolve(np.ones_like(values), weights)[reach:-reach]
+        return list((np.convolve(values, weights)[reach:-reach] / near).tolist())
+
+    @property
+    def suggestion(self) -> float:
+        """The rate at which the smoothed loss falls fastest, over the rate's logarithm, before its minimum.
+
+        Raises:
+            ValueError: There are too few points, or the loss never fell.
+        """
+        smoothed = np.asarray(self.smoothed)
+        if len(smoothed) >= FEWEST:
+            slopes = np.gradient(smoothed, np.log(self.rates))[: int(smoothed.argmin()) + 1]
+            if slopes.min() < 0:
+                return self.rates[int(slopes.argmin())]
+        raise ValueError(
+            f"find_learning_rate: the loss did not fall in {len(self.rates)} updates from {self.rates[0]:g} to "
+            f"{self.rates[-1]:g}: no rate can be suggested. Start lower, or take more updates"
+        )
+
+    def plot(self, path: Union[str, Path, None] = None) -> Any:
+        """Draw the losses over the rates, with the suggestion if there is one.
+
+        Args:
+            path: Where to save the picture, or None to save nothing.
+
+        Returns:
+            The matplotlib Figure.
+        """
+        figure = new_figure()
+        axes = figure.add_subplot(1, 1, 1)
+        axes.plot(self.rates, self.losses, color="#4C72B0", alpha=0.35, label="loss")
+        axes.plot(self.rates, self.smoothed, color="#4C72B0", label="smoothed")
+        try:
+            axes.axvline(self.suggestion, color="#DD8452", label=f"suggestion {self.suggestion:.2g}")
+        except ValueError as nothing_fell:
+            axes.set_title(str(nothing_fell).split(":")[1].strip(), fontsize=7)
+        axes.set_xscale("log")
+        axes.set_xlabel("learning rate")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+        if path is not None:
+            figure.savefig(str(path))
+        return figure
+
+    def __repr__(self) -> str:
+        return f"LearningRateSearch({len(self.rates)} updates, {self.rates[0]:g} to {self.rates[-1]:g})"
+
+
+def find_learning_rate(
+    net: Any,
+    data: Data,
+    *,
+    loss: LossSpec,
+    trainer: TrainerSpec,
+    start: float = 1e-7,
+    end: float = 1.0,
+    updates: int = 100,
+    accumulate: int = 1,
+    clip_norm: Optional[float] = None,
+    diverged: float = 4.0,
+) -> LearningRateSearch:
+    """Train with a rate that rises at each update, watch the loss, and put everything back.
+
+    Args:
+        net: An initialized block. Shapes that are not known yet are taken from the first batch, and stay.
+        data: As for `updates`; read again from its beginning where it is shorter.
+        loss: As for `updates`.
+        trainer: As for `updates`. Of a Trainer or an optimizer a copy without states and scheduler trains.
+        start: The first rate, above 0.
+        end: The last rate, above `start`.
+        updates: How many, at least 10.
+        accumulate: As for `updates`.
+        clip_norm: As for `updates`.
+        diverged: Stop when the loss is this many times the lowest so far, or not finite.
+
+    Returns:
+        `rates`, `losses`, `.suggestion` and `.plot(path)`.
+
+    Raises:
+        ValueError: A number is out of range, or the optimizer ignores learning rates.
+        MxkitError: All that `updates` raises.
+
+    Side effects:
+        None is meant to stay, also after an error: values of every replica, `grad_req`, accumulated
+        gradients, and Python's and NumPy's generators are put back, and the Trainer is not touched. MXNet's
+        generator has moved on where the net draws: its state cannot be read (T67), so seed it afterwards
+        if that matters. So has a generator or an iterator that can be read only once.
+    """
+    if not 0 < start < end < math.inf:
+        raise ValueError(f"start, end: expected 0 < start < end; received {start!r}, {end!r}")
+    if not diverged > 1:
+        raise ValueError(f"diverged: expected a number above 1; received {diverged!r}")
+    if whole_number(updates, "updates") < FEWEST:
+        raise ValueError(f"updates: expected at least {FEWEST}; received {updates!r}")
+    generators = random.getstate(), np.random.get_state()
+    own_epoch = getattr(data, "epoch", None)  # a loader's count of how often it was read
+    batches: Iterator[Any] = _batches(data)
+    try:
+        batches = _with_known_shapes(net, batches)
+        with _Kept(net):
+            copied = _copied_trainer(net, trainer)
+            refuse_fixed_rate(copied)
+            steps = train_updates(
+                net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
+            )
+            rates = [start * (end / start) ** (number / (updates - 1)) for number in range(updates)]
+            return _search(steps, copied, rates, diverged)
+    finally:
+        if own_epoch is not None:
+            data.epoch = own_epoch  # type: ignore[union-attr]
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
+
+
+def _search(steps: Any, trainer: "gluon.Trainer", rates: List[float], diverged: float) -> LearningRateSearch:
+    losses: List[float] = []
+    trainer.set_learning_rate(rates[0])
+    try:
+        for update in steps:
+            losses.append(update.loss)
+            if not math.isfinite(losses[-1]):
+                losses.pop()
+                break
+            if len(losses) == len(rates) or losses[-1] > diverged * min(losses) > 0:
+                break
+            trainer.set_learning_rate(rates[len(losses)])
+    finally:
+        steps.close()
+    if not losses:
+        raise ValueError(f"find_learning_rate: the loss is not finite before the first update, at rate {rates[0]:g}")
+    return LearningRateSearch(rates[: len(losses)], losses)
+
+
+def _batches(data: Data) -> Iterator[Any]:
+    """Batches without end, or as many as a source that can be read only once has."""
+    for epoch in itertools.count():
+        yield from read_epoch(data, epoch, name="data")
+        if not callable(data) and not isinstance(data, mx.io.DataIter) and iter(data) is data:
+            return
+
+
+def _with_known_shapes(net: Any, batches: Iterator[Any]) -> Any:
+    """Let the first batch give shapes that are deferred, so that there are values to keep."""
+    where = net_devices(net)
+    if all(parameter._data is not None for parameter in parameters_by_path(net).values()):
+        return batches
+    first = next(batches)
+    with autograd.pause(train_mode=False):
+        for shard in split_batch(first, where):
+            net(*shard.inputs)
+
+    def all_of_them() -> Iterator[Any]:
+        yield first
+        yield from batches
+
+    return all_of_them()
+
+
+def _copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
+    """A Trainer like the one meant, over the same parameters, that shares nothing but their multipliers."""
+    if isinstance(spec, gluon.Trainer):
+        trainer = get_trainer(net, spec)  # looks at its devices
+        optimizer = _fresh(trainer.optimizer)
+        optimizer.rescale_grad = trainer._scale  # the last step left it divided by its batch
+        return gluon.Trainer(
+            list(trainer._params), optimizer, compression_params=trainer._compression_params, **trainer._kvstore_params
+        )
+    name, arguments = split_spec(spec)
+    arguments.pop("lr_scheduler", None)  # it would decide the rates, and be moved on
+    if isinstance(name, mx.optimizer.Optimizer):
+        name = _fresh(name)
+    return get_trainer(net, (name, arguments) if arguments else name)
+
+
+def _fresh(optimizer: Any) -> Any:
+    """A copy of an optimizer before its first update, without a scheduler."""
+    fresh = copy.deepcopy(optimizer)
+    fresh.lr_scheduler = None
+    fresh.num_update = fresh.begin_num_update
+    fresh._all_index_update_counts = {0: {}}
+    fresh._index_update_count = fresh._all_index_update_counts[0]
+    if hasattr(fresh, "m_schedule"):  # Nadam's, which moves with each parameter
+        fresh.m_schedule = 1.0
+    return fresh
+
+
+class _Kept:
+    """Keeps what training changes on a net, and puts it back."""
+
+    def __init__(self, net: Any) -> None:
+        distinct = {id(parameter): parameter for parameter in parameters_by_path(net).values()}
+        self._parameters = [parameter for parameter in distinct.values() if parameter._data is not None]
+
+    def __enter__(self) -> None:
+        self._kept = [
+            (
+                parameter,
+                [data.copy() for data in parameter._data],
+                [data._fresh_grad for data in parameter._data],
+                [gradient.copy() for gradient in parameter._grad] if parameter.grad_req == "add" else None,
+                parameter.grad_req,
+                parameter._trainer,
+            )
+            for parameter in self._parameters
+        ]
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        for parameter, values, fresh, gradients, grad_req, trainer in self._kept:
+            parameter.grad_req = grad_req
+            parameter._trainer = trainer
+            for data, value, was_fresh in zip(parameter._data, values, fresh):
+                value.copyto(data)
+                if grad_req != "null":
+                    data._fresh_grad = was_fresh
+            for gradient, value in zip(parameter._grad or (), gradients or ()):
+                value.copyto(gradient)
+        self._kept = []
