@@ -4,6 +4,7 @@ from . import models as models
 from .checkpoint.loading import load_parameters as load_parameters
 from .checkpoint.snapshot import load_checkpoint as load_checkpoint
 from .checkpoint.snapshot import save_checkpoint as save_checkpoint
+from .checkpoint.trainer_states import load_trainer_states as load_trainer_states
 from .device import Shards as Shards
 from .device import devices as devices
 from .device import split_batch as split_batch

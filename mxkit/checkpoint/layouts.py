@@ -94,8 +94,7 @@ def _some(names: Iterable[str]) -> str:
 
 
 def _recognised(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
-    full = {parameter.name: path for path, parameter in reversed(list(parameters.items()))}
-    full = {name: full[name] for name in dict.fromkeys(one.name for one in parameters.values())}
+    full = {parameter.name: path for path, parameter in parameters.items()}
     theirs, ours = _scope(arrays), _scope(full)
     by_path = {name: name for name in arrays if name in parameters}
     by_name = {name: full[name] for name in arrays if name in full}
@@ -134,7 +133,7 @@ def _key(name: str, kinds: Set[str]) -> _Key:
     *scopes, last = name.split("_")
     for scope in scopes:
         kind = next((kind for kind in kinds if scope.startswith(kind) and scope[len(kind) :].isdecimal()), "")
-        match = re.fullmatch(r"(.*?)((?:0|[1-9]\d*)?)", scope)
+        match = re.fullmatch(r"(.*?)(\d*)", scope)
         word, number = (kind, scope[len(kind) :]) if kind or not match else match.groups()
         words.append(word)
         numbers.append(int(number or -1))
@@ -156,10 +155,10 @@ def _by_counters(
 
     Blocks of one class are numbered in the order they were made, so the order of the numbers tells which is which.
     """
-    for short in (False, True):
-        cuts = [_cut(names) if short else 0 for names in (arrays, full)]
-        theirs, ours = ({name[cut:]: name for name in names} for cut, names in zip(cuts, (arrays, full)))
-        left, right = _grouped(list(theirs), kinds), _grouped(list(ours), kinds)
+    left = _grouped(list(arrays), kinds)
+    for cut in (0, len(os.path.commonprefix(list(full)))):  # a SymbolBlock leaves it away
+        ours = {name[cut:]: name for name in full}
+        right = _grouped(list(ours), kinds)
         if {words: len(one) for words, one in left.items()} == {words: len(one) for words, one in right.items()}:
             break
     else:
@@ -167,8 +166,8 @@ def _by_counters(
     pairs = [(words, a, b) for words in left for a, b in zip(sorted(left[words]), sorted(right[words]))]
     if not _same_scopes([(words, a[0], b[0]) for words, a, b in pairs]):
         return None
-    by_number = {theirs[a[1]]: full[ours[b[1]]] for _, a, b in pairs}
-    by_order = {theirs[a]: full[ours[b]] for words in left for (_, a), (_, b) in zip(left[words], right[words])}
+    by_number = {a[1]: full[ours[b[1]]] for _, a, b in pairs}
+    by_order = {a: full[ours[b]] for words in left for (_, a), (_, b) in zip(left[words], right[words])}
     misfit = _misfit(by_number, arrays, parameters)
     if misfit:
         path = by_number[misfit]
@@ -183,12 +182,6 @@ def _by_counters(
             f"{by_order[name]!r} by the order of the file"
         )
     return by_number
-
-
-def _cut(names: Iterable[str]) -> int:
-    """Length of the beginning that a SymbolBlock leaves away, but not inside of a number or of the last word."""
-    common = re.sub(r"\d+$", "", os.path.commonprefix(list(names)))
-    return min([len(common), *(name.rfind("_") + 1 for name in names)])
 
 
 def _same_scopes(pairs: List[Tuple[Tuple[str, ...], Tuple[int, ...], Tuple[int, ...]]]) -> bool:

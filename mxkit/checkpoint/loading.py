@@ -145,7 +145,9 @@ def _plan(
 ) -> _Plan:
     parameters = parameters_by_path(net)
     globs = [only] if isinstance(only, str) else list(only or [])
-    wanted = {path for glob in globs for path in match_parameters(net, glob)} if only is not None else set(parameters)
+    chosen = [parameters] if only is None else [match_parameters(net, glob) for glob in globs]
+    asked = {path: parameter for part in chosen for path, parameter in part.items()}
+    wanted = {id(parameter) for parameter in asked.values()}
     paths = paths_of_names(net, arrays, rename)
     plan = _Plan({}, [], [], [])
     first: Dict[int, str] = {}
@@ -155,7 +157,7 @@ def _plan(
         if path not in parameters:
             if only is None or any(fnmatchcase(path, glob) for glob in globs):
                 plan.unexpected.append(name)
-        elif path in wanted:
+        elif id(parameters[path]) in wanted:
             twin = first.setdefault(id(parameters[path]), name)
             difference = _difference(path, parameters[path], name, array) or _torn(name, twin, arrays)
             if difference:
@@ -166,7 +168,7 @@ def _plan(
                 matched[path] = array
     plan.matched.update({path: matched[path] for path in parameters if path in matched})
     reached = {id(parameters[path]) for path in matched}
-    plan.missing.extend(path for path in parameters if path in wanted and id(parameters[path]) not in reached)
+    plan.missing.extend(path for path in parameters if path in asked and id(parameters[path]) not in reached)
     hindered = plan.different or plan.missing or plan.unexpected
     if hindered and (strict or not plan.matched):
         raise CheckpointError(_explain(plan, arrays, parameters, strict))

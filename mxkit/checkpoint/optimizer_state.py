@@ -54,7 +54,7 @@ def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any],
     >>> sorted(arrays)[:4], state["replicas"][0]["updates"]["1.bias"]
     (['1.bias:0', '1.bias:1', '1.weight:0', '1.weight:1'], 2)
     """
-    optimizer, paths, updaters = trainer.optimizer, _paths(net, trainer), _updaters(trainer)
+    optimizer, paths, updaters = trainer.optimizer, _paths(net, trainer), updaters_of(trainer)
     arrays: Dict[str, Any] = {}
     replicas: List[Dict[str, Any]] = []
     for device, (updater, ids) in enumerate(zip(updaters, _device_ids(trainer, updaters))):
@@ -116,7 +116,7 @@ def load_optimizer_state(
             "batch, or load its weights first"
         )
     file = _File(arrays, _setting_problems(optimizer, state))
-    updaters = _updaters(trainer, begin=True)
+    updaters = updaters_of(trainer, begin=True)
     replicas = file.replicas(state, paths, len(updaters))
     trial = copy.copy(optimizer)
     trial.param_dict = optimizer.param_dict
@@ -243,7 +243,7 @@ def _paths(net: Any, trainer: "gluon.Trainer") -> List[str]:
     return [first.get(id(parameter), f"trainer.{parameter.name}") for parameter in trainer._params]
 
 
-def _updaters(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
+def updaters_of(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
     """What holds the states: the kvstore's one updater, or one for each device."""
     try:
         refuse_remote(trainer)

@@ -217,6 +217,9 @@ class _Walk:
         self._file.seek(start)
         header = self._file.read(offset - start)
         header = header[:device] + _CPU + header[device + len(_CPU) :]
+        if storage:
+            true = struct.pack(f"<{len(stored)}q", *stored)
+            header = header[:12] + true + header[12 + len(true) :]
         self._file.seek(offset + size)
         version = magic if magic > _MAX_NDIM else 0
         return _Array(shape, dtype, version, storage != 0, header, offset, size)
@@ -257,7 +260,8 @@ class _Walk:
     ) -> Tuple[int, ...]:
         """Shape of the values that a sparse array stores, as its indices say.
 
-        `mx.nd.save` writes it before it waits for the array, so that it says 0 rows of one that is being computed.
+        `mx.nd.save` writes it before it waits for the array: of one that is being computed it says 0 rows, or all.
+        MXNet is told the true one, so that it allocates no more than the file holds.
         """
         rows = math.prod(indices[-1])
         if storage == 1:
@@ -266,7 +270,7 @@ class _Walk:
         else:
             kind, true = "csr", (rows,)
             sound = indices == [(shape[0] + 1,), (rows,)] and len(shape) == 2
-        if not sound or stored not in (true, (0, *true[1:])):
+        if not sound or stored[1:] != true[1:] or stored[:1] not in {(0,), (rows,), shape[:1]}:
             raise self._refuse(
                 "damaged", f"stored values and indices of a {kind} array of shape {shape}", (stored, *indices)
             )
