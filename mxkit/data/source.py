@@ -33,6 +33,15 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
         )
 
 
+def keeps_its_own_order(data: Data) -> bool:
+    """Whether the order of an epoch follows from the epochs before it, which no other process can know (T99).
+
+    MXNet's iterators shuffle what they shuffled before, and those in C++ have generators of their own.
+    """
+    source: Any = data
+    return isinstance(source, mx.io.DataIter) and (not isinstance(source, mx.io.NDArrayIter) or bool(source.shuffle))
+
+
 def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep_count: bool = False) -> Iterator[Any]:
     """Yield the batches of one epoch.
 

@@ -9,10 +9,10 @@ import warnings
 
 from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
-from mxkit.data.source import Data, check_rereadable, is_one_shot
+from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import CheckpointError, NonFiniteError, TrapWarning
+from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrapWarning
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -151,6 +151,12 @@ def fit(
         seed = _resumed_seed(seed, found)
     elif seed is None and writer is not None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
+    if writer is not None and keeps_its_own_order(train):
+        text = (
+            f"train is a {type(train).__name__}, whose order follows from all epochs before: a run resumed from "
+            "these checkpoints cannot be bit-equal. Use mxkit.data.ArrayLoader, or gluon's DataLoader (T99)"
+        )
+        warnings.warn(text, CheckpointWarning, stacklevel=2)
     if seed is not None:
         seed_all(seed)
     state = FitState(

@@ -338,3 +338,25 @@ def test_a_run_cannot_become_shorter(length, expected, tmp_path):
     with pytest.raises(CheckpointError, match=expected):
         plain(tmp_path, net, resume=True, **length)
     np.testing.assert_array_equal(weights(net), before)
+
+
+def gluon_loader():
+    return gluon.data.DataLoader(gluon.data.ArrayDataset(X[:200], Y[:200].astype("float32")), 4, shuffle=True)
+
+
+def plain_iterator():
+    return mx.io.NDArrayIter(X[:200], Y[:200], 4)
+
+
+@pytest.mark.parametrize("data", [gluon_loader, plain_iterator])
+def test_gluons_own_loaders_are_gone_on_with(data, tmp_path):
+    whole = run(tmp_path / "whole", data=data)
+    assert_same(killed_and_resumed(tmp_path, [40, 70], data=data), whole)
+
+
+def test_t99_iterators_that_shuffle_what_they_shuffled(tmp_path):
+    shuffled = mx.io.NDArrayIter(X[:200], Y[:200], 4, shuffle=True)
+    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False}
+    with pytest.warns(CheckpointWarning, match="train is a NDArrayIter, whose order follows from all epochs before"):
+        mxkit.fit(make_net(), shuffled, checkpoint=tmp_path, **arguments)
+    mxkit.fit(make_net(), shuffled, **arguments)  # without checkpoints nobody resumes
