@@ -17,9 +17,21 @@ LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
     {"device", "seeding", "blocks"},
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
-    | {"schedules", "parameters"},
+    | {"schedules", "parameters", "architecture", "net_file", "exporters", "symbol_file"},
     {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
-    | {"training." + name for name in ["precision", "randomness", "epoch", "signals", "resume", "checkpoints", "rate_search", "evaluation"]}
+    | {
+        "training." + name
+        for name in [
+            "precision",
+            "randomness",
+            "epoch",
+            "signals",
+            "resume",
+            "checkpoints",
+            "rate_search",
+            "evaluation",
+        ]
+    }
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
     {"training.loop"},
     {"recipe"},

@@ -19,6 +19,9 @@ import numpy as np
 from oracle import make_batches, make_net, replicas, requests, weights
 import pytest
 
+# batches of three on two devices
+pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
+
 BATCHES = make_batches([8, 8, 3])
 VALID = make_batches([5, 4], seed=1)
 DEVICES = ["cpu", "cpu:2"]
