@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 import platform
 import re
 import shutil
-import tempfile
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Union
+from uuid import uuid4
 import warnings
 
 from mxkit.checkpoint.parameter_file import describe_file
@@ -81,7 +82,8 @@ def write_checkpoint(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=_WRITING, dir=str(directory)))
+    aside = directory / f"{_WRITING}{uuid4().hex}"
+    aside.mkdir()
     try:
         fingerprints = {}
         for name, arrays in files.items():
@@ -93,17 +95,14 @@ def write_checkpoint(
         _write(aside / MANIFEST, (_HEAD.format(hashlib.sha256(rest.encode()).hexdigest()) + rest).encode())
         flush_directory(aside)
         place = directory / f"step-{step:08d}"
+        # `checkpoint_paths` finds it under this name, should the process end between the two renames
+        replaced = directory / f"{_REPLACED}{place.name}"
         if place.exists():
-            # `checkpoint_paths` finds it under this name, should the process end between the two renames
-            replaced = directory / f"{_REPLACED}{place.name}"
             _remove(replaced)
             place.rename(replaced)
-            aside.rename(place)
-            flush_directory(directory)
-            _remove(replaced)
-        else:
-            aside.rename(place)
-            flush_directory(directory)
+        aside.rename(place)
+        flush_directory(directory)
+        _remove(replaced)
     finally:
         _remove(aside)
     return place
@@ -133,28 +132,36 @@ def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpo
     if which not in WHICH:
         raise ValueError(f"which: expected one of {', '.join(map(repr, WHICH))}; received {which!r}")
     directory = Path(directory)
-    if _STEP.fullmatch(directory.name):
+    if is_checkpoint(directory):
         return verify(directory)
     paths = checkpoint_paths(directory)
     if which == "best":
         paths = [found.path for found in ranked(manifests(directory))]
+    problem = "expected folders named step-00000000"
+    problem += " with a score, which those have that Checkpoints(keep_best=...) wrote" if which == "best" else ""
     for path in paths:
         try:
             return verify(path)
         except CheckpointError as error:
+            problem = str(error)
             warnings.warn(f"skipped a broken checkpoint: {error}", CheckpointWarning, stacklevel=2)
-    scored = " with a score, which those have that Checkpoints(keep_best=...) wrote" if which == "best" else ""
-    raise CheckpointError(f"no whole checkpoint in {directory}: expected folders named step-00000000{scored}")
+    raise CheckpointError(f"no whole checkpoint in {directory}: {problem}")
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is named like one checkpoint, not like the directory of a run."""
+    return _STEP.fullmatch(path.name) is not None
 
 
 def ranked(checkpoints: Iterable[Checkpoint]) -> List[Checkpoint]:
-    """Those that have a score, the best first; of equal ones the earlier."""
-
-    def key(found: Checkpoint) -> Tuple[float, int]:
-        score = found.score or {}
-        return (score["value"] if score["mode"] == "min" else -score["value"]), found.step
-
-    return sorted((found for found in checkpoints if found.score), key=key)
+    """Those with a score of the newest one's kind, the best first; of equal ones the earlier. NaN is no score."""
+    scored = [(found, found.score) for found in checkpoints if found.score and not math.isnan(found.score["value"])]
+    if not scored:
+        return []
+    newest = max(scored, key=lambda one: one[0].step)[1]
+    sign = 1 if newest["mode"] == "min" else -1
+    alike = [one for one in scored if all(one[1].get(name) == newest.get(name) for name in ("column", "mode"))]
+    return [found for found, score in sorted(alike, key=lambda one: (sign * one[1]["value"], one[0].step))]
 
 
 def checkpoint_paths(directory: Union[str, Path]) -> List[Path]:
@@ -207,6 +214,9 @@ def read_manifest(path: Path) -> Checkpoint:
             f"{path} has format {manifest.get('format')!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
         )
     problem = _form_problem(manifest)
+    folder = _STEP.fullmatch(path.name)
+    if not problem and folder and int(folder[1]) != manifest["step"]:
+        problem = f"it is of step {manifest['step']}, and its folder was renamed"
     if problem:
         raise CheckpointError(f"{file} is no manifest of a checkpoint: {problem}")
     return Checkpoint(path, manifest["step"], manifest)
@@ -221,6 +231,9 @@ def _form_problem(manifest: Mapping[str, Any]) -> str:
     for name, file in files.items():
         if not isinstance(file, dict) or not isinstance(file.get("size"), int):
             return f"it does not tell the size of {name}"
+    for name in ("run", "optimizer"):
+        if not isinstance(manifest.get(name, {}), dict):
+            return f"its {name} is {manifest[name]!r:.100}"
     if score is not None and not (
         isinstance(score, dict) and score.get("mode") in ("min", "max") and isinstance(score.get("value"), (int, float))
     ):
@@ -239,27 +252,30 @@ def verify(path: Path) -> Checkpoint:
         file = path / name
         if file.is_symlink() or not file.is_file():
             raise CheckpointError(f"{file} {'leads elsewhere' if file.is_symlink() else 'is missing'}")
-        size = file.stat().st_size
-        received = {"size": size} if size != expected["size"] else _fingerprint(file)
+        try:
+            size = file.stat().st_size
+            received = {"size": size} if size != expected["size"] else _fingerprint(file)
+        except OSError as error:
+            raise CheckpointError(f"{file} cannot be read: {error}") from error
         if received != expected:
             raise CheckpointError(f"{file} is damaged: expected {expected}, received {received}")
     return found
 
 
-def prune(directory: Union[str, Path], keep: Set[int]) -> List[int]:
-    """Remove the checkpoints of all other steps; broken ones are left, because nobody knows what they hold.
+def prune(directory: Union[str, Path], keep: Set[int], before: int) -> List[int]:
+    """Remove older checkpoints; broken ones are left, because nobody knows what they hold.
 
     Args:
         directory: Holds the checkpoints of one run.
-        keep: Steps that stay. The newest one stays in any case.
+        keep: Steps that stay.
+        before: A step that stays too, as all later ones do.
 
     Returns:
         Steps that were removed.
     """
-    found = manifests(directory)
     removed = []
-    for old in found[1:]:
-        if old.step not in keep:
+    for old in manifests(directory):
+        if old.step < before and old.step not in keep:
             pruned = old.path.with_name(f"{_PRUNED}{old.path.name}")
             _remove(pruned)
             old.path.rename(pruned)  # at once, so that no half of one is ever found
@@ -268,19 +284,33 @@ def prune(directory: Union[str, Path], keep: Set[int]) -> List[int]:
     return removed
 
 
-def sweep(directory: Union[str, Path]) -> None:
-    """Remove what killed processes left of writing and pruning. Call it only where nobody else is writing."""
-    for prefix in (_WRITING, _PRUNED):
-        for path in Path(directory).glob(f"{prefix}*"):
-            _remove(path)
-    for path in Path(directory).glob(f"{_REPLACED}step-*"):
-        if path.with_name(path.name[len(_REPLACED) :]).exists():
-            _remove(path)
+def prepare(directory: Path) -> None:
+    """Make a directory that can be written, and remove what killed processes left in it of writing and pruning.
+
+    Call it only where nobody else is writing.
+
+    Raises:
+        OSError: It is not there and cannot be made, or nothing can be written into it.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for prefix in (_WRITING, _PRUNED):
+            for path in directory.glob(f"{prefix}*"):
+                _remove(path)
+        for path in directory.glob(f"{_REPLACED}step-*"):
+            if path.with_name(path.name[len(_REPLACED) :]).exists():
+                _remove(path)
+        probe = directory / f"{_WRITING}{uuid4().hex}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        text = f"checkpoints cannot be written into {directory}: {error}. Pass a directory that can be written"
+        raise OSError(error.errno, text) from error
 
 
 def _remove(path: Path) -> None:
-    if path.exists():
-        shutil.rmtree(path)
+    if path.is_dir() and not path.is_symlink():  # anything else is none of ours
+        shutil.rmtree(str(path))
 
 
 def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:

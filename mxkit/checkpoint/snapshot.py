@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import parameters_by_path
 from mxkit.checkpoint.directory import (
@@ -16,11 +16,12 @@ from mxkit.checkpoint.directory import (
 )
 from mxkit.checkpoint.loading import match_arrays, put_arrays
 from mxkit.checkpoint.optimizer_state import load_optimizer_state, optimizer_state
-from mxkit.checkpoint.parameter_file import read_arrays
+from mxkit.checkpoint.parameter_file import dtype_name, read_arrays
 from mxkit.device import DeviceSpec
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.specs import whole_number
 import mxnet as mx
+import numpy as np
 
 _REPLICA = "replica"
 
@@ -38,8 +39,19 @@ class Snapshot(NamedTuple):
     files: Dict[str, Dict[str, Any]]
     content: Dict[str, Any]
 
+    def wait(self) -> None:
+        """Wait for the copies.
+
+        MXNet tells an error once, and gives zeros to the next who reads (T43): the thread that trains is to hear of it
+        before another one writes.
+        """
+        for arrays in self.files.values():
+            for array in arrays.values():
+                array.wait_to_read()
+
     def write(self, directory: Union[str, Path]) -> Path:
         """Write it, as `write_checkpoint` does."""
+        self.wait()  # an error of the engine is no error of the disk
         return write_checkpoint(directory, self.step, self.files, self.content)
 
 
@@ -79,14 +91,21 @@ def take_snapshot(
         if not parameter._differentiable:
             for number, replica in enumerate(others, 1):
                 files[STATE][f"{_REPLICA}:{path}@{number}"] = replica.copyto(mx.cpu())
-    content = {"paths": len(parameters), **(content or {})}
+    told: Dict[str, Any] = {"paths": len(parameters), **(content or {})}
     if trainer is not None:
-        files[OPTIMIZER], content["optimizer"] = optimizer_state(net, trainer)
+        files[OPTIMIZER], told["optimizer"] = optimizer_state(net, trainer)
     try:
-        json.dumps(content)
+        # a copy too: whoever gave the values may change them while the snapshot is written
+        told = json.loads(json.dumps(told, default=_plain))
     except (TypeError, ValueError) as error:
         raise ValueError(f"save_checkpoint: state must be plain JSON values: {error}") from error
-    return Snapshot(step, files, content)
+    return Snapshot(step, files, told)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"{value!r:.100} is none")
 
 
 def save_checkpoint(
@@ -190,6 +209,7 @@ def put_back(
         CheckpointError: The checkpoint has no optimizer's state, or it does not fit; nothing was changed.
     """
     rest = read_arrays(found.path / STATE) if STATE in found.manifest["files"] else {}
+    replicas = _replicas(found, rest, matched)
     if trainer is None:
         put_arrays(net, matched, devices)
     else:
@@ -199,25 +219,42 @@ def put_back(
         if trainer._params_to_init:  # as the first step would, which gives every replica the first one's values (T98)
             trainer._init_params()
     parameters = parameters_by_path(net)
+    for path, number, array in replicas:
+        if number < len(parameters[path].list_data()):  # else this net lives on fewer devices
+            array.copyto(parameters[path].list_data()[number])
+    return rest
+
+
+def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any]) -> List[Tuple[str, int, Any]]:
+    """Take the values of further devices out of `rest`: path, number of the device, array."""
+    replicas = []
     for name in [name for name in rest if name.startswith(f"{_REPLICA}:")]:
         path, _, number = name[len(_REPLICA) + 1 :].rpartition("@")
-        array = rest.pop(name)
-        replicas = parameters[path].list_data() if path in matched else []
-        if number.isdigit() and int(number) < len(replicas) and replicas[int(number)].shape == array.shape:
-            array.copyto(replicas[int(number)])
-    return rest
+        array, first = rest.pop(name), matched.get(path)
+        if first is None:
+            continue
+        if not number.isdigit() or (array.shape, array.dtype, array.stype) != (first.shape, first.dtype, first.stype):
+            raise CheckpointError(
+                f"checkpoint {found.path} does not fit itself: {name!r} is {array.shape} {dtype_name(array.dtype)}, "
+                f"{path!r} {first.shape} {dtype_name(first.dtype)}"
+            )
+        replicas.append((path, int(number), array))
+    return replicas
 
 
 @contextmanager
 def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
     """Put the weights and the optimizer's state back if the block raises."""
-    weights = [one for one in parameters_by_path(net).values() if one._data is not None]
-    kept = [[array.copy() for array in parameter.list_data()] for parameter in weights]
+    parameters = parameters_by_path(net).values()
+    blank = [(one, dict(vars(one))) for one in parameters if one._data is None]
+    weights = [(one, [array.copy() for array in one.list_data()]) for one in parameters if one._data is not None]
     stepped = optimizer_state(net, trainer) if trainer._kv_initialized else None
     try:
         yield
-    except CheckpointError:
-        for parameter, replicas in zip(weights, kept):
+    except BaseException:
+        for parameter, before in blank:
+            vars(parameter).update(before)
+        for parameter, replicas in weights:
             for array, old in zip(parameter.list_data(), replicas):
                 old.copyto(array)
         if stepped is not None:

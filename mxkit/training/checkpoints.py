@@ -2,6 +2,7 @@
 
 from pathlib import Path
 import re
+import signal
 import time
 from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
 import warnings
@@ -24,7 +25,7 @@ from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
 from mxkit.training.resume import capture
-from mxkit.training.signals import PoliteSignals
+from mxkit.training.signals import PoliteSignals, deliver
 from mxkit.training.update import refuse_broken, watch_weights
 from mxnet.base import MXNetError
 
@@ -91,7 +92,8 @@ class Checkpoints(Callback):
             self._best.check(state.columns)
             self._best.reset()
             for row in state.history:
-                self._best.update(row)
+                if self._best.column in row:  # else a run without this metric was resumed
+                    self._best.update(row)
         self._written = state.updates
         self._epoch_written = state.epoch - 1
         self._held, self._ended_inside = None, False
@@ -141,6 +143,8 @@ class Checkpoints(Callback):
                 self._write(held)
             except (OSError, MXNetError) as failed:  # the error that ended the run is the one to raise
                 _warn(failed)
+        if error is None and self.signals.caught == signal.SIGTERM:  # it came after the last update
+            deliver(signal.SIGTERM)
 
     def _save(self, state: FitState, *, after_epoch: bool = False, row: Optional[Row] = None) -> None:
         try:

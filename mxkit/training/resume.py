@@ -25,7 +25,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         score: For `find_checkpoint(which="best")`.
 
     Side effects:
-        Waits for the losses of all updates so far.
+        Waits for the losses of all updates so far, and for the copies.
     """
     state.running.settle()
     arrays: Dict[str, Any] = {}
@@ -58,7 +58,9 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "settings": _settings(state),
     }
     content = {"run": run, **({"score": dict(score)} if score else {})}
-    return take_snapshot(state.net, state.trainer, step=state.updates, content=content, arrays=arrays)
+    snapshot = take_snapshot(state.net, state.trainer, step=state.updates, content=content, arrays=arrays)
+    snapshot.wait()
+    return snapshot
 
 
 def restore(state: FitState, found: Checkpoint) -> None:
@@ -72,13 +74,8 @@ def restore(state: FitState, found: Checkpoint) -> None:
         The net, the Trainer, the callbacks, the data's seed and `state` are those of the stopped run. Warns
         where something differs, so that the rest cannot be bit-equal.
     """
-    run = found.manifest.get("run")
-    if not isinstance(run, dict):
-        raise CheckpointError(
-            f"checkpoint {found.path} was not written by fit: it tells no epoch. Use load_checkpoint, and a new run"
-        )
+    run = check_run(found)
     try:
-        _check_form(run, found.step)
         _restore(state, found, run)
     except MxkitError:
         raise
@@ -86,16 +83,32 @@ def restore(state: FitState, found: Checkpoint) -> None:
         raise CheckpointError(f"checkpoint {found.path} holds another kind of run: {error!r}") from error
 
 
-def _check_form(run: Mapping[str, Any], step: int) -> None:
-    """Refuse another form than `capture` gives, before anything is touched."""
-    numbers = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
-    wrong = [name for name, number in numbers.items() if not isinstance(number, (int, float)) or not number >= 0]
-    wrong += [name for name in ("batches", "updates", "samples", "epoch") if not isinstance(numbers[name], int)]
-    wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
-    wrong += [name for name in ("history", "callbacks") if not all(isinstance(one, dict) for one in run[name])]
-    wrong += [name for name in ("stopped",) if not isinstance(run[name], (str, type(None)))]
-    if wrong or run["updates"] != step:
-        raise ValueError(f"not of the form that fit writes: {', '.join(wrong) or 'updates'}")
+def check_run(found: Checkpoint) -> Mapping[str, Any]:
+    """Return what `capture` told of a run, if it has that form; nothing is touched before.
+
+    Raises:
+        CheckpointError: The checkpoint was not written by `fit`, or tells something else.
+    """
+    run = found.manifest.get("run")
+    if not isinstance(run, dict):
+        raise CheckpointError(
+            f"checkpoint {found.path} was not written by fit: it tells no epoch. Use load_checkpoint, and a new run"
+        )
+    try:
+        counts = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
+        whole = ("batches", "updates", "samples", "skipped", "cut", "epoch")
+        wrong = [name for name in whole if not isinstance(counts[name], int) or counts[name] < 0]
+        wrong += [name for name in ("count", "loss_sum", "seconds") if not isinstance(counts[name], (int, float))]
+        wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
+        wrong += [name for name in ("history", "callbacks") if not all(isinstance(one, dict) for one in run[name])]
+        wrong += ["stopped"] * (not isinstance(run["stopped"], (str, type(None))))
+        wrong += ["seed"] * (not isinstance(run["seed"], (int, type(None))))
+        wrong += ["updates"] * (run["updates"] != found.step)
+    except (KeyError, TypeError) as error:
+        wrong = [repr(error)]
+    if wrong:
+        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: look at {', '.join(wrong)}")
+    return run
 
 
 def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Checkpoints are whole, verified and loaded all at once."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import fuzz_directory
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint
 from mxkit.errors import CheckpointError, NotInitializedError
@@ -98,12 +100,29 @@ def test_one_of_the_same_step_is_replaced(tmp_path):
     [
         (lambda path: (path / "net.params").unlink(), "net.params is missing"),
         (lambda path: (path / "run.json").unlink(), "run.json cannot be read"),
-        (lambda path: (path / "run.json").write_text("{"), "run.json cannot be read"),
-        (lambda path: (path / "run.json").write_text("[]"), "run.json is no manifest"),
+        (lambda path: (path / "run.json").write_text("{"), "run.json is no manifest .*begin with its digest"),
+        (lambda path: (path / "run.json").write_text("[]"), "run.json is no manifest .*begin with its digest"),
+        (lambda path: flip(path / "run.json", -3), "run.json is damaged: it does not match its digest"),
+        (lambda path: flip(path / "run.json", 20), "run.json is damaged: it does not match its digest"),
+        (lambda path: cut(path / "run.json", 2), "run.json is damaged: it does not match its digest"),
+        (lambda path: sign(path, '"step": 1'), "run.json cannot be read: "),
+        (lambda path: sign(path, '"a": ' + "[" * 100000), "run.json cannot be read: "),
         (lambda path: edit(path, format=2), "has format 2; this mxkit .* reads 1. Use a newer mxkit"),
+        (lambda path: edit(path, step=-1), "run.json is no manifest of a checkpoint: its step is -1"),
+        (lambda path: edit(path, step=2), "it is of step 2, and its folder was renamed"),
         (lambda path: edit(path, files={"../x": {}}), "names other files than net.params"),
+        (lambda path: edit(path, files={"net.params": {}, "/etc/passwd": {}}), "names other files than net.params"),
+        (lambda path: edit(path, files={"net.params": {"sha256": ""}}), "does not tell the size of net.params"),
+        (lambda path: edit(path, files=[]), "names other files than net.params"),
+        (lambda path: edit(path, score={"mode": "best", "value": 1}), "its score is {'mode': 'best', 'value': 1}"),
+        (lambda path: edit(path, run=[1]), r"its run is \[1\]"),
+        (lambda path: edit(path, optimizer="adam"), "its optimizer is 'adam'"),
         (lambda path: flip(path / "net.params", 40), "net.params is damaged"),
         (lambda path: flip(path / "net.params", -1), "net.params is damaged"),
+        (lambda path: cut(path / "net.params", 1), "net.params is damaged: expected .*size.*received {'size': 391}"),
+        (lambda path: link(path / "net.params"), "net.params leads elsewhere"),
+        (lambda path: link(path / "run.json"), "run.json leads elsewhere: symbolic links are not followed"),
+        (lambda path: link(path), "run.json leads elsewhere: symbolic links are not followed"),
     ],
 )
 def test_damage_is_told_before_mxnet_reads_a_byte_t58(damage, expected, tmp_path):
@@ -118,9 +137,26 @@ def test_damage_is_told_before_mxnet_reads_a_byte_t58(damage, expected, tmp_path
 
 
 def edit(path, **changes):
+    """Change what run.json says, with a digest that matches."""
     manifest = json.loads((path / "run.json").read_text())
-    manifest.update(changes)
-    (path / "run.json").write_text(json.dumps(manifest))
+    del manifest["sha256"]
+    sign(path, json.dumps({**manifest, **changes})[1:])
+
+
+def sign(path, rest):
+    digest = hashlib.sha256(rest.encode()).hexdigest()
+    (path / "run.json").write_text(f'{{"sha256": "{digest}",\n{rest}')
+
+
+def cut(path, length):
+    path.write_bytes(path.read_bytes()[:-length])
+
+
+def link(path):
+    """Move something elsewhere, and lead there."""
+    elsewhere = path.parent / "elsewhere"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
 
 
 def flip(path, position):
@@ -136,20 +172,18 @@ def test_a_net_that_does_not_fit_is_left_as_it_was_t51(tmp_path):
     with pytest.raises(CheckpointError) as caught:
         mxkit.load_checkpoint(saved, other)
     text = str(caught.value)
-    assert "another shape: 1.weight is (4, 5) in the checkpoint, (6, 5) in the net" in text
-    assert "another shape: 2.weight is (3, 4) in the checkpoint, (3, 6) in the net" in text
+    assert "another shape: 1.weight is (4, 5) in the file, (6, 5) in the net" in text
+    assert "another shape: 2.weight is (3, 4) in the file, (3, 6) in the net" in text
     assert_equal(values(other), before)
     deeper = mxkit.models.mlp(3, hidden=(4, 4))
     mxkit.initialize(deeper)
-    with pytest.raises(CheckpointError, match="missing in the checkpoint: 3.weight"):
+    with pytest.raises(CheckpointError, match=r"(?s)does not fit the net.*missing in the file: 3.weight \(3, 0\)"):
         mxkit.load_checkpoint(saved, deeper)
-    with pytest.raises(CheckpointError, match="not in the net: 2.weight"):
+    with pytest.raises(CheckpointError, match=r"(?s)does not fit the net.*not in the net: 2.weight \(3, 4\)"):
         mxkit.load_checkpoint(saved, mxkit.models.softmax_regression(3))
     half = net_of(units=4)
     half.cast("float16")
-    with pytest.raises(
-        CheckpointError, match="another dtype: 1.weight is float32 in the checkpoint, float16 in the net"
-    ):
+    with pytest.raises(CheckpointError, match="another dtype: 1.weight is float32 in the file, float16 in the net"):
         mxkit.load_checkpoint(saved, half)
 
 
@@ -222,3 +256,11 @@ def test_killed_while_writing_leaves_whole_checkpoints(tmp_path):
         found = mxkit.load_checkpoint(folder, net)
         assert found.step >= done
         assert all((array == found.step).all() for array in values(net).values())
+
+
+def test_fuzzed_directories_neither_crash_nor_hang_nor_cost_memory_nor_load_wrong_numbers():
+    outcomes, failures = fuzz_directory.run(count=60, seed=7)
+    assert failures == []
+    assert sum(outcomes.values()) == 60
+    assert outcomes["refused"] > 20
+    assert outcomes["loaded as stored"] + outcomes["went on as the stopped run"] > 0
