@@ -12,7 +12,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean matrix-short matrix-full
+.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -33,6 +33,15 @@ matrix-short: $(VENV)/.tested
 	$(BIN)/mxkit train digits_lenet --set epochs=3 --output $(VENV)/runs
 
 matrix-full: test demo
+
+# What .ci/run adds to the short versions inside the tests.
+torture: $(VENV)/.tested
+	PYTHONPATH=. $(BIN)/python tests/checkpoint/torture.py --kills 50 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/checkpoint/torture.py --writes
+
+fuzz: $(VENV)/.tested
+	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_files.py --count 2000 --seed 0
+	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_directory.py --count 2000 --seed 0
 
 clean:
 	rm -rf .venv

@@ -5,6 +5,7 @@ import time
 from typing import Any, Deque, Dict, List
 
 from mxkit.training.history import Row
+from mxkit.training.randomness import RESEED_EVERY, Position
 from mxkit.training.record import Update, settle
 
 
@@ -27,6 +28,7 @@ class RunningEpoch:
         self.batches = self.updates = self.samples = self.skipped = 0
         self.count = self._loss_sum = self._seconds = 0.0
         self.whole = False
+        self._seeded: List[int] = []
         self._begun = 0.0
         self._unread: Deque[Update] = deque()
 
@@ -41,6 +43,8 @@ class RunningEpoch:
         self.samples += update.samples
         self.count += update.count
         self.skipped += update.skipped
+        if self.updates % RESEED_EVERY == 0:
+            self._seeded.append(update.batches)
         self._unread.append(update)
         while self._unread and self._unread[0].settled:
             self._take()
@@ -56,6 +60,11 @@ class RunningEpoch:
     def _take(self) -> None:
         update = self._unread.popleft()
         self._loss_sum += update.loss * update.count
+
+    @property
+    def position(self) -> Position:
+        """Where the epoch stands."""
+        return Position(self.batches, self.updates, self._seeded)
 
     @property
     def last(self) -> Any:
@@ -80,10 +89,12 @@ class RunningEpoch:
     def state_dict(self) -> Dict[str, Any]:
         """What a resumed run must restore, as plain JSON values; call `settle` first."""
         names = ("batches", "updates", "samples", "skipped", "count")
-        return {**{name: getattr(self, name) for name in names}, "loss_sum": self._loss_sum, "seconds": self.seconds}
+        numbers = {name: getattr(self, name) for name in names}
+        return {**numbers, "loss_sum": self._loss_sum, "seconds": self.seconds, "seeded": list(self._seeded)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Take over what `state_dict` gave; the clock goes on from there at `start`."""
         for name in ("batches", "updates", "samples", "skipped", "count"):
             setattr(self, name, state[name])
+        self._seeded = list(state.get("seeded", ()))
         self._loss_sum, self._seconds = state["loss_sum"], state["seconds"]

@@ -25,7 +25,7 @@ from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import Progress
-from mxkit.training.resume import restore
+from mxkit.training.resume import check_run, restore
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.update import Count, refuse_broken, watch_weights
 from mxkit.training.update import updates as stream_updates
@@ -267,7 +267,9 @@ def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional
         return None
     if resume == "auto" and not checkpoint_paths(directory):
         return None
-    return find_checkpoint(directory)
+    found = find_checkpoint(directory)
+    check_run(found)
+    return found
 
 
 def _refuse_shorter(found: Checkpoint, epochs: Optional[int], updates: Optional[int]) -> None:
@@ -300,7 +302,7 @@ def _train_epoch(state: FitState, training: Callable[..., Any], hooks: Sequence[
         for metric in state.metrics:
             metric.reset()
     running.start()
-    position = {"skip": (running.batches, running.updates), "first_step": state.updates + 1}
+    position = {"skip": running.position, "first_step": state.updates + 1}
     if not state.finished:
         # closed here also where a hook raises: left to the garbage collector, grad_req would be restored at some
         # later moment, in whatever thread

@@ -1,7 +1,7 @@
 """Randomness as a function of (seed, epoch, update), so that a run can go on where it stopped."""
 
 import json
-from typing import Any, Iterator, Mapping, Optional, Tuple
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.data.loader import ArrayLoader
 from mxkit.seeding import seed_all
@@ -14,6 +14,21 @@ import numpy as np
 RESEED_EVERY = 16
 
 _RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom")
+
+
+class Position(NamedTuple):
+    """Where in an epoch a stopped run was.
+
+    Attributes:
+        batches: Batches it had read.
+        updates: Updates it had done.
+        seeded: Batches it had read at each 16th update, when the generators were seeded: what is skipped is read
+            with the same numbers, because a shuffling generator may carry some of it over.
+    """
+
+    batches: int = 0
+    updates: int = 0
+    seeded: Sequence[int] = ()
 
 
 class Grid:

@@ -28,7 +28,7 @@ from mxkit.training.checks import (
     warn_of_single_samples,
 )
 from mxkit.training.precision import MixedPrecision, get_precision
-from mxkit.training.randomness import Grid, draws_random_numbers
+from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
 from mxkit.training.record import Update, settle
 import mxnet as mx
 from mxnet import autograd
@@ -63,7 +63,7 @@ def updates(
     epoch: Optional[int] = None,
     first_step: int = 1,
     seed: Optional[int] = None,
-    skip: Tuple[int, int] = (0, 0),
+    skip: Tuple[Any, ...] = (0, 0),
 ) -> Iterator[Update]:
     """Train on one epoch of `data` and yield once per optimizer update.
 
@@ -114,7 +114,8 @@ def updates(
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
             are seeded anew at the start and, where something draws numbers, every 16 updates (T67). None leaves
             them alone.
-        skip: `(batches, updates)` of this epoch that a stopped run had done: the batches are read and dropped.
+        skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: the batches are read and
+            dropped.
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
@@ -198,10 +199,11 @@ class _Reader:
     """The batches of one epoch, from where a stopped run was."""
 
     def __init__(
-        self, data: Data, limit: Optional[int], epoch: Optional[int], seed: Optional[int], skip: Tuple[int, int]
+        self, data: Data, limit: Optional[int], epoch: Optional[int], seed: Optional[int], skip: Tuple[Any, ...]
     ) -> None:
         self._data, self._limit, self._epoch = data, limit, epoch
-        self._skip, self.updates = skip
+        self._skip, self.updates, seeded = Position(*skip)
+        self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
         self.grid = Grid(seed, epoch or 0)
 
@@ -213,6 +215,8 @@ class _Reader:
                 yield batch
             elif self.batches == self._skip:
                 self.grid.reseed(self.updates)
+            elif self.batches in self._seeded:
+                self.grid.reseed(self._seeded[self.batches])
         if self.batches < self._skip:
             raise DataError(
                 f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, of which the stopped run had "

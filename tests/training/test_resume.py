@@ -77,7 +77,7 @@ def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer
         resume=resume,
         callbacks=callbacks,
         progress=False,
-        **{"epochs": 3, "accumulate": 1, **arguments},
+        **{"epochs": 3, **arguments},
     )
     return net, trainer, history
 
@@ -346,6 +346,29 @@ def gluon_loader():
 
 def plain_iterator():
     return mx.io.NDArrayIter(X[:200], Y[:200], 4)
+
+
+def buffered():
+    """Shuffles through a buffer: what it gives depends on what it drew batches ago."""
+
+    def read():
+        held = []
+        for number in range(50):
+            held.append(number)
+            if len(held) > 10:
+                number = held.pop(np.random.randint(len(held)))
+                yield mx.nd.array(X[4 * number : 4 * number + 4]), mx.nd.array(Y[4 * number : 4 * number + 4])
+        for number in held:
+            yield mx.nd.array(X[4 * number : 4 * number + 4]), mx.nd.array(Y[4 * number : 4 * number + 4])
+
+    return read
+
+
+@pytest.mark.parametrize("accumulate", [{"accumulate": 2}, {"accumulate_samples": 3}])
+def test_what_a_generator_carries_over_is_drawn_again(accumulate, tmp_path):
+    arguments = {"data": buffered, "extra": [], **accumulate}
+    whole = run(tmp_path / "whole", **arguments)
+    assert_same(killed_and_resumed(tmp_path, [20, 40], **arguments), whole)
 
 
 @pytest.mark.parametrize("data", [gluon_loader, plain_iterator])
