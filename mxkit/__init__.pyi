@@ -1,6 +1,8 @@
 from . import data as data
 from . import errors as errors
 from . import models as models
+from .architecture import build as build
+from .architecture import describe as describe
 from .checkpoint.loading import load_parameters as load_parameters
 from .checkpoint.snapshot import load_checkpoint as load_checkpoint
 from .checkpoint.snapshot import save_checkpoint as save_checkpoint
@@ -8,8 +10,12 @@ from .checkpoint.trainer_states import load_trainer_states as load_trainer_state
 from .device import Shards as Shards
 from .device import devices as devices
 from .device import split_batch as split_batch
+from .exporters import export as export
+from .exporters import load_exported as load_exported
 from .initializers import initialize as initialize
 from .metrics import Metric as Metric
+from .net_file import load_net as load_net
+from .net_file import save_net as save_net
 from .parameters import freeze as freeze
 from .parameters import no_weight_decay as no_weight_decay
 from .parameters import set_hyperparameters as set_hyperparameters

@@ -1,0 +1,8 @@
+"""A net's architecture as plain JSON, and the net built from it: no pickle, no eval, no import by a name."""
+
+from .building import build as build
+from .describing import describe as describe
+from .describing import differences as differences
+from .values import ArchitectureError as ArchitectureError
+
+__all__ = ["ArchitectureError", "build", "describe", "differences"]

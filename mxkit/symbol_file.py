@@ -1,0 +1,263 @@
+"""Symbol JSON files, checked before MXNet parses them.
+
+One flipped bit in a graph's JSON ends the process (T58): MXNet follows the numbers of nodes and outputs without a
+look, and divides by attributes. Some operators of its list even hold addresses of memory as text. Here each node is
+checked on its own, and what MXNet gets is written anew from what was checked.
+
+What a graph computes cannot be judged so: MXNet's Reshape reads beyond an array that is too small for its shape, and
+writes a graph that says so like any other. Graphs that mxkit exported carry a digest, which tells all damage.
+"""
+
+import ctypes
+import hashlib
+import json
+from pathlib import Path
+import re
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
+
+from mxkit.errors import CheckpointError, nearest
+import mxnet as mx
+from mxnet.base import _LIB, c_str, check_call
+
+_BYTES = 2**26
+_LARGEST = 2**31 - 1
+_MANY = 65536
+# 1.0, whose graphs have the form of today, to the MXNet that is here
+_VERSIONS = (10000, sum(int(part) * weight for part, weight in zip(mx.__version__.split("."), (10000, 100, 1))))
+_DIGEST = "mxkit_sha256"
+_FIELDS = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
+# They hold addresses of memory, call back into the process that wrote them, or read files that they name.
+_REFUSED = frozenset(
+    ["_Native", "_NDArray", "_CustomFunction", "_CachedOp", "_CachedOpThreadSafe", "_NoGradient", "_cvimread"]
+    + ["_CrossDeviceCopy", "_foreach", "_while_loop", "_cond", "_FusedOp", "_FusedOpHelper", "_FusedOpOutHelper"]
+)
+# MXNet divides by these (SIGFPE), or makes that many inputs or outputs.
+_POSITIVE = frozenset(
+    ["kernel", "stride", "dilate", "num_group", "num_groups", "num_filter", "num_hidden", "block_size", "num_outputs"]
+    + ["num_args", "num_layers", "state_size", "sections", "num_weights", "num_tensors", "num_arrays"]
+)
+_COUNTS = frozenset(["num_outputs", "num_args", "sections", "num_weights", "num_tensors", "num_arrays", "num_layers"])
+_SPLIT_BY_0 = re.compile(r"-4,\s*(0\b|[-\d]+,\s*0\b)")
+_NUMBERS = re.compile(r"[-+]?\d+(?![\d.eE])")
+
+
+class _Form(NamedTuple):
+    """How many inputs an operator takes with its attributes, and how many outputs others may use."""
+
+    inputs: int
+    outputs: int
+
+
+def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[int]]] = None) -> Any:
+    """Read a graph that `net.export`, `Module.save_checkpoint` or `symbol.save` wrote, safely.
+
+    Args:
+        path: The file. MXNet 1.0 to 1.9 have written it.
+        shapes: Those of arrays that belong to variables. What the file says must not contradict them, and is left
+            out then: plain Gluon writes shapes there before it knows all of their sizes (T53).
+
+    Returns:
+        The Symbol.
+
+    Raises:
+        CheckpointError: The file is damaged, too old, or holds what could harm the process: subgraphs and
+            operators that carry addresses.
+        OSError: It is not there, or may not be read.
+
+    >>> path = getfixture("tmp_path") / "a.json"
+    >>> mx.sym.exp(mx.sym.var("x")).save(str(path))
+    >>> read_symbol(path).list_inputs()
+    ['x']
+    """
+    path = Path(path)
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is no file: expected a graph in JSON, received a folder or a device")
+    with path.open("rb") as file:
+        content = file.read(_BYTES + 1)
+    if len(content) > _BYTES:
+        raise CheckpointError(f"{path} is no graph: expected at most {_BYTES} bytes of JSON, received more")
+    graph = _Graph(path, content)
+    text = graph.checked(shapes or {})
+    try:
+        symbol = mx.sym.load_json(text)
+        symbol.list_inputs()
+    except mx.MXNetError as error:
+        raise CheckpointError(f"{path} is damaged: MXNet refuses it: {_last_line(error)}") from error
+    return symbol
+
+
+def sealed(graph: Dict[str, Any]) -> Dict[str, Any]:
+    """A graph with its digest, where MXNet reads over it: among the attributes of the graph.
+
+    >>> kind, digest = sealed({"nodes": []})["attrs"]["mxkit_sha256"]
+    >>> kind, len(digest)
+    ('str', 64)
+    """
+    attrs = {key: value for key, value in graph.get("attrs", {}).items() if key != _DIGEST}
+    plain = {**graph, "attrs": attrs}
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return {**plain, "attrs": {**attrs, _DIGEST: ["str", hashlib.sha256(text.encode()).hexdigest()]}}
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["without a word"])[-1][:300]
+
+
+class _Graph:
+    """The JSON of one graph; `checked` gives it back as far as it is known to be sound."""
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        self._path = path
+        self._where = "the graph"
+        self._forms: Dict[Any, _Form] = {}
+        self._outputs: List[int] = []
+        self._known = frozenset(mx.operator.get_all_registered_operators())
+        try:
+            self._json = json.loads(content.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise CheckpointError(f"{path} is no graph: expected JSON in UTF-8: {str(error)[:200]}") from error
+
+    def checked(self, shapes: Mapping[str, Sequence[int]]) -> str:
+        """The graph as JSON, written from what was checked and nothing else."""
+        graph = self._dict(self._json, _FIELDS)
+        nodes = self._list(graph.get("nodes"), "nodes")
+        sound = [self._node(number, node) for number, node in enumerate(nodes)]
+        self._where = "the graph"
+        variables = [number for number, node in enumerate(sound) if node["op"] == "null"]
+        if graph.get("arg_nodes") != variables:
+            self._refuse(f"arg_nodes {variables[:20]}", graph.get("arg_nodes"))
+        names = [sound[number]["name"] for number in variables]
+        if len(set(names)) != len(names):
+            self._refuse("variables with different names", next(name for name in names if names.count(name) > 1))
+        self._row_ptr(graph.get("node_row_ptr"), len(nodes))
+        heads = self._list(graph.get("heads"), "heads")
+        entries = [self._entry(head, len(nodes)) for head in heads]
+        for node in sound:
+            if node["op"] == "null" and node["name"] in shapes:
+                self._drop_shape(node, shapes[node["name"]])
+        checked = {"nodes": sound, "arg_nodes": variables, "heads": entries, "attrs": self._attrs(graph.get("attrs"))}
+        return json.dumps(checked)
+
+    def _drop_shape(self, node: Dict[str, Any], shape: Sequence[int]) -> None:
+        told = [int(size) for size in _NUMBERS.findall(node["attrs"].pop("__shape__", "")[:1000])]
+        node["attrs"].pop("__dtype__", None)
+        fits = len(told) == len(shape) and all(size in (0, -1, own) for size, own in zip(told, shape))
+        if told and not fits:
+            self._refuse(f"{node['name']!r:.100} with the shape of its array, {tuple(shape)}", tuple(told))
+
+    def _attrs(self, attrs: Any) -> Dict[str, Any]:
+        told = self._dict(attrs, ("mxnet_version", "is_np_shape", _DIGEST))
+        if _DIGEST in told and told.pop(_DIGEST) != sealed(self._json)["attrs"][_DIGEST]:
+            self._refuse("a graph as mxkit wrote it", "one that does not match its digest")
+        version = told.get("mxnet_version")
+        if not (isinstance(version, list) and len(version) == 2 and version[0] == "int" and _is_index(version[1])):
+            self._refuse('attrs with "mxnet_version": ["int", 10901]', attrs)
+        if not _VERSIONS[0] <= version[1] <= _VERSIONS[1]:
+            self._refuse(
+                f"a version of MXNet from {_VERSIONS[0]} to {_VERSIONS[1]}. If you trust an older file, "
+                "mx.sym.load(...).save(...) writes it anew",
+                version[1],
+            )
+        if told.get("is_np_shape", ["int", 0]) not in (["int", 0], ["int", 1]):
+            self._refuse('"is_np_shape": ["int", 0]', told["is_np_shape"])
+        return told
+
+    def _node(self, number: int, node: Any) -> Dict[str, Any]:
+        self._where = f"node {number}"
+        fields = self._dict(node, ("op", "name", "attrs", "inputs"))
+        op, name, attrs = fields.get("op"), fields.get("name"), fields.get("attrs", {})
+        if not isinstance(op, str) or not _is_text(name) or not name:
+            self._refuse("an operator and a name", (op, name))
+        self._where = f"node {number}, {name!r:.100}"
+        if not isinstance(attrs, dict) or not all(_is_text(key) and _is_text(attrs[key]) for key in attrs):
+            self._refuse("attributes of text", attrs)
+        inputs = [self._entry(entry, number) for entry in self._list(fields.get("inputs"), "inputs", least=0)]
+        form = _Form(0, 1) if op == "null" else self._form(op, attrs, len(inputs))
+        if form.inputs != len(inputs):
+            self._refuse(f"{form.inputs} inputs of {op}", f"{len(inputs)}")
+        self._outputs.append(form.outputs)
+        return {"op": op, "name": name, "attrs": dict(attrs), "inputs": inputs}
+
+    def _form(self, op: str, attrs: Dict[str, str], inputs: int) -> _Form:
+        if op not in self._known:
+            hint = nearest(op, sorted(self._known))
+            self._refuse(f"an operator that MXNet {mx.__version__} has", f"{op!r:.100} {hint}")
+        if op in _REFUSED or op.startswith(("_backward", "_sg_")):
+            self._refuse("an operator that is plain arithmetic", f"{op}, which could harm the process")
+        for key, value in attrs.items():
+            self._numbers(op, key, value, inputs)
+        told = (op, tuple(sorted(item for item in attrs.items() if not item[0].startswith("__"))))
+        if told not in self._forms:
+            self._forms[told] = self._ask(op, attrs)
+        return self._forms[told]
+
+    def _numbers(self, op: str, key: str, value: str, inputs: int) -> None:
+        try:
+            numbers = [int(number) for number in _NUMBERS.findall(value)]
+        except ValueError:  # thousands of digits
+            numbers = [_LARGEST + 1]
+        if any(abs(number) > _LARGEST for number in numbers) and key not in ("lstm_state_clip_min", "scalar"):
+            self._refuse(f"{op} with numbers up to {_LARGEST} in {key}", value)
+        if key in _POSITIVE and any(number < 1 for number in numbers):
+            self._refuse(f"{op} with {key} of at least 1", value)
+        if op in ("Reshape", "reshape") and _SPLIT_BY_0.search(value):
+            self._refuse(f"{op} that splits no axis into 0", value)
+        if key in _COUNTS and any(number > _MANY for number in numbers):
+            self._refuse(f"{op} with {key} of at most {_MANY}", value)
+        if key == "num_args" and numbers != [inputs]:
+            self._refuse(f"{op} with num_args {inputs}, as it has inputs", value)
+
+    def _ask(self, op: str, attrs: Dict[str, str]) -> _Form:
+        """Ask MXNet for an operator's form: it alone, with variables that MXNet makes for its inputs."""
+        told = {key: value for key, value in attrs.items() if not key.startswith("__")}
+        try:
+            handle = ctypes.c_void_p()
+            check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
+            make = mx.symbol._internal._symbol_creator
+            alone = make(handle.value, (), {}, list(told), list(told.values()), "alone", False, False)
+            inputs = len(alone.list_inputs())
+            return _Form(inputs, len(alone.get_internals().list_outputs()) - inputs)
+        except mx.MXNetError as error:
+            raise CheckpointError(
+                f"{self._path} is damaged: {self._where}: MXNet refuses {op} {told!s:.200}: {_last_line(error)}"
+            ) from error
+
+    def _entry(self, entry: Any, before: int) -> List[int]:
+        """A node's number and output: nodes refer to those before them, and to outputs that exist."""
+        sound = isinstance(entry, list) and len(entry) in (2, 3) and all(map(_is_index, entry))
+        if not sound or entry[0] >= before or entry[1] >= self._outputs[entry[0]]:
+            self._refuse(f"[number of a node below {before}, number of an output it has, version]", entry)
+        return list(entry)
+
+    def _row_ptr(self, numbers: Any, nodes: int) -> None:
+        if numbers is None:
+            return
+        steps = self._list(numbers, "node_row_ptr")
+        sound = all(map(_is_index, steps)) and len(steps) == nodes + 1 and steps[0] == 0
+        if not sound or any(b - a < own for a, b, own in zip(steps, steps[1:], self._outputs)):
+            self._refuse(f"node_row_ptr with {nodes + 1} rising numbers, one step for each output", numbers)
+
+    def _dict(self, value: Any, fields: Tuple[str, ...]) -> Dict[str, Any]:
+        if not isinstance(value, dict) or not set(value) <= set(fields):
+            found = list(value) if isinstance(value, dict) else value
+            self._refuse(f"a dict of {', '.join(fields)}", found)
+        return dict(value)
+
+    def _list(self, value: Any, what: str, least: int = 1) -> List[Any]:
+        if not isinstance(value, list) or len(value) < least:
+            self._refuse(f"a list of {what}", value)
+        return list(value)
+
+    def _refuse(self, expected: str, received: Any) -> NoReturn:
+        raise CheckpointError(
+            f"{self._path} is damaged or no graph of MXNet's: {self._where}: expected {expected}; "
+            f"received {received!s:.200}"
+        )
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _LARGEST
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and "\0" not in value and len(value) < _MANY and value.isprintable()
