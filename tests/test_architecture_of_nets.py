@@ -324,6 +324,7 @@ def test_shared_parameters_stay_one_parameter():
     assert describe(net)["shared_parameters"] == {"1.weight": "0.weight"}
     twin = assert_same(net, tokens)
     assert twin[1].weight is twin[0].weight
+    assert set(twin[1].collect_params().values()) == {twin[0].weight, twin[1].bias}
     assert len(list(twin.collect_params())) == len(list(net.collect_params())) == 2
     assert describe(twin) == describe(net)
     # a Trainer moves it once, and both layers see it
@@ -359,6 +360,14 @@ def test_what_parameters_say_comes_along():
     twin.initialize()
     assert (twin[2].weight.data() == 3).asnumpy().all()
     assert twin[0].weight.grad_req == "null"
+
+
+def test_an_initializer_that_is_not_registered_is_an_error():
+    class Normal(mx.init.Initializer):
+        """Not MXNet's."""
+
+    with pytest.raises(ArchitectureError, match=r"weight_initializer: .*@mx\.init\.register"):
+        describe(nn.Dense(2, weight_initializer=Normal()))
 
 
 def test_casts_that_no_argument_tells_are_kept():
@@ -398,10 +407,10 @@ def test_describing_and_building_leave_the_net_and_its_hybridization():
     net.hybridize()
     before = net(x).asnumpy()
     names = list(net.collect_params())
-    following = int("".join(filter(str.isdigit, nn.Dense(1).prefix)))
+    following = int("".join(filter(str.isdigit, nn.HybridSequential().prefix)))
     describe(net)
     # T37: the process's counters did not move either
-    assert int("".join(filter(str.isdigit, nn.Dense(1).prefix))) == following + 1
+    assert int("".join(filter(str.isdigit, nn.HybridSequential().prefix))) == following + 1
     assert list(net.collect_params()) == names
     assert net._active
     assert (net(x).asnumpy() == before).all()

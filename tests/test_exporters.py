@@ -169,6 +169,23 @@ def test_several_inputs_and_outputs(tmp_path):
     assert bits(load_exported(tmp_path / "net")(x, y)) == bits([first, second])
 
 
+def test_inputs_come_in_the_order_of_gluon_and_others_in_that_of_the_graph(tmp_path):
+    def value_of(names):
+        inputs = [mx.sym.var(name) for name in names]
+        total = mx.sym.var("start")
+        for one in inputs:
+            total = total * mx.sym.var("factor") + one if total.name == "start" else total * 10 + one
+        total.save(str(tmp_path / "net-symbol.json"))
+        arrays = {"arg:start": mx.nd.zeros((1,)), "arg:factor": mx.nd.ones((1,))}
+        mx.nd.save(str(tmp_path / "net-0000.params"), arrays)
+        return load_exported(tmp_path / "net")
+
+    block = value_of(["z", "a", "m"])
+    assert block(*[mx.nd.array([value]) for value in (1, 2, 3)]).asscalar() == 123
+    block = value_of(["data2", "data10", "data1"])
+    assert block(*[mx.nd.array([value]) for value in (1, 2, 3)]).asscalar() == 231
+
+
 def test_a_sequential_of_hybrid_blocks_is_traced_and_a_plain_block_is_refused(tmp_path):
     net, x = nn.Sequential(), batch(2, 3)
     net.add(nn.Dense(4), nn.Lambda("tanh"))
@@ -329,6 +346,7 @@ BROKEN = {
     "input of variable": (lambda graph: graph["nodes"][1].update(inputs=[[0, 0, 0]]), "0 inputs of null"),
     "arg_nodes": (lambda graph: graph["arg_nodes"].pop(), "arg_nodes"),
     "node_row_ptr": (lambda graph: graph["node_row_ptr"].reverse(), "node_row_ptr"),
+    "short node_row_ptr": (lambda graph: graph["node_row_ptr"].pop(), "node_row_ptr"),
     "attribute": (lambda graph: node(graph, "Concat")["attrs"].update(colour="blue"), "MXNet refuses Concat"),
     "value": (lambda graph: node(graph, "Convolution")["attrs"].update(kernel="wide"), "MXNet refuses Convolution"),
     # these end the process by a division (SIGFPE)

@@ -30,6 +30,13 @@ def batch(*shape):
     return mx.nd.random.uniform(-1, 1, shape)
 
 
+def written(path):
+    """Names of the arrays in a file."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extract("net.params", path.parent)
+    return mx.nd.load(str(path.parent / "net.params"))
+
+
 def small_net(activation="relu"):
     net = nn.HybridSequential()
     net.add(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
@@ -107,6 +114,7 @@ def test_shared_parameters_and_dtypes_are_kept(tmp_path):
     x = mx.nd.array([[1, 5]])
     expected = net(x)
     path = save_net(tmp_path / "net.mxk", net)
+    assert list(written(path)) == ["0.weight", "1.weight", "1.bias", "2.weight", "2.bias"]
     found = load_net(path)
     assert found[2] is found[3]
     assert found[0].weight.grad_req == "null"

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 from pathlib import Path
+import re
 import resource
 import shutil
 import signal
@@ -348,7 +349,10 @@ def test_a_run_goes_on_while_the_disk_is_full(play, tmp_path):
     code, output = play("full_disk")
     assert code == 0, output
     assert end_of(output) == end_of(expected)
-    assert "2 warnings, the first: a checkpoint could not be written, the run goes on and earlier ones are" in output
+    # the checkpoint of update 16 may still be on its way when the limit comes
+    assert re.search(
+        r"[23] warnings, the first: a checkpoint could not be written, the run goes on and earlier", output
+    )
     assert "could not be written whole; is the disk full?" in output
     assert "['step-00000100', 'step-00000098', 'step-00000082']" in output
     assert sorted(path.name[:5] for path in (tmp_path / "checkpoints").iterdir()) == ["step-"] * 3
