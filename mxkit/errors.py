@@ -13,10 +13,11 @@
     +-- NonFiniteError (ArithmeticError)     NaN or infinity in a loss or a gradient
     +-- TrainingError (RuntimeError)         what the net or MXNet raised, with the place it happened
     +-- RecipeError (ValueError)             a recipe that cannot be run as written
+    +-- ArchitectureError (ValueError)       a net that cannot be described, or a description that is no net
     +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
 
 Each also derives from the builtin that a caller would catch without knowing mxkit. What can be meant, but
-mostly is a mistake, is told by a TrapWarning, which is a UserWarning.
+mostly is a mistake, is told by a TrapWarning; what keeps a run from being gone on with, by a CheckpointWarning.
 """
 
 import difflib
@@ -84,6 +85,10 @@ class TrainingError(MxkitError, RuntimeError):
 
 class RecipeError(MxkitError, ValueError):
     """A recipe that does not say something that can be run."""
+
+
+class ArchitectureError(MxkitError, ValueError):
+    """A net that cannot be described, or a description that is no net; the text names the block."""
 
 
 class CheckpointError(MxkitError, RuntimeError):

@@ -6,11 +6,12 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.architecture import ArchitectureError, build, describe, differences
+from mxkit.architecture import build, describe, differences
 from mxkit.architecture.stock import SUPPORTED, UNSUPPORTED
 from mxkit.architecture.values import KINDS, kind_of, plain
 from mxkit.blocks import parameters_by_path
 from mxkit.checkpoint.loading import put_arrays
+from mxkit.errors import ArchitectureError
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import contrib, nn, rnn

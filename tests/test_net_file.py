@@ -7,9 +7,9 @@ import random
 import zipfile
 
 import mxkit
-from mxkit.architecture import ArchitectureError, describe
+from mxkit.architecture import describe
 from mxkit.blocks import parameters_by_path
-from mxkit.errors import CheckpointError, DeviceError, NotInitializedError
+from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
 from mxkit.net_file import load_net, save_net
 import mxnet as mx
 from mxnet import gluon

@@ -3,6 +3,5 @@
 from .building import build as build
 from .describing import describe as describe
 from .describing import differences as differences
-from .values import ArchitectureError as ArchitectureError
 
-__all__ = ["ArchitectureError", "build", "describe", "differences"]
+__all__ = ["build", "describe", "differences"]

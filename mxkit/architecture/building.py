@@ -9,13 +9,12 @@ from mxkit.architecture.values import (
     INITIALIZER,
     NUMBER,
     SHAPE,
-    ArchitectureError,
     argument,
     initializer,
     kind_of,
 )
 from mxkit.blocks import parameters_by_path
-from mxkit.errors import nearest
+from mxkit.errors import ArchitectureError, nearest
 import mxnet as mx
 from mxnet import gluon
 

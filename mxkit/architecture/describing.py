@@ -4,8 +4,9 @@ from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple, Type
 
 from mxkit.architecture.building import FORMAT, build
 from mxkit.architecture.stock import SUPPORTED, UNSUPPORTED
-from mxkit.architecture.values import ArchitectureError, kind_of, plain
+from mxkit.architecture.values import kind_of, plain
 from mxkit.blocks import parameters_by_path
+from mxkit.errors import ArchitectureError
 from mxnet import gluon
 
 _LINES = 20

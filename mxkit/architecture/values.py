@@ -10,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from mxkit.checkpoint.parameter_file import dtype_name
-from mxkit.errors import MxkitError
 import mxnet as mx
 import numpy as np
 
@@ -19,10 +18,6 @@ _ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
 _LAYOUTS = ("NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC", "TNC", "NTC")
 _DTYPES = tuple(dtype_name(dtype) for dtype in mx.nd.ndarray._DTYPE_NP_TO_MX if dtype is not None)
 _GRAD_REQS = ("write", "add", "null")
-
-
-class ArchitectureError(MxkitError, ValueError):
-    """A net that cannot be described, or a description that is no net; the text names the block."""
 
 
 class Kind(NamedTuple):
