@@ -1,6 +1,6 @@
 """What can be asked of any Gluon block: its parameters by path, and the devices it lives on."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.errors import DeviceError, NotInitializedError
 import mxnet as mx
@@ -13,6 +13,13 @@ def parameters_by_path(net: Any) -> Dict[str, Any]:
     (T37). A parameter shared by two blocks stands under both paths.
     """
     return dict(net._collect_params_with_prefix())
+
+
+def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
+    """Yield every block with its path, the net itself as ''; a shared one under each of its paths."""
+    yield path, net
+    for name, child in net._children.items():
+        yield from blocks_by_path(child, f"{path}.{name}" if path else name)
 
 
 def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:

@@ -5,9 +5,9 @@ import inspect
 import math
 from numbers import Real
 import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError, nearest, unknown_name
 import mxnet as mx
 from mxnet import gluon
@@ -333,16 +333,10 @@ def _trainable(parameter: Any) -> bool:
 def _never_trained(net: Any) -> Set[int]:
     """Ids of parameters that have no gradient by design."""
     never = {id(parameter) for parameter in parameters_by_path(net).values() if not _trainable(parameter)}
-    for block in _blocks(net):
+    for _, block in blocks_by_path(net):
         # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
         arguments = getattr(block, "_kwargs", None)
         for switch, name in (("scale", "gamma"), ("center", "beta")):
             if isinstance(arguments, dict) and arguments.get(switch) is False and name in block._reg_params:
                 never.add(id(block._reg_params[name]))
     return never
-
-
-def _blocks(net: Any) -> Iterator[Any]:
-    yield net
-    for child in net._children.values():
-        yield from _blocks(child)

@@ -13,7 +13,7 @@ from mxkit.architecture.values import (
     initializer,
     kind_of,
 )
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ArchitectureError, nearest
 import mxnet as mx
 from mxnet import gluon
@@ -247,20 +247,13 @@ def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
     return parameters[path]
 
 
-def blocks_of(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
-    """Every block with its path, the net itself as ''; a shared one under each of its paths."""
-    yield path, net
-    for name, child in net._children.items():
-        yield from blocks_of(child, f"{path}.{name}".lstrip("."))
-
-
 def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> None:
     """Let a block use another one's parameter, as `params=` of its constructor does."""
     old, new = _lookup(parameters, path), _lookup(parameters, twin)
     fits = old.shape is not None and new.shape is not None and len(old.shape) == len(new.shape)
     if not fits or any(a != b and a > 0 and b > 0 for a, b in zip(old.shape, new.shape)):
         raise ArchitectureError(f"{path!r} {old.shape} cannot be {twin!r} {new.shape}: their shapes differ")
-    for _, block in blocks_of(net):
+    for _, block in blocks_by_path(net):
         for name in [name for name, parameter in block._reg_params.items() if parameter is old]:
             block._reg_params[name] = new
             vars(block)[name] = new

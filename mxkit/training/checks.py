@@ -4,7 +4,7 @@ import os
 from typing import Any, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.device import Shard
 from mxkit.errors import DataError, LabelError, LossShapeError, TrapWarning
 from mxkit.losses import Loss
@@ -148,10 +148,10 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
         )
 
 
-def _walk(block: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
-    yield path or type(block).__name__, block
-    for name, child in block._children.items():
-        yield from _walk(child, f"{path}.{name}" if path else name)
+def _walk(net: Any) -> Iterator[Tuple[str, Any]]:
+    """Blocks with what messages call them."""
+    for path, block in blocks_by_path(net):
+        yield path or type(block).__name__, block
 
 
 def _some(names: Sequence[str]) -> str:

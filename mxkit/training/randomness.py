@@ -3,6 +3,7 @@
 import json
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.blocks import blocks_by_path
 from mxkit.data.loader import ArrayLoader
 from mxkit.seeding import seed_all
 import mxnet as mx
@@ -70,19 +71,17 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
     """
     quiet = isinstance(data, (ArrayLoader, list, tuple, mx.io.NDArrayIter))
     # a Block's own forward is not called with symbols: it was not written for that
-    if type(loss).__module__ != gluon.loss.__name__ or not quiet or any(map(_opaque, _blocks(net))):
+    if (
+        type(loss).__module__ != gluon.loss.__name__
+        or not quiet
+        or any(_opaque(block) for _, block in blocks_by_path(net))
+    ):
         return True
     try:
         output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
         return any(_random_operator(name, attributes) for name, attributes in _operators(output))
     except Exception:  # a user's code may fail in any way when it is called with symbols
         return True
-
-
-def _blocks(block: Any) -> Iterator[Any]:
-    yield block
-    for child in block._children.values():
-        yield from _blocks(child)
 
 
 def _opaque(block: Any) -> bool:
