@@ -7,21 +7,16 @@ like a callback, may be the one to refuse. Exit code 1 if a directory crashed, h
 and 64 MB, or was read otherwise.
 """
 
-import argparse
-from collections import Counter
 import hashlib
 import json
-import os
 from pathlib import Path
 import random
 import shutil
-import subprocess
 import sys
-import tempfile
 import warnings
 
 import fuzz_files
-from fuzz_files import memory, results
+from fuzz_files import memory, peak
 import mxkit
 from mxkit.checkpoint.directory import MANIFEST
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
@@ -278,12 +273,6 @@ def judge(directory, repaired, mode, expected):
     return result
 
 
-def peak():
-    """Most memory in use since it was forgotten; getrusage would tell the parent's, where that had more."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024
-
-
 def work(folder, seed, first, last):
     """Damage and load directories `first` to `last - 1`, a line of JSON for each."""
     net = make_net()
@@ -326,39 +315,8 @@ def run(count, seed):
     Returns:
         How often each thing happened, and a line for each failure.
     """
-    outcomes, failures, done = Counter(), [], 0
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    while done < count:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
-            worker = subprocess.Popen(
-                [str(word) for word in command], stdout=subprocess.PIPE, env=environment, universal_newlines=True
-            )
-            for what, result in results(worker):
-                outcome = next((kind for kind in FAILURES if result.startswith(kind)), result)
-                outcomes[outcome] += 1
-                if outcome in FAILURES:
-                    failures.append(f"directory {done} of seed {seed}, {what}: {result}")
-                done += 1
-    return outcomes, failures
-
-
-def main():
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.worker:
-        work(asked.worker, asked.seed, asked.first, asked.count)
-        return 0
-    outcomes, failures = run(asked.count, asked.seed)
-    sys.stdout.write("".join(f"{number:6} {outcome}\n" for outcome, number in outcomes.most_common()))
-    sys.stdout.write("".join(f"{failure}\n" for failure in failures))
-    return 1 if failures else 0
+    return fuzz_files.run(count, seed, __file__, FAILURES, "directory {} of seed {}, {}: {}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fuzz_files.main(__doc__, work, run))

@@ -179,8 +179,8 @@ def memory():
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def _peak():
-    # not ru_maxrss, which a process inherits from the one that started it
+def peak():
+    """Most memory in use since it was forgotten; getrusage would tell the parent's, where that had more."""
     (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024
 
@@ -190,7 +190,7 @@ def measured(path, original, aside):
     before = memory()
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
     result = judge(path, original, aside)
-    grown = _peak() - before
+    grown = peak() - before
     if grown > 4 * path.stat().st_size + 32 * 2**20:
         return f"grew by {grown >> 20} MB, {result}"
     return result
@@ -219,8 +219,15 @@ def work(folder, seed, first, last):
         sys.stdout.flush()
 
 
-def run(count, seed):
-    """Read `count` damaged files in worker processes.
+def run(count, seed, script=__file__, kinds=FAILURES, label="file {} of seed {}, from {}: {}"):
+    """Read `count` damaged files, or what `script` makes of them, in worker processes.
+
+    Args:
+        count: How many.
+        seed: Decides the damages.
+        script: Run as `script --worker FOLDER ...` for each worker.
+        kinds: Beginnings of results that are failures.
+        label: What a failure's line says: number, seed, source, result.
 
     Returns:
         How often each thing happened, and a line for each failure.
@@ -229,15 +236,15 @@ def run(count, seed):
     environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
     while done < count:
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, __file__, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
+            command = [sys.executable, script, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
             worker = subprocess.Popen(
                 [str(word) for word in command], stdout=subprocess.PIPE, env=environment, universal_newlines=True
             )
             for name, result in results(worker):
-                outcome = next((kind for kind in FAILURES if result.startswith(kind)), result)
+                outcome = next((kind for kind in kinds if result.startswith(kind)), result)
                 outcomes[outcome] += 1
-                if outcome in FAILURES:
-                    failures.append(f"file {done} of seed {seed}, from {name}: {result}")
+                if outcome in kinds:
+                    failures.append(label.format(done, seed, name, result))
                 done += 1
     return outcomes, failures
 
@@ -268,9 +275,9 @@ def results(worker):
     worker.stdout.close()
 
 
-def main():
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+def main(description, work, run):
+    """Run the command line of a fuzzing script."""
+    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
@@ -286,4 +293,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, work, run))
