@@ -17,7 +17,7 @@ LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
     {"device", "seeding", "blocks"},
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
-    | {"schedules", "parameters", "architecture", "net_file", "exporters", "symbol_file"},
+    | {"schedules", "hyperparameters", "architecture", "net_file", "exporters", "symbol_file"},
     {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
     | {
         "training." + name

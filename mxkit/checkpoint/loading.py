@@ -10,7 +10,7 @@ from mxkit.checkpoint.parameter_file import dtype_name, read_arrays
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, nearest
-from mxkit.parameters import match_parameters
+from mxkit.hyperparameters import match_parameters
 import mxnet as mx
 
 _LINES = 20

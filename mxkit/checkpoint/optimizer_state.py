@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import CheckpointError, NotInitializedError, nearest
-from mxkit.parameters import refuse_remote
+from mxkit.hyperparameters import refuse_remote
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -5,7 +5,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
-from mxkit.parameters import match_parameters
+from mxkit.hyperparameters import match_parameters
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row

@@ -3,7 +3,7 @@
 import math
 from typing import Any, Dict, Mapping, Optional
 
-from mxkit.parameters import NEEDS_RATE, refuse_fixed_rate
+from mxkit.hyperparameters import NEEDS_RATE, refuse_fixed_rate
 from mxkit.schedules import TAKES, Schedule, get_schedule
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState

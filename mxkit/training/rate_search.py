@@ -10,9 +10,9 @@ from typing import Any, Iterator, List, Optional, Union
 from mxkit.blocks import net_devices, parameters_by_path
 from mxkit.data.source import Data, read_epoch
 from mxkit.device import split_batch
+from mxkit.hyperparameters import refuse_fixed_rate
 from mxkit.losses import LossSpec
 from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.parameters import refuse_fixed_rate
 from mxkit.plotting import new_figure
 from mxkit.specs import split_spec, whole_number
 from mxkit.training.update import updates as train_updates

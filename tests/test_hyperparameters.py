@@ -5,7 +5,7 @@ import sys
 import mxkit
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError
-from mxkit.parameters import (
+from mxkit.hyperparameters import (
     count,
     freeze,
     match_parameters,
