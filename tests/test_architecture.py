@@ -15,9 +15,9 @@ ROOT = Path(mxkit.__file__).parent
 # A room may import only from rooms below it, or from its own.
 LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
-    {"device", "seeding", "blocks"},
+    {"device", "seeding", "blocks", "tracing"},
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
-    | {"schedules", "hyperparameters", "architecture", "net_file", "exporters", "symbol_file"},
+    | {"schedules", "hyperparameters", "features", "architecture", "net_file", "exporters", "symbol_file"},
     {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
     | {
         "training." + name
