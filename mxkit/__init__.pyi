@@ -12,6 +12,11 @@ from .device import devices as devices
 from .device import split_batch as split_batch
 from .exporters import export as export
 from .exporters import load_exported as load_exported
+from .feature_plots import plot_activations as plot_activations
+from .feature_plots import plot_features as plot_features
+from .feature_plots import plot_filters as plot_filters
+from .feature_plots import plot_gradients as plot_gradients
+from .features import Features as Features
 from .hyperparameters import freeze as freeze
 from .hyperparameters import no_weight_decay as no_weight_decay
 from .hyperparameters import set_hyperparameters as set_hyperparameters
@@ -37,6 +42,7 @@ from .training.callbacks import Callback as Callback
 from .training.checkpoints import Checkpoints as Checkpoints
 from .training.evaluation import evaluate as evaluate
 from .training.evaluation import predict as predict
+from .training.extraction import extract as extract
 from .training.history import History as History
 from .training.learning_rate import LearningRate as LearningRate
 from .training.learning_rate import Plateau as Plateau

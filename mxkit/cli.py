@@ -20,6 +20,7 @@ app = typer.Typer(
 RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
 RUN = typer.Argument(..., help="The folder of a run.")
 WHICH = typer.Option("last", help="The checkpoint to take: last or best.")
+INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
 SETTINGS = typer.Option([], "--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 
 
@@ -76,7 +77,7 @@ def evaluate(
 def predict(
     run: Path = RUN,
     images: List[Path] = typer.Argument(..., metavar="IMAGE...", help="Image files."),
-    invert: bool = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white."),
+    invert: bool = INVERT,
     which: str = WHICH,
 ) -> None:
     """Classify IMAGES with a RUN's newest checkpoint: file, class, probability."""
@@ -90,6 +91,33 @@ def predict(
     probabilities = scores.softmax(axis=1).asnumpy()
     for image, row in zip(images, probabilities):
         typer.echo(f"{image}\t{data.classes[int(row.argmax())]}\t{row.max():.4f}")
+
+
+@app.command()
+def features(
+    run: Path = RUN,
+    image: Path = typer.Argument(..., help="An image file."),
+    layers: List[str] = typer.Option(["*"], "--layers", metavar="GLOB", help="Paths or globs; may be repeated."),
+    out: Path = typer.Option(Path("features"), "--out", metavar="DIR", help="Where the pictures are written."),
+    channels: int = typer.Option(64, min=1, help="At most so many channels a picture, the strongest."),
+    invert: bool = INVERT,
+    which: str = WHICH,
+) -> None:
+    """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
+    from mxkit.blocks import net_devices
+    from mxkit.feature_plots import plot_features
+    from mxkit.features import Features
+    from mxkit.recipe.images import read_images
+    from mxkit.recipe.run import load_data, load_run
+    import mxnet as mx
+
+    recipe, net = load_run(run, which)
+    x = mx.nd.array(read_images([image], load_data(recipe).train.x, invert=invert), ctx=net_devices(net)[0])
+    found = Features(net, layers)(x)
+    plot_features(found, image=x, channels=channels, order="strength", path=out)
+    for name, array in found.items():
+        typer.echo(f"{name}\t{tuple(array.shape)}")
+    typer.echo(f"pictures in {out}")
 
 
 @app.command()

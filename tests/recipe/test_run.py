@@ -12,6 +12,7 @@ from mxkit.cli import main
 from mxkit.data import digits
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run
+import mxnet as mx
 import numpy as np
 from PIL import Image
 import pytest
@@ -122,6 +123,32 @@ def test_predict_refuses_what_is_no_image(trained, capsys, tmp_path):
     code, _, err = command(capsys, "predict", folder, text)
     assert code == 1
     assert err.startswith(f"error: {text} cannot be read as an image")
+
+
+def test_features_draws_a_picture_a_layer(trained, capsys, tmp_path):
+    folder, _, _ = trained
+    image = tmp_path / "digit.png"
+    Image.fromarray((digits(28).test.x[0, 0] * 255).round().astype(np.uint8)).save(image)
+    out = tmp_path / "pictures"
+    code, told, err = command(capsys, "features", folder, image, "--layers", "[01]", "--layers", "-1", "--out", out)
+    assert (code, err) == (0, "")
+    _, net = load_run(folder)
+    found = mxkit.Features(net, ["[01]", "-1"])(mx.nd.array(digits(28).test.x[:1]))
+    assert told.splitlines() == [f"{name}\t{array.shape}" for name, array in found.items()] + [f"pictures in {out}"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(f"{name}.png" for name in found)
+    for path in out.iterdir():
+        with Image.open(path) as picture:
+            assert min(picture.size) > 200
+
+
+def test_features_names_the_nearest_layers(trained, capsys, tmp_path):
+    folder, _, _ = trained
+    image = tmp_path / "digit.png"
+    Image.fromarray(np.zeros((28, 28), np.uint8)).save(image)
+    code, _, err = command(capsys, "features", folder, image, "--layers", "1.act0", "--out", tmp_path / "none")
+    assert code == 2
+    assert "error: no block '1.act0'" in err
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_damaged_checkpoint_is_refused(trained, capsys, tmp_path):
