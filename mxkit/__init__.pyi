@@ -7,6 +7,7 @@ from .checkpoint.loading import load_parameters as load_parameters
 from .checkpoint.snapshot import load_checkpoint as load_checkpoint
 from .checkpoint.snapshot import save_checkpoint as save_checkpoint
 from .checkpoint.trainer_states import load_trainer_states as load_trainer_states
+from .comparison import compare as compare
 from .device import Shards as Shards
 from .device import devices as devices
 from .device import split_batch as split_batch
@@ -26,9 +27,12 @@ from .initializers import initialize as initialize
 from .metrics import Metric as Metric
 from .net_file import load_net as load_net
 from .net_file import save_net as save_net
+from .parameter_table import count as count
+from .parameter_table import parameters as parameters
 from .recipe.run import run_recipe as run_recipe
 from .schedules import schedule as schedule
 from .seeding import seed_all as seed_all
+from .surgery import replace as replace
 from .training.accumulator import Accumulator as Accumulator
 from .training.builtin import EarlyStopping as EarlyStopping
 from .training.builtin import FreezeUntil as FreezeUntil

@@ -1,4 +1,4 @@
-"""What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen, counts."""
+"""What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen."""
 
 from fnmatch import fnmatchcase
 import inspect
@@ -7,8 +7,9 @@ from numbers import Real
 import os
 from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
-from mxkit.blocks import blocks_by_path, parameters_by_path
-from mxkit.errors import NotInitializedError, UnknownNameError, nearest, unknown_name
+from mxkit.blocks import parameters_by_path
+from mxkit.errors import nearest, unknown_name
+from mxkit.parameter_table import has_gradient, never_trained, unknown_path
 import mxnet as mx
 from mxnet import gluon
 
@@ -171,11 +172,7 @@ def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
     if not found:
         blocks = {path.rsplit(".", count)[0] for path in everything for count in range(1, path.count(".") + 1)}
         near = nearest(glob, [*everything, *(f"{block}.*" for block in sorted(blocks))])
-        some = list(everything)
-        raise UnknownNameError(
-            f"no parameter fits {glob!r}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}"
-            f"{f' and {len(some) - 8} more' if len(some) > 8 else ''}"
-        )
+        raise unknown_path(f"no parameter fits {glob!r}", near, everything)
     return found
 
 
@@ -229,7 +226,7 @@ def no_weight_decay(net: Any) -> List[str]:
     found = {}
     for path, parameter in parameters_by_path(net).items():
         flat = parameter.shape is not None and len(parameter.shape) == 1
-        if _trainable(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
+        if has_gradient(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
             found[path] = parameter
     for parameter in found.values():
         parameter.wd_mult = 0.0
@@ -281,7 +278,7 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
         UnknownNameError: No path fits.
         ValueError: Nothing that fits can be trained, or gradients are being accumulated.
     """
-    never = _never_trained(net)
+    never = never_trained(net)
     fitting = {path: one for path, one in match_parameters(net, glob).items() if id(one) not in never}
     if not fitting:
         raise ValueError(
@@ -298,45 +295,3 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     for path in changed:
         fitting[path].grad_req = "write"
     return changed
-
-
-def count(net: Any, trainable: Optional[bool] = None) -> int:
-    """Count the numbers that parameters hold; a shared parameter counts once.
-
-    Args:
-        net: Any block.
-        trainable: True counts what is trained, False what is frozen or has no gradient, None both.
-
-    Raises:
-        NotInitializedError: A shape is not known yet.
-
-    >>> count(mx.gluon.nn.Dense(3, in_units=5)), count(mx.gluon.nn.BatchNorm(in_channels=4), trainable=True)
-    (18, 8)
-    """
-    distinct = {id(parameter): (path, parameter) for path, parameter in parameters_by_path(net).items()}
-    total = 0
-    for path, parameter in distinct.values():
-        if trainable is not None and trainable != (parameter.grad_req != "null"):
-            continue
-        if parameter.shape is None or any(size <= 0 for size in parameter.shape):
-            raise NotInitializedError(
-                f"count: the shape of {path!r} is {parameter.shape}, not known yet. Run one batch through the net first"
-            )
-        total += math.prod(parameter.shape)
-    return total
-
-
-def _trainable(parameter: Any) -> bool:
-    return bool(parameter._differentiable) and not isinstance(parameter, gluon.Constant)
-
-
-def _never_trained(net: Any) -> Set[int]:
-    """Ids of parameters that have no gradient by design."""
-    never = {id(parameter) for parameter in parameters_by_path(net).values() if not _trainable(parameter)}
-    for _, block in blocks_by_path(net):
-        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
-        arguments = getattr(block, "_kwargs", None)
-        for switch, name in (("scale", "gamma"), ("center", "beta")):
-            if isinstance(arguments, dict) and arguments.get(switch) is False and name in block._reg_params:
-                never.add(id(block._reg_params[name]))
-    return never

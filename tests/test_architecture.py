@@ -15,13 +15,16 @@ ROOT = Path(mxkit.__file__).parent
 # A room may import only from rooms below it, or from its own.
 LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
-    {"device", "seeding", "blocks", "tracing"},
+    {"device", "seeding", "blocks", "tracing", "forward_errors", "layer_faults"},
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
     | {
         "schedules",
         "hyperparameters",
         "features",
         "feature_plots",
+        "parameter_table",
+        "comparison",
+        "surgery",
         "architecture",
         "net_file",
         "exporters",
@@ -33,6 +36,7 @@ LAYERS = [
         for name in [
             "precision",
             "randomness",
+            "norms",
             "epoch",
             "signals",
             "resume",

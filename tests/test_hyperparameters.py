@@ -4,9 +4,8 @@ import sys
 
 import mxkit
 from mxkit.blocks import parameters_by_path
-from mxkit.errors import NotInitializedError, UnknownNameError
+from mxkit.errors import UnknownNameError
 from mxkit.hyperparameters import (
-    count,
     freeze,
     match_parameters,
     no_weight_decay,
@@ -317,26 +316,3 @@ def test_t46_a_dense_weight_frozen_alone_is_refused_in_training():
     with pytest.raises(ValueError, match="the weight of this Dense layer is frozen, its bias is not"):
         next(mxkit.updates(net, [(np.zeros((2, 3)), np.zeros(2))], loss="softmax_ce", trainer="sgd"))
     freeze(net, "*.bias")
-
-
-# counts
-
-
-def test_count():
-    net = make_norms()
-    with pytest.raises(NotInitializedError, match=r"the shape of '0.weight' is \(4, 0, 3, 3\), not known yet. Run one"):
-        count(net)
-    mxkit.initialize(net)
-    net(mx.nd.zeros((1, 2, 6, 6)))
-    assert count(net) == sum(data.data().size for data in parameters_by_path(net).values())
-    freeze(net, "4.*")
-    assert count(net, trainable=True) == (4 * 2 * 9 + 4) + 8 + 1 + 4
-    assert count(net, trainable=True) + count(net, trainable=False) == count(net)
-
-
-def test_a_shared_parameter_counts_once():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=3))
-    net.add(nn.Dense(3, in_units=3, params=net[0].params))
-    assert len(parameters_by_path(net)) == 4
-    assert count(net) == 12

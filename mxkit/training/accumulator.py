@@ -8,6 +8,7 @@ from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
 from mxkit.specs import whole_number
 from mxkit.training.checks import check_sparse
+from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 import mxnet as mx
@@ -266,10 +267,7 @@ class Accumulator:
             gradients = [_added(parameter.list_grad()) for parameter in trained]
         # After the division by the count: before it, clipping would be as many times too hard (T9).
         average = float(self.trainer._scale) / (self.count * self._scale)
-        squares = mx.nd.multi_sum_sq(
-            *[gradient.astype("float32", copy=False) for gradient in gradients], num_arrays=len(gradients)
-        )
-        norm = squares.sum().sqrt() * average
+        norm = sum_of_squares(gradients).sqrt() * average
         if self.clip_norm != float("inf"):
             factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
             factors: Dict[Any, Any] = {}
