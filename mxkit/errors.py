@@ -11,6 +11,7 @@
     +-- NotInitializedError (RuntimeError)   a net without parameters yet
     +-- UnusedParameterError (RuntimeError)  a trainable parameter that got no gradient
     +-- NonFiniteError (ArithmeticError)     NaN or infinity in a loss or a gradient
+    +-- ForwardError (RuntimeError)          what a block of a net raised, with its path and what it got
     +-- TrainingError (RuntimeError)         what the net or MXNet raised, with the place it happened
     +-- RecipeError (ValueError)             a recipe that cannot be run as written
     +-- ArchitectureError (ValueError)       a net that cannot be described, or a description that is no net
@@ -77,6 +78,19 @@ class UnusedParameterError(MxkitError, RuntimeError):
 
 class NonFiniteError(MxkitError, ArithmeticError):
     """NaN or infinity in a loss or a gradient."""
+
+
+class ForwardError(MxkitError, RuntimeError):
+    """What a block raised in a forward pass, told with the block; its cause is chained.
+
+    Attributes:
+        path: Where the block stands in the net, like `features.3`; '' is the net itself.
+        block: The block.
+    """
+
+    def __init__(self, text: str, path: str, block: Any) -> None:
+        self.path, self.block = path, block
+        super().__init__(text)
 
 
 class TrainingError(MxkitError, RuntimeError):

@@ -11,6 +11,7 @@ from mxkit.data.source import Data, read_epoch
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, TrapWarning
+from mxkit.forward_errors import explained
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.accumulator import checked_count
@@ -59,6 +60,7 @@ def evaluate(
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
         LabelError: A class number is out of range.
+        ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
     >>> scores = evaluate(net, [(np.zeros((3, 4)), np.array([0, 0, 1]))], loss="softmax_ce", metrics=["accuracy"])
@@ -74,7 +76,7 @@ def evaluate(
     mean_loss, looked = Metric(), Metric()
     throttle = _Throttle()
     unchecked = True
-    with autograd.pause(train_mode=False):
+    with autograd.pause(train_mode=False), explained(net, lambda: forward(net, shard.inputs, shard.labels)):
         for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
             for shard in split_batch(batch, where):
@@ -92,11 +94,12 @@ def evaluate(
                     values = output[0] if isinstance(output, (list, tuple)) else output
                     looked.add(values)
                 throttle.after(values)
-    scores = {"loss": mean_loss.get()} if with_loss else {}
-    if not math.isfinite(looked.get()):
+        finite = math.isfinite(looked.get())
+        scores = {"loss": mean_loss.get()} if with_loss else {}
+        scores.update({metric.name: metric.get() for metric in measured})
+    if not finite:
         text = f"the net's outputs for {name} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
         warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
-    scores.update({metric.name: metric.get() for metric in measured})
     return scores
 
 
@@ -116,6 +119,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     Raises:
         EmptyDataError: `data` gave no batch.
         DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample.
+        ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
     >>> predict(net, np.zeros((5, 4))).shape
@@ -129,7 +133,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     parts: List[List[Any]] = []
     throttle = _Throttle()
     several = False
-    with autograd.pause(train_mode=False):
+    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)):
         for batch in read_epoch(data, keep_count=True):
             inputs, _ = unpack(batch)
             for shard in split_batch((inputs,), where):
@@ -139,6 +143,8 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
                 parts.append([one.as_in_context(mx.cpu()) for one in outputs])
                 throttle.after(parts[-1][0])
         joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
+        for one in joined:
+            one.wait_to_read()  # an error is raised once, at the first read (T43): it is to be raised here
     return tuple(joined) if several else joined[0]
 
 

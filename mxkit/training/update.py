@@ -7,11 +7,11 @@ from itertools import islice
 import math
 from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import net_devices, paths_of
+from mxkit.blocks import net_devices
 from mxkit.data.source import Data, read_epoch
-from mxkit.device import DeviceSpec, Shards, describe_batch, split_batch, unpack
+from mxkit.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import DataError, MxkitError, NonFiniteError, TrainingError, UnusedParameterError
+from mxkit.errors import DataError, NonFiniteError
 from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -27,6 +27,7 @@ from mxkit.training.checks import (
     check_trainer,
     warn_of_single_samples,
 )
+from mxkit.training.place import Place, numbers
 from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
 from mxkit.training.record import Update, settle
@@ -166,11 +167,12 @@ def updates(
     first = (known, data) if first_step == 1 else None
     work = _Batches(net, forward, count, accumulator, list(metrics), where, first)
     trace = partial(draws_random_numbers, net, known, data)
-    return _run(reader, work, _Queue(accumulator, check_finite, epoch), _Place(net, accumulator, epoch), trace)
+    place = Place(net, accumulator, epoch, work.forward_again)
+    return _run(reader, work, _Queue(accumulator, check_finite, epoch), place, trace)
 
 
 def _run(
-    reader: "_Reader", work: "_Batches", queue: "_Queue", place: "_Place", trace: Callable[[int], bool]
+    reader: "_Reader", work: "_Batches", queue: "_Queue", place: Place, trace: Callable[[int], bool]
 ) -> Iterator[Update]:
     update: Optional[Update] = None
     unmeasured = True
@@ -281,6 +283,10 @@ class _Batches:
                 metric.update(shard.labels, output)
         return shards
 
+    def forward_again(self, batch: Any) -> None:
+        for shard in split_batch(batch, self._devices):
+            self._forward(self._net, shard.inputs, shard.labels)
+
 
 class _Queue:
     """Bounds how far Python may run ahead of the device, and finds the update where numbers broke."""
@@ -351,31 +357,6 @@ def refuse_broken(done: Sequence[Update], epoch: Optional[int], newest: int) -> 
     else:
         what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
     raise NonFiniteError(
-        f"{_numbers(epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from there "
+        f"{numbers(epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from there "
         "on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False goes on regardless"
     )
-
-
-def _numbers(epoch: Optional[int], step: int) -> str:
-    return f"update {step}" if epoch is None else f"epoch {epoch + 1}, update {step}"
-
-
-class _Place:
-    """Says where an error happened: epoch, update, and the batch's shapes and dtypes."""
-
-    def __init__(self, net: Any, accumulator: Accumulator, epoch: Optional[int]) -> None:
-        self._net, self._accumulator, self._epoch = net, accumulator, epoch
-        self.batch: Any = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
-        where = _numbers(self._epoch, self._accumulator.updates + 1)
-        if isinstance(error, UnusedParameterError):
-            paths = paths_of(error.parameters, self._net)
-            raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
-        if isinstance(error, Exception) and not isinstance(error, MxkitError):
-            kind = type(error).__name__
-            text = str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
-            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {text}") from error

@@ -379,15 +379,73 @@ def test_errors_of_the_net_tell_epoch_update_and_batch():
             callbacks=[End()],
             progress=False,
         )
-    assert str(e.value) == "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: KeyError: 'no such key'"
+    assert (
+        str(e.value)
+        == "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: the net (Breaks): KeyError: 'no such key'"
+    )
     assert isinstance(e.value.__cause__, KeyError)
     assert ended == [e.value]
 
 
 def test_errors_of_the_engine_tell_epoch_update_and_batch():
-    with pytest.raises(TrainingError, match=r"^update 2, batch x \(2, 9\) float64, y \(2,\) float64: ") as e:
+    with pytest.raises(TrainingError) as e:
         train(make_net(), [make_batches([4])[0], (np.zeros((2, 9)), np.zeros(2))])
+    assert str(e.value) == (
+        "update 2, batch x (2, 9) float64, y (2,) float64: '0' (Dense) is built for 5 inputs a sample and got shape "
+        "(2, 9). Give it in_units=9, or hand it 5: the number was given as in_units or taken from the first batch, "
+        "and after convolutions it depends on the size of the images"
+    )
     assert isinstance(e.value.__cause__, mx.MXNetError)
+
+
+@pytest.mark.parametrize("amp", [None, "bfloat16"])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_t38_images_of_another_size_name_the_layer(hybridize, devices, amp):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.Dense(CLASSES))
+    mxkit.initialize(net, devices=devices)
+    if hybridize:
+        net.hybridize()
+    data = [(np.ones((2, 1, size, size)), np.zeros(2)) for size in (8, 9)]
+    with pytest.raises(TrainingError, match=r"^epoch 1, update 2, batch x \(2, 1, 9, 9\) float64") as e:
+        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, amp=amp, progress=False)
+    e.match(r"'1' \(Dense\) is built for 72 inputs a sample and got shape \(., 2, 7, 7\), which is 98 a sample")
+
+
+class Late(gluon.Block):
+    """MXNet tells late what is wrong with its first layer, in training only; its own call is for nobody."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.first, self.last = gluon.nn.PReLU(in_channels=6), gluon.nn.Dense(CLASSES, in_units=99)
+
+    def forward(self, x):
+        return self.half(self.last(x))
+
+    def half(self, x):
+        return self.first(x)[:, :CLASSES] if mx.autograd.is_training() else x
+
+
+def test_t40_an_error_that_mxnet_tells_late_names_the_layer():
+    net = Late()
+    mxkit.initialize(net, devices="cpu")
+    net.last.collect_params().setattr("grad_req", "null")
+    with pytest.raises(TrainingError) as e:
+        train(net, make_batches([4]), loss=None, forward_loss=lambda n, x, y: SOFTMAX(n.half(x[0]), y[0]))
+    # no check waits for the outputs of a forward_loss: it is noticed at the end
+    assert str(e.value) == (
+        "update 2, batch x (4, 5) float32, y (4,) int32: 'first' (PReLU) is built for 6 channels on axis 1 and got "
+        "shape (4, 5). Give it in_channels=1 for any number"
+    )
+    assert isinstance(e.value.__cause__, mx.MXNetError)
+
+
+def test_errors_of_the_loss_name_no_layer():
+    labels = np.zeros((4, 9))
+    with pytest.raises(TrainingError, match=r"^update 1, batch x \(4, 5\) float64, y \(4, 9\) float64: MXNetError: "):
+        train(make_net(), [(np.zeros((4, FEATURES)), labels)])
 
 
 def test_errors_of_the_loss_inside_a_window_name_the_open_update():

@@ -1,0 +1,57 @@
+"""Where in a training an error happened."""
+
+from functools import partial
+from typing import Any, Callable, Optional
+
+from mxkit.blocks import paths_of
+from mxkit.device import describe_batch
+from mxkit.errors import MxkitError, TrainingError, UnusedParameterError
+from mxkit.forward_errors import explain_forward_error
+from mxkit.training.accumulator import Accumulator
+from mxnet import autograd
+
+
+class Place:
+    """Says where an error happened: epoch, update, the batch's shapes and dtypes, and the block of the net.
+
+    Args:
+        net: The net that is trained.
+        accumulator: Counts the updates.
+        epoch: From 0, or None where nobody counts them.
+        again: Runs the forward pass of a batch once more, for errors that MXNet tells late.
+
+    Attributes:
+        batch: The batch in hand.
+    """
+
+    def __init__(
+        self, net: Any, accumulator: Accumulator, epoch: Optional[int], again: Callable[[Any], object]
+    ) -> None:
+        self._net, self._accumulator, self._epoch, self._again = net, accumulator, epoch, again
+        self.batch: Any = ()
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
+        where = numbers(self._epoch, self._accumulator.updates + 1)
+        if isinstance(error, UnusedParameterError):
+            paths = paths_of(error.parameters, self._net)
+            raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
+        if isinstance(error, Exception) and not isinstance(error, MxkitError):
+            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {self._told(error)}") from error
+
+    def _told(self, error: Exception) -> str:
+        with autograd.train_mode():
+            found = explain_forward_error(self._net, error, partial(self._again, self.batch))
+        kind = type(error).__name__
+        return str(found) if found else str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
+
+
+def numbers(epoch: Optional[int], step: int) -> str:
+    """Epoch and update for messages, the epoch counted from 1 as there.
+
+    >>> numbers(0, 7), numbers(None, 7)
+    ('epoch 1, update 7', 'update 7')
+    """
+    return f"update {step}" if epoch is None else f"epoch {epoch + 1}, update {step}"
