@@ -24,6 +24,8 @@ from .hyperparameters import set_hyperparameters as set_hyperparameters
 from .hyperparameters import set_multipliers as set_multipliers
 from .hyperparameters import unfreeze as unfreeze
 from .initializers import initialize as initialize
+from .layer_table.table import LayerTable as LayerTable
+from .layer_table.table import layers as layers
 from .metrics import Metric as Metric
 from .net_file import load_net as load_net
 from .net_file import save_net as save_net

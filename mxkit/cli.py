@@ -94,6 +94,20 @@ def predict(
 
 
 @app.command()
+def layers(
+    run: Path = RUN,
+    depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
+) -> None:
+    """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
+    from mxkit.layer_table import layers as layers_of
+    from mxkit.recipe.folder import RunFolder
+    from mxkit.recipe.run import build_net, load_data
+
+    recipe = RunFolder(run).recipe()
+    typer.echo(str(layers_of(build_net(recipe), (1, *load_data(recipe).train.x.shape[1:]), depth=depth)))
+
+
+@app.command()
 def features(
     run: Path = RUN,
     image: Path = typer.Argument(..., help="An image file."),

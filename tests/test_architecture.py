@@ -22,6 +22,7 @@ LAYERS = [
         "hyperparameters",
         "features",
         "feature_plots",
+        "layer_table",
         "parameter_table",
         "comparison",
         "surgery",

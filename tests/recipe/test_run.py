@@ -141,6 +141,16 @@ def test_features_draws_a_picture_a_layer(trained, capsys, tmp_path):
             assert min(picture.size) > 200
 
 
+def test_layers_prints_the_table(trained, capsys):
+    code, told, err = command(capsys, "layers", trained[0])
+    assert (code, err) == (0, "")
+    _, net = load_run(trained[0])
+    assert told == f"{mxkit.layers(net, (1, 1, 28, 28))}\n"
+    assert "Conv2D 5x5" in told
+    code, told, _ = command(capsys, "layers", trained[0], "--depth", 0)
+    assert sum(" " * 2 in line for line in told.splitlines()) == 2
+
+
 def test_features_names_the_nearest_layers(trained, capsys, tmp_path):
     folder, _, _ = trained
     image = tmp_path / "digit.png"
