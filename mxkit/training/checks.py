@@ -6,8 +6,9 @@ import warnings
 
 from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.device import Shard
-from mxkit.errors import DataError, LabelError, LossShapeError, TrapWarning
+from mxkit.errors import DataError, ForwardError, LabelError, LossShapeError, TrapWarning
 from mxkit.losses import Loss
+from mxkit.tracing import infer_shapes, trace
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -163,6 +164,7 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
 
     Raises:
         DataError: float64 or uint8 meets float32 parameters: MXNet's own message names no layer and swaps the two.
+        ForwardError: A BatchNorm was built for another number of channels.
     """
     dtypes = {np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values()}
     for array in shard.inputs:
@@ -182,6 +184,41 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         values = array[:2].asnumpy()
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
             _warn(f"images hold whole numbers up to {values.max():g}: divide by 255, or training mostly fails")
+    _check_norm_channels(net, shard)
+
+
+def _check_norm_channels(net: Any, shard: Shard) -> None:
+    """Refuse a batch whose channels a BatchNorm was not built for: MXNet reads and writes past its arrays (T101).
+
+    What takes no symbols is not looked into.
+
+    Raises:
+        ForwardError: One was built for another number of channels.
+    """
+    norms = {
+        f"{path}.gamma".lstrip("."): block
+        for path, block in blocks_by_path(net)
+        if isinstance(block, gluon.nn.BatchNorm) and block.gamma.shape and block.gamma.shape[0] > 0
+    }
+    if not norms or not isinstance(net, gluon.HybridBlock):
+        return
+    try:
+        traced = trace(net, shard.inputs)
+        _, shapes = infer_shapes(traced, traced.outputs, [array.shape for array in shard.inputs])
+    except Exception:  # of any kind: the net's own code met a symbol, or shapes do not fit, which the batch will tell
+        return
+    for name, block in norms.items():
+        built, asked = block.gamma.shape[0], shapes.get(name, block.gamma.shape)[0]
+        if asked != built:
+            path = name[: -len(".gamma")]
+            where = repr(path) if path else "the net"
+            raise ForwardError(
+                f"{where} ({type(block).__name__}) is built for {built} channels and got {asked}: MXNet would read and "
+                f"write past its arrays without a word (T101). Make it with in_channels={asked}, or leave it to the "
+                "first batch",
+                path,
+                block,
+            )
 
 
 def check_scores(loss: Optional[Loss], output: Any) -> None:

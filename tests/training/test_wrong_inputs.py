@@ -5,6 +5,7 @@ from mxkit.errors import (
     DataError,
     DeviceError,
     EmptyDataError,
+    ForwardError,
     LabelError,
     LossShapeError,
     NonFiniteError,
@@ -591,3 +592,18 @@ def test_t29_more_parameters_than_multi_all_finite_survives():
     mxkit.initialize(net, devices="cpu:2")
     data = [(np.ones((3, 2)), np.zeros(3))]
     assert len(list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd", clip_norm=1.0))) == 1
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(3, 1), gluon.nn.BatchNorm(in_channels=4), gluon.nn.Dense(2))
+    net.initialize()
+    net.hybridize(hybridized)
+    before = net[1].running_mean.data().asnumpy().copy()
+    batch = (mx.nd.ones((2, 1, 4, 4)), mx.nd.zeros(2))
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    expected = r"'1' \(BatchNorm\) is built for 4 channels and got 3: MXNet would read and write past its arrays"
+    with pytest.raises(ForwardError, match=expected):
+        next(mxkit.updates(net, [batch], loss="softmax_ce", trainer=trainer))
+    assert (net[1].running_mean.data().asnumpy() == before).all()
