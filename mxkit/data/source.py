@@ -42,7 +42,14 @@ def keeps_its_own_order(data: Data) -> bool:
     return isinstance(source, mx.io.DataIter) and (not isinstance(source, mx.io.NDArrayIter) or bool(source.shuffle))
 
 
-def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep_count: bool = False) -> Iterator[Any]:
+def can_skip(data: Data) -> bool:
+    """Whether `data` is a loader of mxkit's kind, which begins an epoch in its middle without reading up to there."""
+    return all(callable(getattr(data, name, None)) for name in ("skip", "state_dict")) and hasattr(data, "epoch")
+
+
+def read_epoch(
+    data: Data, epoch: Optional[int] = None, name: str = "data", keep_count: bool = False, skip: int = 0
+) -> Iterator[Any]:
     """Yield the batches of one epoch.
 
     Args:
@@ -52,6 +59,7 @@ def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep
             order depends on it and on nothing else. None leaves it to their own count.
         name: What the messages call the data.
         keep_count: Leave a loader's count of epochs as it was: reading for a look changes no later order.
+        skip: Begin after so many batches; only for data that `can_skip`.
 
     Raises:
         EmptyDataError: There was no batch.
@@ -63,6 +71,8 @@ def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep
     own_epoch = getattr(source, "epoch", None)
     if own_epoch is not None and epoch is not None:
         source.epoch = epoch
+    if skip:
+        source.skip(skip)
     try:
         batches = iter(source)
     except TypeError:
@@ -72,7 +82,7 @@ def read_epoch(data: Data, epoch: Optional[int] = None, name: str = "data", keep
         ) from None
     if own_epoch is not None and keep_count:
         source.epoch = own_epoch
-    count = 0
+    count = skip
     for batch in batches:
         count += 1
         yield _without_padding(batch) if isinstance(batch, mx.io.DataBatch) else batch

@@ -8,7 +8,7 @@ import math
 from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import net_devices
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, NonFiniteError
@@ -115,8 +115,8 @@ def updates(
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
             are seeded anew at the start and, where something draws numbers, every 16 updates (T67). None leaves
             them alone.
-        skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: the batches are read and
-            dropped.
+        skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: batches of a loader with
+            `skip` are left out, others are read and dropped.
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
@@ -211,7 +211,11 @@ class _Reader:
 
     def __iter__(self) -> Iterator[Any]:
         self.grid.reseed(0)
-        for batch in islice(read_epoch(self._data, self._epoch, name="train"), self._limit):
+        if self._skip and can_skip(self._data):
+            self.batches = self._skip
+            self.grid.reseed(self.updates)
+        limit = None if self._limit is None else max(0, self._limit - self.batches)
+        for batch in islice(read_epoch(self._data, self._epoch, name="train", skip=self.batches), limit):
             self.batches += 1
             if self.batches > self._skip:
                 yield batch
