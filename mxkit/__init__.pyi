@@ -3,6 +3,7 @@ from . import errors as errors
 from . import models as models
 from .architecture import build as build
 from .architecture import describe as describe
+from .architecture import register_block as register_block
 from .checkpoint.loading import load_parameters as load_parameters
 from .checkpoint.snapshot import load_checkpoint as load_checkpoint
 from .checkpoint.snapshot import save_checkpoint as save_checkpoint

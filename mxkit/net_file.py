@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 import struct
 import tempfile
-from typing import Any, BinaryIO, Dict, Iterable, Mapping, NamedTuple, Optional, Type, Union
+from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional, Union
 import zipfile
 
 from mxkit.architecture import build, describe, differences
@@ -80,13 +80,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     return path
 
 
-def load_net(
-    path: Union[str, Path],
-    net: Any = None,
-    *,
-    devices: Optional[DeviceSpec] = None,
-    classes: Iterable[Type[Any]] = (),
-) -> Any:
+def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[DeviceSpec] = None) -> Any:
     """Read a net that `save_net` wrote.
 
     Args:
@@ -94,14 +88,13 @@ def load_net(
         net: A net to put the values into, if its architecture is the file's: parameters alone would go into a net
             with another activation without a word (T56). None builds the file's net.
         devices: Where the parameters go; None is the CPU. A `net` with values stays where it is.
-        classes: As for `build`.
 
     Returns:
         The net, not hybridized; or `net`.
 
     Raises:
         CheckpointError: The file is damaged, cut off, of another format, or does not fit `net`, which is as it was.
-        ArchitectureError: Its description is no net; a block of your own is not in `classes`.
+        ArchitectureError: Its description is no net; the class of a block of your own is not registered.
         OSError: It is not there, or may not be read.
     """
     path = Path(path)
@@ -109,7 +102,7 @@ def load_net(
         found = _read(path, Path(folder))
         arrays = read_arrays(found.parameters)
     if net is None:
-        net = build(found.description, classes=classes)
+        net = build(found.description)
     else:
         unlike = differences(describe(net), found.description)
         if unlike:

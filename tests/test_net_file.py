@@ -7,7 +7,8 @@ import random
 import zipfile
 
 import mxkit
-from mxkit.architecture import describe
+from mxkit.architecture import describe, register_block
+from mxkit.architecture.registered import REGISTERED
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
 from mxkit.net_file import load_net, save_net
@@ -147,27 +148,26 @@ def test_it_is_a_zip_that_any_tool_reads(tmp_path):
     assert b"__main__" not in content
 
 
+@register_block
 class Scaled(gluon.HybridBlock):
     def __init__(self, units, factor=2.0):
         super().__init__()
-        self._told = {"units": units, "factor": factor}
+        self.factor = factor
         self.inner = nn.Dense(units)
 
-    def describe_arguments(self):
-        return self._told
-
     def hybrid_forward(self, F, x):
-        return self.inner(x) * self._told["factor"]
+        return self.inner(x) * self.factor
 
 
-def test_a_block_of_ones_own_needs_its_class(tmp_path):
+def test_a_block_of_ones_own_needs_its_class(tmp_path, monkeypatch):
     net, x = Scaled(3, factor=0.5), batch(2, 4)
     net.initialize()
     expected = net(x)
     path = save_net(tmp_path / "net.mxk", net)
-    with pytest.raises(ArchitectureError, match="classes="):
+    assert (load_net(path)(x) == expected).asnumpy().all()
+    monkeypatch.delitem(REGISTERED, "Scaled")
+    with pytest.raises(ArchitectureError, match="unknown class 'Scaled'.*@mxkit.register_block"):
         load_net(path)
-    assert (load_net(path, classes=[Scaled])(x) == expected).asnumpy().all()
 
 
 def test_values_that_wait_are_an_error_that_says_so(tmp_path):

@@ -1,10 +1,12 @@
 """A net from its description: every name is looked up in a list, every value is checked before MXNet sees it."""
 
-from typing import Any, Dict, Iterable, Iterator, Mapping, NamedTuple, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple, Type
 
+from mxkit.architecture.registered import REGISTERED, decode
 from mxkit.architecture.stock import OPTIONAL, SUPPORTED, Stock
 from mxkit.architecture.values import (
     DTYPE,
+    FLAG,
     GRAD_REQ,
     INITIALIZER,
     NUMBER,
@@ -15,6 +17,7 @@ from mxkit.architecture.values import (
 )
 from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ArchitectureError, nearest
+from mxkit.models.zoo import NUMBERS, get_model
 import mxnet as mx
 from mxnet import gluon
 
@@ -27,22 +30,24 @@ STATES = {
     "shape": SHAPE,
     "dtype": DTYPE,
     "grad_req": GRAD_REQ,
+    "differentiable": FLAG,
     "lr_mult": NUMBER,
     "wd_mult": NUMBER,
     "initializer": INITIALIZER,
 }
 
 
-def build(description: Mapping[str, Any], *, classes: Iterable[Type[Any]] = ()) -> Any:
+def build(description: Mapping[str, Any]) -> Any:
     """Build the net that `describe` described.
 
-    Nothing of a description is executed or imported: classes are looked up among MXNet's own and in `classes`, and
-    arguments are checked before a constructor sees them, so that a description from a stranger is an error at worst.
+    Nothing of a description is executed or imported: classes are looked up among MXNet's own and those with
+    `@register_block`, models in the zoos' tables, and what MXNet's classes get is checked before, so that a
+    description from a stranger is an error at worst. Your own constructors and gluoncv's functions get plain values
+    and known blocks unchecked; no zoo is asked for numbers.
 
     Args:
         description: What `describe` returned, also after a way through JSON. Arguments that are left out have
-            their defaults.
-        classes: Your own blocks, which have a method `describe_arguments`.
+            their defaults. A model of a zoo can be named anywhere: `{"model": "zoo:resnet18_v2"}`.
 
     Returns:
         An uninitialized net with the same parameters by path, and the same forward pass. Sizes are those that were
@@ -61,26 +66,13 @@ def build(description: Mapping[str, Any], *, classes: Iterable[Type[Any]] = ()) 
         raise ArchitectureError(
             f"the description has format {fields['format']!r:.100}; this mxkit builds {FORMAT}. Use a newer mxkit"
         )
-    net = _Builder(_named(classes)).block(fields["net"], "", 0)
-    parameters = parameters_by_path(net)
+    net = _Builder().block(fields["net"], "", 0)
     for path, twin in _mapping(fields.get("shared_parameters", {}), "shared_parameters").items():
-        _share(net, parameters, path, twin)
+        _share(net, parameters_by_path(net), path, twin)
     parameters = parameters_by_path(net)
     for path, states in _mapping(fields.get("parameters", {}), "parameters").items():
         _set_states(_lookup(parameters, path), path, states)
     return net
-
-
-def _named(classes: Iterable[Type[Any]]) -> Dict[str, Type[Any]]:
-    found: Dict[str, Type[Any]] = {}
-    for kind in classes:
-        if not (isinstance(kind, type) and issubclass(kind, gluon.Block) and hasattr(kind, "describe_arguments")):
-            raise ArchitectureError(
-                f"classes: expected subclasses of gluon.Block with a method describe_arguments, received {kind!r}"
-            )
-        if kind.__name__ in SUPPORTED or found.setdefault(kind.__name__, kind) is not kind:
-            raise ArchitectureError(f"classes: two blocks have the name {kind.__name__!r}; rename yours")
-    return found
 
 
 class _Made(NamedTuple):
@@ -93,8 +85,7 @@ class _Made(NamedTuple):
 class _Builder:
     """One pass over a description, which remembers the finished blocks by path."""
 
-    def __init__(self, classes: Mapping[str, Type[Any]]) -> None:
-        self._classes = classes
+    def __init__(self) -> None:
         self._made: Dict[str, _Made] = {}
         self._count = 0
 
@@ -122,32 +113,78 @@ class _Builder:
         if self._count > _BLOCKS:
             raise ArchitectureError(f"{where}: the description has more than {_BLOCKS} blocks, shared ones included")
 
+    def _counted(self, block: Any, where: str) -> Any:
+        """A block that made others by itself."""
+        self._count_blocks(sum(1 for _ in blocks_by_path(block)) - 1, where)
+        return block
+
     def _new(self, node: Any, path: str, where: str, depth: int) -> Any:
+        if isinstance(node, dict) and "model" in node:
+            return self._counted(_model(_fields(node, where, ("model",), ("name", "arguments")), where), where)
         fields = _fields(node, where, ("class",), ("name", "arguments", "children"))
         name = fields["class"]
         arguments = _mapping(fields.get("arguments", {}), f"{where}: arguments")
         children = dict(_children(fields.get("children", []), where))
-        if isinstance(name, str) and name in self._classes:
-            if children:
-                raise ArchitectureError(f"{where}: {name} makes its children by itself, so it cannot be given any")
-            return _call(self._classes[name], arguments, where)
+        if isinstance(name, str) and name in REGISTERED:
+            made = {child: self.block(below, _join(path, child), depth + 1) for child, below in children.items()}
+            return self._counted(_registered(REGISTERED[name], arguments, made, where), where)
         if not isinstance(name, str) or name not in SUPPORTED:
-            known = [*SUPPORTED, *self._classes]
-            hint = nearest(name, known) if isinstance(name, str) else ""
+            hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
             raise ArchitectureError(
-                f"{where}: unknown class {name!r:.100}{': ' * bool(hint)}{hint}. Blocks of your own are given as "
-                "build(description, classes=[...])"
+                f"{where}: unknown class {name!r:.100}{': ' * bool(hint)}{hint} For a block of your own, first import "
+                "its class, decorated with @mxkit.register_block"
             )
+        return self._stock(name, arguments, children, (path, where, depth))
+
+    def _stock(
+        self, name: str, arguments: Mapping[str, Any], children: Dict[str, Any], place: Tuple[str, str, int]
+    ) -> Any:
+        path, where, depth = place
         kind, stock = SUPPORTED[name]
         checked = _checked(arguments, name, stock, where)
         _check_names(children, kind, stock, where)
-        parts = {part: self.block(children.pop(part), f"{path}.{part}".lstrip("."), depth + 1) for part in stock.parts}
-        block = _assemble(kind, stock, checked, where) if stock.assembled else _call(kind, {**checked, **parts}, where)
+        parts = {part: self.block(children.pop(part), _join(path, part), depth + 1) for part in stock.parts}
+        if stock.assembled:
+            block = _assemble(kind, stock, checked, where)
+        else:
+            block = _call(stock.make or kind, {**checked, **parts}, f"{where}: {name}")
         with block.name_scope():
             for child, below in children.items():
-                made = self.block(below, f"{path}.{child}".lstrip("."), depth + 1)
-                _attach(block, child, made, where)
+                _attach(block, child, self.block(below, _join(path, child), depth + 1), where)
         return block
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")
+
+
+def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[str, Any]:
+    try:
+        return {name: decode(value, children) for name, value in arguments.items()}
+    except _REFUSALS as error:
+        raise ArchitectureError(f"{where}: {arguments!r:.300}: {error}") from error
+
+
+def _registered(kind: Type[Any], arguments: Mapping[str, Any], children: Mapping[str, Any], where: str) -> Any:
+    block = _call(kind, _decoded(arguments, children, where), f"{where}: {kind.__name__}")
+    unused = [name for name, child in children.items() if block._children.get(name) is not child]
+    if unused:
+        raise ArchitectureError(
+            f"{where}: {kind.__name__} makes its children by itself, but for those among its arguments; "
+            f"it does not take {', '.join(unused)!s:.200}"
+        )
+    return block
+
+
+def _model(fields: Mapping[str, Any], where: str) -> Any:
+    name = fields["model"]
+    if not isinstance(name, str):
+        raise ArchitectureError(f"{where}: model: expected a name like 'zoo:resnet18_v2', received {name!r:.100}")
+    arguments = _decoded(_mapping(fields.get("arguments", {}), f"{where}: arguments"), {}, where)
+    refused = [one for one in NUMBERS if one in arguments]
+    if refused:
+        raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without numbers")
+    return _call(lambda **given: get_model(name, **given), arguments, f"{where}: {name}")
 
 
 def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:
@@ -208,11 +245,11 @@ def _check_names(children: Mapping[str, Any], kind: Type[Any], stock: Stock, whe
         )
 
 
-def _call(kind: Type[Any], arguments: Mapping[str, Any], where: str) -> Any:
+def _call(make: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
     try:
-        return kind(**arguments)
+        return make(**arguments)
     except _REFUSALS as error:
-        raise ArchitectureError(f"{where}: {kind.__name__} refuses {dict(arguments)!r:.300}: {error}") from error
+        raise ArchitectureError(f"{where} refuses {dict(arguments)!r:.300}: {error!s:.1000}") from error
 
 
 def _assemble(kind: Type[Any], stock: Stock, arguments: Mapping[str, Any], where: str) -> Any:
@@ -250,8 +287,12 @@ def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
 def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> None:
     """Let a block use another one's parameter, as `params=` of its constructor does."""
     old, new = _lookup(parameters, path), _lookup(parameters, twin)
-    fits = old.shape is not None and new.shape is not None and len(old.shape) == len(new.shape)
-    if not fits or any(a != b and a > 0 and b > 0 for a, b in zip(old.shape, new.shape)):
+    if any(type(block) is gluon.SymbolBlock and old in block._reg_params.values() for _, block in blocks_by_path(net)):
+        old, new = new, old  # a graph finds its parameters by their names
+    # a graph's may not be known at all
+    shapes = [one.shape for one in (old, new) if one.shape is not None]
+    sizes = [{size for size in axis if size > 0} for axis in zip(*shapes)]
+    if len({len(shape) for shape in shapes}) > 1 or any(len(axis) > 1 for axis in sizes):
         raise ArchitectureError(f"{path!r} {old.shape} cannot be {twin!r} {new.shape}: their shapes differ")
     for _, block in blocks_by_path(net):
         for name in [name for name, parameter in block._reg_params.items() if parameter is old]:
@@ -273,6 +314,7 @@ def _set_states(parameter: Any, path: str, states: Any) -> None:
             if name == "initializer":
                 parameter.init = initializer(value)
             else:
+                name = "_differentiable" if name == "differentiable" else name
                 setattr(parameter, name, tuple(value) if name == "shape" else value)
         except _REFUSALS as error:
             raise ArchitectureError(f"parameter {path!r} refuses {name} {value!r:.100}: {error}") from error

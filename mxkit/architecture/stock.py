@@ -2,11 +2,12 @@
 
 A repr does not tell them all, so they are read from attributes. `SUPPORTED` is the list of what may be built;
 `UNSUPPORTED` says why the other public blocks are not on it. A test asks both about every class of gluon.nn,
-gluon.rnn and gluon.contrib.nn.
+gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
 """
 
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Type
 
+from mxkit.architecture.graphs import graph, inputs, outputs, symbol_block
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 from mxnet.gluon.model_zoo import vision
@@ -24,12 +25,14 @@ class Stock(NamedTuple):
         parts: Names of children that its constructor takes.
         assembled: Its own constructor would make children by itself, and is not run: the instance gets its
             children and arguments as attributes, so that a net changed after it was made is rebuilt as it is.
+        make: What takes the arguments in place of the constructor.
     """
 
     arguments: Mapping[str, Reader] = {}
     children: Optional[Tuple[str, ...]] = ()
     parts: Tuple[str, ...] = ()
     assembled: bool = False
+    make: Optional[Callable[..., Any]] = None
 
 
 def _at(*names: str) -> Dict[str, Reader]:
@@ -135,6 +138,12 @@ _LAYER = {
     "input_size": _size("l0_i2h_weight", 1),
 }
 _CELL = {**_at("hidden_size"), **_initializers(**_GATES), "input_size": _size("i2h_weight", 1)}
+_CONVOLUTION_CELL = {
+    **_at("input_shape", "hidden_channels", "i2h_kernel", "h2h_kernel", "i2h_pad", "i2h_dilate", "h2h_dilate"),
+    **_initializers(**_GATES),
+    **_at("conv_layout"),
+    "activation": _cell_activation("_activation"),
+}
 _TRUNK = ("features", "output")
 
 _SUPPORTED: Dict[Type[Any], Stock] = {
@@ -195,6 +204,16 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
     rnn.ZoneoutCell: Stock(_at("zoneout_outputs", "zoneout_states"), ("base_cell",), ("base_cell",)),
     rnn.ResidualCell: Stock({}, ("base_cell",), ("base_cell",)),
     rnn.BidirectionalCell: Stock(_at("output_prefix"), ("l_cell", "r_cell"), ("l_cell", "r_cell")),
+    contrib.rnn.VariationalDropoutCell: Stock(
+        _at("drop_inputs", "drop_states", "drop_outputs"), ("base_cell",), ("base_cell",)
+    ),
+    contrib.rnn.LSTMPCell: Stock({**_CELL, **_at("projection_size"), **_initializers(h2r_weight="h2r_weight")}),
+    **dict.fromkeys(
+        [contrib.rnn.Conv1DRNNCell, contrib.rnn.Conv2DRNNCell, contrib.rnn.Conv3DRNNCell]
+        + [contrib.rnn.Conv1DLSTMCell, contrib.rnn.Conv2DLSTMCell, contrib.rnn.Conv3DLSTMCell]
+        + [contrib.rnn.Conv1DGRUCell, contrib.rnn.Conv2DGRUCell, contrib.rnn.Conv3DGRUCell],
+        Stock(_CONVOLUTION_CELL, ("_activation",)),
+    ),
     contrib.nn.Concurrent: Stock(_at("axis"), None),
     contrib.nn.HybridConcurrent: Stock(_at("axis"), None),
     contrib.nn.Identity: Stock(),
@@ -216,6 +235,7 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
     vision.BottleneckV2: Stock({}, ("bn1", "conv1", "bn2", "conv2", "bn3", "conv3", "downsample"), assembled=True),
     LinearBottleneck: Stock(_at("use_shortcut"), ("out",), assembled=True),
     RELU6: Stock(),
+    nn.SymbolBlock: Stock({"inputs": inputs, "outputs": outputs, "graph": graph}, make=symbol_block),
 }
 SUPPORTED: Dict[str, Tuple[Type[Any], Stock]] = {kind.__name__: (kind, stock) for kind, stock in _SUPPORTED.items()}
 # Children that a block of an assembled class may lack.
@@ -224,7 +244,6 @@ OPTIONAL = ("downsample",)
 UNSUPPORTED: Dict[Type[Any], str] = {
     nn.Block: "it computes nothing by itself",
     nn.HybridBlock: "it computes nothing by itself",
-    nn.SymbolBlock: "it is a graph and not made of blocks: mxkit.export and mxkit.load_exported keep it",
     rnn.RecurrentCell: "it computes nothing by itself",
     rnn.HybridRecurrentCell: "it computes nothing by itself",
     rnn.ModifierCell: "it computes nothing by itself",

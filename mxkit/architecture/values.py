@@ -62,8 +62,19 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
+def _is_input_shape(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and 2 <= len(value) <= 4 and all(map(COUNT.fits, value))
+
+
 def _is_axes(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and len(value) <= 32 and all(map(_AXIS.fits, value))
+
+
+def _is_nested(value: Any, kind: Kind, depth: int = 0) -> bool:
+    """Whether a value is of a kind, or a list of such, or of lists of them, not deep."""
+    if isinstance(value, (list, tuple)):
+        return depth < 10 and bool(value) and all(_is_nested(one, kind, depth + 1) for one in value)
+    return kind.fits(value)
 
 
 def _is_operator(value: Any) -> bool:
@@ -83,6 +94,7 @@ NUMBER = Kind("a finite number", _is_number)
 SIZE, COUNT = _whole(1), _whole(0)
 _AXIS = Kind("an axis from -32 to 31", lambda value: type(value) is int and -32 <= value < 32)
 _SHARE = Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
+_TEXT = Kind("a text", lambda value: isinstance(value, str))
 _SIZES = _some(SIZE, (1, 2, 3), "a list of one for each axis")
 _COUNTS = _some(COUNT, (1, 2, 3, 8), "a list of one for each axis")
 _ACTIVATION = _or_none(_one_of(*_ACTIVATIONS))
@@ -99,14 +111,16 @@ INITIALIZER = Kind(
 # What each argument may be, by its name: the constructors of MXNet use one name for one thing.
 KINDS: Dict[str, Kind] = {
     **dict.fromkeys(["units", "channels", "input_dim", "output_dim", "hidden_size", "groups"], SIZE),
-    **dict.fromkeys(["num_groups", "num_devices"], SIZE),
+    **dict.fromkeys(["num_groups", "num_devices", "hidden_channels"], SIZE),
     **dict.fromkeys(["in_units", "in_channels", "input_size"], COUNT),
     **dict.fromkeys(["kernel_size", "strides", "dilation", "pool_size", "factor"], _SIZES),
-    **dict.fromkeys(["padding", "output_padding"], _COUNTS),
+    **dict.fromkeys(["i2h_kernel", "h2h_kernel", "i2h_dilate", "h2h_dilate"], _SIZES),
+    **dict.fromkeys(["padding", "output_padding", "i2h_pad"], _COUNTS),
     **dict.fromkeys(["use_bias", "flatten", "sparse_grad", "center", "scale", "use_global_stats"], FLAG),
     **dict.fromkeys(["ceil_mode", "count_include_pad", "bidirectional", "use_sequence_length"], FLAG),
     **dict.fromkeys(["state_clip_nan", "use_shortcut"], FLAG),
     **dict.fromkeys(["rate", "dropout", "momentum", "zoneout_outputs", "zoneout_states"], _SHARE),
+    **dict.fromkeys(["drop_inputs", "drop_states", "drop_outputs"], _SHARE),
     **dict.fromkeys(["alpha", "beta", "epsilon"], NUMBER),
     **dict.fromkeys(["state_clip_min", "state_clip_max"], _or_none(NUMBER)),
     **dict.fromkeys(["activation", "recurrent_activation"], _ACTIVATION),
@@ -115,10 +129,14 @@ KINDS: Dict[str, Kind] = {
     "num_layers": Kind("a whole number from 1 to 10", lambda value: type(value) is int and 1 <= value <= 10),
     "axis": _AXIS,
     "axes": Kind("a list of axes", _is_axes),
-    "layout": _one_of(*_LAYOUTS),
+    **dict.fromkeys(["layout", "conv_layout"], _one_of(*_LAYOUTS)),
+    "input_shape": Kind("a list of 2 to 4 sizes, 0 for an unknown one", _is_input_shape),
     "dtype": DTYPE,
     "function": Kind("the name of an operator of mx.nd, without underscore in front", _is_operator),
-    "output_prefix": Kind("a text", lambda value: isinstance(value, str)),
+    "graph": Kind("a graph as Symbol.tojson gives it", lambda value: isinstance(value, dict)),
+    "inputs": Kind("a name, or a list of names nested as in a call", lambda value: _is_nested(value, _TEXT)),
+    "outputs": Kind("0 for one output, or a list of such", lambda value: _is_nested(value, COUNT)),
+    "output_prefix": _TEXT,
 }
 
 

@@ -3,8 +3,8 @@
 from typing import Any, Callable, Dict, List
 
 from mxkit.errors import unknown_name
+from mxkit.models import zoo
 from mxkit.models.networks import lenet, mlp, softmax_regression
-from mxnet.gluon.model_zoo import vision
 
 MODELS: Dict[str, Callable[..., Any]] = {"lenet": lenet, "mlp": mlp, "softmax_regression": softmax_regression}
 
@@ -20,14 +20,7 @@ def model_names(source: str = "") -> List[str]:
     """
     if source == "":
         return sorted(MODELS)
-    if source == "zoo":
-        # The zoo keeps its table inside get_model; every public function that it lists takes no argument.
-        return sorted(_zoo())
-    if source == "gluoncv":
-        from gluoncv.model_zoo import get_model_list  # gluoncv costs seconds to import
-
-        return sorted(get_model_list())
-    raise unknown_name("source of models", source, ["zoo", "gluoncv"])
+    return zoo.zoo_names(source)
 
 
 def get_model(name: str, **kwargs: Any) -> Any:
@@ -39,36 +32,22 @@ def get_model(name: str, **kwargs: Any) -> Any:
         **kwargs: What the net's function takes, like `classes=10`.
 
     Returns:
-        An uninitialized block, unless `pretrained=True` is passed to a zoo.
+        An uninitialized block, unless `pretrained=True` is passed to a zoo. `mxkit.describe` can describe it.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.
         TypeError: The net does not take an argument; its name is told.
+        ValueError: gluoncv makes the net with numbers from the network only, and they are not asked for.
 
     >>> len(get_model("mlp", hidden=(64, 64)))
     4
     """
     source, _, short = name.rpartition(":")
-    known = model_names(source)
-    if short not in known:
-        hidden = {f"zoo:{zoo}" for zoo in _zoo()} if not source else set()
-        raise unknown_name("model", name, {f"{source}:{one}" if source else one for one in known} | hidden)
+    if source:
+        return zoo.get_model(name, **kwargs)
+    if short not in MODELS:
+        raise unknown_name("model", name, [*MODELS, *(f"zoo:{one}" for one in zoo.zoo_names("zoo"))])
     try:
-        if source == "zoo":
-            return vision.get_model(short, **kwargs)
-        if source == "gluoncv":
-            from gluoncv.model_zoo import get_model as get_gluoncv_model
-
-            return get_gluoncv_model(short, **kwargs)
         return MODELS[short](**kwargs)
     except TypeError as error:
         raise TypeError(f"model {name!r} refuses its arguments {kwargs}: {error}") from error
-
-
-def _zoo() -> List[str]:
-    """Names of MXNet's model zoo, which it tells only in the error of a wrong one."""
-    try:
-        vision.get_model("")
-    except ValueError as error:
-        return [line.strip() for line in str(error).splitlines()[1:] if line.strip()]
-    return []

@@ -1,0 +1,271 @@
+"""Random layers with random arguments, and random nets of them, come back.
+
+`MXKIT_EXAMPLES=2000 python -m pytest tests/architecture/test_random_nets.py` draws others, and more of them.
+"""
+
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxnet as mx
+from mxnet.gluon import contrib, nn, rnn
+import pytest
+from round_trip import assert_same, on, tokens, unroll
+
+MORE = "MXKIT_EXAMPLES" in os.environ
+EXAMPLES = int(os.environ.get("MXKIT_EXAMPLES", "40"))
+SETTINGS = settings(max_examples=EXAMPLES, deadline=None, derandomize=not MORE, database=None)
+FLAGS, ONES, COUNTS = st.booleans(), st.integers(1, 3), st.integers(0, 2)
+SHARES = st.integers(0, 9).map(lambda tenth: tenth / 10)
+SMALL = st.integers(1, 500).map(lambda part: part / 1000)
+ACTIVATIONS = st.sampled_from(["relu", "sigmoid", "softrelu", "softsign", "tanh"])
+OPERATORS = st.sampled_from(["tanh", "sigmoid", "relu", "softmax", "square"])
+RANDOM = st.sampled_from(["uniform", "gaussian"])
+INITIALIZERS = st.one_of(
+    st.sampled_from([None, "zeros", "ones", "normal", "xavier", "orthogonal", mx.init.MSRAPrelu("in", 0.1)]),
+    st.builds(mx.init.Normal, SMALL),
+    st.builds(mx.init.Uniform, SMALL),
+    st.builds(mx.init.Constant, st.integers(-3, 3)),
+    st.builds(mx.init.Xavier, RANDOM, st.sampled_from(["avg", "in", "out"]), st.integers(1, 4)),
+)
+
+
+def optional(strategy):
+    return st.one_of(st.none(), strategy)
+
+
+def initializers(*names):
+    return {f"{name}_initializer": INITIALIZERS for name in names}
+
+
+def per_axis(draw, strategy, axes):
+    """One value for all axes, or one for each."""
+    return draw(strategy) if draw(FLAGS) else tuple(draw(strategy) for _ in range(axes))
+
+
+@st.composite
+def dense(draw):
+    units_in = draw(st.integers(1, 4))
+    layer = nn.Dense(
+        **draw(
+            st.fixed_dictionaries(
+                {"units": ONES, "activation": optional(ACTIVATIONS), "use_bias": FLAGS, "flatten": FLAGS}
+            )
+        ),
+        **draw(st.fixed_dictionaries(initializers("weight", "bias"))),
+        in_units=draw(st.sampled_from([0, units_in])),
+    )
+    return layer, on(2, units_in)
+
+
+@st.composite
+def convolution(draw):
+    axes, groups = draw(ONES), draw(st.integers(1, 2))
+    transpose = draw(FLAGS)
+    strides, channels = per_axis(draw, ONES, axes), 2 * groups
+    arguments = {
+        "channels": groups * draw(ONES),
+        "kernel_size": per_axis(draw, ONES, axes),
+        "strides": strides,
+        "padding": per_axis(draw, st.integers(0, 1), axes),
+        # MXNet's CPU transposes no dilated convolution of three axes
+        "dilation": 1 if transpose else per_axis(draw, st.integers(1, 2), axes),
+        "groups": groups,
+        "use_bias": draw(FLAGS),
+        "activation": draw(optional(ACTIVATIONS)),
+        # MXNet makes no transposed convolution in groups that waits for its channels
+        "in_channels": channels if transpose and groups > 1 else draw(st.sampled_from([0, channels])),
+        **draw(st.fixed_dictionaries(initializers("weight", "bias"))),
+    }
+    if transpose:
+        least = min(strides) if isinstance(strides, tuple) else strides
+        arguments["output_padding"] = draw(st.integers(0, least - 1))
+    kind = getattr(nn, f"Conv{axes}D{'Transpose' * transpose}")
+    return kind(**arguments), on(2, channels, *(7, 6, 8)[:axes])
+
+
+@st.composite
+def pool(draw):
+    axes, kind = draw(ONES), draw(st.sampled_from(["Max", "Avg"]))
+    if draw(st.integers(0, 3)) == 0:
+        return getattr(nn, f"Global{kind}Pool{axes}D")(), on(2, 3, *(5, 4, 3)[:axes])
+    size = per_axis(draw, st.integers(2, 3), axes)
+    more = {"count_include_pad": draw(FLAGS)} if kind == "Avg" else {}
+    layer = getattr(nn, f"{kind}Pool{axes}D")(
+        size,
+        draw(optional(ONES)),
+        draw(st.integers(0, 1)),
+        ceil_mode=draw(FLAGS),
+        **more,
+    )
+    return layer, on(2, 3, *(7, 6, 5)[:axes])
+
+
+@st.composite
+def norm(draw, axes=(1, 2, -1)):
+    kind = draw(
+        st.sampled_from(
+            [nn.BatchNorm, nn.BatchNormReLU, contrib.nn.SyncBatchNorm, nn.InstanceNorm, nn.LayerNorm, nn.GroupNorm]
+        )
+    )
+    arguments = {"epsilon": draw(SMALL), "center": draw(FLAGS), "scale": draw(FLAGS)}
+    arguments.update(draw(st.fixed_dictionaries(initializers("beta", "gamma"))))
+    if kind in (nn.BatchNorm, nn.BatchNormReLU, contrib.nn.SyncBatchNorm):
+        arguments.update(momentum=draw(SHARES), use_global_stats=draw(FLAGS))
+        arguments.update(draw(st.fixed_dictionaries(initializers("running_mean", "running_variance"))))
+    if kind is contrib.nn.SyncBatchNorm:
+        arguments["num_devices"] = 1
+    if kind is nn.GroupNorm:
+        arguments["num_groups"] = draw(st.sampled_from([1, 2, 4]))
+    elif kind in (nn.InstanceNorm, nn.LayerNorm):
+        arguments["axis"] = draw(st.sampled_from(axes))
+    if kind is not nn.GroupNorm:
+        arguments["in_channels"] = draw(st.sampled_from([0, 4]))
+    return kind(**arguments), on(2, 4, 4, 4)
+
+
+@st.composite
+def plain_layer(draw):
+    number = draw(st.integers(0, 200)) / 100
+    layer = draw(
+        st.sampled_from(
+            [
+                lambda: nn.Activation(draw(ACTIVATIONS)),
+                lambda: nn.LeakyReLU(number),
+                lambda: nn.PReLU(draw(st.builds(mx.init.Constant, SMALL)), in_channels=draw(st.sampled_from([1, 4]))),
+                lambda: nn.ELU(number),
+                nn.SELU,
+                lambda: nn.Swish(number),
+                nn.GELU,
+                nn.Flatten,
+                contrib.nn.Identity,
+                lambda: nn.Dropout(draw(SHARES), axes=draw(st.sampled_from([(), (1,), (2, 3)]))),
+                lambda: nn.Lambda(draw(OPERATORS)),
+                lambda: nn.HybridLambda(draw(OPERATORS)),
+                lambda: nn.ReflectionPad2D(draw(st.integers(0, 3))),
+                lambda: contrib.nn.PixelShuffle2D(draw(st.sampled_from([1, 2, (1, 2), (2, 1), (4, 1)]))),
+            ]
+        )
+    )()
+    return layer, on(2, 4, 4, 4)
+
+
+@st.composite
+def embedding(draw):
+    return nn.Embedding(5, draw(ONES), draw(st.sampled_from(["float32", "float64"])), draw(INITIALIZERS)), tokens
+
+
+@st.composite
+def recurrent(draw):
+    kind = draw(st.sampled_from([rnn.RNN, rnn.LSTM, rnn.GRU]))
+    arguments = {
+        "hidden_size": draw(ONES),
+        "num_layers": draw(ONES),
+        "layout": draw(st.sampled_from(["TNC", "NTC"])),
+        "dropout": draw(SHARES),
+        "bidirectional": draw(FLAGS),
+        "input_size": draw(st.sampled_from([0, 4])),
+        **draw(st.fixed_dictionaries(initializers("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias"))),
+    }
+    if kind is rnn.RNN:
+        arguments["activation"] = draw(st.sampled_from(["relu", "tanh"]))
+    if kind is rnn.LSTM and draw(FLAGS):
+        arguments.update(state_clip_min=-draw(SMALL), state_clip_max=draw(SMALL), state_clip_nan=draw(FLAGS))
+    return kind(**arguments), on(3, 2, 4)
+
+
+@st.composite
+def cells(draw, width=4, depth=0):
+    """A cell with modifiers around it, or a stack of such."""
+    choice = draw(st.integers(0, 9 if depth < 2 else 2))
+    weights = draw(st.fixed_dictionaries(initializers("i2h_weight", "h2h_weight")))
+    if choice == 0:
+        return rnn.RNNCell(width, draw(ACTIVATIONS), input_size=draw(st.sampled_from([0, width])), **weights)
+    if choice == 1:
+        return rnn.LSTMCell(width, activation=draw(ACTIVATIONS), recurrent_activation=draw(ACTIVATIONS), **weights)
+    if choice == 2:
+        return rnn.GRUCell(width, **weights)
+    if choice == 3:
+        return contrib.rnn.LSTMPCell(draw(ONES), width, **weights)
+    inner = draw(cells(width=width, depth=depth + 1))
+    if choice == 4:
+        return rnn.ResidualCell(inner)
+    if choice == 5:
+        return contrib.rnn.VariationalDropoutCell(inner, draw(SHARES), 0.0, draw(SHARES))
+    if choice == 6:
+        return rnn.ZoneoutCell(draw(cells(width=width, depth=2)), draw(SHARES), draw(SHARES))
+    stacks = [rnn.HybridSequentialRNNCell] + [rnn.SequentialRNNCell] * (depth == 0)
+    net = draw(st.sampled_from(stacks))()
+    for one in [inner, rnn.DropoutCell(draw(SHARES)), draw(cells(width=width, depth=2))]:
+        net.add(one)
+    return net
+
+
+LAYERS = {
+    "dense": dense(),
+    "convolution": convolution(),
+    "pool": pool(),
+    "norm": norm(),
+    "plain": plain_layer(),
+    "embedding": embedding(),
+    "recurrent": recurrent(),
+    "cells": cells().map(lambda cell: (cell, unroll)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_random_layers_come_back(name):
+    @SETTINGS
+    @given(LAYERS[name])
+    def check(made):
+        assert_same(*made)
+
+    check()
+
+
+@st.composite
+def images(draw, depth=0):
+    """A layer from images of 4 channels to images of 4 channels, of any size."""
+    choice = draw(st.integers(0, 6 if depth < 3 else 3))
+    if choice == 0:
+        return nn.Conv2D(4, draw(ONES), padding=draw(st.integers(1, 2)), activation=draw(optional(ACTIVATIONS)))
+    if choice == 1:
+        return nn.Conv2DTranspose(4, 2, use_bias=draw(FLAGS))
+    if choice == 2:
+        return nn.MaxPool2D(2, 1, padding=1, ceil_mode=draw(FLAGS))
+    if choice == 3:
+        return draw(st.one_of(norm(axes=(1,)), plain_layer().filter(lambda made: type(made[0]) in SAME)))[0]
+    inner = [draw(images(depth=depth + 1)) for _ in range(draw(COUNTS))]
+    if choice == 4:
+        net = contrib.nn.HybridConcurrent(axis=1)
+        net.add(nn.Conv2D(2, 1), nn.Conv2D(2, 1))
+        return net
+    net = nn.HybridSequential() if choice == 5 and all(hybrid(one) for one in inner) else nn.Sequential()
+    for one in inner + inner[: draw(COUNTS)]:
+        net.add(one)
+    return net
+
+
+SAME = (nn.Activation, nn.LeakyReLU, nn.ELU, nn.SELU, nn.Swish, nn.GELU, nn.Dropout, nn.HybridLambda, nn.Lambda)
+
+
+def hybrid(block):
+    return isinstance(block, nn.HybridBlock)
+
+
+@st.composite
+def sequentials(draw):
+    """Nested to any depth, some empty, with blocks that stand in several places."""
+    net = nn.Sequential()
+    layers = [draw(images()) for _ in range(draw(st.integers(0, 4)))]
+    for one in layers + layers[: draw(COUNTS)]:
+        net.add(one)
+    if draw(FLAGS):
+        net.add(nn.Dense(draw(ONES), flatten=draw(FLAGS)))
+    return net
+
+
+@SETTINGS
+@given(sequentials())
+def test_random_sequentials_come_back(net):
+    assert_same(net, on(2, 4, 6, 6))

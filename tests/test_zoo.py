@@ -1,0 +1,113 @@
+"""Nets of the model zoos by name, without numbers and without the network."""
+
+import socket
+import sys
+
+import mxkit
+from mxkit.errors import UnknownNameError
+from mxkit.models import zoo
+from mxkit.models.zoo import MADE, get_model, zoo_names
+import mxnet as mx
+from mxnet import gluon
+import pytest
+
+# gluoncv's own imports
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::SyntaxWarning")
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch):
+    def refuse(*arguments, **more):
+        raise AssertionError("a connection was asked for")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("zoo:resnet18_v2", 7), ("gluoncv:cifar_resnet20_v1", 10), ("gluoncv:CIFAR_ResNet20_v1", 3)],
+)
+def test_nets_come_by_name(name, classes):
+    net = get_model(name, classes=classes)
+    mxkit.initialize(net, devices="cpu")
+    assert net(mx.nd.ones((1, 3, 32, 32))).shape == (1, classes)
+    assert getattr(net, MADE) == (name.lower(), {"classes": classes})
+
+
+def test_what_a_net_was_made_with_is_nobody_elses():
+    classes = ["a", "b"]
+    net = get_model("gluoncv:yolo3_mobilenet0.25_custom", classes=classes)
+    classes.append("c")
+    assert getattr(net, MADE)[1] == {"classes": ["a", "b"]}
+
+
+# detection, segmentation, pose and video nets, whose functions load their bases' numbers unless they are told not to
+@pytest.mark.parametrize(
+    "name",
+    ["ssd_512_resnet18_v1_voc", "yolo3_mobilenet0.25_voc", "fastscnn_citys", "simple_pose_resnet18_v1b"]
+    + ["i3d_resnet50_v1_hmdb51", "resnext101e_64x4d", "deeplab_resnet50_ade", "darknet53"],
+)
+def test_bases_are_made_without_numbers(name):
+    assert list(get_model(f"gluoncv:{name}").collect_params())
+
+
+def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
+    always = [name for name in zoo_names("gluoncv") if zoo._ALWAYS_NUMBERS.fullmatch(name)]
+    assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)
+    assert "resnet18_v1b" not in always
+    for name in always:
+        with pytest.raises(ValueError, match="with numbers from the network only"):
+            get_model(f"gluoncv:{name}")
+
+
+@pytest.mark.parametrize("source", ["zoo:mobilenet0.25", "gluoncv:cifar_resnet20_v1"])
+def test_numbers_come_only_where_they_are_asked_for(source, monkeypatch):
+    """The zoos' own loading code is reached, and would now open the network."""
+
+    def refuse(*args, **kwargs):
+        raise ConnectionError("the network")
+
+    modules = [one for name, one in sys.modules.items() if name.startswith(("mxnet", "gluoncv")) and one]
+    for module in modules:
+        for name in ("get_model_file", "download"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, refuse)
+    with pytest.raises(ConnectionError, match="the network"):
+        get_model(source, pretrained=True)
+    net = get_model(source, pretrained=False, root="nowhere", ctx=None)
+    assert getattr(net, MADE) == (source, {})
+
+
+def test_names_of_gluoncvs_graphs_are_its_own():
+    first, second = (get_model("gluoncv:ssd_300_mobilenet0.25_custom", classes=["a"]) for _ in range(2))
+    graphs = [net.features for net in (first, second)]
+    assert all(isinstance(graph, gluon.SymbolBlock) for graph in graphs)
+    assert list(graphs[0]._reg_params) == list(graphs[1]._reg_params)
+    assert not {one.name for one in first.collect_params().values()} & {
+        one.name for one in second.collect_params().values()
+    }
+    x = mx.nd.random.uniform(shape=(1, 3, 300, 300))
+    for net in (first, second):
+        net.initialize()
+    assert [one.shape for one in first(x)] == [one.shape for one in second(x)]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("zoo:resnet18_v3", UnknownNameError, "did you mean 'zoo:resnet18_v"),
+        ("gluoncv:cifar_resnet20", UnknownNameError, "did you mean 'gluoncv:cifar_resnet20_v"),
+        ("resnet18_v1", UnknownNameError, "unknown source of models 'resnet18_v1': Known: gluoncv, zoo"),
+        ("torch:resnet18", UnknownNameError, "Known: gluoncv, zoo"),
+    ],
+)
+def test_names_that_are_not_there(name, error, text):
+    with pytest.raises(error, match=text):
+        get_model(name)
+
+
+@pytest.mark.parametrize("name", ["zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1"])
+def test_arguments_that_a_net_does_not_take(name):
+    with pytest.raises(TypeError, match=f"model '{name}' refuses its arguments .*clases"):
+        get_model(name, clases=10)
