@@ -12,7 +12,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz
+.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -42,6 +42,11 @@ torture: $(VENV)/.tested
 fuzz: $(VENV)/.tested
 	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_files.py --count 2000 --seed 0
 	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_directory.py --count 2000 --seed 0
+
+# Features of every layer of 110 real nets; the 34 of MXNet's zoo described, built and compared.
+zoo: $(VENV)/.tested
+	$(BIN)/python tests/zoo/check_features.py
+	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 
 clean:
 	rm -rf .venv

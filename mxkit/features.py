@@ -1,13 +1,15 @@
 """What layers inside a net give out, by their paths."""
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 import difflib
 from fnmatch import fnmatchcase
+import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from mxkit.blocks import blocks_by_path, net_devices
 from mxkit.errors import DeviceError, UnknownNameError
-from mxkit.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace
+from mxkit.forward_errors import explained
+from mxkit.tracing import Call, Trace, infer_shapes, opened, recorded_calls, regroup, trace, unknown_variables
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon.block import _flatten
@@ -21,8 +23,10 @@ class Features:
     A HybridBlock is traced once for each mode (training or not), and the part of its graph that the layers need runs
     as Gluon runs a hybridized net. It holds the net's own parameters: what training changes shows in the next call,
     and gradients reach them under `autograd.record()`. A plain Block, and a HybridBlock whose forward pass does not
-    take symbols, runs as it is and stops after the last call that is asked for. Neither depends on names and
-    prefixes, or on whether the net is hybridized, before or later (T37, T38).
+    take symbols, runs as it is and stops after the last call that is asked for; which that is, the first batch of
+    each shape tells. Neither depends on names and prefixes, or on whether the net is hybridized, before or later
+    (T35, T37). As with `hybridize`, a graph does not notice when settings of layers, like a rate of dropout, change
+    (T39): make new Features then.
 
     Args:
         net: Any block. It need not be initialized until the first call.
@@ -74,6 +78,7 @@ class Features:
         Raises:
             ValueError: A layer that is asked for by its path is not called, or returns something else than arrays.
             DeviceError, NotInitializedError: The net is not on the device of `inputs`.
+            ForwardError: A layer does not fit its input; the text names it.
 
         Side effects:
             The first call finishes the initialization of the parameters that it needs, if it was deferred.
@@ -82,11 +87,18 @@ class Features:
         if blocks != self._blocks:
             self._wanted, self._blocks = _wanted(self._net, self._names), blocks
             self._graphs, self._needed = {}, {}
-        mode = (autograd.is_training(), *_kinds(inputs))
+        mode = (autograd.is_training(), _kind(inputs))
         if mode not in self._graphs:
             self._graphs[mode] = self._traced(inputs)
         graph = self._graphs[mode]
-        return self._run(inputs, mode) if graph is None else graph(self._net, inputs)
+        if graph is None:
+            return self._run(inputs)
+        try:
+            return graph(self._net, inputs)
+        except mx.MXNetError:
+            with explained(self._net), autograd.pause(train_mode=autograd.is_training()):
+                self._net(*inputs)  # the graph knows operators; the net itself tells which layer refuses
+            raise
 
     def __repr__(self) -> str:
         how = f", run as it is: {self._reason}" if self._reason else ""
@@ -102,10 +114,19 @@ class Features:
         except Exception as error:  # of any kind: the net's own code met a symbol. With arrays it may run
             self._reason = f"its forward pass does not take symbols ({type(error).__name__}: {error})"
             return None
-        return _Graph(traced, _select(self._net, self._wanted, traced.calls))
+        selected = _select(self._net, self._wanted, traced.calls)
+        if unknown_variables(traced, [symbol for _, call in selected for symbol in call.outputs if symbol is not None]):
+            self._reason = "layers that are asked for stand in the body of a loop or a branch of the graph"
+            return None
+        try:
+            return _Graph(traced, selected)
+        except mx.MXNetError as error:  # seen in NASNet: "control dep not found", of the gradient
+            self._reason = f"MXNet cannot build this graph ({str(error).strip().splitlines()[-1]})"
+            return None
 
-    def _run(self, inputs: Sequence[Any], mode: Tuple[Any, ...]) -> Dict[str, Any]:
+    def _run(self, inputs: Sequence[Any]) -> Dict[str, Any]:
         """Run the net as it is, until the calls have ended that the first run told to be needed."""
+        mode = (autograd.is_training(), _kind(inputs, shapes=True))
         ended: List[Call] = []
         missing = set(self._needed.get(mode, ()))
 
@@ -116,8 +137,7 @@ class Features:
                 if not missing:
                     raise _Enough
 
-        paths = {one.path for one in self._wanted}
-        with recorded_calls(self._net, end), _opened(self._net, paths), suppress(_Enough):
+        with recorded_calls(self._net, end), opened(self._net, self.paths), suppress(_Enough), explained(self._net):
             self._net(*inputs)
         selected = _select(self._net, self._wanted, ended)
         needed = {(call.path, call.number) for _, call in selected}
@@ -146,13 +166,23 @@ class _Graph:
 
     def __init__(self, traced: Trace, selected: Sequence[Tuple[str, Call]]) -> None:
         self._traced = traced
-        self._selected = selected
-        self._symbols = [symbol for _, call in selected for symbol in call.outputs if symbol is not None]
-        graph = mx.sym.Group(self._symbols)
-        if isinstance(self._symbols[0], mx.sym.np._Symbol):
-            graph = graph.as_np_ndarray()
-        places = {variable.name: place for place, variable in enumerate(traced.inputs)}
-        self._arguments: List[Any] = [places.get(name, traced.parameters.get(name)) for name in graph.list_inputs()]
+        symbols = [one for _, call in selected for symbol in call.outputs for one in _single(symbol)]
+        heads = [tuple(head) for head in json.loads(mx.sym.Group(symbols).tojson())["heads"]]
+        # an output that stands twice in a graph can end its gradient's construction
+        unique: Dict[Tuple[int, ...], Any] = {}
+        for head, symbol in zip(heads, symbols):
+            unique.setdefault(head, symbol)
+        self._symbols = list(unique.values())
+        places = {head: place for place, head in enumerate(unique)}
+        rest = iter(places[head] for head in heads)
+        self._selected = [
+            (name, call, [None if one is None else [next(rest) for _ in _single(one)] for one in call.outputs])
+            for name, call in selected
+        ]
+        is_np = isinstance(symbols[0], mx.sym.np._Symbol)
+        graph = mx.sym.Group(self._symbols, mx.sym.np._Symbol if is_np else mx.sym.Symbol)
+        inputs = {variable.name: place for place, variable in enumerate(traced.inputs)}
+        self._arguments: List[Any] = [inputs.get(name, traced.parameters.get(name)) for name in graph.list_inputs()]
         kinds = [isinstance(argument, int) for argument in self._arguments]
         flags: Dict[str, Any] = {"inline_limit": 2}  # as Gluon's hybridize has them
         flags["data_indices"] = [place for place, kind in enumerate(kinds) if kind]
@@ -162,15 +192,17 @@ class _Graph:
     def __call__(self, net: Any, inputs: Sequence[Any]) -> Dict[str, Any]:
         arrays = [array for array in _flatten(list(inputs), "input")[0] if array is not None]
         outputs = self._run(*self._values(net, arrays))
-        rest = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+        outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
         found = {}
-        for name, call in self._selected:
-            count = sum(0 if symbol is None else len(symbol) for symbol in call.outputs)
-            found[name], rest = _arranged(call, rest[:count]), rest[count:]
+        for name, call, places in self._selected:
+            flat: List[Any] = []
+            for several in places:
+                flat += [None] if several is None else [outputs[place] for place in several]
+            found[name] = regroup(call, flat)
         return found
 
     def _values(self, net: Any, arrays: Sequence[Any]) -> List[Any]:
-        context = arrays[0].context
+        context = arrays[0].ctx
         try:
             return [arrays[one] if isinstance(one, int) else one.data(context) for one in self._arguments]
         except gluon.parameter.DeferredInitializationError:
@@ -190,40 +222,23 @@ class _Graph:
             self._traced.parameters[name]._finish_deferred_init()
 
 
-def _kinds(inputs: Sequence[Any]) -> Tuple[str, bool]:
-    """What a graph depends on beside the mode: how the inputs are nested, and whether they are NumPy-like."""
-    arrays, structure = _flatten(list(inputs), "input")
-    return repr(structure), any(isinstance(array, mx.np.ndarray) for array in arrays)
+def _single(symbol: Any) -> List[Any]:
+    """Outputs of a symbol, one by one; none of None."""
+    if symbol is None:
+        return []
+    count = len(symbol.list_outputs())
+    return [symbol] if count == 1 else [symbol[number] for number in range(count)]
 
 
-def _arranged(call: Call, arrays: Sequence[Any]) -> Any:
-    """Arrays of a call as its block returns them, None where it returns None."""
-    rest = iter(arrays)
-    flat: List[Any] = []
-    for symbol in call.outputs:
-        flat += [None] if symbol is None else [next(rest) for _ in range(len(symbol))]
-    return regroup(call, flat)
-
-
-@contextmanager
-def _opened(net: Any, paths: Set[str]) -> Iterator[None]:
-    """Run blocks above `paths` as plain ones inside `with`: calls inside a hybridized block cannot be seen (T38)."""
-    above = [
-        block
-        for path, block in blocks_by_path(net)
-        if getattr(block, "_active", False) and any(_is_above(path, one) for one in paths)
-    ]
-    for block in above:
-        block._active = False
-    try:
-        yield
-    finally:
-        for block in above:
-            block._active = True
-
-
-def _is_above(path: str, other: str) -> bool:
-    return path != other and (not path or other.startswith(f"{path}."))
+def _kind(value: Any, shapes: bool = False) -> Any:
+    """What a forward pass depends on beside the values of arrays: nesting, types and, if asked for, shapes."""
+    if isinstance(value, mx.nd.NDArray):
+        return type(value), value.shape if shapes else None
+    if isinstance(value, (list, tuple)):
+        return tuple(_kind(one, shapes) for one in value)
+    if isinstance(value, Mapping):
+        return tuple((key, _kind(one, shapes)) for key, one in value.items())
+    return repr(value)
 
 
 def _wanted(net: Any, names: Sequence[Union[str, Mapping[str, str]]]) -> List[_Wanted]:
@@ -238,16 +253,20 @@ def _wanted(net: Any, names: Sequence[Union[str, Mapping[str, str]]]) -> List[_W
         if any(sign in path for sign in "*?["):
             if alias is not None:
                 raise ValueError(f"{alias!r}: an alias belongs to one path; received the glob {text!r}")
-            fitting = [one for one in dict.fromkeys(first.values()) if one and fnmatchcase(one, path)]
+            fitting: Dict[str, str] = {}
+            for place, block in blocks.items():
+                if place and fnmatchcase(place, path):
+                    fitting.setdefault(first[id(block)], place)
             if not fitting:
                 raise UnknownNameError(f"no block fits {text!r}{_hint(path, blocks)}")
-            several = [_Wanted(one, one, number, True) for one in fitting]
+            several = [_Wanted(place, start, number, True) for start, place in fitting.items()]
         else:
             several = [_Wanted(text if alias is None else alias, first[id(_block(net, path, blocks))], number, False)]
         for one in several:
-            other = found.setdefault(one.name, one)
+            other = found.get(one.name, one)
             if (other.path, other.number) != (one.path, one.number):
                 raise ValueError(f"two features would have the name {one.name!r}: give one of them an alias")
+            found[one.name] = one._replace(by_glob=one.by_glob and other.by_glob)
     if not found:
         raise ValueError("no name of a layer was given; expected a path, a glob, or a list of them")
     return list(found.values())
@@ -298,20 +317,22 @@ def _select(net: Any, wanted: Sequence[_Wanted], calls: Sequence[Call]) -> List[
     Raises:
         ValueError: What is asked for by its path is not there.
     """
-    selected = []
+    selected: Dict[str, Call] = {}
     for one in wanted:
         of_block = [call for call in calls if call.path == one.path]
-        fitting = [call for call in of_block if one.number in (None, call.number) and call.structure is not None]
+        fitting = [call for call in of_block if one.number in (None, call.number)]
+        fitting = [call for call in fitting if any(output is not None for output in call.outputs)]
         if not fitting and not one.by_glob:
             raise ValueError(_missing(net, one, of_block))
         for call in fitting:
             name = one.name
             if len(of_block) > 1 and "#" not in name:
                 name = f"{name}#{call.number}" if one.number is None or one.by_glob else name
-            selected.append((name, call))
+            if selected.setdefault(name, call) is not call:
+                raise ValueError(f"two features would have the name {name!r}: give one of them an alias")
     if not selected:
         raise ValueError("none of the layers that fit is called in the forward pass, or returns arrays")
-    return selected
+    return list(selected.items())
 
 
 def _missing(net: Any, wanted: _Wanted, calls: Sequence[Call]) -> str:

@@ -2,12 +2,14 @@
 
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
+import copy
+from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.blocks import blocks_by_path, parameters_by_path
 import mxnet as mx
-from mxnet.gluon.block import _flatten, _regroup
+from mxnet.gluon import SymbolBlock
+from mxnet.gluon.block import _flatten, _gather_type_ctx_info, _regroup
 
 # Operators carry the call that made them under this name; MXNet leaves names with two underscores alone.
 CALL = "__mxkit_call__"
@@ -20,7 +22,7 @@ class Call(NamedTuple):
         path: Of the block; of one that stands under several paths, the first.
         number: Which of the block's calls it is, from 0.
         block: The block.
-        inputs, outputs: Its arrays or symbols, flat, without None.
+        inputs, outputs: Its arrays or symbols, flat, None among them; empty where there is something else.
         structure: Regroups `outputs` as the block returned them: `regroup(call, arrays)`.
     """
 
@@ -38,7 +40,7 @@ class Trace(NamedTuple):
     Attributes:
         inputs: Variables in place of the arrays, None left out.
         outputs: Of the net, flat.
-        calls: Of every block that has a path, in the order in which they ended; the net's own is the last.
+        calls: Of every block that has a path, in the order in which they began; the net's own is the first.
         parameters: Parameters by the names of their variables. Those are paths, so that neither prefixes
             nor a second net with the same ones can mix them up (T37).
     """
@@ -53,35 +55,38 @@ def trace(net: Any, inputs: Sequence[Any]) -> Trace:
     """Run `net` once with variables in place of arrays; nothing is computed.
 
     Each operator of the graph carries the number of the innermost call that made it, an index into
-    `Trace.calls`, as its attribute `CALL`.
+    `Trace.calls`, as its attribute `CALL`; those in the graph of a SymbolBlock were made before, and carry none.
 
     Args:
         net: A HybridBlock. Initialized or not, hybridized or not.
         inputs: What its forward pass takes: arrays, None, lists of them. Only their places and kinds are read.
 
     Raises:
+        ValueError: It uses parameters of a block that has no path.
         Exception: What the forward pass raises when it is given symbols: the net cannot be hybridized.
 
     Side effects:
-        None that stays: hooks are suspended, variables of parameters are replaced, and put back.
+        None that stays: hooks are suspended, variables of parameters are replaced, and put back; symbols that the
+        forward pass leaves on blocks are taken away.
     """
     flat, structure = _flatten(list(inputs), "input")
     places = [None if one is None else _variable(f"data{number}", one) for number, one in enumerate(flat)]
-    parameters, variables = _variables(net)
-    own = [(parameter, parameter._var) for parameter in parameters.values()]
-    try:
-        for parameter in parameters.values():
-            parameter._var = variables[id(parameter)]
-        with recorded_calls(net) as calls:
-            outputs = net(*_regroup(places, structure)[0])
-    finally:
-        for parameter, variable in own:
-            parameter._var = variable
+    given = [one for one in places if one is not None]
+    parameters = _parameters(net, [one.name for one in given])
+    with _variables(net, parameters), _no_symbols_left(net), recorded_calls(net) as calls:
+        outputs = net(*_regroup(places, structure))
     symbols = [one for one in _flatten(outputs, "output")[0] if one is not None]
-    # a SymbolBlock brings a graph of its own, whose variables have Gluon's names
-    by_name = {parameter.name: parameter for parameter in parameters.values()}
-    parameters.update({name: by_name[name] for name in mx.sym.Group(symbols).list_inputs() if name in by_name})
-    return Trace([one for one in places if one is not None], symbols, calls, parameters)
+    traced = Trace(given, symbols, calls, parameters)
+    unknown = unknown_variables(traced, symbols)
+    if unknown:
+        raise ValueError(f"it uses {', '.join(unknown[:3])} of blocks that have no path")
+    return traced
+
+
+def unknown_variables(traced: Trace, symbols: Sequence["mx.sym.Symbol"]) -> List[str]:
+    """Names of what a graph needs and the trace does not know, as in the body of `F.contrib.foreach`."""
+    known = {variable.name for variable in traced.inputs}.union(traced.parameters)
+    return [name for name in mx.sym.Group(list(symbols)).list_inputs() if name not in known]
 
 
 def infer_shapes(
@@ -153,12 +158,34 @@ def recorded_calls(net: Any, ended: Callable[[Call], None] = lambda call: None) 
             block._forward_pre_hooks, block._forward_hooks = before, after
 
 
+@contextmanager
+def opened(net: Any, paths: Collection[str]) -> Iterator[None]:
+    """Inside `with`, blocks above those at `paths` run as plain ones, so that calls of these can be recorded (T35)."""
+    blocks = list(blocks_by_path(net))
+    sought = {id(block) for path, block in blocks if path in paths}
+    # a shared block may be called from above each of its paths
+    found = [path for path, block in blocks if path and id(block) in sought]
+    above = {
+        block
+        for path, block in blocks
+        if getattr(block, "_active", False) and any(one.startswith(f"{path}." if path else path) for one in found)
+    }
+    for block in above:
+        block._active = False
+    try:
+        yield
+    finally:
+        for block in above:
+            block._active = True
+
+
 class _Recorder:
     """What the hooks of one forward pass write down."""
 
     def __init__(self, ended: Callable[[Call], None]) -> None:
         self.calls: List[Call] = []
         self._ended = ended
+        self._symbolic: Optional[bool] = None  # until the net's own call
         self._numbers: Dict[str, int] = {}
         self._open: List[Tuple[int, Any, mx.AttrScope]] = []
 
@@ -166,9 +193,13 @@ class _Recorder:
         """A hook for before a call of the block at `path`."""
 
         def hook(block: Any, arguments: Any) -> None:
+            has_symbol = _gather_type_ctx_info(arguments)[0]
+            self._symbolic = has_symbol if self._symbolic is None else self._symbolic
+            if has_symbol and not self._symbolic:
+                return  # Gluon traces a hybridized block, or infers shapes: no call with arrays (T35)
             number = self._numbers.get(path, 0)
             self._numbers[path] = number + 1
-            scope = mx.AttrScope(**{CALL: str(len(self.calls))})
+            scope = mx.AttrScope(**({CALL: str(len(self.calls))} if has_symbol else {}))
             scope.__enter__()
             self._open.append((len(self.calls), block, scope))
             self.calls.append(Call(path, number, block, _arrays(arguments)[0], [], None))
@@ -177,10 +208,11 @@ class _Recorder:
 
     def end(self, block: Any, arguments: Any, outputs: Any) -> None:
         """The hook for after a call."""
-        # calls between were ended by an exception that the net itself caught
-        depth = max(depth for depth, (_, open_block, _) in enumerate(self._open) if open_block is block)
-        index = self._open[depth][0]
-        self.unwind(depth)
+        depths = [depth for depth, (_, open_block, _) in enumerate(self._open) if open_block is block]
+        if not depths:
+            return
+        index = self._open[depths[-1]][0]
+        self.unwind(depths[-1])  # calls between were ended by an exception that the net itself caught
         arrays, structure = _arrays(outputs)
         self.calls[index] = self.calls[index]._replace(outputs=arrays, structure=structure)
         self._ended(self.calls[index])
@@ -206,8 +238,8 @@ def _variable(name: str, like: Any = None) -> "mx.sym.Symbol":
     return variable.as_np_ndarray() if is_np else variable
 
 
-def _variables(net: Any) -> Tuple[Dict[str, Any], Dict[int, "mx.sym.Symbol"]]:
-    """Parameters by their first path, those without one by Gluon's name, and a variable for each."""
+def _parameters(net: Any, taken: Collection[str]) -> Dict[str, Any]:
+    """Parameters by their first path, those without one by Gluon's name; under names that differ from `taken`."""
     named: Dict[str, Any] = {}
     seen = set()
     everything = list(parameters_by_path(net).items())
@@ -215,5 +247,42 @@ def _variables(net: Any) -> Tuple[Dict[str, Any], Dict[int, "mx.sym.Symbol"]]:
     for name, parameter in everything:
         if id(parameter) not in seen:
             seen.add(id(parameter))
+            while name in named or name in taken:
+                name += "_"
             named[name] = parameter
-    return named, {id(parameter): _variable(name) for name, parameter in named.items()}
+    return named
+
+
+@contextmanager
+def _variables(net: Any, parameters: Mapping[str, Any]) -> Iterator[None]:
+    """Inside `with`, parameters have variables of these names, also in the graphs that SymbolBlocks bring."""
+    variables = {id(parameter): _variable(name) for name, parameter in parameters.items()}
+    own = [(parameter, parameter._var) for parameter in parameters.values()]
+    graphs = {block: block._cached_graph for _, block in blocks_by_path(net) if isinstance(block, SymbolBlock)}
+    try:
+        for parameter in parameters.values():
+            parameter._var = variables[id(parameter)]
+        for block, (inputs, graph) in graphs.items():
+            composed = copy.copy(graph)
+            composed._compose(**{parameter.name: parameter._var for parameter in block.params.values()})
+            block._cached_graph = inputs, composed
+        yield
+    finally:
+        for parameter, variable in own:
+            parameter._var = variable
+        for block, cached in graphs.items():
+            block._cached_graph = cached
+
+
+@contextmanager
+def _no_symbols_left(net: Any) -> Iterator[None]:
+    """Give blocks back what they had in place of symbols, which they keep inside `with`, like masks of dropout."""
+    before = {block: dict(vars(block)) for _, block in blocks_by_path(net)}
+    try:
+        yield
+    finally:
+        for block, had in before.items():
+            for name, value in list(vars(block).items()):
+                if value is not had.get(name) and _gather_type_ctx_info(value)[0]:
+                    vars(block).pop(name)
+                    vars(block).update({name: had[name]} if name in had else {})

@@ -1,0 +1,303 @@
+"""Features of every layer of real nets beside what Gluon's own hooks see: MXNet's model zoo and GluonCV's families.
+
+    python tests/zoo/check_features.py            all nets, some minutes
+    python tests/zoo/check_features.py --quick    one net of each kind
+    python tests/zoo/check_features.py --only ssd_300_vgg16_atrous_voc
+
+For each net, with random weights: outputs of all blocks of the unhybridized net, as hooks see them, beside
+`Features(net, ["*"])` of it, the same object after `net.hybridize()`, and one made after that. Differences are relative
+to the largest value of a layer. Ends with 1 if one is above 1e-6, or a net could not be checked.
+"""
+
+import argparse
+from fnmatch import fnmatchcase
+import gc
+import os
+import sys
+import tempfile
+import time
+import warnings
+
+import mxkit  # before mxnet
+import mxnet as mx
+from mxnet.gluon.model_zoo import vision
+import numpy as np
+import requests
+
+TOLERANCE = 1e-6
+ZOO = {
+    **{f"resnet{depth}_v{version}": (32, 32) for depth in (18, 34, 50, 101, 152) for version in (1, 2)},
+    **{f"vgg{depth}{bn}": (32, 32) for depth in (11, 13, 16, 19) for bn in ("", "_bn")},
+    "alexnet": (64, 64),
+    **{f"densenet{depth}": (224, 224) for depth in (121, 161, 169, 201)},
+    "squeezenet1.0": (224, 224),
+    "squeezenet1.1": (224, 224),
+    "inceptionv3": (299, 299),
+    **{f"mobilenet{width}": (32, 32) for width in ("0.25", "0.5", "0.75", "1.0")},
+    **{f"mobilenetv2_{width}": (32, 32) for width in ("0.25", "0.5", "0.75", "1.0")},
+}
+# Height and width of one image; a third number in front is that of the frames of one clip.
+GLUONCV = {
+    "cifar_resnet20_v1": (32, 32),
+    "cifar_resnet20_v2": (32, 32),
+    "cifar_wideresnet16_10": (32, 32),
+    "cifar_resnext29_16x64d": (32, 32),
+    "cifar_residualattentionnet56": (32, 32),
+    "resnet18_v1b": (64, 64),
+    "resnet18_v1b_0.89": (64, 64),
+    "resnet50_v1b_gn": (64, 64),
+    "resnet50_v1c": (64, 64),
+    "resnet50_v1d": (64, 64),
+    "resnet50_v1d_0.11": (64, 64),
+    "resnet50_v1e": (64, 64),
+    "resnet50_v1s": (64, 64),
+    "resnext50_32x4d": (64, 64),
+    "se_resnet18_v1": (64, 64),
+    "se_resnet18_v2": (64, 64),
+    "se_resnext50_32x4d": (64, 64),
+    "senet_154": (64, 64),
+    "resnest14": (64, 64),
+    "resnest26": (64, 64),
+    "resnest50": (64, 64),
+    "mobilenetv3_large": (64, 64),
+    "mobilenetv3_small": (64, 64),
+    "residualattentionnet56": (224, 224),
+    "xception": (128, 128),
+    "xception71": (128, 128),
+    "inceptionv3": (299, 299),
+    "googlenet": (224, 224),
+    "nasnet_4_1056": (128, 128),
+    "darknet53": (64, 64),
+    "dla34": (64, 64),
+    "shufflenet_v1": (224, 224),
+    "shufflenet_v2": (224, 224),
+    "hrnet_w18_small_v1_c": (64, 64),
+    "hrnet_w18_small_v2_c": (64, 64),
+    "hrnet_w18_small_v1_s": (64, 64),
+    "hrnet_w18_small_v2_s": (64, 64),
+    "ssd_300_vgg16_atrous_voc": (300, 300),
+    "ssd_300_mobilenet0.25_voc": (128, 128),
+    "ssd_300_mobilenet1.0_lite_coco": (300, 300),
+    "ssd_300_resnet34_v1b_voc": (300, 300),
+    "ssd_512_resnet18_v1_voc": (256, 256),
+    "ssd_512_mobilenet1.0_voc": (256, 256),
+    "yolo3_mobilenet0.25_voc": (96, 96),
+    "yolo3_darknet53_voc": (96, 96),
+    "faster_rcnn_resnet50_v1b_voc": (96, 96),
+    "faster_rcnn_fpn_resnet50_v1b_coco": (96, 96),
+    "doublehead_rcnn_resnet50_v1b_voc": (96, 96),
+    "mask_rcnn_resnet18_v1b_coco": (96, 96),
+    "mask_rcnn_fpn_resnet18_v1b_coco": (96, 96),
+    "center_net_resnet18_v1b_voc": (64, 64),
+    "center_net_resnet18_v1b_dcnv2_voc": (64, 64),
+    "center_net_mobilenetv3_small_duc_voc": (64, 64),
+    "center_net_dla34_voc": (64, 64),
+    "fcn_resnet50_voc": (64, 64),
+    "psp_resnet50_ade": (96, 96),
+    "deeplab_resnet50_ade": (64, 64),
+    "deeplab_resnest50_ade": (64, 64),
+    "deeplab_v3b_plus_wideresnet_citys": (64, 64),
+    "icnet_resnet50_citys": (480, 480),
+    "fastscnn_citys": (96, 96),
+    "danet_resnet50_citys": (64, 64),
+    "simple_pose_resnet18_v1b": (64, 64),
+    "simple_pose_resnet50_v1d": (64, 64),
+    "mobile_pose_resnet18_v1b": (64, 64),
+    "mobile_pose_mobilenetv3_small": (64, 64),
+    "alpha_pose_resnet101_v1b_coco": (64, 64),
+    "p3d_resnet50_kinetics400": (16, 64, 64),
+    "r2plus1d_resnet18_kinetics400": (8, 64, 64),
+    "i3d_inceptionv1_kinetics400": (16, 224, 224),
+    "i3d_resnet50_v1_kinetics400": (8, 64, 64),
+    "i3d_nl5_resnet50_v1_kinetics400": (8, 64, 64),
+    "slowfast_4x16_resnet50_kinetics400": (36, 64, 64),
+    "siamrpn_alexnet_v2_otb15": (127, 127),
+    "monodepth2_resnet18_kitti_mono_640x192": (192, 640),
+    "monodepth2_resnet18_posenet_kitti_mono_640x192": (192, 640),
+}
+# These load weights of the net that they begin with, unless they are told not to.
+WITH_BASE = ("ssd", "yolo3", "faster", "mask", "doublehead", "center", "fcn", "psp", "deeplab", "icnet", "danet")
+WITH_BASE += ("alpha", "simple_pose", "mobile_pose", "i3d", "monodepth2")
+CROPPED = ("fcn_resnet50_voc", "psp_resnet50_ade", "deeplab_resnet50_ade", "deeplab_resnest50_ade", "fastscnn_citys")
+CROPPED += ("deeplab_v3b_plus_wideresnet_citys", "danet_resnet50_citys")
+OPTIONS = {name: {"crop_size": GLUONCV[name][0]} for name in CROPPED}
+# What comes behind ROIAlign differs from run to run in these: it reads foreign memory for boxes of image -1.
+GLOBS = {name: ["features*", "rpn*"] for name in GLUONCV if "_rcnn_fpn_" in name}
+# Two-dimensional nets on frames of videos (TSN) cannot be built without a download of ImageNet's weights.
+QUICK = [
+    ("mxnet", "resnet18_v1"),
+    ("mxnet", "vgg11_bn"),
+    ("mxnet", "mobilenetv2_0.25"),
+    ("mxnet", "squeezenet1.1"),
+    ("gluoncv", "cifar_resnet20_v2"),
+    ("gluoncv", "resnest14"),
+    ("gluoncv", "mobilenetv3_small"),
+    ("gluoncv", "hrnet_w18_small_v1_c"),
+    ("gluoncv", "ssd_300_mobilenet0.25_voc"),
+    ("gluoncv", "yolo3_mobilenet0.25_voc"),
+    ("gluoncv", "fastscnn_citys"),
+    ("gluoncv", "simple_pose_resnet18_v1b"),
+]
+
+
+class Tame(mx.init.Xavier):
+    """Xavier, which GluonCV's SSD asks for weights of normalizations too: those are 1 and 0."""
+
+    def _init_weight(self, name, array):
+        if array.ndim > 1:
+            super()._init_weight(name, array)
+        else:
+            array[:] = float(name.endswith(("gamma", "var")))
+
+
+def refuse(*arguments, **options):
+    raise RuntimeError(f"no downloads here: {arguments}")
+
+
+def build(source, name):
+    """A net with random weights, and one batch for it."""
+    mxkit.seed_all(0)
+    if source == "mxnet":
+        net, size = vision.get_model(name), ZOO[name]
+    else:
+        import gluoncv
+
+        size, options = GLUONCV[name], dict(OPTIONS.get(name, {}))
+        if name.startswith(WITH_BASE):
+            options["pretrained_base"] = False
+        net = gluoncv.model_zoo.get_model(name, pretrained=False, **options)
+    net.initialize(Tame(), force_reinit=True)
+    if name.startswith("siamrpn"):
+        return net, [mx.nd.random.uniform(shape=(1, 3, *size)), mx.nd.random.uniform(shape=(1, 3, 287, 287))]
+    if "_rcnn_" in name:
+        net._rpn_test_post_nms = net.rpn._test_post_nms = net._rcnn_max_dets = 8  # of 1000 boxes
+    channels = 6 if "posenet" in name else 3
+    batch = 2 if "nasnet" in name else 1
+    return net, [mx.nd.random.uniform(shape=(batch, channels, *size))]
+
+
+def seen_by_hooks(net, inputs):
+    """Outputs of all blocks inside `net` by their first path, with "#number" where there are several calls."""
+    calls = {}
+    paths = {}
+
+    def register(block, path):
+        if id(block) not in paths:
+            paths[id(block)] = path
+            if path:
+                handles.append(block.register_forward_hook(seen))
+        for name, child in block._children.items():
+            register(child, f"{path}.{name}" if path else name)
+
+    def seen(block, arguments, output):
+        calls.setdefault(paths[id(block)], []).append(flat(output))  # at once: DLA changes lists that it returned
+
+    handles = []
+    register(net, "")
+    net(*inputs)
+    for handle in handles:
+        handle.detach()
+    found = {}
+    for path, outputs in calls.items():
+        for number, output in enumerate(outputs):
+            if output is not None:
+                found[f"{path}#{number}" if len(outputs) > 1 else path] = output
+    return found
+
+
+def flat(output):
+    """Arrays of a nested list, None where there is something else or nothing in it."""
+    if isinstance(output, mx.nd.NDArray):
+        return [output]
+    if not isinstance(output, (list, tuple)):
+        return None
+    parts = [[] if one is None else flat(one) for one in output]
+    joined = None if None in parts else [array for part in parts for array in part]
+    return joined or None
+
+
+def difference(found, expected):
+    """Largest difference of the outputs of one layer, relative to their largest value."""
+    largest = 0.0
+    for one, other in zip(found, expected):
+        one, other = one.asnumpy().astype(np.float64), other.asnumpy().astype(np.float64)
+        if one.shape != other.shape or not np.isfinite(other).all():
+            return np.inf
+        if one.size:
+            largest = max(largest, abs(one - other).max() / max(1.0, abs(other).max()))
+    return largest
+
+
+def check(source, name):
+    """Check one net.
+
+    Returns:
+        Number of layers, the largest relative difference, and how Features ran.
+    """
+    net, inputs = build(source, name)
+    net(*inputs)  # the call that finishes the initialization calls blocks with symbols too
+    globs = GLOBS.get(name, ["*"])
+    seen = seen_by_hooks(net, inputs)
+    expected = {path: seen[path] for path in seen if any(fnmatchcase(path, glob) for glob in globs)}
+    worst = 0.0
+
+    def compare(features):
+        nonlocal worst
+        found = features(*inputs)
+        if set(found) != set(expected):
+            raise AssertionError(f"other layers than hooks see: {sorted(set(found) ^ set(expected))[:5]}")
+        for path, arrays in expected.items():
+            worst = max(worst, difference(flat(found[path]), arrays))
+
+    features = mxkit.Features(net, globs)
+    compare(features)
+    how = str(features._reason or "graph").splitlines()[0]
+    net.hybridize()
+    try:
+        net(*inputs)
+    except Exception as error:
+        how += f"; cannot be hybridized: {type(error).__name__}"
+    else:
+        compare(features)
+        compare(mxkit.Features(net, globs))
+    return len(expected), worst, how
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one net of each kind")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these nets")
+    options = parser.parse_args(arguments)
+    home = tempfile.TemporaryDirectory()
+    os.environ["HOME"] = home.name  # where GluonCV looks for weights: none are there
+    requests.get = refuse
+    warnings.simplefilter("ignore")
+    nets = [("mxnet", name) for name in ZOO] + [("gluoncv", name) for name in GLUONCV]
+    if options.only:
+        nets = [net for net in nets if net[1] in options.only]
+    elif options.quick:
+        nets = QUICK
+    wrong, checked, begun = [], {"mxnet": 0, "gluoncv": 0}, time.perf_counter()
+    for source, name in nets:
+        started = time.perf_counter()
+        try:
+            layers, worst, how = check(source, name)
+            line = f"{layers:5} layers  {worst:8.1e}  {time.perf_counter() - started:5.1f} s  {how}"
+            checked[source] += 1
+            if worst > TOLERANCE:
+                wrong.append(name)
+        except Exception as error:
+            line = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+            wrong.append(name)
+        sys.stdout.write(f"{source:8} {name:48} {line[:200]}\n")
+        sys.stdout.flush()
+        gc.collect()
+    seconds = time.perf_counter() - begun
+    sys.stdout.write(
+        f"{checked['mxnet']} + {checked['gluoncv']} nets, {seconds:.0f} s; wrong: {', '.join(wrong) or 'none'}\n"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
