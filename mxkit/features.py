@@ -96,8 +96,9 @@ class Features:
         try:
             return graph(self._net, inputs)
         except mx.MXNetError:
-            with explained(self._net), autograd.pause(train_mode=autograd.is_training()):
-                self._net(*inputs)  # the graph knows operators; the net itself tells which layer refuses
+            # the graph knows operators; the net itself tells which layer refuses
+            with explained(self._net), recorded_calls(self._net), autograd.pause(autograd.is_training()):
+                self._net(*inputs)
             raise
 
     def __repr__(self) -> str:
