@@ -9,6 +9,10 @@ from .checkpoint.snapshot import load_checkpoint as load_checkpoint
 from .checkpoint.snapshot import save_checkpoint as save_checkpoint
 from .checkpoint.trainer_states import load_trainer_states as load_trainer_states
 from .comparison import compare as compare
+from .data.describing import describe_data as describe_data
+from .data_plots import show_augment as show_augment
+from .data_plots import show_batch as show_batch
+from .data_plots import show_images as show_images
 from .device import Shards as Shards
 from .device import devices as devices
 from .device import split_batch as split_batch

@@ -17,6 +17,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+cache_app = typer.Typer(invoke_without_command=True)
+app.add_typer(cache_app, name="cache")
+
 RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
 RUN = typer.Argument(..., help="The folder of a run.")
 WHICH = typer.Option("last", help="The checkpoint to take: last or best.")
@@ -171,6 +174,53 @@ def checkpoints(
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in found):
         raise typer.Exit(1)
+
+
+@cache_app.callback()
+def cache(context: typer.Context) -> None:
+    """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; move or clean them."""
+    if context.invoked_subcommand is not None:
+        return
+    from mxkit.data.cache import home, list_cache
+    from rich.console import Console
+    from rich.table import Table
+
+    found = list_cache()
+    table = Table("kind", "name", "size", "files", "state", "folder", box=None, header_style="bold")
+    for one in found:
+        table.add_row(one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent))
+    if found:
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+    typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
+
+
+@cache_app.command("move")
+def move_files(to: Path = typer.Argument(..., metavar="DIR", help="The new folder, on any disk.")) -> None:
+    """Move the cache folder to DIR; tells what to set, so that MXNet, gluoncv and mxkit find it there."""
+    from mxkit.data.cache import move_cache
+
+    moved = move_cache(to)
+    typer.echo(f"moved {moved.files:,} files, {_size(moved.bytes)}, to {moved.to}")
+    typer.echo(moved.advice)
+
+
+@cache_app.command("clean")
+def clean_files(
+    name: Optional[str] = typer.Option(None, help="Delete this entry too."),
+    older_than: Optional[float] = typer.Option(None, metavar="DAYS", help="Delete what was not written to for DAYS."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would be deleted."),
+) -> None:
+    """Delete what stopped downloads left, and what the options name."""
+    from mxkit.data.cache import clean_cache
+
+    deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
+    for one in deleted:
+        typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.path}\t{_size(one.bytes)}")
+    typer.echo(f"{len(deleted)} entries, {_size(sum(one.bytes for one in deleted))}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
 
 
 @app.command()

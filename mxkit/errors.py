@@ -16,6 +16,7 @@
     +-- RecipeError (ValueError)             a recipe that cannot be run as written
     +-- ArchitectureError (ValueError)       a net that cannot be described, or a description that is no net
     +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
+    +-- DownloadError (ConnectionError)      files that no mirror gave
 
 Each also derives from the builtin that a caller would catch without knowing mxkit. What can be meant, but
 mostly is a mistake, is told by a TrapWarning; what keeps a run from being gone on with, by a CheckpointWarning.
@@ -107,6 +108,10 @@ class ArchitectureError(MxkitError, ValueError):
 
 class CheckpointError(MxkitError, RuntimeError):
     """Files that are not a whole, verified checkpoint."""
+
+
+class DownloadError(MxkitError, ConnectionError):
+    """Files that no mirror gave; the text lists what to fetch by hand and where to put it."""
 
 
 class CheckpointWarning(UserWarning):

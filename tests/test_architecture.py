@@ -21,6 +21,7 @@ LAYERS = [
         "schedules",
         "hyperparameters",
         "features",
+        "data_plots",
         "feature_plots",
         "layer_table",
         "parameter_table",

@@ -1,8 +1,31 @@
 """What a loop reads: loaders over arrays, and datasets."""
 
-from .datasets import Split as Split
-from .datasets import Splits as Splits
+from .augment import Augment as Augment
+from .buckets import BucketLoader as BucketLoader
+from .cache import clean_cache as clean_cache
+from .cache import list_cache as list_cache
+from .cache import move_cache as move_cache
+from .dataset_loader import DatasetLoader as DatasetLoader
+from .datasets import cifar10 as cifar10
+from .datasets import cifar100 as cifar100
 from .datasets import digits as digits
+from .datasets import fashion_mnist as fashion_mnist
+from .datasets import mnist as mnist
+from .download import fetch as fetch
+from .image_files import ImageFiles as ImageFiles
+from .image_files import image_folder as image_folder
+from .image_records import ImageRecords as ImageRecords
+from .image_records import image_records as image_records
+from .imagenet_files import imagenet as imagenet
 from .loader import ArrayLoader as ArrayLoader
-
-__all__ = ["ArrayLoader", "Split", "Splits", "digits"]
+from .mixing import cutmix as cutmix
+from .mixing import mixup as mixup
+from .mixing import smooth_labels as smooth_labels
+from .pairs import PairLoader as PairLoader
+from .splits import Split as Split
+from .splits import Splits as Splits
+from .splits import channel_statistics as channel_statistics
+from .stream import StreamLoader as StreamLoader
+from .tables import csv as csv
+from .tables import lines as lines
+from .text_lines import from_lines as from_lines

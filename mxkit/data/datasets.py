@@ -1,32 +1,23 @@
 """Datasets as splits that cannot be confused."""
 
-from typing import List, NamedTuple
+from pathlib import Path
+from typing import List, Optional, Sequence, Tuple, Union
 
+from mxkit.data.cache import dataset_folder, homes
+from mxkit.data.class_names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION
+from mxkit.data.download import fetch_files, is_right
+from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
+from mxkit.data.sources import files_of
+from mxkit.data.splits import Split as Split
+from mxkit.data.splits import Splits as Splits
+from mxkit.data.splits import channel_statistics, chosen_part
+from mxkit.errors import DataError
 import numpy as np
 
 TEST_EVERY = 6
 VALID_EVERY = 10
-
-
-class Split(NamedTuple):
-    """Samples and their labels.
-
-    Attributes:
-        x: NumPy, shape (N, ...).
-        y: NumPy, shape (N,).
-    """
-
-    x: "np.ndarray"
-    y: "np.ndarray"
-
-
-class Splits(NamedTuple):
-    """A dataset in three parts without a common sample, and the names of its classes."""
-
-    train: Split
-    valid: Split
-    test: Split
-    classes: List[str]
+DIGITS = [str(digit) for digit in range(10)]
+Root = Union[str, Path, None]
 
 
 def digits(size: int = 8) -> Splits:
@@ -59,7 +50,177 @@ def digits(size: int = 8) -> Splits:
     y = bunch.target.astype(np.int32)
     part = _stratified_parts(y)
     train, valid, test = (Split(x[part == i], y[part == i]) for i in range(3))
-    return Splits(train, valid, test, [str(digit) for digit in range(10)])
+    return Splits(train, valid, test, DIGITS[:], *channel_statistics(train.x))
+
+
+def mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+    """MNIST: 70,000 handwritten digits, 28x28 pixels, in grey.
+
+    Args:
+        root: Folder of the four files, gzipped or not, or where to fetch them to. Whatever is there is taken as it
+            is, if its format is right. None is the cache, `datasets/mnist` in `$MXNET_HOME` or `~/.mxnet`, which
+            MXNet uses too; there only the genuine files count.
+        valid: How many of the 60,000 training samples become the validation part, or a fraction. Chosen at random
+            but always the same ones, as many of each class as its share; the order of the others is kept.
+        offline: Do not use the network. None asks the environment variable `MXKIT_OFFLINE`.
+
+    Returns:
+        Inputs uint8 NCHW of shape (N, 1, 28, 28), 0 to 255, which `ArrayLoader` divides by 255; labels int32.
+        55,000, 5,000 and 10,000 samples; the last are the genuine test set.
+
+    Raises:
+        DownloadError: Files are missing and cannot be fetched; it lists them.
+        DataError: A file is damaged or of another dataset.
+
+    Source:
+        http://yann.lecun.com/exdb/mnist
+    """
+    return _idx_splits("mnist", root, valid, offline, DIGITS)
+
+
+def fashion_mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+    """Fashion-MNIST: 70,000 pictures of clothes, as `mnist` in everything; in the cache `datasets/fashion-mnist`.
+
+    Source:
+        https://github.com/zalandoresearch/fashion-mnist
+    """
+    return _idx_splits("fashion-mnist", root, valid, offline, FASHION)
+
+
+def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+    """CIFAR-10: 60,000 colour pictures of 32x32 pixels.
+
+    Args:
+        root: An archive (`cifar-10-binary.tar.gz`, `cifar-10-python.tar.gz`), or a folder with one of them or with
+            what was in it, or where to fetch the archive to. None is the cache, `datasets/cifar10`.
+        valid: As for `mnist`, of 50,000.
+        offline: As for `mnist`.
+
+    Returns:
+        Inputs uint8 NCHW of shape (N, 3, 32, 32), RGB, 0 to 255; labels int32. 45,000, 5,000 and 10,000 samples.
+
+    Raises:
+        DownloadError: Files are missing and cannot be fetched; it lists them.
+        DataError: A file is damaged or of another dataset.
+
+    Source:
+        https://www.cs.toronto.edu/~kriz/cifar.html
+    """
+    return _cifar_splits("cifar10", CIFAR10_FILES, root, valid, offline, 0, CIFAR10)
+
+
+def cifar100(
+    root: Root = None, *, coarse: bool = False, valid: Union[int, float] = 5000, offline: Optional[bool] = None
+) -> Splits:
+    """CIFAR-100: as `cifar10` in everything, with 100 classes; in the cache `datasets/cifar100`.
+
+    Args:
+        root: As for `cifar10`.
+        coarse: Take the 20 classes of classes as labels. MXNet's own dataset does so if it is told nothing.
+        valid: As for `mnist`, of 50,000.
+        offline: As for `mnist`.
+    """
+    names = CIFAR100_COARSE if coarse else CIFAR100_FINE
+    return _cifar_splits("cifar100", CIFAR100_FILES, root, valid, offline, 0 if coarse else 1, names)
+
+
+def _idx_splits(
+    name: str, root: Root, valid: Union[int, float], offline: Optional[bool], classes: Sequence[str]
+) -> Splits:
+    train_x, train_y, test_x, test_y = _idx_files(name, root, offline)
+    parts = []
+    for images, labels in ((train_x, train_y), (test_x, test_y)):
+        x, y = read_idx(images), read_idx(labels)
+        if x.ndim != 3 or x.dtype != np.uint8 or y.shape != x.shape[:1]:
+            raise DataError(
+                f"{images} and {labels.name}: expected images (N, height, width) of uint8 and N labels; "
+                f"received {x.shape} of {x.dtype} and {y.shape}"
+            )
+        parts.append(Split(x[:, None], y.astype(np.int32)))
+    return _splits(parts[0], parts[1], classes, valid, train_x.parent, (60000, 10000) if root is None else None)
+
+
+def _idx_files(name: str, root: Root, offline: Optional[bool]) -> List[Path]:
+    files = files_of(name)
+    plain = [file.name[:-3] for file in files]
+    if root is not None:
+        target = Path(root).expanduser()
+        for folder in [target, *(target / inner for inner in (name, "raw", "MNIST/raw", "FashionMNIST/raw"))]:
+            found = [_existing(folder, [f"{one}.gz", one]) for one in plain]
+            if all(found):
+                break
+        else:
+            found = [_existing(target, [f"{one}.gz", one]) for one in plain]
+            fetch_files([file for file, path in zip(files, found) if not path], target, offline=offline)
+        return [path or target / file.name for file, path in zip(files, found)]
+    folders = [home / "datasets" / name for home in homes()]
+    for folder in folders:
+        if all(is_right(folder / file.name, file) for file in files):
+            return [folder / file.name for file in files]
+    for folder in folders:
+        if all((folder / one).is_file() for one in plain):
+            return [folder / one for one in plain]
+    return fetch_files(files, dataset_folder(name), offline=offline)
+
+
+def _existing(folder: Path, names: Sequence[str]) -> Optional[Path]:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def _cifar_splits(
+    name: str,
+    files: CifarFiles,
+    root: Root,
+    valid: Union[int, float],
+    offline: Optional[bool],
+    column: int,
+    classes: Sequence[str],
+) -> Splits:
+    place, version = _cifar_place(name, files, root, offline)
+    parts = []
+    for names in (files.train[version], files.test[version]):
+        x, y = read_cifar(place, names, files)
+        parts.append(Split(x, np.ascontiguousarray(y[:, column])))
+    return _splits(parts[0], parts[1], classes, valid, place, (50000, 10000) if root is None else None)
+
+
+def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[bool]) -> Tuple[Path, int]:
+    """Folder or archive, and which version it is: 0 binary, 1 python."""
+    if root is not None and Path(root).expanduser().is_file():
+        return Path(root).expanduser(), int("python" in Path(root).name)
+    target = dataset_folder(name) if root is None else Path(root).expanduser()
+    for folder in [home / "datasets" / name for home in homes()] if root is None else [target, target / name]:
+        for version in (0, 1):
+            for place in (folder, folder / files.folders[version]):
+                if all((place / one).is_file() for one in files.train[version] + files.test[version]):
+                    return place, version
+        for version, archive in enumerate(files.archives):
+            genuine = root is not None or version == 1 or is_right(folder / archive, files_of(name)[0])
+            if (folder / archive).is_file() and genuine:
+                return folder / archive, version
+    return fetch_files(files_of(name), target, offline=offline)[0], 0
+
+
+def _splits(
+    train: Split,
+    test: Split,
+    classes: Sequence[str],
+    valid: Union[int, float],
+    place: Path,
+    sizes: Optional[Tuple[int, int]],
+) -> Splits:
+    if sizes not in (None, (len(train.y), len(test.y))):
+        raise DataError(
+            f"{place}: expected the {sizes} samples of training and test; received {(len(train.y), len(test.y))}. "
+            f"If they are your own, name the folder: root={str(place)!r}"
+        )
+    labels = np.concatenate([train.y, test.y])
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
+        raise DataError(f"{place}: labels {labels.min()} to {labels.max()}; expected 0 to {len(classes) - 1}")
+    chosen = chosen_part(train.y, len(train.y), valid, "valid")
+    kept = Split(train.x[~chosen], train.y[~chosen])
+    cut_off = Split(train.x[chosen], train.y[chosen])
+    return Splits(kept, cut_off, test, list(classes), *channel_statistics(kept.x))
 
 
 def upsample(x: "np.ndarray", size: int) -> "np.ndarray":

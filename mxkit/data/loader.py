@@ -1,42 +1,56 @@
-"""Batches cut from arrays in memory, without a Python call for each sample."""
+"""Batches cut from arrays in memory or on disk, without a Python call for each sample."""
 
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, Optional, Tuple
 
+from mxkit.data.host_arrays import batch_context, empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.order import EpochOrder
+from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.seeding import permutation
 from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 
+# A thread gains nothing where a batch is made in less time than it takes to hand it over.
+PREFETCH_BYTES = 4 * 2**20
+PREFETCH = 2
 
-class ArrayLoader:
-    """Batches `(x, y)` from two arrays, as often as they are asked for.
+Transform = Callable[[Any, Any, "np.random.Generator"], Tuple[Any, Any]]
+
+
+class ArrayLoader(EpochOrder):
+    """Batches `(x, y)` from arrays, as often as they are asked for.
 
     Whole batches are sliced at once: gluon's DataLoader calls Python for every sample, which takes a
     quarter of an epoch of LeNet (T65). The last batch holds what is left. The order of an epoch depends
     on `(seed, epoch)` and on nothing else.
 
     Args:
-        x: Inputs, NumPy or NDArray of shape (N, ...). uint8 stays uint8 in memory; each batch is cast to
-            float32 and divided by 255, as gluon's `ToTensor` does. float64 becomes float32.
-        y: Labels of shape (N, ...), or None for batches of `x` alone. int64 becomes int32, float64
+        x: Inputs, NumPy or NDArray of shape (N, ...), or a tuple of such. uint8 stays uint8 in memory; each
+            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does. float64 becomes float32.
+            A file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
+        y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64
             float32.
         batch_size: Samples a batch, at least 1.
         shuffle: Draw a new order each epoch.
         seed: Whole number that decides the orders. None draws one, which `seed` then tells.
         scale: Factor for each batch of uint8; 1.0 keeps the values 0 to 255.
+        drop_last: Leave out a last batch that is short.
+        transform: Called for each batch as `transform(x, y, rng)`, gives `(x, y)`: x and y as they would be yielded,
+            but NumPy, and free to be changed; rng is a `numpy.random.Generator` of (seed, epoch, batch number).
+        prefetch: Batches made ahead in a thread; 0 makes each when it is asked for. None is 2 where a batch has
+            4 MiB or is transformed, and else 0, because handing a small batch over costs more than making it.
 
     Attributes:
-        x: The inputs, NumPy of shape (N, ...).
-        y: The labels, NumPy of shape (N, ...), or None.
+        x: The inputs, NumPy of shape (N, ...), or a tuple of them.
+        y: The labels, NumPy of shape (N, ...), a tuple of them, or None.
         batch_size: Samples a batch.
         epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
             `fit` sets it.
         seed: What decides the orders.
 
     Raises:
-        EmptyDataError: There is no sample.
-        DataError: `x` and `y` differ in length, or int32 cannot hold a whole number of theirs.
+        EmptyDataError: There is no sample, or `drop_last` leaves no batch.
+        DataError: The arrays differ in length, or int32 cannot hold a whole number of theirs.
         ValueError: `batch_size` is below 1.
 
     >>> loader = ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
@@ -53,64 +67,124 @@ class ArrayLoader:
         shuffle: bool = False,
         seed: Optional[int] = None,
         scale: float = 1 / 255,
+        drop_last: bool = False,
+        transform: Optional[Transform] = None,
+        prefetch: Optional[int] = None,
     ) -> None:
-        self.x = _in_memory(x)
-        self.y = None if y is None else _in_memory(y)
-        self.batch_size = whole_number(batch_size, "ArrayLoader: batch_size")
-        if len(self.x) == 0:
-            raise EmptyDataError(f"ArrayLoader: x has no sample, its shape is {self.x.shape}")
-        if self.y is not None and len(self.y) != len(self.x):
-            raise DataError(f"ArrayLoader: x has {len(self.x)} samples, y has {len(self.y)}; they must be equal")
-        self.shuffle = shuffle
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
+        self.x = _each(_host, x)
+        self.y = None if y is None else _each(_host, y)
+        size = _size(self.x, self.y)
+        super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.scale = scale
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        """Number of batches, the last short one included."""
-        return -(-len(self.x) // self.batch_size)
-
-    def order(self, epoch: int) -> "np.ndarray":
-        """Sample numbers in the order of this epoch, int64 of shape (N,)."""
-        if not self.shuffle:
-            return np.arange(len(self.x))
-        return permutation(len(self.x), (self.seed % 2**32, epoch))
+        self.transform = transform
+        self._context = batch_context()
+        self.prefetch = self._worthwhile() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
 
     def __iter__(self) -> Iterator[Any]:
-        order = self.order(self.epoch)
-        self.epoch += 1
-        return (self._batch(order[start : start + self.batch_size]) for start in range(0, len(order), self.batch_size))
+        epoch, numbers = self._begin()
+        order = self.order(epoch)
 
-    def _batch(self, chosen: "np.ndarray") -> Any:
-        x = np.take(self.x, chosen, axis=0)
-        if x.dtype == np.uint8:
-            x = np.multiply(x, self.scale, dtype=np.float32)
-        inputs = mx.nd.array(x, dtype=x.dtype)
-        if self.y is None:
-            return (inputs,)
-        y = np.take(self.y, chosen, axis=0)
-        return inputs, mx.nd.array(y, dtype=y.dtype)
+        def make(number: int, _: Callable[[], bool]) -> Any:
+            return self._batch(self._rows(order, number), epoch, number)
 
-    def state_dict(self) -> Dict[str, Any]:
-        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
-        return {"seed": self.seed}
+        if self.prefetch:
+            return read_ahead(make, numbers, threads=1, ahead=self.prefetch)
+        return (self._batch(self._rows(order, number), epoch, number) for number in numbers)
 
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self.seed = int(state["seed"])
+    def _batch(self, rows: "np.ndarray", epoch: int, number: int) -> Any:
+        if self.transform is not None:
+            return self._transformed(self.transform, rows, epoch, number)
+        inputs = _each(lambda array: self._cut(array, rows, cast=True), self.x)
+        return (inputs,) if self.y is None else (inputs, _each(lambda array: self._cut(array, rows), self.y))
+
+    def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
+        """Rows of an array as an NDArray, written where they are to lie."""
+        dtype = _batch_dtype(array, cast)
+        shape = (len(rows), *array.shape[1:])
+        if 0 in shape:
+            return mx.nd.empty(shape, self._context, dtype)
+        batch, view = empty_batch(shape, dtype, self._context)
+        self._fill(view, array, rows, cast)
+        return batch
+
+    def _fill(self, view: "np.ndarray", array: "np.ndarray", rows: "np.ndarray", cast: bool) -> None:
+        if cast and array.dtype == np.uint8:
+            np.multiply(np.take(array, rows, axis=0), np.float32(self.scale), out=view)
+        elif array.dtype == view.dtype:
+            np.take(array, rows, axis=0, out=view, mode="clip")  # "raise" would copy once more
+        else:
+            view[...] = narrow(np.take(array, rows, axis=0), "ArrayLoader")
+
+    def _transformed(self, transform: Transform, rows: "np.ndarray", epoch: int, number: int) -> Any:
+        def cut(cast: bool) -> Callable[["np.ndarray"], "np.ndarray"]:
+            def rows_of(array: "np.ndarray") -> "np.ndarray":
+                host = np.empty((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
+                self._fill(host, array, rows, cast)
+                return host
+
+            return rows_of
+
+        labels = None if self.y is None else _each(cut(False), self.y)
+        rng = np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch, number]))
+        x, y = transform(_each(cut(True), self.x), labels, rng)
+        inputs = _each(self._given_back, x)
+        return (inputs,) if y is None else (inputs, _each(self._given_back, y))
+
+    def _given_back(self, array: Any) -> "mx.nd.NDArray":
+        if isinstance(array, mx.nd.NDArray):
+            return array
+        return to_batch(narrow(np.asarray(array), "ArrayLoader: what transform gave"), self._context)
+
+    def _worthwhile(self) -> int:
+        arrays = self.x if isinstance(self.x, tuple) else (self.x,)
+        sizes = [array[:1].size * _batch_dtype(array, cast=True).itemsize for array in arrays]
+        return PREFETCH if self.transform is not None or self.batch_size * sum(sizes) >= PREFETCH_BYTES else 0
 
     def __repr__(self) -> str:
-        shapes: Tuple[Any, ...] = (self.x.shape, None if self.y is None else self.y.shape)
+        first = self.x[0] if isinstance(self.x, tuple) else self.x
+        shapes = [None if part is None else _each(lambda array: array.shape, part) for part in (self.x, self.y)]
         return (
-            f"ArrayLoader(x {shapes[0]} {self.x.dtype}, y {shapes[1]}, batch_size={self.batch_size}, "
+            f"ArrayLoader(x {shapes[0]} {first.dtype}, y {shapes[1]}, batch_size={self.batch_size}, "
             f"{len(self)} batches, shuffle={self.shuffle}, seed={self.seed})"
         )
 
 
-def _in_memory(array: Any) -> "np.ndarray":
+def _each(function: Callable[[Any], Any], arrays: Any) -> Any:
+    """Apply a function to an array, or to each of a tuple."""
+    return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)
+
+
+def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
+    return np.dtype(np.float32) if cast and array.dtype == np.uint8 else narrow_dtype(array.dtype)
+
+
+def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
-    smaller = {np.dtype(np.float64): np.float32, np.dtype(np.int64): np.int32, np.dtype(np.bool_): np.float32}
-    if host.dtype == np.int64 and host.size and max(host.max(), -host.min()) > np.iinfo(np.int32).max:
-        widest = max(host.max(), host.min(), key=abs)
-        raise DataError(f"ArrayLoader: int64 becomes int32, which cannot hold {widest}; number the values from 0")
-    return host.astype(smaller[host.dtype]) if host.dtype in smaller else host
+    return host if _on_disk(array) else narrow(host, "ArrayLoader")
+
+
+def _on_disk(array: Any) -> bool:
+    while array is not None and not isinstance(array, np.memmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+def _size(x: Any, y: Any) -> int:
+    """Number of samples of all arrays."""
+    named = [("x", x), ("y", y)]
+    parts = [
+        (name if array is part else f"{name}[{number}]", array)
+        for name, part in named
+        if part is not None
+        for number, array in enumerate(part if isinstance(part, tuple) else (part,))
+    ]
+    if not parts or not parts[0][1].shape:
+        raise DataError("ArrayLoader: x: expected an array of shape (N, ...), or a tuple of such")
+    (first, reference), size = parts[0], len(parts[0][1])
+    if size == 0:
+        raise EmptyDataError(f"ArrayLoader: {first} has no sample, its shape is {reference.shape}")
+    for name, array in parts[1:]:
+        if not array.shape or len(array) != size:
+            held = f"has {len(array)}" if array.shape else "is one number"
+            raise DataError(f"ArrayLoader: {first} has {size} samples, {name} {held}; they must be equal")
+    return size

@@ -13,7 +13,7 @@ def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert
 
     Args:
         paths: Files that Pillow reads.
-        like: Training inputs, float32 of shape (N, C, H, W) in 0 to 1, with 1 or 3 channels.
+        like: Training inputs of shape (N, C, H, W) with 1 or 3 channels: float32 in 0 to 1, or uint8.
         invert: Swap dark and bright.
 
     Returns:
@@ -30,7 +30,7 @@ def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert
     if like.ndim != 4 or like.shape[1] not in (1, 3):
         raise DataError(f"images need a net trained on shape (N, 1 or 3, H, W); this one's data has {like.shape}")
     channels, height, width = like.shape[1:]
-    usual = _border(like[:256]).mean()
+    usual = _border(like[:256]).mean() / (255 if like.dtype == np.uint8 else 1)
     images = []
     for path in paths:
         try:

@@ -3,7 +3,7 @@
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from mxkit.data import digits
+from mxkit.data import datasets, tables
 from mxkit.errors import UnknownNameError
 from mxkit.initializers import initializer_names
 from mxkit.losses import LOSSES
@@ -12,7 +12,14 @@ from mxkit.models.registry import MODELS, model_names
 from mxkit.optimizers import optimizer_names
 import mxnet as mx
 
-DATASETS: Dict[str, Callable[..., Any]] = {"digits": digits}
+DATASETS: Dict[str, Callable[..., Any]] = {
+    "digits": datasets.digits,
+    "mnist": datasets.mnist,
+    "fashion_mnist": datasets.fashion_mnist,
+    "cifar10": datasets.cifar10,
+    "cifar100": datasets.cifar100,
+    "csv": tables.csv,
+}
 
 # Gluon's Trainer sets these itself; a scheduler is an object, which YAML cannot hold.
 _NOT_FOR_RECIPES = {"self", "param_idx2name", "sym", "param_dict", "begin_num_update", "lr_scheduler", "rescale_grad"}

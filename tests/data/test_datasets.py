@@ -1,9 +1,16 @@
-"""The digits: a split that nobody may change without noticing."""
+"""Datasets in memory: splits that nobody may change without noticing, from files in the genuine formats."""
 
+import gzip
 import hashlib
 
+from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, python_bytes, tar_bytes
 import mxkit
-from mxkit.data.datasets import upsample
+from mxkit.data.class_names import CIFAR100_COARSE, CIFAR100_FINE
+from mxkit.data.datasets import cifar10, cifar100, fashion_mnist, mnist, upsample
+from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES
+from mxkit.data.splits import channel_statistics, chosen_part, three_parts
+from mxkit.errors import DataError, DownloadError
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -79,3 +86,215 @@ def test_digits_28_are_the_digits_upsampled(digits):
 def test_sizes_that_do_not_fit(size):
     with pytest.raises(ValueError, match=f"expected 8, or a number whose rest .* is even; received {size}"):
         mxkit.data.digits(size)
+
+
+def test_digits_tell_their_mean_and_deviation(digits):
+    assert digits.mean == (pytest.approx(digits.train.x.mean(dtype="float64"), rel=1e-12),)
+    assert digits.std == (pytest.approx(digits.train.x.std(dtype="float64"), rel=1e-12),)
+    assert repr(digits) == "Splits(train 1354, valid 147, test 296 samples of shape (1, 8, 8) float32, 10 classes)"
+
+
+# Cutting parts off
+
+
+def test_a_part_is_random_but_always_the_same_and_of_each_class_its_share():
+    y = np.repeat([3, 5, 9], [50, 30, 21])
+    chosen = chosen_part(y, 101, 10, "valid")
+    assert chosen.sum() == 10
+    assert [int(chosen[y == label].sum()) for label in (3, 5, 9)] == [5, 3, 2]
+    # frozen: another rule would move samples between parts of data that people have trained on
+    assert np.flatnonzero(chosen).tolist() == [14, 15, 16, 34, 43, 67, 69, 75, 97, 99]
+    np.testing.assert_array_equal(chosen, chosen_part(y, 101, 0.1, "valid"))
+    assert not np.array_equal(chosen, chosen_part(y, 101, 10, "valid", seed=1))
+
+
+@pytest.mark.parametrize("total", [1, 7, 100])
+@pytest.mark.parametrize(("valid", "test"), [(0, 0), (0.1, 0.2), (2, 0.3), (0.5, 0.49), (0, 3)])
+def test_three_parts_share_nothing_and_lose_nothing(total, valid, test):
+    counts = [part if isinstance(part, int) else round(part * total) for part in (valid, test)]
+    y = np.arange(total) % 3
+    if sum(counts) >= total:
+        with pytest.raises(ValueError, match="expected a number of samples below"):
+            three_parts(y, total, valid, test)
+        return
+    parts = three_parts(y, total, valid, test)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(total))
+    assert [len(part) for part in parts] == [total - sum(counts), *counts]
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize("part", [-1, 1.0, 100, 1000, -0.1, 1.5])
+def test_parts_that_leave_nothing(part):
+    with pytest.raises(ValueError, match="valid: expected a number of samples below 100, or a fraction below 1"):
+        chosen_part(None, 100, part, "valid")
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_channel_statistics_against_numpy(dtype):
+    x = np.random.RandomState(0).randint(0, 256, (20, 3, 5, 4)).astype(dtype)
+    scaled = x / 255 if dtype == "uint8" else x.astype("float64")
+    mean, std = channel_statistics(x)
+    np.testing.assert_allclose(mean, scaled.mean(axis=(0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(std, scaled.std(axis=(0, 2, 3)), rtol=1e-12)
+
+
+def test_a_constant_has_no_deviation():
+    x = np.full((3, 1), 0.1)
+    assert x.std() > 0  # a rounding error, by which nothing should be divided
+    assert channel_statistics(x)[1] == (0.0,)
+
+
+# MNIST and Fashion-MNIST
+
+
+def put(folder, files, unzip=False):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / (name[:-3] if unzip else name)).write_bytes(gzip.decompress(content) if unzip else content)
+    return folder
+
+
+@pytest.mark.parametrize("unzip", [False, True])
+@pytest.mark.parametrize("inner", ["", "mnist", "raw", "MNIST/raw"])
+def test_mnist_from_a_folder(tmp_path, inner, unzip):
+    files = mnist_files()
+    put(tmp_path / inner, files, unzip)
+    data = mnist(str(tmp_path), valid=12, offline=True)
+    x = np.frombuffer(gzip.decompress(files["train-images-idx3-ubyte.gz"])[16:], "u1").reshape(60, 1, 28, 28)
+    y = np.frombuffer(gzip.decompress(files["train-labels-idx1-ubyte.gz"])[8:], "u1")
+    chosen = chosen_part(y, 60, 12, "valid")
+    np.testing.assert_array_equal(data.train.x, x[~chosen])
+    np.testing.assert_array_equal(data.valid.x, x[chosen])
+    np.testing.assert_array_equal(data.train.y, y[~chosen])
+    np.testing.assert_array_equal(data.valid.y, y[chosen])
+    assert data.test.x.shape == (40, 1, 28, 28)
+    assert {part.x.dtype.name for part in data[:3]} == {"uint8"}
+    assert {part.y.dtype.name for part in data[:3]} == {"int32"}
+    assert data.classes == list("0123456789")
+    np.testing.assert_allclose(data.mean, [(data.train.x / 255).mean()], rtol=1e-12)
+
+
+def test_mnist_is_read_as_gluon_reads_it(tmp_path, monkeypatch):
+    put(tmp_path, mnist_files())
+    datasets = mx.gluon.data.vision.datasets
+    # gluon would fetch the genuine files anew, because these are shorter
+    monkeypatch.setattr(datasets, "download", lambda url, path, sha1_hash: f"{path}/{url.rsplit('/', 1)[-1]}")
+    oracle = mx.gluon.data.vision.MNIST(str(tmp_path), train=False)
+    found = mnist(tmp_path, valid=0, offline=True)
+    np.testing.assert_array_equal(found.test.x.transpose(0, 2, 3, 1), oracle._data.asnumpy())
+    np.testing.assert_array_equal(found.test.y, oracle._label)
+    assert found.test.y.dtype == oracle._label.dtype
+
+
+def test_batches_of_a_dataset(tmp_path):
+    data = mnist(put(tmp_path, mnist_files()), valid=0.1, offline=True)
+    x, y = next(iter(mxkit.data.ArrayLoader(*data.train, batch_size=7)))
+    np.testing.assert_allclose(x.asnumpy(), data.train.x[:7].astype("float32") / 255, rtol=1e-6)
+    np.testing.assert_array_equal(y.asnumpy(), data.train.y[:7])
+
+
+def test_fashion_has_its_names(tmp_path):
+    data = fashion_mnist(put(tmp_path / "FashionMNIST/raw", mnist_files()).parent.parent, valid=0, offline=True)
+    assert data.classes[0] == "T-shirt/top"
+    assert data.classes[9] == "Ankle boot"
+    assert data.valid.x.shape == (0, 1, 28, 28)
+
+
+def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name, dataset in (("mnist", mnist), ("fashion-mnist", fashion_mnist), ("cifar10", cifar10)):
+        with pytest.raises(DownloadError) as caught:
+            dataset(offline=True)
+        assert f"into {tmp_path / 'home' / 'datasets' / name}" in str(caught.value)
+    with pytest.raises(DownloadError, match=f"into {tmp_path / 'own'}"):
+        cifar100(tmp_path / "own", offline=True)
+    # what lies in a folder of one's own is neither listed nor replaced
+    put(tmp_path / "own", dict(list(mnist_files().items())[:3]))
+    with pytest.raises(DownloadError, match=r"1 file\(s\) could not be had[^|]*\n  t10k-labels-idx1-ubyte.gz\n"):
+        mnist(tmp_path / "own", offline=True)
+
+
+def test_the_cache_takes_only_genuine_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    folder = put(tmp_path / "datasets/mnist", mnist_files())
+    with pytest.raises(DownloadError, match="the one that is there has another content"):
+        mnist(offline=True)
+    put(folder, mnist_files(), unzip=True)
+    with pytest.raises(DataError, match=r"expected the \(60000, 10000\) samples.*received \(60, 40\).*root="):
+        mnist(valid=0.1, offline=True)
+
+
+def test_files_that_do_not_belong_together(tmp_path):
+    files = mnist_files()
+    files["train-labels-idx1-ubyte.gz"] = gzip.compress(idx_bytes(np.zeros(59, "u1")))
+    put(tmp_path, files)
+    with pytest.raises(DataError, match=r"N labels; received \(60, 28, 28\) of uint8 and \(59,\)"):
+        mnist(tmp_path, valid=0.1, offline=True)
+    put(tmp_path, mnist_files(classes=47))
+    with pytest.raises(DataError, match="labels 0 to 46; expected 0 to 9"):
+        mnist(tmp_path, valid=0.1, offline=True)
+
+
+# CIFAR
+
+
+def cifar_files(layout, version):
+    """Contents by name, and what they hold: images and labels of training and test."""
+    make = python_bytes if version else lambda x, y, keys: binary_bytes(x, y)
+    train = [cifar_arrays(10, layout.classes, seed) for seed in range(len(layout.train[0]))]
+    test = cifar_arrays(8, layout.classes, 99)
+    names = layout.train[version] + layout.test[version]
+    files = {name: make(x, y, layout.labels) for name, (x, y) in zip(names, [*train, test])}
+    return files, [np.concatenate(arrays) for arrays in zip(*train)], test
+
+
+@pytest.mark.parametrize("place", ["archive", "folder of an archive", "unpacked folder", "files", "named archive"])
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("layout", [CIFAR10_FILES, CIFAR100_FILES])
+def test_cifar_wherever_it_lies(tmp_path, layout, version, place):
+    files, (x, y), test = cifar_files(layout, version)
+    folder = layout.folders[version]
+    root = tmp_path
+    if place in ("archive", "folder of an archive", "named archive"):
+        archive = tmp_path / layout.archives[version]
+        archive.write_bytes(tar_bytes([(f"{folder}/{name}", content) for name, content in files.items()]))
+        root = archive if place == "named archive" else tmp_path
+    else:
+        put(tmp_path / (folder if place == "unpacked folder" else ""), files)
+    load = cifar10 if layout is CIFAR10_FILES else cifar100
+    data = load(root, valid=0, offline=True)
+    np.testing.assert_array_equal(data.train.x.reshape(-1, 3072), x)
+    np.testing.assert_array_equal(data.train.y, y[:, -1])
+    np.testing.assert_array_equal(data.test.x.reshape(-1, 3072), test[0])
+    np.testing.assert_array_equal(data.test.y, test[1][:, -1])
+    assert data.train.x.shape[1:] == (3, 32, 32)
+    assert len(data.mean) == 3
+    if load is cifar100:
+        coarse = cifar100(root, coarse=True, valid=0, offline=True)
+        np.testing.assert_array_equal(coarse.train.y, y[:, 0])
+        assert coarse.classes == list(CIFAR100_COARSE)
+        assert data.classes == list(CIFAR100_FINE)
+    assert sorted(path for path in tmp_path.rglob("*") if path.is_dir()) == (
+        [tmp_path / folder] if place == "unpacked folder" else []
+    )
+
+
+def test_classes_of_cifar_are_the_published_ones():
+    # https://www.cs.toronto.edu/~kriz/cifar.html
+    assert len(CIFAR100_FINE) == 100
+    assert list(CIFAR100_FINE) == sorted(CIFAR100_FINE)
+    assert (CIFAR100_FINE[0], CIFAR100_FINE[49], CIFAR100_FINE[99]) == ("apple", "mountain", "worm")
+    assert len(CIFAR100_COARSE) == 20
+    assert (CIFAR100_COARSE[0], CIFAR100_COARSE[11], CIFAR100_COARSE[19]) == (
+        "aquatic_mammals",
+        "large_omnivores_and_herbivores",
+        "vehicles_2",
+    )
+
+
+def test_what_mxnet_unpacked_in_the_cache_is_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    put(tmp_path / "datasets/cifar10", cifar_files(CIFAR10_FILES, 0)[0])
+    with pytest.raises(DataError, match=r"expected the \(50000, 10000\) samples"):
+        cifar10(offline=True)

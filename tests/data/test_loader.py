@@ -139,3 +139,121 @@ def test_wrong_arguments():
 
 def test_it_is_public():
     assert mxkit.data.ArrayLoader is ArrayLoader
+
+
+def test_drop_last():
+    loader = ArrayLoader(X, Y, 4, drop_last=True)
+    assert [len(y) for _, y in loader] == [4, 4]
+    assert len(loader) == 2
+    assert len(ArrayLoader(X[:8], Y[:8], 4, drop_last=True)) == 2
+    with pytest.raises(EmptyDataError, match="drop_last leaves no batch: there are 11 samples, a batch has 12"):
+        ArrayLoader(X, Y, 12, drop_last=True)
+
+
+def mix(x, y, rng):
+    x += rng.random(x.shape, np.float32)  # free to be changed
+    return x, np.stack([y, y + rng.integers(0, 2**20, y.shape)], 1)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 5])
+@pytest.mark.parametrize("skipped", [0, 2, 3])
+def test_skip_prefetch_and_transform_change_no_batch(prefetch, skipped):
+    options = {"shuffle": True, "seed": 4, "transform": mix}
+    whole = ArrayLoader(X, Y, 4, prefetch=0, **options)
+    loader = ArrayLoader(X, Y, 4, prefetch=prefetch, **options)
+    kept = X.copy()
+    for left_out in (skipped, 0):
+        loader.skip(left_out)
+        expected = read(whole)[left_out:]
+        got = read(loader)
+        assert len(got) == len(expected)
+        for one, other in zip(got, expected):
+            np.testing.assert_array_equal(one[0], other[0])
+            np.testing.assert_array_equal(one[1], other[1])
+    np.testing.assert_array_equal(X, kept)
+
+
+def test_skip_refuses_more_batches_than_there_are():
+    loader = ArrayLoader(X, Y, 4)
+    with pytest.raises(DataError, match="ArrayLoader.skip: an epoch has 3 batches, of which 4 cannot be left out"):
+        loader.skip(4)
+    with pytest.raises(ValueError, match="ArrayLoader.skip: expected a whole number, at least 0; received -1"):
+        loader.skip(-1)
+    assert len(read(loader)) == 3
+
+
+def test_the_transform_of_a_batch_gets_numbers_of_its_own():
+    drawn = []
+    loader = ArrayLoader(X, None, 4, seed=6, transform=lambda x, y, rng: (x, drawn.append((y, rng.random()))))
+    for epoch in range(2):
+        assert [len(batch) for batch in loader] == [1, 1, 1]
+        expected = [np.random.Generator(np.random.PCG64([6, epoch, number])).random() for number in range(3)]
+        assert drawn == [(None, number) for number in expected]
+        drawn.clear()
+
+
+def test_several_arrays_in_either_place():
+    loader = ArrayLoader((X, Y * 0.5), (Y, Y + 1, Y * 1.5), 4, shuffle=True, seed=1)
+    order = loader.order(0)
+    for start, ((image, half), labels) in zip(range(0, 11, 4), loader):
+        rows = order[start : start + 4]
+        np.testing.assert_array_equal(image.asnumpy(), X[rows] * np.float32(1 / 255))
+        np.testing.assert_array_equal(half.asnumpy(), rows * 0.5)
+        assert [label.dtype for label in labels] == [np.int32, np.int32, np.float32]
+        np.testing.assert_array_equal(labels[1].asnumpy(), rows + 1)
+    assert repr(loader).startswith("ArrayLoader(x ((11, 2, 3), (11,)) uint8, y ((11,), (11,), (11,)), batch_size=4")
+    with pytest.raises(DataError, match=r"x\[0\] has 11 samples, y\[1\] has 10; they must be equal"):
+        ArrayLoader((X, X), (Y, Y[:10]), 4)
+    with pytest.raises(DataError, match=r"x\[0\] has 11 samples, x\[1\] is one number"):
+        ArrayLoader((X, 3), None, 4)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64", "int64", ">i4", "uint16"])
+def test_files_on_disk_stay_there(tmp_path, dtype):
+    values = np.arange(66).reshape(11, 6).astype(dtype)
+    np.save(tmp_path / "x.npy", values)
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    loader = ArrayLoader(mapped, mapped[:, 0], 4, shuffle=True, seed=1, scale=1.0)
+    assert np.shares_memory(loader.x, mapped)
+    order = loader.order(0)
+    batches = read(loader)
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), values[order])
+    in_memory = read(ArrayLoader(values, values[:, 0], 4, shuffle=True, seed=1, scale=1.0))
+    for one, other in zip(batches, in_memory):
+        assert [part.dtype for part in one] == [part.dtype for part in other]
+
+
+def test_whole_numbers_on_disk_that_int32_cannot_hold_are_refused_when_they_are_read(tmp_path):
+    np.save(tmp_path / "y.npy", np.array([1, 2**40]))
+    loader = ArrayLoader(np.zeros(2), np.load(tmp_path / "y.npy", mmap_mode="r"), 1)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(DataError, match="int64 becomes int32, which cannot hold 1099511627776"):
+        next(batches)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "uint8", "int8", "int32", "<i2", ">f4", "float64", "bool"])
+def test_batches_of_every_type_and_layout(dtype):
+    values = np.arange(24).reshape(4, 3, 2).astype(dtype)
+    for x in (values, np.asfortranarray(values), values[:, ::-1], values[::-1]):
+        ((_, got),) = ArrayLoader(Y[:4], x, 4)
+        np.testing.assert_array_equal(got.asnumpy(), x)
+
+
+def test_batches_do_not_share_memory():
+    one, other = (x for x, _ in ArrayLoader(X[:8], Y[:8], 4))
+    before = other.asnumpy()
+    one[:] = -1
+    np.testing.assert_array_equal(other.asnumpy(), before)
+
+
+def test_samples_without_elements():
+    ((x, y),) = ArrayLoader(np.zeros((3, 0, 4)), Y[:3], 4)
+    assert (x.shape, y.shape) == ((3, 0, 4), (3,))
+
+
+def test_large_batches_are_made_ahead():
+    assert ArrayLoader(X, Y, 4).prefetch == 0
+    assert ArrayLoader(X, Y, 4, transform=mix).prefetch == 2
+    assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 64).prefetch == 2
+    assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 32).prefetch == 0

@@ -1,0 +1,141 @@
+"""Steps of an Augment that change colours: all of them are one matrix for the colours of every pixel.
+
+They are those of `mx.image`. gluon's RandomSaturation, and so its RandomColorJitter, takes the brightness of blue alone
+for that of a pixel: (10, 20, 100) without colours becomes 11.4 there, and 26.1 here.
+"""
+
+from dataclasses import dataclass
+from typing import List, Sequence, Tuple
+
+from mxkit.data.augment_steps import Rng, Step, check_share, clipped
+import numpy as np
+
+# Weights of red, green and blue in brightness: of ContrastJitterAug, and of RandomGrayAug.
+_LUMA = np.array([0.299, 0.587, 0.114])
+_GRAY = np.array([0.21, 0.72, 0.07])
+# HueJitterAug's, from and to a space where hue is an angle.
+_TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
+_FROM_YIQ = np.array([[1.0, 0.956, 0.621], [1.0, -0.272, -0.647], [1.0, -1.107, 1.705]])
+# Principal components of ImageNet's colours, of `mx.image.CreateAugmenter`, in a unit where white is 255.
+_EIGENVALUES = np.array([55.46, 4.794, 1.148])
+_EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
+
+
+@dataclass(frozen=True)
+class ColourJitter(Step):
+    """Factors from `1 - value` to `1 + value` for brightness, contrast and saturation, in random order; then hue."""
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    hue: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("brightness", "contrast", "saturation", "hue"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"colour_jitter: {name}: expected 0 or more; received {getattr(self, name)!r}")
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> List[Tuple[str, float]]:
+        values = [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
+        drawn = [(name, rng.uniform(max(0.0, 1 - value), 1 + value)) for name, value in values if value]
+        drawn = [drawn[position] for position in rng.permutation(len(drawn))]
+        return [*drawn, ("hue", rng.uniform(-self.hue, self.hue))] if self.hue else drawn
+
+    def apply(self, image: "np.ndarray", drawn: List[Tuple[str, float]], white: float) -> "np.ndarray":
+        return _jittered(image, drawn, white)
+
+
+@dataclass(frozen=True)
+class Hue(Step):
+    """Turn all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
+
+    hue: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.hue >= 0:
+            raise ValueError(f"hue: hue: expected 0 or more; received {self.hue!r}")
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> float:
+        return float(rng.uniform(-self.hue, self.hue))
+
+    def apply(self, image: "np.ndarray", drawn: float, white: float) -> "np.ndarray":
+        return _jittered(image, [("hue", drawn)], white)
+
+
+@dataclass(frozen=True)
+class Lighting(Step):
+    """Add colour along the principal components of ImageNet's colours: `mx.image.LightingAug`."""
+
+    std: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.std >= 0:
+            raise ValueError(f"lighting: std: expected 0 or more; received {self.std!r}")
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> "np.ndarray":
+        return np.asarray(rng.normal(0, self.std, 3))
+
+    def apply(self, image: "np.ndarray", drawn: "np.ndarray", white: float) -> "np.ndarray":
+        if image.shape[2] != 3:
+            return image
+        added = (_EIGENVECTORS * drawn) @ _EIGENVALUES * (white / 255)
+        return _recoloured(image, np.eye(3), added, white)
+
+
+@dataclass(frozen=True)
+class Gray(Step):
+    """Take the colours away, with probability `p`: `mx.image.RandomGrayAug`. The image keeps three channels."""
+
+    p: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_share("gray: p", self.p)
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> bool:
+        return bool(rng.random() < self.p)
+
+    def apply(self, image: "np.ndarray", drawn: bool, white: float) -> "np.ndarray":
+        if not drawn or image.shape[2] != 3:
+            return image
+        return _recoloured(image, np.tile(_GRAY, (3, 1)), np.zeros(3), white)
+
+
+def _jittered(image: "np.ndarray", changes: Sequence[Tuple[str, float]], white: float) -> "np.ndarray":
+    """Brightness, contrast, saturation and hue are all linear in colours, so one matrix does them all."""
+    import cv2
+
+    channels = image.shape[2]
+    luma = _LUMA if channels == 3 else np.ones(1)
+    matrix, offset = np.eye(channels), np.zeros(channels)
+    mean = np.array(cv2.mean(np.ascontiguousarray(image))[:channels])
+    for name, value in changes:
+        if name == "brightness":
+            matrix, offset = matrix * value, offset * value
+        elif name == "contrast":
+            gray = luma @ (matrix @ mean + offset)
+            matrix, offset = matrix * value, offset * value + (1 - value) * gray
+        elif channels == 3:
+            turn = _saturation(value) if name == "saturation" else _hue(value)
+            matrix, offset = turn @ matrix, turn @ offset
+    return _recoloured(image, matrix, offset, white)
+
+
+def _saturation(factor: float) -> "np.ndarray":
+    return factor * np.eye(3) + (1 - factor) * np.tile(_LUMA, (3, 1))
+
+
+def _hue(half_turns: float) -> "np.ndarray":
+    u, w = np.cos(half_turns * np.pi), np.sin(half_turns * np.pi)
+    return np.asarray(_FROM_YIQ @ np.array([[1, 0, 0], [0, u, -w], [0, w, u]]) @ _TO_YIQ)
+
+
+def _recoloured(image: "np.ndarray", matrix: "np.ndarray", offset: "np.ndarray", white: float) -> "np.ndarray":
+    import cv2
+
+    pixels = np.array(image, np.float32, order="C")
+    if image.shape[2] == 1:
+        pixels *= np.float32(matrix[0, 0])
+        pixels += np.float32(offset[0])
+        return clipped(pixels, white)
+    found: np.ndarray = cv2.transform(pixels, np.column_stack([matrix, offset]).astype(np.float32))
+    return clipped(found, white)

@@ -1,0 +1,309 @@
+"""Steps of an Augment that move or cover pixels: what each draws for an image, and what it then does to it.
+
+MXNet's and gluoncv's augmenters draw from generators of the whole process or of a thread (T61, T68), whose numbers
+cannot be a function of a sample. So the numbers are drawn here, from the generator of the sample, by the rules of
+those classes; the pixels are OpenCV's, which MXNet has inside. Tests hold each step against MXNet's own operator.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Sequence, Tuple, Union
+
+from mxkit.errors import DataError
+import mxnet as mx
+import numpy as np
+
+Size = Union[int, Tuple[int, int]]
+Range = Tuple[float, float]
+Fill = Union[float, Sequence[float]]
+Rng = np.random.Generator
+
+# Codes of OpenCV and of MXNet.
+INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
+
+
+class Step:
+    """Base of all steps. Images are NumPy (height, width, 1 or 3), uint8 or float32 from 0 to `white`."""
+
+    draws: ClassVar[bool] = True
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> Any:
+        """What `apply` needs for this image; nothing else may be random."""
+        return None
+
+    def apply(self, image: "np.ndarray", drawn: Any, white: float) -> "np.ndarray":
+        """The changed image, which may be a view of `image`; that itself is never written."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Flip(Step):
+    """Left becomes right, with probability `p`."""
+
+    p: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_share("flip: p", self.p)
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> bool:
+        return bool(rng.random() < self.p)
+
+    def apply(self, image: "np.ndarray", drawn: bool, white: float) -> "np.ndarray":
+        return image[:, ::-1] if drawn else image
+
+
+@dataclass(frozen=True)
+class Crop(Step):
+    """A part of `size` at a random place, after `padding` pixels of colour `fill` were added on each side."""
+
+    size: Size
+    padding: int = 0
+    fill: Fill = 0.0
+
+    def __post_init__(self) -> None:
+        check_size("crop", self.size)
+        check_fill("crop", self.fill)
+        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
+            raise ValueError(f"crop: padding: expected a whole number, at least 0; received {self.padding!r}")
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int]:
+        rows, columns = _room("crop", image, self.size, self.padding)
+        return int(rng.integers(rows + 1)) - self.padding, int(rng.integers(columns + 1)) - self.padding
+
+    def apply(self, image: "np.ndarray", drawn: Tuple[int, int], white: float) -> "np.ndarray":
+        width, height = _pair(self.size)
+        (top, left), (rows, columns, channels) = drawn, image.shape
+        first, last = max(top, 0), min(top + height, rows)
+        start, end = max(left, 0), min(left + width, columns)
+        inner = image[first:last, start:end]
+        if inner.shape[:2] == (height, width):
+            return inner
+        canvas = np.empty((height, width, channels), image.dtype)
+        canvas[:] = _colour(self.fill, image, white)
+        canvas[first - top : last - top, start - left : end - left] = inner
+        return canvas
+
+
+@dataclass(frozen=True)
+class CenterCrop(Step):
+    """The middle part of `size`."""
+
+    size: Size
+    draws: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_size("center_crop", self.size)
+
+    def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
+        rows, columns = _room("center_crop", image, self.size)
+        width, height = _pair(self.size)
+        return image[rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
+
+
+@dataclass(frozen=True)
+class Resize(Step):
+    """Bring the shorter side to `size`, or the image to `(width, height)`."""
+
+    size: Size
+    interpolation: str = "bilinear"
+    draws: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_size("resize", self.size)
+        check_interpolation("resize", self.interpolation)
+
+    def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
+        height, width = image.shape[:2]
+        if not isinstance(self.size, int):
+            target = self.size
+        elif height > width:  # as mx.image.resize_short
+            target = (self.size, self.size * height // width)
+        else:
+            target = (self.size * width // height, self.size)
+        return _resized(image, target, self.interpolation, white)
+
+
+@dataclass(frozen=True)
+class ResizedCrop(Step):
+    """A part of random area and form at a random place, brought to `size`: `mx.image.random_size_crop`."""
+
+    size: Size
+    area: Range = (0.08, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
+    interpolation: str = "bilinear"
+
+    def __post_init__(self) -> None:
+        check_size("resized_crop", self.size)
+        check_range("resized_crop: area", self.area)
+        check_range("resized_crop: ratio", self.ratio)
+        check_interpolation("resized_crop", self.interpolation)
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
+        rows, columns = image.shape[:2]
+        low, high = np.log(self.ratio)
+        for _ in range(10):
+            area = rng.uniform(*self.area) * rows * columns
+            ratio = np.exp(rng.uniform(low, high))
+            width, height = round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
+            if 0 < width <= columns and 0 < height <= rows:
+                return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
+        width, height = mx.image.scale_down((columns, rows), _pair(self.size))
+        return (rows - height) // 2, (columns - width) // 2, height, width
+
+    def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
+        top, left, height, width = drawn
+        part = image[top : top + height, left : left + width]
+        return _resized(part, _pair(self.size), self.interpolation, white)
+
+
+@dataclass(frozen=True)
+class Cutout(Step):
+    """Fill a square around a random pixel, cut off at the borders: DeVries and Taylor, arXiv:1708.04552."""
+
+    size: int = 16
+    p: float = 1.0
+    fill: Fill = 0.0
+
+    def __post_init__(self) -> None:
+        check_size("cutout", self.size)
+        check_share("cutout: p", self.p)
+        check_fill("cutout", self.fill)
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[bool, int, int]:
+        rows, columns = image.shape[:2]
+        return bool(rng.random() < self.p), int(rng.integers(rows)), int(rng.integers(columns))
+
+    def apply(self, image: "np.ndarray", drawn: Tuple[bool, int, int], white: float) -> "np.ndarray":
+        chosen, row, column = drawn
+        width, height = _pair(self.size)
+        top, left = row - height // 2, column - width // 2
+        return _filled(image, (top, left, top + height, left + width), self.fill, white) if chosen else image
+
+
+@dataclass(frozen=True)
+class Erasing(Step):
+    """Fill a rectangle of random area and form, with probability `p`: gluoncv's `RandomErasing`."""
+
+    p: float = 0.5
+    area: Range = (0.02, 0.4)
+    ratio: float = 0.3
+    fill: Fill = (125.31 / 255, 122.96 / 255, 113.86 / 255)
+
+    def __post_init__(self) -> None:
+        check_share("erasing: p", self.p)
+        check_range("erasing: area", self.area)
+        check_range("erasing: ratio", (self.ratio, 1))
+        check_fill("erasing", self.fill)
+
+    def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
+        rows, columns = image.shape[:2]
+        if rng.random() >= self.p:
+            return 0, 0, 0, 0
+        area = rng.uniform(*self.area) * rows * columns
+        ratio = rng.uniform(self.ratio, 1 / self.ratio)
+        height, width = round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
+        if height >= rows or width >= columns:
+            return 0, 0, 0, 0
+        top, left = int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1))
+        return top, left, top + height, left + width
+
+    def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
+        return _filled(image, drawn, self.fill, white) if any(drawn) else image
+
+
+@dataclass(frozen=True)
+class ToTensor(Step):
+    """From (height, width, channels) to float32 (channels, height, width), white becomes 1."""
+
+    draws: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Normalize(Step):
+    """Subtract `mean` and divide by `std`, of each channel or one for all, in a unit where white is 1."""
+
+    mean: Fill
+    std: Fill
+    draws: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        mean, std = np.atleast_1d(np.asarray(self.mean, float)), np.atleast_1d(np.asarray(self.std, float))
+        if mean.ndim > 1 or std.ndim > 1 or not (std > 0).all() or not np.isfinite(mean).all() or mean.max() > 2:
+            raise ValueError(
+                "normalize: expected a number for each channel, in a unit where white is 1, and std above 0; received "
+                f"mean {self.mean!r}, std {self.std!r}"
+            )
+
+
+def clipped(image: "np.ndarray", white: float) -> "np.ndarray":
+    """Floats held between black and white, in place."""
+    np.clip(image, 0, np.float32(white), out=image)
+    return image
+
+
+def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
+    import cv2
+
+    if image.shape[1::-1] == tuple(size):
+        return image
+    found = cv2.resize(np.ascontiguousarray(image), tuple(size), interpolation=INTERPOLATIONS[interpolation])
+    found = found.reshape(size[1], size[0], image.shape[2])
+    return found if found.dtype == np.uint8 else clipped(found, white)  # bicubic goes beyond black and white
+
+
+def _filled(image: "np.ndarray", box: Tuple[int, int, int, int], fill: Fill, white: float) -> "np.ndarray":
+    top, left, bottom, right = box
+    found = np.array(image, order="C")
+    found[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = _colour(fill, image, white)
+    return found
+
+
+def _colour(fill: Fill, image: "np.ndarray", white: float) -> "np.ndarray":
+    """A colour in the unit and the type of an image, whose channels it fits."""
+    colour = np.atleast_1d(np.asarray(fill, float)) * white
+    channels = image.shape[2]
+    colour = colour.mean(keepdims=True) if channels == 1 else colour
+    return np.asarray(np.rint(colour) if image.dtype == np.uint8 else colour, image.dtype)
+
+
+def _pair(size: Size) -> Tuple[int, int]:
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
+
+
+def _room(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tuple[int, int]:
+    """Rows and columns by which an image is larger than the part to be cut."""
+    (width, height), (rows, columns) = _pair(size), image.shape[:2]
+    if rows + 2 * padding < height or columns + 2 * padding < width:
+        raise DataError(
+            f"Augment: {name}: an image of height {rows} and width {columns} is too small to cut height {height} and "
+            f"width {width} out of it; put a 'resize' before, or use 'resized_crop'"
+        )
+    return rows + 2 * padding - height, columns + 2 * padding - width
+
+
+def check_size(name: str, size: Any) -> None:
+    sides = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size,)
+    if any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
+        raise ValueError(f"{name}: size: expected a whole number, or a tuple (width, height); received {size!r}")
+
+
+def check_share(name: str, p: Any) -> None:
+    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
+        raise ValueError(f"{name}: expected a probability from 0 to 1; received {p!r}")
+
+
+def check_range(name: str, limits: Any) -> None:
+    if not isinstance(limits, (tuple, list)) or len(limits) != 2 or not 0 < limits[0] <= limits[1] < np.inf:
+        raise ValueError(f"{name}: expected (least, most), above 0; received {limits!r}")
+
+
+def check_fill(name: str, fill: Any) -> None:
+    colour = np.atleast_1d(np.asarray(fill, float))
+    if colour.shape not in ((1,), (3,)) or not ((colour >= 0) & (colour <= 1)).all():
+        raise ValueError(f"{name}: fill: expected 0 for black to 1 for white, or (red, green, blue); received {fill!r}")
+
+
+def check_interpolation(name: str, interpolation: Any) -> None:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(
+            f"{name}: interpolation: expected one of {', '.join(INTERPOLATIONS)}; received {interpolation!r}"
+        )

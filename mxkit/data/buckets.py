@@ -1,0 +1,212 @@
+"""Sequences in batches of similar length, so that little is computed on padding."""
+
+from typing import Any, Iterator, List, Optional, Sequence, Union
+
+from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.order import EpochOrder
+from mxkit.errors import DataError, EmptyDataError
+from mxkit.seeding import permutation
+from mxkit.specs import whole_number
+import mxnet as mx
+import numpy as np
+
+
+class BucketLoader(EpochOrder):
+    """Batches `((x, lengths), y)` of sequences of similar length, each of them once an epoch.
+
+    Sequences are sorted into buckets by length, and batches are drawn from one bucket at a time, in an order that
+    depends on `(seed, epoch)` and on nothing else. Each bucket ends with a batch that may be short.
+
+    Args:
+        sequences: A list of N arrays of shape (T, ...), of any T from 1, else of one shape. uint8 stays uint8, float64
+            becomes float32, int64 int32.
+        labels: One for each sequence: shape (N, ...), a list of arrays of one shape, or None for batches
+            `((x, lengths),)`.
+        batch_size: Sequences a batch, at least 1.
+        buckets: How many, for limits between which about equally many sequences lie; or the limits, rising: a
+            sequence goes into the first bucket whose limit is not below its length.
+        pad: What fills x after the end of a sequence.
+        pad_to: "bucket": x is as long as the bucket's limit, so that a hybridized net sees as many shapes as there
+            are buckets. "longest": as the batch's longest sequence, which is less padding.
+        shuffle: Draw a new order each epoch: of sequences within their bucket, and of batches over all buckets. False:
+            the buckets one after the other, from short to long, and in each the order as given.
+        seed: Whole number that decides the orders. None draws one, which `seed` then tells.
+        drop_last: Leave out the batch of each bucket that is short.
+
+    Attributes:
+        sequences: The sequences, NumPy.
+        labels: The labels, NumPy of shape (N, ...), or None.
+        limits: Longest sequence that each bucket takes, rising; buckets without a sequence are left out.
+        batch_size: Sequences a batch.
+        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
+            `fit` sets it.
+        seed: What decides the orders.
+
+    Raises:
+        EmptyDataError: There is no sequence, or `drop_last` leaves no batch.
+        DataError: A sequence is empty, longer than the last limit, or of another shape than the others; the text
+            names it. Labels do not fit.
+        ValueError: An argument has another form.
+
+    `lengths` is float32 of shape (B,), as `SequenceMask(x, lengths, use_sequence_length=True, axis=1)`, recurrent
+    layers with `use_sequence_length=True`, CTC and divisions take it.
+
+    >>> loader = BucketLoader([[5, 6], [7], [1, 2, 3, 4]], [0, 1, 0], batch_size=2, buckets=[2, 4])
+    >>> [(x.asnumpy().tolist(), lengths.asnumpy().tolist()) for (x, lengths), y in loader]
+    [([[5, 6], [7, 0]], [2.0, 1.0]), ([[1, 2, 3, 4]], [4.0])]
+    >>> loader.order(epoch=0).tolist(), loader  # doctest: +ELLIPSIS
+    ([0, 1, 2], BucketLoader(3 sequences of 1 to 4 in buckets up to [2, 4], batch_size=2, 2 batches, padding 12%
+    (in one bucket 42%), shuffle=False, seed=...))
+    """
+
+    def __init__(
+        self,
+        sequences: Sequence[Any],
+        labels: Any,
+        batch_size: int,
+        *,
+        buckets: Union[int, Sequence[int]] = 8,
+        pad: float = 0,
+        pad_to: str = "bucket",
+        shuffle: bool = False,
+        seed: Optional[int] = None,
+        drop_last: bool = False,
+    ) -> None:
+        if pad_to not in ("bucket", "longest"):
+            raise ValueError(f"BucketLoader: pad_to: expected 'bucket' or 'longest'; received {pad_to!r}")
+        self.sequences = _sequences(sequences)
+        self.labels = None if labels is None else _labels(labels, len(self.sequences))
+        self.pad, self.pad_to = pad, pad_to
+        self._dtype = narrow_dtype(np.result_type(*{array.dtype for array in self.sequences}))
+        _check_pad(pad, self._dtype)
+        self._lengths = np.array([len(array) for array in self.sequences])
+        limits = _limits(self._lengths, buckets)
+        found = np.searchsorted(limits, self._lengths)
+        self.limits: List[int] = limits[np.unique(found)].tolist()
+        self._bucket = np.searchsorted(self.limits, self._lengths)
+        self._cuts = _cuts(np.bincount(self._bucket), whole_number(batch_size, "BucketLoader: batch_size"), drop_last)
+        if not self._cuts:
+            raise EmptyDataError(
+                f"BucketLoader: drop_last leaves no batch: none of {len(self.limits)} buckets has {batch_size}"
+            )
+        super().__init__(len(self.sequences), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
+
+    def __len__(self) -> int:
+        """Number of batches; the short ones are counted unless they are dropped."""
+        return len(self._cuts)
+
+    def order(self, epoch: int) -> "np.ndarray":
+        """Sequence numbers in the order of this epoch, int64 of shape (N,), less those that `drop_last` leaves out.
+
+        Outputs come in this order: `outputs[loader.order(0).argsort()]` has that of the sequences.
+        """
+        return np.concatenate(self._plan(epoch))
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch, numbers = self._begin()
+        plan = self._plan(epoch)
+        return (self._batch(plan[number]) for number in numbers)
+
+    def _plan(self, epoch: int) -> List["np.ndarray"]:
+        """Sequence numbers of each batch."""
+        order = super().order(epoch)
+        order = order[self._bucket[order].argsort(kind="stable")]
+        batches = [order[cut] for cut in self._cuts]
+        if not self.shuffle:
+            return batches
+        return [batches[number] for number in permutation(len(batches), (self.seed % 2**32, epoch, 0, 1))]
+
+    def _width(self, rows: "np.ndarray") -> int:
+        return self.limits[self._bucket[rows[0]]] if self.pad_to == "bucket" else int(self._lengths[rows].max())
+
+    def _batch(self, rows: "np.ndarray") -> Any:
+        shape = (len(rows), self._width(rows), *self.sequences[0].shape[1:])
+        x, view = empty_batch(shape, self._dtype, mx.cpu())
+        for place, row in zip(view, rows):
+            length = self._lengths[row]
+            place[:length] = self.sequences[row]
+            place[length:] = self.pad
+        inputs = (x, to_batch(self._lengths[rows].astype(np.float32), mx.cpu()))
+        return (inputs,) if self.labels is None else (inputs, to_batch(self.labels[rows], mx.cpu()))
+
+    def __repr__(self) -> str:
+        plan = self._plan(self.epoch)
+        steps = sum(int(self._lengths[rows].sum()) for rows in plan)
+        made = sum(self._width(rows) * len(rows) for rows in plan)
+        one = self._lengths.max() * len(self._lengths)
+        return (
+            f"BucketLoader({self._size} sequences of {self._lengths.min()} to {self._lengths.max()} in buckets up to "
+            f"{self.limits}, batch_size={self.batch_size}, {len(self)} batches, padding {1 - steps / made:.0%} (in one "
+            f"bucket {1 - self._lengths.sum() / one:.0%}), shuffle={self.shuffle}, seed={self.seed})"
+        )
+
+
+def _sequences(given: Sequence[Any]) -> List["np.ndarray"]:
+    found: List[np.ndarray] = []
+    for number, sequence in enumerate(given):
+        where = f"BucketLoader: sequence {number}"
+        try:
+            array = sequence.asnumpy() if isinstance(sequence, mx.nd.NDArray) else np.asarray(sequence)
+        except ValueError as error:
+            raise DataError(f"{where} is no array: {error}") from error
+        if not array.shape or 0 in array.shape:
+            raise DataError(f"{where} has the shape {array.shape}: expected (T, ...) with T at least 1; leave it out")
+        found.append(narrow(array, where))
+        if array.shape[1:] != found[0].shape[1:]:
+            raise DataError(
+                f"BucketLoader: sequences 0 and {number} have the shapes {found[0].shape} and {array.shape}: only the "
+                "first number may differ, the length"
+            )
+    if not found:
+        raise EmptyDataError("BucketLoader: there is no sequence")
+    return found
+
+
+def _labels(given: Any, size: int) -> "np.ndarray":
+    if not isinstance(given, (mx.nd.NDArray, np.ndarray)):
+        arrays = [np.asarray(label) for label in given]
+        odd = next((number for number, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
+        if odd is not None:
+            raise DataError(
+                f"BucketLoader: labels 0 and {odd} have the shapes {arrays[0].shape} and {arrays[odd].shape}; all "
+                "labels must have one shape"
+            )
+        given = np.stack(arrays) if arrays else np.empty(0)
+    labels: np.ndarray = narrow(given.asnumpy() if isinstance(given, mx.nd.NDArray) else given, "BucketLoader: labels")
+    if labels.shape[:1] != (size,):
+        raise DataError(f"BucketLoader: there are {size} sequences, and labels of shape {labels.shape}; one for each")
+    return labels
+
+
+def _check_pad(pad: float, dtype: "np.dtype") -> None:
+    if dtype.kind in "iu" and not (float(pad).is_integer() and np.iinfo(dtype).min <= pad <= np.iinfo(dtype).max):
+        raise ValueError(f"BucketLoader: pad: the sequences are {dtype}, which cannot hold {pad!r}")
+
+
+def _limits(lengths: "np.ndarray", buckets: Union[int, Sequence[int]]) -> "np.ndarray":
+    if np.ndim(buckets) == 0:
+        count = whole_number(buckets, "BucketLoader: buckets")
+        ends = -(-len(lengths) * np.arange(1, count + 1) // count)
+        found: np.ndarray = np.unique(np.sort(lengths)[ends - 1])
+        return found
+    limits = np.array([whole_number(limit, "BucketLoader: buckets") for limit in np.asarray(buckets)], dtype=np.int64)
+    if not len(limits) or (np.diff(limits) <= 0).any():
+        raise ValueError(f"BucketLoader: buckets: expected rising limits; received {limits.tolist()}")
+    if lengths.max() > limits[-1]:
+        over = np.flatnonzero(lengths > limits[-1])
+        raise DataError(
+            f"BucketLoader: {len(over)} of {len(lengths)} sequences are longer than the last limit {limits[-1]}, the "
+            f"first is sequence {over[0]} of {lengths[over[0]]}. Add a limit of {lengths.max()}, or cut them before"
+        )
+    return limits
+
+
+def _cuts(sizes: "np.ndarray", batch_size: int, drop_last: bool) -> List[slice]:
+    """Where each batch lies in what is sorted by bucket."""
+    ends = sizes.cumsum()
+    cuts = [
+        slice(start, min(start + batch_size, int(end)))
+        for size, end in zip(sizes, ends)
+        for start in range(int(end - size), int(end), batch_size)
+    ]
+    return [cut for cut in cuts if cut.stop - cut.start == batch_size] if drop_last else cuts

@@ -1,0 +1,342 @@
+"""One folder for datasets and pretrained nets: what MXNet, gluoncv and mxkit have put where, moved and cleaned."""
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+import re
+import shutil
+import time
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+
+LOCK = ".mxkit-lock"
+_ROOMS = ("datasets", "models", "embeddings")
+
+# What downloads of mxkit, of MXNet and gluoncv (`name.<uuid>`, `name.zip<uuid>`), and moves leave when they are killed.
+_LEFTOVER = re.compile(
+    r"(^\..+\.part$)|(^\..+\.moving$)|(\.[\w-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
+    r"|(\.zip[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
+)
+_MODEL = re.compile(r"-([0-9a-f]{8})\.params$")
+
+_IDX = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+_CIFAR10_PYTHON = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+_CIFAR10 = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
+# Ways in which a dataset can be whole; a name stands for the file itself or its `.gz`.
+_WHOLE: Dict[str, List[List[str]]] = {
+    "mnist": [_IDX],
+    "fashion-mnist": [_IDX],
+    "cifar10": [["cifar-10-binary.tar.gz"], ["cifar-10-python.tar.gz"], _CIFAR10, _CIFAR10_PYTHON],
+    "cifar100": [["cifar-100-binary.tar.gz"], ["cifar-100-python.tar.gz"], ["train.bin", "test.bin"]],
+}
+
+
+class CacheEntry(NamedTuple):
+    """A dataset, a net's numbers, or something else in a cache folder.
+
+    Attributes:
+        kind: `"dataset"`, `"model"`, `"embedding"` or `"other"`.
+        name: Of the file or folder.
+        path: Where it is.
+        bytes: Its size; what symbolic links lead to is not counted.
+        files: How many files it has.
+        state: `"complete"`: all files of a dataset that mxkit knows, or a net whose SHA-1 begins as its name says;
+            `"partial"`: some of them, or left over by a download that was stopped; `"damaged"`: a net with another
+            SHA-1; `"link"`: a symbolic link, which is not followed; `"unknown"`: anything else.
+        changed: When a file in it was last written, in seconds since 1970.
+    """
+
+    kind: str
+    name: str
+    path: Path
+    bytes: int
+    files: int
+    state: str
+    changed: float
+
+
+class Moved(NamedTuple):
+    """What `move_cache` did.
+
+    Attributes:
+        files: Number of files moved.
+        bytes: Their size.
+        to: Where they are now.
+        advice: What to set, so that MXNet, gluoncv and mxkit look there.
+    """
+
+    files: int
+    bytes: int
+    to: Path
+    advice: str
+
+
+def home() -> Path:
+    """The cache folder: `$MXNET_HOME`, else `~/.mxnet` (on Windows `%APPDATA%/mxnet`), as it is set now (T57)."""
+    named = os.environ.get("MXNET_HOME")
+    return Path(named).expanduser() if named else _default_home()
+
+
+def dataset_folder(name: str) -> Path:
+    """Where a dataset's files are kept, by MXNet too: `datasets/<name>` in the cache folder."""
+    return home() / "datasets" / name
+
+
+def homes() -> List[Path]:
+    """Every cache folder there is, `home()` first.
+
+    gluoncv always takes `~/.mxnet`, whatever `MXNET_HOME` says (T57), and a process whose HOME was changed
+    (sudo, containers) has put its files into the one of the account.
+    """
+    found = [home(), _default_home(), Path("~/.mxnet").expanduser()]
+    try:
+        import pwd
+
+        found.append(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".mxnet")
+    except (ImportError, KeyError):  # Windows; a container's user without an account
+        found = found[:3]
+    there = {one.resolve(): one for one in reversed(found) if one.is_dir()}
+    return [there[path] for path in dict.fromkeys(one.resolve() for one in found) if path in there]
+
+
+def list_cache() -> List[CacheEntry]:
+    """What is in every cache folder: datasets, nets' numbers, and what stopped downloads left.
+
+    The SHA-1 of nets' numbers is computed, about 1 s for each GB.
+
+    Returns:
+        One row for each dataset, each file of `models/` and each other thing, sorted by folder and name.
+    """
+    return [entry for folder in homes() for entry in _entries(folder)]
+
+
+def clean_cache(
+    *, partial: bool = True, older_than: Optional[float] = None, name: Optional[str] = None, dry_run: bool = False
+) -> List[CacheEntry]:
+    """Delete what stopped downloads left and, where asked for, whole entries.
+
+    Args:
+        partial: Delete leftovers of downloads; not those of one that is running now.
+        older_than: Delete entries in which nothing was written for so many days.
+        name: Delete the entries of this name. With `older_than` both must hold.
+        dry_run: Delete nothing, only tell.
+
+    Returns:
+        What was deleted, or would be.
+
+    Raises:
+        ValueError: No entry has that name; the text lists those there are.
+
+    Side effects:
+        Only `datasets/`, `models/` and `embeddings/` of the cache folders are touched. Symbolic links are
+        removed, never followed.
+    """
+    entries = [entry for entry in list_cache() if entry.kind != "other"]
+    if name is not None and name not in {entry.name for entry in entries}:
+        known = ", ".join(sorted({entry.name for entry in entries})) or "nothing"
+        raise ValueError(f"clean_cache: there is no {name!r} in the cache; there is {known}")
+    chosen: List[CacheEntry] = []
+    if older_than is not None or name is not None:
+        before = time.time() - 86400 * (older_than or 0)
+        chosen = [entry for entry in entries if name in (None, entry.name) and entry.changed <= before]
+    gone = {entry.path for entry in chosen}
+    if partial:
+        chosen += [left for entry in entries if entry.path not in gone for left in _leftovers(entry)]
+    for entry in [] if dry_run else chosen:
+        _delete(entry.path)
+    return chosen
+
+
+def move_cache(to: Union[str, Path], *, source: Union[str, Path, None] = None) -> Moved:
+    """Move the datasets and nets of a cache folder, also to another disk.
+
+    A file that goes to another file system is copied aside, flushed, compared by SHA-256 with the one it came
+    from, and renamed; only then the old one is deleted. So a stopped move loses nothing and can be run again.
+
+    Args:
+        to: The new cache folder; it is made. What is there stays.
+        source: The old one; by default the one that is in use.
+
+    Returns:
+        What was moved, and what to set now.
+
+    Raises:
+        ValueError: One folder is inside the other, or a file of the same name and another content is in the way;
+            nothing was moved.
+        OSError: The disk is full or not to be written; each file is whole in one of the two places.
+    """
+    old = (home() if source is None else Path(source).expanduser()).resolve()
+    new = Path(to).expanduser().resolve()
+    if not old.is_dir():
+        raise ValueError(f"move_cache: there is no folder {old}, so there is nothing to move")
+    if old == new or old in new.parents or new in old.parents:
+        raise ValueError(f"move_cache: expected two folders apart from each other; received {old} and {new}")
+    plan = [(path, new / path.relative_to(old)) for room in _ROOMS for path in _walk(old / room) if path.name != LOCK]
+    blocked = [str(there) for path, there in plan if os.path.lexists(there) and not _same(path, there)]
+    if blocked:
+        raise ValueError(f"move_cache: files with another content are in the way, nothing was moved: {blocked[:5]}")
+    size = sum(path.lstat().st_size for path, _ in plan)
+    for path, there in plan:
+        _move(path, there, old)
+    for room in _ROOMS:
+        _remove_empty(old / room)
+    return Moved(len(plan), size, new, _advice(new))
+
+
+@contextlib.contextmanager
+def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
+    """Be the only process at work in a folder; the system ends the lock with the process, however it ends.
+
+    Yields:
+        Whether the lock was had; only where `wait` is False it may not be.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows: a file that two processes wrote together fails its digest, and is read anew
+        yield True
+        return
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def _default_home() -> Path:
+    if os.name == "nt" and os.environ.get("APPDATA"):
+        return Path(os.environ["APPDATA"]) / "mxnet"
+    return Path("~/.mxnet").expanduser()
+
+
+def _entries(folder: Path) -> Iterator[CacheEntry]:
+    for path in sorted(folder.iterdir()):
+        if path.name in _ROOMS and path.is_dir() and not path.is_symlink():
+            for inner in sorted(path.iterdir()):
+                if inner.name != LOCK:
+                    yield _entry(inner, path.name[:-1], _STATES[path.name])
+        elif path.name != LOCK:
+            yield _entry(path, "other", lambda path: "unknown")
+
+
+def _entry(path: Path, kind: str, state: Callable[[Path], str]) -> CacheEntry:
+    alone = path.is_symlink() or path.is_file()
+    files = [one.lstat() for one in ([path] if alone else _walk(path)) if one.name != LOCK]
+    found = "link" if path.is_symlink() else "partial" if _LEFTOVER.search(path.name) else state(path)
+    changed = max((one.st_mtime for one in files), default=path.lstat().st_mtime)
+    return CacheEntry(kind, path.name, path, sum(one.st_size for one in files), len(files), found, changed)
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    """Files and symbolic links below a folder, which is no link itself."""
+    if path.is_symlink():
+        return
+    for folder, inner, files in os.walk(str(path)):
+        links = [name for name in inner if Path(folder, name).is_symlink()]
+        yield from (Path(folder, name) for name in sorted(files + links))
+
+
+def _dataset_state(path: Path) -> str:
+    present = {one.name for one in path.rglob("*")} if path.is_dir() else set()
+    known = _WHOLE.get(path.name, [])
+    if any(all({name, f"{name}.gz"} & present for name in way) for way in known):
+        return "complete"
+    half = any({name, f"{name}.gz"} & present for way in known for name in way)
+    return "partial" if half or any(_LEFTOVER.search(name) for name in present) else "unknown"
+
+
+def _model_state(path: Path) -> str:
+    named = _MODEL.search(path.name)
+    if not (named and path.is_file()):
+        return "unknown"
+    return "complete" if _digest(path, "sha1").startswith(named.group(1)) else "damaged"
+
+
+_STATES: Dict[str, Callable[[Path], str]] = {
+    "datasets": _dataset_state,
+    "models": _model_state,
+    "embeddings": lambda path: "unknown",
+}
+
+
+def _leftovers(entry: CacheEntry) -> Iterator[CacheEntry]:
+    paths = [entry.path] if entry.state == "partial" and not entry.path.is_dir() else list(_walk(entry.path))
+    for path in paths:
+        if _LEFTOVER.search(path.name) and not path.is_symlink() and _is_idle(path):
+            yield _entry(path, entry.kind, lambda path: "partial")
+
+
+def _is_idle(path: Path) -> bool:
+    """Whether no download is at work on a file: mxkit's hold a lock, others have written within the last hour."""
+    if not (path.parent / LOCK).exists():
+        return path.stat().st_mtime < time.time() - 3600
+    with locked(path.parent, wait=False) as free:
+        return free
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(str(path))  # it does not follow symbolic links
+    else:
+        path.unlink()
+
+
+def _same(path: Path, there: Path) -> bool:
+    if path.is_symlink() or there.is_symlink():
+        return path.is_symlink() and there.is_symlink() and os.readlink(str(path)) == os.readlink(str(there))
+    both_files = path.is_file() and there.is_file() and path.stat().st_size == there.stat().st_size
+    return both_files and _digest(path, "sha256") == _digest(there, "sha256")
+
+
+def _move(path: Path, there: Path, old: Path) -> None:
+    there.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(there):
+        path.unlink()
+    elif path.is_symlink():
+        # a relative link out of the cache would lead elsewhere from its new place
+        inside = old in path.resolve().parents
+        there.symlink_to(os.readlink(str(path)) if inside else path.resolve())
+        path.unlink()
+    elif path.stat().st_dev == there.parent.stat().st_dev:
+        path.rename(there)
+    else:
+        _move_to_another_disk(path, there)
+
+
+def _move_to_another_disk(path: Path, there: Path) -> None:
+    aside = there.with_name(f".{there.name}.moving")
+    shutil.copy2(str(path), str(aside))
+    with aside.open("rb") as file:
+        os.fsync(file.fileno())
+    if _digest(aside, "sha256") != _digest(path, "sha256"):
+        aside.unlink()
+        raise OSError(f"move_cache: the copy of {path} at {aside} has another content; nothing was deleted")
+    aside.replace(there)
+    path.unlink()
+
+
+def _remove_empty(folder: Path) -> None:
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    for inner, _, _ in sorted(os.walk(str(folder)), reverse=True):
+        left = list(Path(inner).iterdir())
+        if [one.name for one in left] == [LOCK]:
+            left.pop().unlink()
+        if not left:
+            Path(inner).rmdir()
+
+
+def _advice(new: Path) -> str:
+    lines = [f"export MXNET_HOME={new}"]
+    if new != _default_home().resolve():
+        lines.append(f"gluoncv looks into ~/.mxnet whatever is set: ln -s {new} ~/.mxnet, once that folder is gone")
+    return "\n".join(lines)
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    found = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        for chunk in iter(lambda: file.read(1 << 20), b""):
+            found.update(chunk)
+    return found.hexdigest()

@@ -1,0 +1,108 @@
+"""Samples stacked to a batch, each copied once to where the batch is to lie."""
+
+from typing import Any, Callable, Iterator, List, Sequence, Tuple
+
+from mxkit.data.host_arrays import host_view, narrow, narrow_dtype
+from mxkit.errors import DataError
+import mxnet as mx
+import numpy as np
+
+Spec = Tuple[Tuple[int, ...], "np.dtype"]
+# Gives one array of each shape and type to be filled.
+Allocate = Callable[[Sequence[Spec]], Sequence["np.ndarray"]]
+# Nested tuples, with None where an array stands.
+Structure = Any
+
+_PAD = "Bring them to one shape in a transform, or pad them: batchify=gluoncv.data.batchify.Pad()"
+
+
+def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> Structure:
+    """Stack each part of the samples.
+
+    Args:
+        samples: Arrays, numbers, or tuples of them, nested as they like; at least one.
+        rows: Their numbers, for messages.
+        allocate: Called once, with what is to be filled.
+
+    Returns:
+        The structure of the samples, `(None,)` if they are no tuples.
+
+    Raises:
+        DataError: Two samples differ in shape or structure, or something is no number.
+    """
+    structure = _structure(samples[0])
+    for sample, row in zip(samples, rows):
+        if _structure(sample) != structure:
+            raise DataError(
+                f"samples {rows[0]} and {row} are built differently: {_sketch(samples[0])} and {_sketch(sample)}. "
+                "Each sample of a dataset must have the same parts"
+            )
+    columns = list(zip(*(list(map(_host, _leaves(sample))) for sample in samples)))
+    plans = [_plan(column, rows) for column in columns]
+    for (_, arrays), out in zip(plans, allocate([spec for spec, _ in plans])):
+        for row, array in enumerate(arrays):
+            out[row] = array
+    return structure if isinstance(samples[0], tuple) else (None,)
+
+
+def place(batch: Any, allocate: Allocate) -> Structure:
+    """Copy what a user's batchify function gave, as `stack` does with what it stacked."""
+    batch = _tuples(batch)
+    batch = batch if isinstance(batch, tuple) else (batch,)
+    arrays = [narrow(_host(leaf), "what batchify gave") for leaf in _leaves(batch)]
+    for array, out in zip(arrays, allocate([(array.shape, array.dtype) for array in arrays])):
+        out[...] = array
+    return _structure(batch)
+
+
+def build(structure: Structure, arrays: Iterator[Any]) -> Any:
+    """Put arrays where a structure has None.
+
+    >>> build(((None, None), None), iter("abc"))
+    (('a', 'b'), 'c')
+    """
+    return next(arrays) if structure is None else tuple(build(part, arrays) for part in structure)
+
+
+def _plan(column: Sequence["np.ndarray"], rows: Sequence[int]) -> Tuple[Spec, Any]:
+    """Shape and type of a part of the batch, and the arrays that fill it."""
+    first = column[0]
+    for array, row in zip(column, rows):
+        if array.shape != first.shape:
+            raise DataError(f"samples {rows[0]} and {row} differ in shape: {first.shape} and {array.shape}. {_PAD}")
+        if array.dtype.kind not in "fiub":
+            value = array.ravel()[:1].tolist()
+            raise DataError(f"sample {row} holds {value[0] if value else array!r}, which is no number: {array.dtype}")
+    dtype = np.result_type(*{array.dtype for array in column})
+    target = narrow_dtype(dtype)
+    if not first.shape or target == np.int32 != dtype:  # the second must be checked against int32's range
+        stacked = narrow(np.asarray(column, dtype), f"samples {rows[0]} to {rows[-1]}")
+        return (stacked.shape, stacked.dtype), stacked
+    return ((len(column), *first.shape), target), column
+
+
+def _host(leaf: Any) -> "np.ndarray":
+    if isinstance(leaf, mx.nd.NDArray):
+        return host_view(leaf)
+    try:
+        return np.asarray(leaf)
+    except ValueError as error:  # a list of unequal lists
+        raise DataError(f"a sample holds a {type(leaf).__name__} that is no array: {error}. {_PAD}") from error
+
+
+def _structure(sample: Any) -> Structure:
+    return tuple(map(_structure, sample)) if isinstance(sample, tuple) else None
+
+
+def _leaves(sample: Any) -> List[Any]:
+    return [leaf for part in sample for leaf in _leaves(part)] if isinstance(sample, tuple) else [sample]
+
+
+def _tuples(batch: Any) -> Any:
+    return tuple(map(_tuples, batch)) if isinstance(batch, (tuple, list)) else batch
+
+
+def _sketch(sample: Any) -> str:
+    if isinstance(sample, tuple):
+        return f"({', '.join(map(_sketch, sample))})"
+    return f"array {sample.shape}" if hasattr(sample, "shape") else type(sample).__name__

@@ -1,0 +1,150 @@
+"""What in data is mostly a mistake, and goes wrong in silence: a line each."""
+
+from typing import Any, Dict, Iterator, List, Optional, Sequence
+
+from mxkit.data.source import is_one_shot
+from mxkit.data.streaming_statistics import ArraySummary
+
+# A class so many times as frequent as another is told.
+_IMBALANCE = 10
+_MANY = 5
+
+
+def warnings_of(parts: Sequence[Any], duplicates: Sequence[Any], classes: Optional[Sequence[str]]) -> List[str]:
+    """Lines about each part, and about parts beside each other.
+
+    Args:
+        parts: Of type `PartDescription`, the training part first.
+        duplicates: Of type `Duplicates`.
+        classes: Names of the class numbers, or None.
+    """
+    found = []
+    for number, part in enumerate(parts):
+        for summary in part.inputs:
+            found += [f"{part.name}: {text}" for text in _about_input(summary, part.raw)]
+        for summary in part.labels[:1]:
+            found += [f"{part.name}: {text}" for text in _about_labels(summary, classes, first=number == 0)]
+        found += [f"{part.name}: {text}" for text in _about_reading(part, judged_by=number > 0)]
+    for part in parts[1:]:
+        found += _beside(parts[0], part)
+    for pair in duplicates:
+        second = next(part for part in parts if part.name == pair.second)
+        if pair.samples == second.samples:
+            found.append(f"every sample of {pair.second} is in {pair.first} too: the scores would be too good")
+        else:
+            share = pair.samples / second.samples
+            found.append(f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too")
+    return found
+
+
+def _about_input(summary: ArraySummary, raw: bool) -> Iterator[str]:
+    shape, low, high = summary.shape, summary.low, summary.high
+    if summary.nan or summary.infinite:
+        yield f"{summary.nan} values are NaN and {summary.infinite} infinite; a ReLU hides them from the loss (T25)"
+    if low is not None and low == high:
+        yield f"every value is {low:g}"
+    if raw:
+        return
+    if "float64" in summary.dtypes:
+        yield "float64 does not fit nets of float32; cast to float32 (T14)"
+    if summary.dtypes == {"uint8"} and len(shape) == 3:
+        yield "uint8 images do not fit nets of float32; cast and divide by 255, as mxkit.data.ArrayLoader does (T14)"
+    elif len(shape) == 3 and summary.whole and low is not None and high is not None and low >= 0 and high > 100:
+        yield f"pixels are whole numbers up to {high:g}; divide by 255, or training mostly fails"
+    if len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3):
+        yield f"images of shape {shape} look like (height, width, channels); nets read channels first (T13)"
+
+
+def _about_labels(summary: ArraySummary, classes: Optional[Sequence[str]], first: bool) -> Iterator[str]:
+    if summary.nan or summary.infinite:
+        yield f"{summary.nan} labels are NaN and {summary.infinite} infinite"
+    if summary.shape == (1,):
+        yield "labels have shape (N, 1): against outputs of shape (N,) some losses make (N, N) of them (T11)"
+    counts = summary.classes
+    if counts is None:
+        return
+    if any(dtype.startswith("float") for dtype in summary.dtypes):
+        yield f"labels are whole numbers of {'/'.join(sorted(summary.dtypes))}; class numbers are int32"
+    if min(counts) < 0 or (classes is not None and max(counts) >= len(classes)):
+        known = f"{len(classes)} classes" if classes is not None else "classes"
+        yield f"labels go from {min(counts)} to {max(counts)} for {known} from 0 on; the loss would clip them (T10)"
+        return
+    if first:
+        yield from _about_balance(counts, classes)
+
+
+def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> Iterator[str]:
+    if len(counts) == 1:
+        yield f"all labels are {next(iter(counts))}"
+        return
+    if min(counts) > 0 and classes is None:
+        yield f"labels begin with {min(counts)}; class numbers begin with 0, or the net needs outputs for none (T10)"
+    last = len(classes) - 1 if classes is not None else max(counts)
+    if last > 100 * len(counts):
+        return  # numbers, but not of classes
+    missing = [label for label in range(0 if classes is not None else min(counts), last + 1) if label not in counts]
+    if missing:
+        yield f"classes {_some(missing)} of 0 to {last} have no sample"
+    rare, common = min(counts, key=lambda label: counts[label]), max(counts, key=lambda label: counts[label])
+    if counts[common] > _IMBALANCE * counts[rare]:
+        yield f"class {common} has {counts[common]} samples, class {rare} has {counts[rare]}: accuracy says little"
+
+
+def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
+    if is_one_shot(part.data):
+        yield f"a {part.kind} can be read only once, and this look did; pass a function that makes it anew (T62)"
+    if judged_by and _shuffles(part.data):
+        yield "it shuffles: predictions would not be in the data's order, and scores need no order"
+    if judged_by and _drops(part.data):
+        yield "it leaves out the last short batch: scores are not of all samples"
+    if not judged_by and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
+        yield "the last batch has one sample, of which BatchNorm may make zeros (T18); another batch_size, or drop_last"
+    if part.repeated:
+        yield f"{part.repeated} samples are there more than once"
+
+
+def _shuffles(data: Any) -> bool:
+    sampler = getattr(getattr(data, "_batch_sampler", None), "_sampler", None)  # of a gluon DataLoader
+    return getattr(data, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
+
+
+def _drops(data: Any) -> bool:
+    return (
+        getattr(data, "drop_last", False) is True
+        or getattr(getattr(data, "_batch_sampler", None), "_last_batch", None) == "discard"
+    )
+
+
+def _beside(train: Any, part: Any) -> Iterator[str]:
+    """Two parts that a net could not both be given."""
+    if _dataset(train.data) is _dataset(part.data):
+        yield f"{train.name} and {part.name} are the same data: the scores would be too good"
+    if len(train.inputs) != len(part.inputs) or len(train.labels) != len(part.labels):
+        yield f"{train.name} and {part.name} have not as many inputs and labels"
+        return
+    for one, other in zip(train.inputs, part.inputs):
+        if len(one.shapes) == len(other.shapes) == 1 and one.shapes != other.shapes:
+            yield f"samples have shape {one.shape} in {train.name}, {other.shape} in {part.name}"
+        elif one.mean and len(one.mean) == len(other.mean):
+            apart = max(abs(a - b) / (s or 1) for a, b, s in zip(one.mean, other.mean, one.std))
+            if apart > 2:
+                yield (
+                    f"the mean is {one.mean[0]:.4g} in {train.name}, {other.mean[0]:.4g} in {part.name}, "
+                    f"{apart:.1f} standard deviations apart: were both scaled alike?"
+                )
+    if train.labels and train.labels[0].classes and part.labels[0].classes and train.whole:
+        new = sorted(set(part.labels[0].classes) - set(train.labels[0].classes))
+        if new:
+            yield f"{part.name} has classes that {train.name} has not: {_some(new)}"
+
+
+def _dataset(data: Any) -> Any:
+    """What a loader reads: the same object twice is the same data, whatever reads it."""
+    for name in ("dataset", "_dataset"):
+        data = getattr(data, name, data)
+    inputs = getattr(data, "x", None)
+    return data if inputs is None else inputs
+
+
+def _some(labels: Sequence[int]) -> str:
+    return str(labels[:_MANY]) + (f" and {len(labels) - _MANY} more" if len(labels) > _MANY else "")

@@ -1,0 +1,159 @@
+"""Soft labels: mixup, cutmix and label smoothing, over whole batches.
+
+Each is called as `ArrayLoader(..., transform=...)` calls it, `mix(x, y, rng)`, and gives `(x, soft y)`. They go one
+after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classes=10)`. Soft labels, of shape
+(N, classes), sum to 1; the loss for them is `SoftmaxCrossEntropyLoss(sparse_label=False)`, in mxkit
+`loss=("softmax_ce", {"sparse_label": False})`. Accuracy over them would compare with no class: leave it to validation.
+"""
+
+from typing import Any, Tuple
+
+from mxkit.data.host_arrays import to_batch
+from mxkit.errors import DataError, LabelError
+from mxkit.specs import whole_number
+import mxnet as mx
+import numpy as np
+
+Rng = np.random.Generator
+
+
+def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: float = 0.1) -> Tuple[Any, Any]:
+    """Share a part of each label out over all classes.
+
+    Args:
+        x: Given back as it is.
+        y: Class numbers of shape (N,), or soft labels of shape (N, classes); NumPy or NDArray.
+        rng: Not used; here so that it is called like the others.
+        classes: How many there are.
+        epsilon: The part, from 0 up to 1. 0.1 is that of arXiv:1512.00567.
+
+    Returns:
+        `x`, and float32 of shape (N, classes): `(1 - epsilon) * label + epsilon / classes`.
+
+    Raises:
+        LabelError: A class number is out of range (T10).
+        ValueError: `epsilon` is out of range.
+
+    >>> _, soft = smooth_labels(None, np.array([1]), classes=4, epsilon=0.2)
+    >>> [round(float(share), 2) for share in soft[0]]
+    [0.05, 0.85, 0.05, 0.05]
+    """
+    if not 0 <= epsilon < 1:
+        raise ValueError(f"smooth_labels: epsilon: expected a number from 0 up to 1; received {epsilon!r}")
+    soft = _soft(y, classes, "smooth_labels")
+    return x, _like(y, soft * np.float32(1 - epsilon) + np.float32(epsilon / classes))
+
+
+def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tuple[Any, Any]:
+    """Mix each sample with another of the batch, and the labels with the same weight.
+
+    Args:
+        x: Inputs of shape (N, ...), or a tuple of such; NumPy, or NDArray, of which the result lies on the CPU.
+        y: Class numbers of shape (N,), or soft labels of shape (N, classes).
+        rng: Decides the weight and the partners.
+        classes: How many there are.
+        alpha: The weight is drawn from Beta(alpha, alpha), one for a batch, as published: arXiv:1710.09412, whose
+            0.2 is for ImageNet; its CIFAR-10 runs have 1.
+
+    Returns:
+        `weight * x + (1 - weight) * partner`, float32, and labels of the same mix, float32 of shape (N, classes).
+
+    Raises:
+        LabelError: A class number is out of range (T10).
+        ValueError: `alpha` is not above 0.
+    """
+    weight = _weight(rng, alpha, "mixup")
+    soft = _soft(y, classes, "mixup")
+    order = rng.permutation(len(soft))
+
+    def mixed(array: Any) -> Any:
+        host = _host(array, len(soft), "mixup").astype(np.float32, copy=False)
+        return _like(array, _mean(host, host[order], weight))
+
+    return _each(mixed, x), _like(y, _mean(soft, soft[order], weight))
+
+
+def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tuple[Any, Any]:
+    """Replace a rectangle of each image by that of another of the batch, and the labels by its share of the area.
+
+    Args:
+        x: Images of shape (N, channels, height, width), NumPy or NDArray; of any type, also uint8.
+        y: Class numbers of shape (N,), or soft labels of shape (N, classes).
+        rng: Decides the rectangle, the same for all of a batch, and the partners.
+        classes: How many there are.
+        alpha: The share that stays is drawn from Beta(alpha, alpha), before the rectangle is cut off at the borders:
+            arXiv:1905.04899, whose alpha is 1.
+
+    Returns:
+        New images, and labels float32 of shape (N, classes): the partner's count by the pixels it really has.
+
+    Raises:
+        DataError: `x` are no images.
+        LabelError: A class number is out of range (T10).
+        ValueError: `alpha` is not above 0.
+    """
+    soft = _soft(y, classes, "cutmix")
+    images = _host(x, len(soft), "cutmix")
+    if images.ndim != 4:
+        raise DataError(f"cutmix: expected images of shape (N, channels, height, width); received {images.shape}")
+    height, width = images.shape[2:]
+    side = np.sqrt(1 - _weight(rng, alpha, "cutmix"))
+    order = rng.permutation(len(soft))
+    top, bottom = _span(rng, height, side)
+    left, right = _span(rng, width, side)
+    images = images.copy()
+    images[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
+    kept = 1 - (bottom - top) * (right - left) / (height * width)
+    return _like(x, images), _like(y, _mean(soft, soft[order], kept))
+
+
+def _span(rng: Rng, length: int, share: float) -> Tuple[int, int]:
+    """Pixels around a random one, cut off at the borders."""
+    centre, half = int(rng.integers(length)), int(length * share) // 2
+    return max(centre - half, 0), min(centre + half, length)
+
+
+def _weight(rng: Rng, alpha: float, name: str) -> float:
+    if not alpha > 0:
+        raise ValueError(f"{name}: alpha: expected a number above 0; received {alpha!r}")
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"{name}: rng: expected a numpy.random.Generator; received {type(rng).__name__}")
+    return float(rng.beta(alpha, alpha))
+
+
+def _mean(first: "np.ndarray", second: "np.ndarray", weight: float) -> "np.ndarray":
+    return np.asarray(first * np.float32(weight) + second * np.float32(1 - weight))
+
+
+def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
+    """Labels as shares of the classes, float32 of shape (N, classes)."""
+    classes = whole_number(classes, f"{name}: classes", least=2)
+    labels = np.asarray(y.asnumpy() if isinstance(y, mx.nd.NDArray) else y)
+    if labels.ndim == 2 and labels.shape[1] == classes and labels.dtype.kind == "f":
+        return labels.astype(np.float32)
+    if labels.ndim != 1:
+        raise LabelError(
+            f"{name}: expected class numbers of shape (N,) or soft labels of shape (N, {classes}); "
+            f"received {labels.shape} of {labels.dtype}"
+        )
+    wrong = labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
+    if wrong.size:
+        raise LabelError(f"{name}: expected class numbers from 0 to {classes - 1}; received {wrong[:5].tolist()}")
+    soft = np.zeros((len(labels), classes), np.float32)
+    soft[np.arange(len(labels)), labels.astype(np.int64)] = 1
+    return soft
+
+
+def _host(array: Any, samples: int, name: str) -> "np.ndarray":
+    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    if not host.shape or len(host) != samples:
+        raise DataError(f"{name}: {samples} labels and inputs of shape {host.shape}; axis 0 must be equal")
+    return host
+
+
+def _like(given: Any, host: "np.ndarray") -> Any:
+    return to_batch(host, mx.cpu()) if isinstance(given, mx.nd.NDArray) else host
+
+
+def _each(function: Any, arrays: Any) -> Any:
+    return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)

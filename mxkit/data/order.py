@@ -1,0 +1,81 @@
+"""Which samples are in which batch of which epoch: what loaders over numbered samples have in common."""
+
+from typing import Any, Dict, Optional, Tuple
+
+from mxkit.errors import DataError, EmptyDataError
+from mxkit.seeding import permutation
+from mxkit.specs import whole_number
+import numpy as np
+
+
+class EpochOrder:
+    """Base of loaders that read samples 0 to `size` - 1, in an order that depends on `(seed, epoch)` alone.
+
+    Args:
+        size: Number of samples.
+        batch_size: Samples a batch, at least 1.
+        shuffle: Draw a new order each epoch.
+        seed: Whole number that decides all randomness. None draws one.
+        drop_last: Leave out a last batch that is short.
+
+    Attributes:
+        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
+            `fit` sets it.
+        seed: What decides the orders.
+    """
+
+    def __init__(self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool) -> None:
+        name = type(self).__name__
+        self.batch_size = whole_number(batch_size, f"{name}: batch_size")
+        self.shuffle, self.drop_last = shuffle, drop_last
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
+        self.epoch = 0
+        self._size, self._skip = size, 0
+        if not len(self):
+            raise EmptyDataError(
+                f"{name}: drop_last leaves no batch: there are {size} samples, a batch has {self.batch_size}"
+            )
+
+    def __len__(self) -> int:
+        """Number of batches; the last short one is counted unless it is dropped."""
+        return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
+
+    def order(self, epoch: int) -> "np.ndarray":
+        """Sample numbers in the order of this epoch, int64 of shape (N,)."""
+        if not self.shuffle:
+            return np.arange(self._size)
+        return permutation(self._size, (self.seed % 2**32, epoch))
+
+    def skip(self, batches: int) -> None:
+        """Leave out the first batches of the next iteration, and of that one only, without reading them.
+
+        Args:
+            batches: From 0 to the number of batches of an epoch.
+
+        Raises:
+            DataError: An epoch has fewer batches.
+        """
+        self._skip = whole_number(batches, f"{type(self).__name__}.skip", least=0)
+        if self._skip > len(self):
+            skipped, self._skip = self._skip, 0
+            raise DataError(
+                f"{type(self).__name__}.skip: an epoch has {len(self)} batches, of which {skipped} cannot be left "
+                "out: a run must be gone on with over the data and the batch_size it was begun with"
+            )
+
+    def _begin(self) -> Tuple[int, range]:
+        """Count an epoch: its number, and the batches to read of it."""
+        epoch, first = self.epoch, self._skip
+        self.epoch, self._skip = epoch + 1, 0
+        return epoch, range(first, len(self))
+
+    def _rows(self, order: "np.ndarray", batch: int) -> "np.ndarray":
+        return order[batch * self.batch_size : (batch + 1) * self.batch_size]
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.seed = int(state["seed"])

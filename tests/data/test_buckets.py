@@ -1,0 +1,264 @@
+"""BucketLoader: each sequence once, padded as little as its bucket allows, in an order of (seed, epoch)."""
+
+from gluoncv.data.batchify import Pad
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxkit
+from mxkit.data.buckets import BucketLoader
+from mxkit.errors import DataError, EmptyDataError
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+
+def sequences(lengths, shape=(), dtype="float32"):
+    """Sequence i holds i + 1 throughout."""
+    return [np.full((length, *shape), number + 1, dtype) for number, length in enumerate(lengths)]
+
+
+def read(loader):
+    return [(x.asnumpy(), lengths.asnumpy(), y.asnumpy()) for (x, lengths), y in loader]
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=50),
+    batch_size=st.integers(1, 12),
+    buckets=st.one_of(st.integers(1, 12), st.sampled_from([(30,), (5, 10, 30), (29, 30, 31)])),
+    pad_to=st.sampled_from(["bucket", "longest"]),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    seed=st.integers(-(2**40), 2**40),
+    epoch=st.integers(0, 1000),
+    data=st.data(),
+)
+def test_each_epoch_holds_every_sequence_once(
+    lengths, batch_size, buckets, pad_to, shuffle, drop_last, seed, epoch, data
+):
+    arguments = {"buckets": buckets, "pad": -1, "pad_to": pad_to, "shuffle": shuffle, "seed": seed}
+    numbers = np.arange(len(lengths))
+    try:
+        loader = BucketLoader(sequences(lengths), numbers, batch_size, drop_last=drop_last, **arguments)
+    except EmptyDataError:
+        assert drop_last
+        assert len(lengths) < batch_size * (buckets if isinstance(buckets, int) else len(buckets))
+        return
+    loader.epoch = epoch
+    batches = read(loader)
+    assert len(batches) == len(loader)
+    seen = np.concatenate([y for _, _, y in batches])
+    np.testing.assert_array_equal(seen, loader.order(epoch))
+    if drop_last:
+        assert {len(y) for _, _, y in batches} == {batch_size}
+        assert len(set(seen.tolist())) == len(seen)
+    else:
+        np.testing.assert_array_equal(np.sort(seen), numbers)
+    for x, told, y in batches:
+        assert told.dtype == np.float32
+        np.testing.assert_array_equal(told, np.array(lengths)[y])
+        mask = np.arange(x.shape[1]) < told[:, None]
+        np.testing.assert_array_equal(x, np.where(mask, y[:, None] + 1, -1))
+        limit = min(limit for limit in loader.limits if limit >= told.max())
+        assert x.shape[1] == (limit if pad_to == "bucket" else told.max())
+        assert told.min() > max([below for below in loader.limits if below < limit], default=0)
+    skipped = data.draw(st.integers(0, len(batches)))
+    np.random.rand(3), mx.nd.random.uniform()  # draws of others change nothing
+    again = BucketLoader(sequences(lengths), numbers, batch_size, drop_last=drop_last, **arguments)
+    again.epoch = epoch
+    again.skip(skipped)
+    rest = read(again)
+    assert len(rest) == len(batches) - skipped
+    for one, other in zip(rest, batches[skipped:]):
+        for a, b in zip(one, other):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_padding_equals_gluoncvs():
+    given_sequences = [np.random.RandomState(n).randn(n, 3).astype("float32") for n in (4, 2, 5)]
+    (((x, lengths),),) = BucketLoader(given_sequences, None, 3, buckets=1)
+    np.testing.assert_array_equal(lengths.asnumpy(), [4, 2, 5])
+    np.testing.assert_array_equal(x.asnumpy(), Pad()([mx.nd.array(one) for one in given_sequences]).asnumpy())
+
+
+def test_shuffled_batches_are_mixed_over_the_buckets_and_sequences_within():
+    lengths = np.random.RandomState(0).randint(1, 41, 400)
+    loader = BucketLoader(sequences(lengths), np.arange(400), 10, buckets=4, shuffle=True, seed=3)
+    epochs = [[y.tolist() for _, _, y in read(loader)] for _ in range(3)]
+    together = [{frozenset(batch) for batch in epoch} for epoch in epochs]
+    assert len(together[0] & together[1]) == 0
+    for epoch in epochs:
+        buckets = [int(np.searchsorted(loader.limits, lengths[batch].max())) for batch in epoch]
+        assert {0, 1, 2, 3} == set(buckets[:12])
+        assert sum(one != other for one, other in zip(buckets, buckets[1:])) > 20
+    plain = BucketLoader(sequences(lengths), np.arange(400), 10, buckets=4)
+    widths = [x.shape[1] for x, _, _ in read(plain)]
+    assert widths == sorted(widths)
+
+
+def test_limits_are_quantiles_and_sizes_about_equal():
+    lengths = np.random.RandomState(0).permutation(np.arange(1, 101))
+    assert BucketLoader(sequences(lengths), None, 10, buckets=4).limits == [25, 50, 75, 100]
+    assert BucketLoader(sequences([3, 3, 3, 9]), None, 10, buckets=4).limits == [3, 9]
+    assert BucketLoader(sequences([3, 3, 3, 9]), None, 10, buckets=np.array([1, 4, 6, 12])).limits == [4, 12]
+
+
+def test_the_order_of_a_seed_is_fixed_for_good():
+    # a run that is resumed by another version of mxkit or NumPy must read on in the same order
+    lengths = [1, 5, 2, 6, 3, 7, 4, 8]
+    loader = BucketLoader(sequences(lengths), None, 2, buckets=2, shuffle=True, seed=7)
+    assert [loader.order(epoch).tolist() for epoch in (0, 1)] == ORDERS_OF_SEED_7
+
+
+ORDERS_OF_SEED_7 = [[1, 3, 2, 4, 0, 6, 7, 5], [7, 5, 6, 0, 2, 4, 3, 1]]
+
+
+def test_outputs_are_put_back_in_the_order_of_the_sequences():
+    lengths = np.random.RandomState(0).randint(1, 9, 23)
+    loader = BucketLoader(sequences(lengths), None, 4, buckets=3)
+    outputs = np.concatenate([x.asnumpy()[:, 0] for ((x, _),) in loader])
+    np.testing.assert_array_equal(outputs[loader.order(0).argsort()], np.arange(1, 24))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [("float64", "float32"), ("int64", "int32"), ("uint8", "uint8"), ("float16", "float16")]
+)
+def test_t14_types(dtype, kept):
+    (((x, _), y),) = BucketLoader(sequences([2, 3], (4,), dtype), np.array([0, 1], dtype), 2, buckets=1)
+    assert (x.dtype, y.dtype) == (np.dtype(kept), np.dtype(kept))
+    assert x.shape == (2, 3, 4)
+
+
+def test_lists_ndarrays_and_labels_of_any_shape():
+    (((x, _), y),) = BucketLoader([[1, 2], [2.5]], [[1, 2], [3, 4]], 2, buckets=1)
+    assert x.asnumpy().tolist() == [[1, 2], [2.5, 0]]
+    assert y.asnumpy().tolist() == [[1, 2], [3, 4]]
+    (((x, _), y),) = BucketLoader([mx.nd.ones(2), mx.nd.ones(1)], mx.nd.array([1, 0]), 2, buckets=1)
+    assert (x.shape, y.shape) == ((2, 2), (2,))
+
+
+def test_lengths_are_what_mxnets_operators_take():
+    (((x, lengths), y),) = BucketLoader(sequences([2, 4], (3,)), [[1], [0]], 2, buckets=1)
+    masked = mx.nd.SequenceMask(x, lengths, use_sequence_length=True, axis=1, value=-7)
+    assert masked[0, :, 0].asnumpy().tolist() == [1, 1, -7, -7]
+    assert (x.sum(axis=1) / lengths.expand_dims(1)).asnumpy().tolist() == [[1] * 3, [2] * 3]
+    assert gluon.loss.CTCLoss(layout="NTC")(x, y.astype("float32"), lengths).shape == (2,)
+    lstm = gluon.rnn.LSTM(5, layout="NTC", use_sequence_length=True, bidirectional=True, input_size=3)
+    lstm.initialize()
+    assert lstm(x, sequence_length=lengths).shape == (2, 4, 10)
+
+
+def test_it_prints_how_much_is_padding():
+    loader = BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10], seed=1)
+    made = sum(x.size for ((x, _),) in BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10]))
+    assert f"padding {1 - 22 / made:.0%} (in one bucket {1 - 22 / 40:.0%})" in repr(loader)
+    text = "BucketLoader(4 sequences of 1 to 10 in buckets up to [4, 10], batch_size=2, 2 batches, padding 21% "
+    assert repr(loader).startswith(text)
+    tight = BucketLoader(sequences([1, 2, 9, 10]), None, 2, buckets=[4, 10], pad_to="longest")
+    assert "padding 8%" in repr(tight)
+
+
+def test_wrong_sequences_and_labels():
+    with pytest.raises(EmptyDataError, match="BucketLoader: there is no sequence"):
+        BucketLoader([], None, 2)
+    with pytest.raises(DataError, match=r"sequence 1 has the shape \(0,\): expected \(T, ...\) with T at least 1"):
+        BucketLoader([[1], []], None, 2)
+    with pytest.raises(DataError, match=r"sequence 1 has the shape \(\)"):
+        BucketLoader([[1], 3], None, 2)
+    with pytest.raises(DataError, match=r"sequences 0 and 2 have the shapes \(2, 3\) and \(2, 4\)"):
+        BucketLoader([np.zeros((2, 3)), np.zeros((5, 3)), np.zeros((2, 4))], None, 2)
+    with pytest.raises(DataError, match="sequence 1: expected numbers; received an array of <U2"):
+        BucketLoader([[1], ["ab"]], None, 2)
+    with pytest.raises(DataError, match="sequence 0: int64 becomes int32, which cannot hold"):
+        BucketLoader([[2**40]], None, 2)
+    with pytest.raises(DataError, match=r"there are 2 sequences, and labels of shape \(3,\)"):
+        BucketLoader([[1], [2]], [1, 2, 3], 2)
+    with pytest.raises(DataError, match=r"labels 0 and 1 have the shapes \(1,\) and \(2,\)"):
+        BucketLoader([[1], [2]], [[1], [2, 3]], 2)
+
+
+def test_wrong_arguments():
+    made = sequences([2, 9, 12])
+    message = "2 of 3 sequences are longer than the last limit 8, the first is sequence 1 of 9. Add a limit of 12"
+    with pytest.raises(DataError, match=message):
+        BucketLoader(made, None, 2, buckets=[4, 8])
+    for wrong in ([8, 4, 20], [4, 4, 20], []):
+        with pytest.raises(ValueError, match="buckets: expected rising limits; received"):
+            BucketLoader(made, None, 2, buckets=wrong)
+    for wrong in (0, [0, 20], 2.5, [4.5, 20]):
+        with pytest.raises(ValueError, match="BucketLoader: buckets: expected a whole number, at least 1"):
+            BucketLoader(made, None, 2, buckets=wrong)
+    with pytest.raises(ValueError, match="pad_to: expected 'bucket' or 'longest'; received 'max'"):
+        BucketLoader(made, None, 2, pad_to="max")
+    with pytest.raises(ValueError, match="pad: the sequences are uint8, which cannot hold -1"):
+        BucketLoader(sequences([2], dtype="uint8"), None, 2, pad=-1)
+    with pytest.raises(ValueError, match="pad: the sequences are int32, which cannot hold 0.5"):
+        BucketLoader(sequences([2], dtype="int64"), None, 2, pad=0.5)
+    with pytest.raises(EmptyDataError, match="drop_last leaves no batch: none of 3 buckets has 2"):
+        BucketLoader(made, None, 2, drop_last=True)
+    with pytest.raises(ValueError, match="BucketLoader: batch_size: expected a whole number"):
+        BucketLoader(made, None, 0)
+    loader = BucketLoader(made, None, 2)
+    with pytest.raises(DataError, match=r"BucketLoader\.skip: an epoch has 3 batches, of which 4 cannot be left out"):
+        loader.skip(4)
+
+
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees."""
+
+
+class Reader(gluon.HybridBlock):
+    """The mean of a sequence's embedded tokens, with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.embedding = nn.Embedding(20, 6)
+            self.dropout = nn.Dropout(0.3)
+            self.output = nn.Dense(2, in_units=6)
+
+    def hybrid_forward(self, F, x, lengths):  # noqa: N803
+        tokens = F.SequenceMask(self.embedding(x), lengths, use_sequence_length=True, axis=1)
+        return self.output(self.dropout(F.broadcast_div(tokens.sum(axis=1), lengths.expand_dims(1))))
+
+
+def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path):
+    random = np.random.RandomState(0)
+    texts = [random.randint(0, 20, random.randint(1, 12)) for _ in range(150)]
+    labels = np.array([int((text > 9).mean() > 0.5) for text in texts])
+
+    def run(directory, dies=None):
+        mxkit.seed_all(3)
+        net = Reader()
+        mxkit.initialize(net)
+        net.hybridize()
+
+        def die(state, update):
+            if update.step == dies:
+                raise Killed
+
+        history = mxkit.fit(
+            net,
+            BucketLoader(texts, labels, 4, buckets=4, shuffle=True, seed=8),
+            loss="softmax_ce",
+            trainer=("adam", {"learning_rate": 0.05}),
+            epochs=3,
+            metrics=["accuracy"],
+            seed=5,
+            checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
+            resume="auto",
+            callbacks=[mxkit.LambdaCallback(on_update=die)],
+            progress=False,
+        )
+        return history, [p.data().asnumpy() for p in net.collect_params().values()]
+
+    history, weights = run(tmp_path / "whole")
+    assert history.column("train_accuracy")[-1] > 0.85
+    for dies in (20, 60):
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", dies)
+    resumed, found = run(tmp_path / "killed")
+    assert resumed.column("train_loss") == history.column("train_loss")
+    for one, other in zip(found, weights):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,265 @@
+"""The cache folder: what is in it, moved and cleaned without losing or touching anything else."""
+
+import hashlib
+import os
+from pathlib import Path
+import threading
+import time
+
+from genuine_files import mnist_files
+from mxkit.data import cache
+from mxkit.data.cache import CacheEntry, clean_cache, dataset_folder, home, homes, list_cache, locked, move_cache
+import mxnet as mx
+import pytest
+
+UUID = "0a1b2c3d-0000-4000-8000-0123456789ab"
+NUMBERS = b"numbers of a net"
+NET = f"resnet18_v1-{hashlib.sha1(NUMBERS).hexdigest()[:8]}.params"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache with one of everything; it is the only one."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("MXNET_HOME", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    monkeypatch.setattr(cache, "homes", lambda: [folder])
+    write(folder / "models" / NET, NUMBERS)
+    write(folder / "models" / "alexnet-00000000.params", NUMBERS)
+    write(folder / "models" / f"vgg-44335d1f.zip{UUID}", b"half")
+    for name, content in mnist_files().items():
+        write(folder / "datasets/mnist" / name, content)
+    write(folder / "datasets/cifar10/.cifar-10-binary.tar.gz.c4a38c50.part", b"half")
+    write(folder / f"datasets/fashion-mnist/train-images-idx3-ubyte.gz.{UUID}", b"half")
+    write(folder / "datasets/own/deep/a.txt", b"12345")
+    write(folder / "embeddings/glove/glove.txt", b"1")
+    write(folder / "notes.txt", b"mine")
+    return folder
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def files_below(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()
+    }
+
+
+def age(path, days):
+    os.utime(str(path), (time.time() - 86400 * days,) * 2)
+
+
+def test_the_folder_is_where_the_environment_says_now(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("MXNET_HOME", raising=False)
+    assert home() == tmp_path / ".mxnet"
+    monkeypatch.setenv("MXNET_HOME", "~/elsewhere")
+    assert home() == tmp_path / "elsewhere"
+    assert dataset_folder("mnist") == tmp_path / "elsewhere/datasets/mnist"
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "third"))
+    assert str(home()) == mx.base.data_dir()
+    # what MXNet took for its datasets when it was imported stays
+    assert mx.gluon.data.vision.MNIST.__init__.__defaults__[0] != str(dataset_folder("mnist"))
+
+
+def test_every_cache_folder_is_found_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "elsewhere"))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / ".mxnet").mkdir()
+    assert homes()[:2] == [tmp_path / "elsewhere", tmp_path / ".mxnet"]
+    (tmp_path / ".mxnet").rmdir()
+    (tmp_path / ".mxnet").symlink_to(tmp_path / "elsewhere")
+    assert homes()[:1] == [tmp_path / "elsewhere"]
+    assert tmp_path / ".mxnet" not in homes()
+
+
+def test_the_list(folder):
+    write(folder / "datasets/mnist" / cache.LOCK, b"")
+    rows = {entry.name: entry for entry in list_cache()}
+    states = {name: (entry.kind, entry.state) for name, entry in rows.items()}
+    assert states == {
+        "mnist": ("dataset", "complete"),
+        "cifar10": ("dataset", "partial"),
+        "fashion-mnist": ("dataset", "partial"),
+        "own": ("dataset", "unknown"),
+        NET: ("model", "complete"),
+        "alexnet-00000000.params": ("model", "damaged"),
+        f"vgg-44335d1f.zip{UUID}": ("model", "partial"),
+        "glove": ("embedding", "unknown"),
+        "notes.txt": ("other", "unknown"),
+    }
+    assert (rows["mnist"].files, rows["mnist"].bytes) == (4, sum(map(len, mnist_files().values())))
+    assert (rows["own"].files, rows["own"].bytes, rows["own"].path) == (1, 5, folder / "datasets/own")
+    assert all(isinstance(entry, CacheEntry) for entry in rows.values())
+
+
+def test_half_a_dataset_is_partial(folder):
+    next((folder / "datasets/mnist").iterdir()).unlink()
+    assert {entry.name: entry.state for entry in list_cache()}["mnist"] == "partial"
+
+
+def test_links_are_told_and_not_followed(folder, tmp_path):
+    write(tmp_path / "big/a.jpg", b"1" * 1000)
+    (folder / "datasets/imagenet").symlink_to(tmp_path / "big")
+    (folder / "datasets/own/link").symlink_to(tmp_path / "big")
+    rows = {entry.name: entry for entry in list_cache()}
+    assert (rows["imagenet"].state, rows["imagenet"].bytes < 1000) == ("link", True)
+    assert rows["own"].files == 2
+    assert rows["own"].bytes < 1000
+
+
+# Cleaning
+
+
+def test_cleaning_takes_only_what_was_left_over(folder):
+    age(folder / f"models/vgg-44335d1f.zip{UUID}", 1)
+    age(folder / f"datasets/fashion-mnist/train-images-idx3-ubyte.gz.{UUID}", 1)
+    write(folder / "datasets/cifar10" / cache.LOCK, b"")
+    before = files_below(folder)
+    told = clean_cache(dry_run=True)
+    assert files_below(folder) == before
+    gone = clean_cache()
+    assert [entry.path for entry in gone] == [entry.path for entry in told]
+    lost = set(before) - set(files_below(folder))
+    assert lost == {
+        f"models/vgg-44335d1f.zip{UUID}",
+        f"datasets/fashion-mnist/train-images-idx3-ubyte.gz.{UUID}",
+        "datasets/cifar10/.cifar-10-binary.tar.gz.c4a38c50.part",
+    }
+    assert clean_cache() == []
+
+
+def test_what_is_at_work_now_is_left(folder):
+    # MXNet and gluoncv hold no lock, so what they wrote to within the hour is theirs
+    assert clean_cache() == []
+    with locked(folder / "datasets/cifar10"):
+        assert clean_cache() == []
+    assert [entry.name for entry in clean_cache()] == [".cifar-10-binary.tar.gz.c4a38c50.part"]
+
+
+def test_cleaning_by_name_and_age(folder):
+    age(folder / "datasets/own/deep/a.txt", 40)
+    age(folder / "embeddings/glove/glove.txt", 40)
+    age(folder / "notes.txt", 400)
+    assert clean_cache(name="mnist", older_than=30, partial=False) == []
+    assert [entry.name for entry in clean_cache(name="own", older_than=30, partial=False)] == ["own"]
+    assert [entry.name for entry in clean_cache(older_than=30, partial=False)] == ["glove"]
+    assert [entry.name for entry in clean_cache(name="mnist", partial=False)] == ["mnist"]
+    assert not (folder / "datasets/mnist").exists()
+    assert (folder / "notes.txt").exists()
+    with pytest.raises(ValueError, match=r"there is no 'mnits' in the cache; there is .*cifar10"):
+        clean_cache(name="mnits")
+
+
+def test_cleaning_never_leaves_the_folder(folder, tmp_path):
+    write(tmp_path / "big" / f"a.{UUID}", b"1")
+    age(tmp_path / "big" / f"a.{UUID}", 400)
+    (folder / "datasets/imagenet").symlink_to(tmp_path / "big")
+    (folder / "datasets/own/link").symlink_to(tmp_path / "big")
+    (folder / "embeddings").rename(tmp_path / "embeddings")
+    (folder / "embeddings").symlink_to(tmp_path / "embeddings")
+    age(tmp_path / "embeddings/glove/glove.txt", 400)
+    clean_cache(older_than=30)
+    clean_cache(name="own")
+    clean_cache(name="imagenet")
+    assert not (folder / "datasets/imagenet").is_symlink()
+    assert not (folder / "datasets/own").exists()
+    assert (tmp_path / "big" / f"a.{UUID}").exists()
+    assert (tmp_path / "embeddings/glove/glove.txt").exists()
+
+
+# Moving
+
+
+@pytest.fixture(params=["the same disk", "another disk"])
+def target(request, tmp_path):
+    if request.param == "the same disk":
+        yield tmp_path / "new/cache"
+        return
+    shared = Path("/dev/shm")
+    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs two file systems")
+    place = shared / f"mxkit-test-{os.getpid()}-{threading.get_ident()}"
+    yield place / "cache"
+    cache.shutil.rmtree(str(place))
+
+
+def test_a_cache_is_moved_whole(folder, target):
+    before = files_below(folder)
+    moved = move_cache(target)
+    del before["notes.txt"]
+    assert files_below(target) == before
+    assert files_below(folder) == {"notes.txt": b"mine"}
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt"]
+    assert (moved.files, moved.bytes, moved.to) == (len(before), sum(map(len, before.values())), target.resolve())
+    assert f"export MXNET_HOME={target.resolve()}\n" in moved.advice
+    assert "ln -s" in moved.advice
+
+
+def test_a_stopped_move_is_gone_on_with(folder, target, monkeypatch):
+    before = files_below(folder)
+    usual, calls = cache._move, []
+
+    def stops(*arguments):
+        calls.append(arguments)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        usual(*arguments)
+
+    monkeypatch.setattr(cache, "_move", stops)
+    with pytest.raises(KeyboardInterrupt):
+        move_cache(target)
+    both = {**files_below(folder), **files_below(target)}
+    assert both == before
+    monkeypatch.setattr(cache, "_move", usual)
+    move_cache(target)
+    assert files_below(target) == {name: content for name, content in before.items() if name != "notes.txt"}
+
+
+def test_a_copy_that_came_out_wrong_deletes_nothing(folder, target, monkeypatch):
+    if target.parent.parent != Path("/dev/shm"):
+        pytest.skip("files are copied only to another disk")
+    before = files_below(folder)
+    monkeypatch.setattr(cache.shutil, "copy2", lambda one, other: Path(other).write_bytes(b"x"))
+    with pytest.raises(OSError, match="has another content; nothing was deleted"):
+        move_cache(target)
+    assert files_below(folder) == before
+    assert files_below(target) == {}
+
+
+def test_files_in_the_way(folder, target):
+    write(target / "datasets/own/deep/a.txt", b"other")
+    write(target / "models" / NET, NUMBERS)
+    before = files_below(folder)
+    with pytest.raises(ValueError, match=r"files with another content are in the way, nothing was moved: .*a\.txt"):
+        move_cache(target)
+    assert files_below(folder) == before
+    (target / "datasets/own/deep/a.txt").unlink()
+    move_cache(target)
+    assert files_below(target)[f"models/{NET}"] == NUMBERS
+
+
+def test_links_lead_to_the_same_place_after_a_move(folder, target, tmp_path):
+    write(tmp_path / "big/a.jpg", b"1")
+    (folder / "datasets/imagenet").symlink_to(tmp_path / "big")
+    (folder / "datasets/relative").symlink_to("../../big")
+    (folder / "datasets/inner").symlink_to("own/deep")
+    move_cache(target)
+    assert (target / "datasets/imagenet/a.jpg").read_bytes() == b"1"
+    assert (target / "datasets/relative/a.jpg").read_bytes() == b"1"
+    assert (target / "datasets/inner/a.txt").read_bytes() == b"12345"
+    assert os.readlink(str(target / "datasets/inner")) == "own/deep"
+    assert (tmp_path / "big/a.jpg").exists()
+
+
+def test_folders_that_cannot_be(folder, tmp_path):
+    for to in (folder, folder / "inner", tmp_path):
+        with pytest.raises(ValueError, match="expected two folders apart from each other"):
+            move_cache(to)
+    with pytest.raises(ValueError, match="there is no folder"):
+        move_cache(tmp_path / "new", source=tmp_path / "none")

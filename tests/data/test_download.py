@@ -1,0 +1,431 @@
+"""Downloads from a real server that does everything a server can do wrong; nothing wrong is ever kept."""
+
+import gzip
+import hashlib
+import http.server
+import os
+from pathlib import Path
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+from genuine_files import mnist_files
+import mxkit
+from mxkit.data import sources
+from mxkit.data.cache import LOCK
+from mxkit.data.datasets import mnist
+from mxkit.data.download import Mirror, RemoteFile, fetch, fetch_files
+from mxkit.errors import DownloadError
+import numpy as np
+import pytest
+
+CONTENT = np.random.RandomState(0).bytes(300_000)
+SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
+SHA1 = "sha1:" + hashlib.sha1(CONTENT).hexdigest()
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Behaves as the first part of the path says; counts requests and the bytes it sent."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        how = self.path.split("/")[1]
+        self.server.requests.append((how, self.headers.get("Range")))
+        self.close_connection = True
+        getattr(self, how)(self.server.content)
+
+    def send(self, body, status=200, length=None, **headers):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.send_header("Connection", "close")
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+            self.server.sent += len(body)
+        except OSError:  # the client went away, which is its right
+            self.server.sent += 0
+
+    def start(self):
+        wish = self.headers.get("Range")
+        return int(wish[len("bytes=") :].rstrip("-")) if wish else 0
+
+    def good(self, content):
+        start = self.start()
+        if start >= len(content):
+            return self.send(b"", 416)
+        if start:
+            return self.send(content[start:], 206, Content_Range=f"bytes {start}-{len(content) - 1}/{len(content)}")
+        return self.send(content)
+
+    def truncates(self, content):
+        start = self.start()
+        piece = content[start : start + 60_000]
+        span = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self.send(piece, 206 if start else 200, len(content) - start, Content_Range=span)
+
+    def lies_about_length(self, content):
+        self.send(content[:-7])
+
+    def stalls(self, content):
+        self.send(content[:50_000], length=len(content))
+        self.server.stalled.wait(20)
+
+    def drips(self, content):
+        start = self.start()
+        span = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        self.send(b"", 206 if start else 200, len(content) - start, Content_Range=span)
+        for place in range(start, len(content), 5000):
+            self.wfile.write(content[place : place + 5000])
+            time.sleep(0.05)
+
+    def corrupts(self, content):
+        self.send(content[:1000] + bytes([content[1000] ^ 1]) + content[1001:])
+
+    def ignores_range(self, content):
+        self.send(content)
+
+    def wrong_range(self, content):
+        self.send(content[:100], 206, Content_Range=f"bytes 0-99/{len(content)}")
+
+    def redirects(self, content):
+        self.send(b"", 302, Location="/good/file")
+
+    def circles(self, content):
+        self.send(b"", 302, Location="/circles/file")
+
+    def missing(self, content):
+        self.send(b"<html>not here</html>", 404, Content_Type="text/html")
+
+    def broken(self, content):
+        self.send(b"", 500)
+
+    def html(self, content):
+        self.send(b"<html>log in first</html>", Content_Type="text/html; charset=utf-8")
+
+    def endless(self, content):
+        self.send_response(200)
+        self.end_headers()
+        for _ in range(1000):
+            self.wfile.write(content)
+
+    def says_gzip(self, content):
+        self.send(content, Content_Encoding="gzip")
+
+    def log_message(self, *ignored):
+        """Say nothing."""
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        """A client that goes away is no error here."""
+
+
+@pytest.fixture
+def server():
+    server = Server(("127.0.0.1", 0), Handler)
+    server.requests, server.sent, server.stalled, server.content = [], 0, threading.Event(), CONTENT
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.stalled.set()
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.delenv("MXKIT_OFFLINE", raising=False)
+
+
+def get(server, folder, *ways, size=300_000, digest=SHA256, **settings):
+    urls = [f"{server.url}/{way}/file" for way in ways]
+    return fetch(urls, digest=digest, size=size, folder=folder, timeout=0.5, **settings)
+
+
+def kept(folder):
+    """What lies in the folder, but the lock."""
+    return sorted(path.name for path in Path(folder).iterdir() if path.name != LOCK)
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), None])
+def test_a_file_is_fetched_once(server, tmp_path, size):
+    path = get(server, tmp_path / "a/b", "good", size=size)
+    assert path == tmp_path / "a/b/file"
+    assert path.read_bytes() == CONTENT
+    assert get(server, tmp_path / "a/b", "good", size=size) == path
+    assert len(server.requests) == 1
+    assert kept(path.parent) == ["file"]
+
+
+@pytest.mark.parametrize("digest", [SHA256, SHA1, "md5:" + hashlib.md5(CONTENT).hexdigest()])
+def test_digests_of_each_kind(server, tmp_path, digest):
+    assert get(server, tmp_path, "good", digest=digest).read_bytes() == CONTENT
+
+
+def test_digests_that_are_none(server, tmp_path):
+    for digest in (SHA256[7:], "sha1:12", "crc:abc", SHA256.upper()):
+        with pytest.raises(ValueError, match="digest: expected sha256:"):
+            get(server, tmp_path, "good", digest=digest)
+
+
+def test_a_connection_that_breaks_is_taken_up_where_it_broke(server, tmp_path):
+    assert get(server, tmp_path, "truncates").read_bytes() == CONTENT
+    assert server.requests == [
+        ("truncates", f"bytes={start}-" if start else None) for start in range(0, 300_000, 60_000)
+    ]
+    assert server.sent == len(CONTENT)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "lies_about_length",
+        "stalls",
+        "corrupts",
+        "missing",
+        "broken",
+        "html",
+        "endless",
+        "circles",
+        "wrong_range",
+    ],
+)
+def test_a_mirror_that_fails_is_followed_by_the_next(server, tmp_path, way):
+    assert get(server, tmp_path, way, "good").read_bytes() == CONTENT
+    assert kept(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("way", ["redirects", "ignores_range", "says_gzip"])
+def test_servers_with_habits(server, tmp_path, way):
+    assert get(server, tmp_path, way).read_bytes() == CONTENT
+
+
+def test_gzip_files_arrive_as_they_are(server, tmp_path):
+    server.content = gzip.compress(CONTENT)
+    digest = "sha1:" + hashlib.sha1(server.content).hexdigest()
+    assert get(server, tmp_path, "says_gzip", digest=digest, size=None).read_bytes() == server.content
+
+
+PART = f".file.{SHA256[7:15]}.part"
+
+
+@pytest.mark.parametrize(("way", "sent"), [("good", len(CONTENT) - 70_000), ("ignores_range", len(CONTENT))])
+def test_a_part_is_gone_on_with(server, tmp_path, way, sent):
+    (tmp_path / PART).write_bytes(CONTENT[:70_000])
+    assert get(server, tmp_path, way).read_bytes() == CONTENT
+    assert server.sent == sent
+    assert kept(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("size", [len(CONTENT), None])
+@pytest.mark.parametrize(
+    "part",
+    [b"", b"x" * 70_000, CONTENT, CONTENT + b"more", b"x" * len(CONTENT)],
+    ids=["0", "bad", "whole", "long", "x"],
+)
+def test_parts_of_any_kind_end_well(server, tmp_path, part, size):
+    (tmp_path / PART).write_bytes(part)
+    assert get(server, tmp_path, "good", size=size).read_bytes() == CONTENT
+    assert part != CONTENT or server.sent == 0
+
+
+def test_parts_of_other_mirrors_do_not_stay(server, tmp_path):
+    mirrors = [
+        Mirror(f"{server.url}/corrupts/file", "sha1:" + "0" * 40, None),
+        Mirror(f"{server.url}/stalls/file", "sha1:" + "1" * 40, len(CONTENT)),
+        Mirror(f"{server.url}/good/file", SHA1, len(CONTENT)),
+    ]
+    (path,) = fetch_files([RemoteFile("file", mirrors)], tmp_path, timeout=0.5)
+    assert path.read_bytes() == CONTENT
+    assert kept(tmp_path) == ["file"]
+
+
+def test_a_page_does_not_destroy_a_part(server, tmp_path):
+    (tmp_path / PART).write_bytes(CONTENT[:70_000])
+    with pytest.raises(DownloadError, match="offers 25 bytes of a web page, expected 300000"):
+        get(server, tmp_path, "html")
+    assert (tmp_path / PART).read_bytes() == CONTENT[:70_000]
+
+
+def test_one_error_tells_all(server, tmp_path):
+    files = [
+        RemoteFile("one.gz", [Mirror(f"{server.url}/missing/one.gz", SHA256, 300_000)]),
+        RemoteFile("two.gz", [Mirror(f"{server.url}/good/two.gz", SHA1, None)]),
+        RemoteFile(
+            "three.gz", [Mirror(f"{server.url}/corrupts/3.gz", SHA1, 300_000), Mirror("http://127.0.0.1:9/3", SHA1)]
+        ),
+    ]
+    with pytest.raises(DownloadError) as caught:
+        fetch_files(files, tmp_path, timeout=0.5, rounds=1)
+    text = str(caught.value)
+    assert f"into {tmp_path}\n" in text
+    assert f"    {server.url}/missing/one.gz  300000 bytes  {SHA256}\n" in text
+    assert f"    http://127.0.0.1:9/3  {SHA1}\n" in text
+    assert "404" in text
+    # what comes after the first that cannot be had is listed too, so that one trip by hand is enough
+    assert "3 file(s) could not be had" in text
+    assert isinstance(caught.value, ConnectionError)
+    assert isinstance(caught.value, mxkit.errors.MxkitError)
+    assert kept(tmp_path) == []
+
+
+def test_each_kind_of_failure_is_said_in_words(server, tmp_path):
+    words = {
+        "corrupts": "gave 300000 bytes with the wrong content: expected sha256:.*, received sha256:",
+        "lies_about_length": "offers 299993 bytes, expected 300000",
+        "endless": "gives more than the expected 300000 bytes",
+        "broken": "500",
+        "stalls": "timed out",
+        "circles": "redirects",
+    }
+    for way, text in words.items():
+        folder = tmp_path / way
+        with pytest.raises(DownloadError, match=text):
+            get(server, folder, way)
+        assert [name for name in kept(folder) if not name.endswith(".part")] == []
+
+
+def test_a_wrong_file_in_the_place_is_told_offline_and_replaced_online(server, tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * len(CONTENT))
+    with pytest.raises(DownloadError, match="the one that is there has another content"):
+        get(server, tmp_path, "good", offline=True)
+    with pytest.raises(DownloadError, match="the one that is there has another content"):
+        get(server, tmp_path, "missing")
+    assert (tmp_path / "file").read_bytes() == b"x" * len(CONTENT)
+    assert get(server, tmp_path, "good").read_bytes() == CONTENT
+
+
+def test_offline_asks_nobody(server, tmp_path, monkeypatch):
+    with pytest.raises(DownloadError, match=r"the network is not to be used \(offline\)"):
+        get(server, tmp_path / "new", "good", offline=True)
+    monkeypatch.setenv("MXKIT_OFFLINE", "1")
+    with pytest.raises(DownloadError, match="offline"):
+        get(server, tmp_path / "new", "good")
+    assert not (tmp_path / "new").exists()
+    get(server, tmp_path, "good", offline=False)
+    assert get(server, tmp_path, "good", offline=True).read_bytes() == CONTENT
+    assert len(server.requests) == 1
+
+
+def test_a_place_that_cannot_be_written(server, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(DownloadError, match=r"Free some space, or name another folder by root="):
+        get(server, tmp_path / "file" / "inside", "good")
+
+
+def test_a_full_disk_is_told_as_such(server, tmp_path):
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, usual[1]))
+    try:
+        with pytest.raises(DownloadError, match=r"File too large.* Free some space"):
+            get(server, tmp_path, "good")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert kept(tmp_path) == [PART]
+    assert get(server, tmp_path, "good").read_bytes() == CONTENT
+
+
+# Real processes
+
+CHILD = """
+import sys
+from mxkit.data.download import fetch
+print("ready", flush=True)
+fetch(sys.argv[1], digest=sys.argv[2], size=int(sys.argv[3]), folder=sys.argv[4])
+print("done", flush=True)
+"""
+
+
+def child(server, folder, way):
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parent.parent)}
+    command = [sys.executable, "-c", CHILD, f"{server.url}/{way}/file", SHA256, str(len(CONTENT)), str(folder)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+
+
+def test_a_killed_process_is_gone_on_with_by_the_next(server, tmp_path):
+    process = child(server, tmp_path, "drips")
+    part = tmp_path / PART
+    limit = time.monotonic() + 60
+    while not (part.exists() and part.stat().st_size > 30_000):
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert kept(tmp_path) == [PART]
+    had = part.stat().st_size
+    assert CONTENT.startswith(part.read_bytes())
+    server.sent = 0
+    assert get(server, tmp_path, "good").read_bytes() == CONTENT
+    assert server.sent == len(CONTENT) - had
+    assert kept(tmp_path) == ["file"]
+
+
+def test_processes_and_threads_at_once_read_the_file_once(server, tmp_path):
+    processes = [child(server, tmp_path, "drips") for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == b"ready\n"
+    paths = []
+    threads = [threading.Thread(target=lambda: paths.append(get(server, tmp_path, "drips"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for process in processes:
+        assert process.wait(60) == 0
+        process.stdout.close()
+    assert [path.read_bytes() == CONTENT for path in paths] == [True, True]
+    assert server.requests == [("drips", None)]
+    assert kept(tmp_path) == ["file"]
+
+
+# What datasets make of it
+
+
+def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, monkeypatch):
+    files = mnist_files()
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    monkeypatch.setattr(
+        Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]), raising=True
+    )
+    monkeypatch.setattr(sources, "_MNIST_PLACES", [f"{server.url}/missing/", f"{server.url}/good/"])
+    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in sources._IDX_NAMES]
+    monkeypatch.setattr(sources, "_MNIST", digests)
+    with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
+        mnist(valid=0.1)
+    assert kept(tmp_path / "datasets/mnist") == sorted(files)
+    assert len(server.requests) == 8
+    assert len(mnist(tmp_path / "datasets/mnist", valid=0.1, offline=True).test.x) == 40
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
+def test_every_source_is_told_in_full(dataset, monkeypatch):
+    monkeypatch.setenv("MXNET_GLUON_REPO", "https://mirror.example/repo")
+    for file in sources.files_of(dataset):
+        assert file.mirrors[-1].url == f"https://mirror.example/repo/gluon/dataset/{dataset}/{file.name}"
+        for mirror in file.mirrors:
+            assert mirror.url.endswith(file.name)
+            algorithm, digits = mirror.digest.split(":")
+            assert len(digits) == 2 * hashlib.new(algorithm).digest_size
+            assert mirror.size is None or mirror.size > 4000
+
+
+def test_the_digests_of_mxnets_copies_are_those_gluon_knows():
+    from mxnet.gluon.data import vision
+
+    text = Path(vision.datasets.__file__).read_text()
+    for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
+        for file in sources.files_of(dataset):
+            assert f"'{file.name}'" in text
+            assert file.mirrors[-1].digest.partition(":")[2] in text

@@ -1,0 +1,228 @@
+"""The files that datasets come in: read as MXNet and NumPy read them, and refused where they are damaged or crafted."""
+
+import gzip
+import io
+import pickle
+import tarfile
+
+from genuine_files import IDX_CODES, binary_bytes, cifar_arrays, idx_bytes, python_bytes, tar_bytes
+from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, read_cifar, read_idx
+from mxkit.errors import DataError
+import mxnet as mx
+import numpy as np
+import pytest
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize("dtype", sorted(IDX_CODES))
+def test_idx_files_of_every_type(tmp_path, dtype, zipped):
+    array = np.random.RandomState(0).randint(0, 100, (5, 4, 3)).astype(dtype)
+    path = tmp_path / "any-name"
+    path.write_bytes(gzip.compress(idx_bytes(array)) if zipped else idx_bytes(array))
+    found = read_idx(path)
+    np.testing.assert_array_equal(found, array)
+    assert found.dtype == array.dtype
+    assert found.dtype.isnative
+
+
+GOOD = idx_bytes(np.arange(60, dtype="u1").reshape(5, 4, 3))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "an empty file"),
+        (b"<html>404</html>", "expected an IDX file.*received 3c 68 74 6d"),
+        (GOOD[:-1], "(the file is smaller|ends early: expected 60 more bytes, received 59)"),
+        (GOOD[:9], "ends early"),
+        (GOOD + b"\0", "goes on after the 60 bytes"),
+        (b"\0\0\x07\x01" + GOOD[4:], "expected an IDX file"),
+        (b"\0\0\x08\x03" + b"\xff" * 12, "the file is smaller"),
+    ],
+)
+def test_idx_files_that_are_none(tmp_path, content, words, zipped):
+    path = tmp_path / "images"
+    path.write_bytes(gzip.compress(content) if zipped else content)
+    with pytest.raises(DataError, match=f"(?s)images: .*{words}"):
+        read_idx(path)
+
+
+@pytest.mark.parametrize("cut", [11, 30, -4])
+def test_gzip_files_that_were_cut_off(tmp_path, cut):
+    path = tmp_path / "images.gz"
+    path.write_bytes(gzip.compress(GOOD)[:cut])
+    with pytest.raises(DataError, match="damaged or was cut off"):
+        read_idx(path)
+
+
+def test_gzip_files_with_a_changed_byte(tmp_path):
+    content = bytearray(gzip.compress(GOOD))
+    for place in range(10, len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 0x55
+        (tmp_path / "images.gz").write_bytes(changed)
+        with pytest.raises(DataError):
+            read_idx(tmp_path / "images.gz")
+
+
+# CIFAR
+
+
+@pytest.mark.parametrize(("layout", "oracle"), [(CIFAR10_FILES, "CIFAR10"), (CIFAR100_FILES, "CIFAR100")])
+def test_binary_files_are_read_as_mxnet_reads_them(tmp_path, layout, oracle):
+    x, y = cifar_arrays(20, layout.classes)
+    name = layout.test[0][0]
+    (tmp_path / name).write_bytes(binary_bytes(x, y))
+    found_x, found_y = read_cifar(tmp_path, [name], layout)
+    reader = object.__new__(getattr(mx.gluon.data.vision, oracle))
+    for column in range(y.shape[1]):
+        reader._fine_label = column
+        images, labels = reader._read_batch(str(tmp_path / name))
+        np.testing.assert_array_equal(found_x.transpose(0, 2, 3, 1), images)
+        np.testing.assert_array_equal(found_y[:, column], labels)
+    assert found_x.dtype == np.uint8
+    assert found_y.dtype == np.int32
+
+
+@pytest.mark.parametrize("old", [True, False])
+@pytest.mark.parametrize("layout", [CIFAR10_FILES, CIFAR100_FILES])
+def test_python_files_hold_what_the_binary_ones_hold(tmp_path, layout, old):
+    x, y = cifar_arrays(12, layout.classes)
+    content = python_bytes(x, y, layout.labels, old)
+    assert np.array_equal(pickle.loads(content, encoding="bytes")[b"data"], x)
+    (tmp_path / "python").write_bytes(content)
+    (tmp_path / "binary.bin").write_bytes(binary_bytes(x, y))
+    for one, other in zip(read_cifar(tmp_path, ["python"], layout), read_cifar(tmp_path, ["binary.bin"], layout)):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_batches_stand_in_the_order_of_their_names(tmp_path):
+    parts = [cifar_arrays(3, [10], seed) for seed in range(5)]
+    names = CIFAR10_FILES.train[0]
+    files = [(f"cifar-10-batches-bin/{name}", binary_bytes(*part)) for name, part in zip(names, parts)]
+    (tmp_path / "a.tar.gz").write_bytes(tar_bytes(files[::-1]))
+    x, y = read_cifar(tmp_path / "a.tar.gz", names, CIFAR10_FILES)
+    np.testing.assert_array_equal(x.reshape(15, 3072), np.concatenate([part[0] for part in parts]))
+    np.testing.assert_array_equal(y, np.concatenate([part[1] for part in parts]))
+
+
+class Crafted:
+    """What a crafted pickle asks for."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def hidden_in_array(tmp_path):
+    array = np.empty(1, dtype=object)
+    array[0] = Crafted(open, str(tmp_path / "harm"), "w")
+    return array
+
+
+CRAFTED = {
+    "call": lambda tmp_path: Crafted(open, str(tmp_path / "harm"), "w"),
+    "eval": lambda tmp_path: Crafted(eval, f"open({str(tmp_path / 'harm')!r}, 'w')"),
+    "getattr": lambda tmp_path: Crafted(getattr, [], "append"),
+    "inside an array": hidden_in_array,
+    "a numpy function": lambda tmp_path: Crafted(np.load, str(tmp_path / "x.npy")),
+}
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_crafted_pickles_are_refused_and_run_nothing(tmp_path, name):
+    content = pickle.dumps({b"data": CRAFTED[name](tmp_path), b"labels": [1]}, protocol=2)
+    (tmp_path / "data_batch_1").write_bytes(content)
+    with pytest.raises(DataError, match=r"data_batch_1: it is no pickle of lists.*it asks for [\w.]+, which"):
+        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_pickles_of_mutated_bytes_never_do_anything_but_fail_or_give_pixels(tmp_path):
+    x, y = cifar_arrays(2, [10])
+    content = python_bytes(x, y, ["labels"])
+    ends = [place for place in range(len(content)) if place < 200 or place > len(content) - 300]
+    random = np.random.RandomState(0)
+    for place in random.choice(ends, 300):
+        changed = bytearray(content)
+        changed[place] = random.randint(256)
+        (tmp_path / "data_batch_1").write_bytes(changed)
+        try:
+            found, _ = read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
+        except DataError:
+            continue
+        assert found.shape[1:] == (3, 32, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda batch: batch.update({b"data": batch[b"data"].astype("i1")}), "expected an array of uint8"),
+        (lambda batch: batch.update({b"data": np.asfortranarray(batch[b"data"])}), "expected an array of uint8"),
+        (lambda batch: batch.update({b"data": [1, 2]}), "expected data and lists of numbers"),
+        (lambda batch: batch.update({b"labels": [1]}), "expected as many labels as images"),
+        (lambda batch: batch.update({b"labels": [b"1", b"2"]}), "expected data and lists of numbers"),
+        (lambda batch: batch.pop(b"labels"), "expected data and lists of numbers"),
+        (lambda batch: batch.update({b"labels": [3, 10]}), "labels from 3 to 10; expected 0 to 9"),
+    ],
+)
+def test_python_files_of_something_else(tmp_path, change, words):
+    x, y = cifar_arrays(2, [10])
+    batch = {b"data": x, b"labels": y[:, 0].tolist()}
+    change(batch)
+    (tmp_path / "data_batch_1").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(DataError, match=f"data_batch_1: {words}"):
+        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
+
+
+def test_the_other_cifar_is_told(tmp_path):
+    (tmp_path / "test.bin").write_bytes(binary_bytes(*cifar_arrays(3073, [20, 100])))
+    with pytest.raises(DataError, match="Is it the other CIFAR"):
+        read_cifar(tmp_path, ["test.bin"], CIFAR10_FILES)
+    (tmp_path / "test.bin").write_bytes(binary_bytes(*cifar_arrays(2, [10])))
+    with pytest.raises(DataError, match="expected records of 3074 bytes; received 6146 bytes"):
+        read_cifar(tmp_path, ["test.bin"], CIFAR100_FILES)
+
+
+def test_archives_write_nothing_wherever_their_paths_point(tmp_path):
+    content = binary_bytes(*cifar_arrays(2, [10]))
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "a.tar.gz").write_bytes(
+        tar_bytes([("../../harm", b"x"), ("/tmp/../etc/harm", b"x"), ("../../test_batch.bin", content)])
+    )
+    x, _ = read_cifar(inside / "a.tar.gz", ["test_batch.bin"], CIFAR10_FILES)
+    assert len(x) == 2
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar.gz", "inside"]
+
+
+def test_archives_that_are_damaged(tmp_path):
+    content = binary_bytes(*cifar_arrays(40, [10]))
+    path = tmp_path / "a.tar.gz"
+    whole = tar_bytes([("d/test_batch.bin", content)])
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="the archive is damaged or was cut off"):
+        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
+    path.write_bytes(b"<html>")
+    with pytest.raises(DataError, match="the archive is damaged or was cut off"):
+        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
+    path.write_bytes(tar_bytes([("d/test_batch.bin", content), ("e/test_batch.bin", content)]))
+    with pytest.raises(DataError, match="is there twice"):
+        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
+    path.write_bytes(tar_bytes([("d/other.bin", content)]))
+    with pytest.raises(DataError, match=r"it does not have the file\(s\) test_batch.bin"):
+        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
+
+
+def test_links_inside_archives_are_not_read(tmp_path):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        link = tarfile.TarInfo("d/test_batch.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(link)
+    (tmp_path / "a.tar.gz").write_bytes(file.getvalue())
+    with pytest.raises(DataError, match="does not have the file"):
+        read_cifar(tmp_path / "a.tar.gz", ["test_batch.bin"], CIFAR10_FILES)

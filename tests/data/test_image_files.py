@@ -1,0 +1,527 @@
+"""Folders and records of images: the same pixels as MXNet's, in splits that new files do not move."""
+
+from concurrent.futures import ThreadPoolExecutor
+import io
+import multiprocessing
+import pickle
+import shutil
+import warnings
+
+import mxkit
+from mxkit.data.decoding import decode
+from mxkit.data.image_files import ImageFiles, image_folder
+from mxkit.data.image_records import ImageRecords, image_records
+from mxkit.data.imagenet_files import MEAN, class_names, imagenet
+from mxkit.errors import DataError, TrapWarning
+import mxnet as mx
+from mxnet.gluon.data.vision import transforms
+import numpy as np
+from PIL import Image
+import pytest
+
+
+def picture(seed, kind="JPEG", mode="RGB", size=(40, 30)):
+    """An image file as bytes; smooth, so that JPEG keeps it."""
+    small = np.random.RandomState(seed).randint(0, 256, (5, 6, 3), dtype="u1")
+    image = Image.fromarray(small).resize(size, Image.BICUBIC).convert(mode)
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def write_classes(root, classes=("ant", "bee", "cat"), count=4, start=0):
+    for number, name in enumerate(classes):
+        for image in range(start, start + count):
+            write(root / name / f"{image}.jpg", picture(100 * number + image))
+    return root
+
+
+def names_of(part):
+    return [part.path(row).relative_to(part.root).as_posix() for row in range(len(part))]
+
+
+# Decoding
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("JPEG", "RGB"), ("JPEG", "L"), ("PNG", "RGB"), ("PNG", "L"), ("PNG", "RGBA"), ("BMP", "RGB")]
+)
+@pytest.mark.parametrize("channels", [3, 1])
+def test_pixels_are_those_of_mxnet(kind, mode, channels):
+    content = picture(1, kind, mode)
+    expected = mx.image.imdecode(content, flag=int(channels == 3)).asnumpy()
+    found = decode(content, "a file", channels)
+    assert found.shape == (30, 40, channels)
+    assert found.flags["C_CONTIGUOUS"]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_mxnet_takes_a_jpeg_that_was_cut_off():
+    # the reason for a decoder of our own; should it fail, MXNet's could be used again
+    content = picture(1)
+    assert mx.image.imdecode(content[: len(content) // 2]).asnumpy().shape == (30, 40, 3)
+
+
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, -2])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_files_that_were_cut_off(kind, cut):
+    content = picture(1, kind)
+    end = int(len(content) * cut) if cut > 0 else len(content) - 14
+    with pytest.raises(DataError, match=f"some/file: the {kind} ends before its end"):
+        decode(content[:end], "some/file")
+
+
+def test_bytes_that_are_no_image():
+    with pytest.raises(DataError, match="a: the file is empty. Fetch it again or remove it"):
+        decode(b"", "a")
+    with pytest.raises(DataError, match="a: it is no image that OpenCV knows; it begins with b'<html>"):
+        decode(b"<html>not found</html>", "a")
+
+
+def test_a_picture_with_a_thumbnail_and_something_behind_it(tmp_path):
+    inner = picture(2, size=(8, 8))
+    exif = Image.Exif()
+    exif[0x010E] = "made for a test"
+    file = io.BytesIO()
+    Image.open(io.BytesIO(picture(1))).save(file, "JPEG", exif=b"Exif\0\0" + exif.tobytes() + inner)
+    content = file.getvalue()
+    assert content.count(b"\xff\xd9") == 2
+    assert decode(content + inner, "a").shape == (30, 40, 3)
+    with pytest.raises(DataError, match="the JPEG ends before its end"):
+        decode(content[:-20], "a")
+
+
+def test_pictures_are_not_turned_as_in_mxnet():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = io.BytesIO()
+    Image.open(io.BytesIO(picture(1))).save(file, "JPEG", exif=exif.tobytes())
+    found = decode(file.getvalue(), "a")
+    assert found.shape == (30, 40, 3)
+    np.testing.assert_array_equal(found, mx.image.imdecode(file.getvalue()).asnumpy())
+
+
+# Folders
+
+
+def test_a_folder_is_read_as_gluon_reads_it(tmp_path):
+    write_classes(tmp_path)
+    oracle = mx.gluon.data.vision.ImageFolderDataset(str(tmp_path))
+    data = image_folder(tmp_path, valid=0, test=0)
+    assert data.classes == oracle.synsets
+    assert len(data.train) == len(oracle) == 12
+    assert (len(data.valid), len(data.test)) == (0, 0)
+    for row in range(len(oracle)):
+        image, label = data.train[row]
+        np.testing.assert_array_equal(image, oracle[row][0].asnumpy())
+        assert label == oracle[row][1] == data.train.labels[row]
+        assert str(data.train.path(row)) == oracle.items[row][0]
+    assert data.train.labels.dtype == np.int32
+    assert data.train[-1][1] == 2
+    with pytest.raises(IndexError):
+        data.train[12]
+    with pytest.raises(TypeError):
+        data.train[0:2]
+
+
+def test_parts_share_nothing_lose_nothing_and_stay_when_files_come(tmp_path):
+    write_classes(tmp_path, count=40)
+    data = image_folder(tmp_path, valid=0.2, test=0.3)
+    before = [set(names_of(part)) for part in data[:3]]
+    assert sum(map(len, before)) == len(set.union(*before)) == 120
+    assert [len(part) for part in before] == pytest.approx([60, 24, 36], abs=12)
+    write_classes(tmp_path, start=40, count=7)
+    write_classes(tmp_path, classes=["aardvark"], count=30)
+    after = [set(names_of(part)) for part in image_folder(tmp_path, valid=0.2, test=0.3)[:3]]
+    for one, other in zip(before, after):
+        assert one <= other
+    # a larger test part takes from the others, and gives nothing back
+    assert after[2] <= set(names_of(image_folder(tmp_path, valid=0.2, test=0.5).test))
+    assert set(names_of(image_folder(tmp_path, valid=0.2, test=0.3, seed=1).test)) != after[2]
+
+
+def test_the_cut_is_frozen(tmp_path):
+    write_classes(tmp_path, count=10)
+    assert names_of(image_folder(tmp_path).test) == FROZEN
+
+
+FROZEN = ["ant/8.jpg", "bee/5.jpg", "bee/6.jpg", "bee/8.jpg"]
+
+
+def test_folders_that_are_parts(tmp_path):
+    write_classes(tmp_path / "train", count=30)
+    write_classes(tmp_path / "Val", count=2)
+    write_classes(tmp_path / "test", classes=["bee"], count=3)
+    data = image_folder(tmp_path)
+    assert [len(part) for part in data[:3]] == [90, 6, 3]
+    assert data.test.labels.tolist() == [1, 1, 1]
+    assert data.test.classes == data.classes == ["ant", "bee", "cat"]
+    shutil.rmtree(str(tmp_path / "Val"))
+    cut = image_folder(tmp_path, valid=0.2, test=0.2)
+    assert len(cut.train) + len(cut.valid) == 90
+    assert 6 <= len(cut.valid) <= 30
+    assert len(cut.test) == 3
+    shutil.rmtree(str(tmp_path / "test"))
+    assert len(image_folder(tmp_path, test=0.5).test) == 0
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    write_classes(tmp_path, classes=["car", "plane", "train"])
+    assert image_folder(tmp_path, valid=0, test=0).classes == ["car", "plane", "train"]
+    write(tmp_path / "train/steam/9.jpg", picture(1))
+    assert image_folder(tmp_path, valid=0, test=0).classes == ["car", "plane", "train"]
+    write_classes(tmp_path / "other", classes=["test", "train"])
+    assert image_folder(tmp_path / "other", valid=0, test=0).classes == ["test", "train"]
+
+
+def test_what_systems_leave_behind_is_ignored(tmp_path):
+    write_classes(tmp_path)
+    for name in (".DS_Store", ".hidden/1.jpg", "__MACOSX/1.jpg", "ant/.1.jpg", "ant/Thumbs.db", "ant/.git/1.jpg"):
+        write(tmp_path / name, b"rubbish")
+    data = image_folder(tmp_path, valid=0, test=0)
+    assert data.classes == ["ant", "bee", "cat"]
+    assert len(data.train) == 12
+
+
+def test_other_files_are_told_once(tmp_path):
+    write_classes(tmp_path)
+    write(tmp_path / "ant/notes.txt", b"1")
+    write(tmp_path / "bee/deep/notes.doc", b"1")
+    with pytest.warns(TrapWarning, match=r"left out 2 files that are no images by their names, like .*ant/notes\.txt"):
+        data = image_folder(tmp_path, valid=0, test=0)
+    assert len(data.train) == 12
+
+
+def test_nested_folders_and_odd_names(tmp_path):
+    write(tmp_path / "ant/x/y/é 1.JPG", picture(1))
+    write(tmp_path / "ant/x.jpeg", picture(2))
+    write(
+        tmp_path / "bee/\udcff.png".encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"),
+        picture(3, "PNG"),
+    )
+    data = image_folder(tmp_path, valid=0, test=0)
+    assert names_of(data.train)[:2] == ["ant/x.jpeg", "ant/x/y/é 1.JPG"]
+    assert [data.train[row][0].shape for row in range(3)] == [(30, 40, 3)] * 3
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda root: write(root / "bee/0.jpg", b""), r"1 image files are empty.*bee/0\.jpg"),
+        (lambda root: (root / "dog").mkdir(), r"dog: this folder is a class without an image"),
+        (lambda root: shutil.rmtree(str(root)), "there is no folder"),
+        (
+            lambda root: [shutil.rmtree(str(one)) for one in root.iterdir()],
+            "expected one folder for each class; it has none",
+        ),
+        (
+            lambda root: (
+                (write_classes(root / "train"), write_classes(root / "val", ["dog"]))
+                + tuple(shutil.rmtree(str(root / one)) for one in ("ant", "bee", "cat"))
+            ),
+            r"of the training part; it has \['dog'\] too",
+        ),
+    ],
+)
+def test_folders_that_cannot_be_trained_on(tmp_path, make, words):
+    make(write_classes(tmp_path / "root") and tmp_path / "root")
+    with pytest.raises(DataError, match=words):
+        image_folder(tmp_path / "root")
+
+
+def test_shares_that_leave_a_class_nothing(tmp_path):
+    write_classes(tmp_path, count=1)
+    with pytest.raises(DataError, match="the training part has no image of"):
+        image_folder(tmp_path, valid=0.45, test=0.45)
+    with pytest.raises(ValueError, match="below 1 together"):
+        image_folder(tmp_path, valid=0.5, test=0.5)
+
+
+def test_a_test_folder_without_classes(tmp_path):
+    write_classes(tmp_path / "train")
+    write(tmp_path / "test/1.jpg", picture(1))
+    with pytest.warns(TrapWarning, match="its images have no labels; the test part is left empty"):
+        assert len(image_folder(tmp_path).test) == 0
+
+
+def test_damaged_files_are_told_when_they_are_read(tmp_path):
+    write_classes(tmp_path)
+    content = picture(1)
+    write(tmp_path / "bee/1.jpg", content[: len(content) // 2])
+    write(tmp_path / "bee/2.jpg", b"<html></html>")
+    train = image_folder(tmp_path, valid=0, test=0).train
+    with pytest.raises(DataError, match=r"bee/1\.jpg: the JPEG ends before its end"):
+        train[5]
+    with pytest.raises(DataError, match=r"bee/2\.jpg: it is no image"):
+        train[6]
+    train.path(7).unlink()
+    with pytest.raises(DataError, match=r"bee/3\.jpg: the image cannot be read: No such file"):
+        train[7]
+    assert train[4][0].shape == (30, 40, 3)
+
+
+def test_grey(tmp_path):
+    data = image_folder(write_classes(tmp_path), valid=0, test=0, channels=1)
+    oracle = mx.gluon.data.vision.ImageFolderDataset(str(tmp_path), flag=0)
+    np.testing.assert_array_equal(data.train[3][0], oracle[3][0].asnumpy())
+
+
+def test_gluons_transforms_and_loaders_take_it(tmp_path):
+    train = image_folder(write_classes(tmp_path), valid=0, test=0).train
+    tensors = train.transform_first(transforms.Compose([transforms.Resize(16), transforms.ToTensor()]))
+    assert tensors[0][0].shape == (3, 16, 16)
+    loader = mx.gluon.data.DataLoader(tensors, batch_size=5)
+    assert [(x.shape, y.shape, y.dtype) for x, y in loader][-1] == ((2, 3, 16, 16), (2,), np.int32)
+    assert len(train.take(5)) == 5
+    assert train.transform(lambda image, label: (type(image), label))[0] == (mx.nd.NDArray, 0)
+
+
+def test_threads_spawned_and_forked_processes_read_the_same(tmp_path):
+    write_classes(tmp_path)
+    train = image_folder(tmp_path, valid=0, test=0).train
+    records = ImageRecords(write_records(tmp_path / "a.rec"))
+    for part in (train, records):
+        alone = [part[row][0] for row in range(12)]
+        with ThreadPoolExecutor(4) as threads:
+            for one, other in zip(alone, threads.map(lambda row, part=part: part[row][0], range(12))):
+                np.testing.assert_array_equal(one, other)
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            for one, (other, _) in zip(alone, pool.map(part.__getitem__, range(12))):
+                np.testing.assert_array_equal(one, other)
+        copy = pickle.loads(pickle.dumps(part))
+        np.testing.assert_array_equal(copy[3][0], alone[3])
+
+
+def test_a_label_for_each_file(tmp_path):
+    with pytest.raises(DataError, match="1 images and 2 labels"):
+        ImageFiles(tmp_path, ["a.jpg"], [0, 1], ["x", "y"])
+    with pytest.raises(DataError, match="labels 0 to 2 of 2 classes"):
+        ImageFiles(tmp_path, ["a.jpg", "b.jpg"], [0, 2], ["x", "y"])
+
+
+# Records
+
+
+def write_records(path, labels=tuple(range(12)), index=True):
+    """As MXNet's im2rec writes them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
+    for key, label in enumerate(labels):
+        record.write_idx(key, mx.recordio.pack(mx.recordio.IRHeader(0, label, key, 0), picture(key)))
+    record.close()
+    if not index:
+        path.with_suffix(".idx").unlink()
+    return path
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_records_are_read_as_gluon_reads_them(tmp_path, index):
+    path = write_records(tmp_path / "a.rec")
+    oracle = mx.gluon.data.vision.ImageRecordDataset(str(path))
+    expected = [(image.asnumpy(), label) for image, label in oracle]
+    if not index:
+        path.with_suffix(".idx").unlink()
+    found = ImageRecords(path)
+    assert len(found) == len(expected) == 12
+    for row, (image, label) in enumerate(expected):
+        np.testing.assert_array_equal(found[row][0], image)
+        assert found[row][1] == label
+    assert found.labels.tolist() == list(range(12))
+    assert found.labels.dtype == np.int32
+    assert found.classes == [str(number) for number in range(12)]
+    assert found.transform_first(transforms.ToTensor())[0][0].shape == (3, 30, 40)
+
+
+def test_threads_do_not_move_each_others_reading_position(tmp_path):
+    found = ImageRecords(write_records(tmp_path / "a.rec"))
+    rows = np.random.RandomState(0).randint(0, 12, 3000).tolist()
+    with ThreadPoolExecutor(8) as threads:
+        assert [label for _, label in threads.map(found.__getitem__, rows)] == rows
+
+
+def test_records_with_the_magic_number_inside(tmp_path):
+    path = tmp_path / "a.rec"
+    record = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
+    magic = (0xCED7230A).to_bytes(4, "little")
+    second = picture(2)
+    # RecordIO cuts a record in parts at magic numbers that stand at whole fours
+    contents = [picture(1, "BMP"), second + bytes(-len(second) % 4) + magic * 3, picture(3)]
+    for key, content in enumerate(contents):
+        record.write_idx(key, mx.recordio.pack(mx.recordio.IRHeader(0, key, key, 0), content))
+    record.close()
+    assert path.read_bytes().count(magic) > len(contents)
+    with_index = ImageRecords(path)
+    path.with_suffix(".idx").unlink()
+    for found in (with_index, ImageRecords(path)):
+        assert len(found) == 3
+        for key, content in enumerate(contents):
+            np.testing.assert_array_equal(found[key][0], decode(content, "a"))
+
+
+def test_labels_of_several_numbers(tmp_path):
+    path = write_records(tmp_path / "a.rec", labels=[np.array([1, 0.5]), np.array([2, 3])])
+    found = ImageRecords(path)
+    np.testing.assert_array_equal(found.labels, [[1, 0.5], [2, 3]])
+    np.testing.assert_array_equal(found[0][1], np.float32([1, 0.5]))
+    assert found.classes == []
+    assert ImageRecords(write_records(tmp_path / "b.rec", labels=[0.25, 1])).labels.tolist() == [0.25, 1]
+
+
+def test_a_record_file_that_was_cut_off(tmp_path):
+    path = write_records(tmp_path / "a.rec")
+    whole, index = path.read_bytes(), path.with_suffix(".idx").read_text()
+    for end in (len(whole) - 1, len(whole) // 2, 10):
+        path.write_bytes(whole[:end])
+        with pytest.raises(DataError, match=r"a\.(rec|idx): .*cut off"):
+            ImageRecords(path)
+        path.with_suffix(".idx").unlink()
+        with pytest.raises(DataError, match=r"a\.rec: .*cut off"):
+            ImageRecords(path)
+        path.with_suffix(".idx").write_text(index)
+    path.write_bytes(whole)
+    path.with_suffix(".idx").write_text("".join(index.splitlines(True)[:-1]))
+    with pytest.raises(DataError, match="it does not end where the last record of a.idx ends"):
+        ImageRecords(path)
+    path.with_suffix(".idx").write_text("no index")
+    with pytest.raises(DataError, match="a.idx: expected lines of a key, a tab and a place"):
+        ImageRecords(path)
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="the file is empty"):
+        ImageRecords(path)
+    path.write_bytes(b"<html>not a record</html>")
+    path.with_suffix(".idx").unlink()
+    with pytest.raises(DataError, match="no record begins at byte 0; it is no RecordIO file"):
+        ImageRecords(path)
+
+
+def test_a_damaged_record_is_told_when_it_is_read(tmp_path):
+    path = write_records(tmp_path / "a.rec")
+    places = [int(line.split("\t")[1]) for line in path.with_suffix(".idx").read_text().splitlines()]
+    content = bytearray(path.read_bytes())
+    content[places[3]] ^= 1
+    content[places[5] + 40 : places[6] - 8] = bytes(places[6] - places[5] - 48)
+    path.write_bytes(content)
+    found = ImageRecords(path)
+    with pytest.raises(DataError, match=r"a\.rec, record 3: it is damaged"):
+        found[3]
+    with pytest.raises(DataError, match=r"a\.rec, record 5: "):
+        found[5]
+    assert found[4][1] == 4
+
+
+def test_records_in_parts(tmp_path):
+    labels = [0, 1, 2, 3] * 5
+    write_records(tmp_path / "train.rec", labels)
+    data = image_records(tmp_path / "train.rec", valid=4, test=0.4)
+    assert [len(part) for part in data[:3]] == [8, 4, 8]
+    assert sorted(data.test.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert data.classes == list("0123")
+    keys = [part[row][0].tobytes() for part in data[:3] for row in range(len(part))]
+    assert len(set(keys)) == 20
+    write_records(tmp_path / "val.rec", [0, 1])
+    data = image_records(tmp_path, classes=["a", "b", "c", "d"])
+    assert [len(part) for part in data[:3]] == [20, 2, 0]
+    assert data.valid.classes == ["a", "b", "c", "d"]
+    with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
+        image_records(tmp_path / "none")
+
+
+# ImageNet
+
+IDS = ["n01440764", "n01443537", "n01484850"]
+
+
+def write_imagenet(root, labels=None):
+    """ILSVRC's layout; `val` is flat where a file of labels is given."""
+    write_classes(root / "train", IDS, count=3)
+    if labels is None:
+        return write_classes(root / "val", IDS, count=2)
+    for number in range(1, 5):
+        write(root / f"val/ILSVRC2012_val_{number:08}.JPEG", picture(number))
+    name, text = labels
+    write(root / name, text.encode())
+    return root
+
+
+def test_imagenet_in_folders(tmp_path, monkeypatch):
+    write_imagenet(tmp_path / "datasets/imagenet")
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    data = imagenet()
+    assert [len(part) for part in data[:3]] == [9, 6, 0]
+    assert data.classes == IDS
+    assert data.mean == MEAN
+    assert class_names(data.classes) == ["tench", "goldfish", "great white shark"]
+    write_imagenet(tmp_path / "kaggle/ILSVRC/Data/CLS-LOC")
+    assert len(imagenet(tmp_path / "kaggle").train) == 9
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("LOC_val_solution.csv", "ILSVRC2012_val_{0:08},{1} 85 1 499 272"),
+        ("val.txt", "ILSVRC2012_val_{0:08}.JPEG {2}"),
+        ("imagenet_2012_validation_synset_labels.txt", "{1}"),
+        ("val/val.txt", "ILSVRC2012_val_{0:08}.JPEG {1}"),
+    ],
+)
+def test_imagenet_with_a_file_of_labels(tmp_path, name, line):
+    labels = [2, 0, 1, 2]
+    lines = [line.format(number, IDS[label], label) for number, label in enumerate(labels, 1)]
+    data = imagenet(write_imagenet(tmp_path, (name, "\n".join(lines) + "\n")))
+    assert data.valid.labels.tolist() == labels
+    np.testing.assert_array_equal(data.valid[2][0], decode(picture(3), "a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("490\n361\n", "line 1: a number alone. ILSVRC2012_validation_ground_truth"),
+        ("n01440764\n", "1 labels for 4 images"),
+        ("ILSVRC2012_val_00000001.JPEG n01440764\n", "no label for 3 images of .*like ILSVRC2012_val_00000002"),
+        ("ILSVRC2012_val_00000001.JPEG 1000\n", "expected a class from 0 to 999"),
+    ],
+)
+def test_imagenet_labels_that_cannot_be(tmp_path, text, words):
+    write_imagenet(tmp_path, ("mine.txt", text))
+    with pytest.raises(DataError, match=words):
+        imagenet(tmp_path, val_labels=tmp_path / "mine.txt")
+    with pytest.raises(DataError, match="there is no file of labels. Pass val_labels="):
+        imagenet(tmp_path)
+
+
+def test_imagenet_that_is_not_there(tmp_path):
+    with pytest.raises(DataError, match="given out to registered users only"):
+        imagenet(tmp_path)
+    write_classes(tmp_path / "train", ["ant"])
+    with pytest.raises(DataError, match="expected folders like n01440764; there is 'ant'"):
+        imagenet(tmp_path)
+
+
+def test_imagenet_as_records(tmp_path):
+    write_records(tmp_path / "rec/train.rec", [0, 999, 1])
+    write_records(tmp_path / "rec/val.rec", [2, 2])
+    data = imagenet(tmp_path)
+    assert [len(part) for part in data[:3]] == [3, 2, 0]
+    assert len(data.classes) == 1000
+    assert data.classes[:3] == IDS
+    assert data.classes == sorted(data.classes)
+
+
+def test_a_net_trains_on_a_folder(tmp_path):
+    write_classes(tmp_path / "root")
+    data = image_folder(tmp_path / "root", valid=0, test=0)
+    loader = mx.gluon.data.DataLoader(data.train.transform_first(transforms.ToTensor()), batch_size=6)
+    net = mx.gluon.nn.Sequential()
+    net.add(mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(3))
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.001})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrapWarning)
+        history = mxkit.fit(net, loader, loss="softmax_ce", trainer=trainer, epochs=2, progress=False)
+    assert len(history) == 2

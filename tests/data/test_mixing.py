@@ -1,0 +1,131 @@
+"""Soft labels: sums, weights and areas, exactly."""
+
+import mxkit
+from mxkit.data.loader import ArrayLoader
+from mxkit.data.mixing import cutmix, mixup, smooth_labels
+from mxkit.errors import DataError, LabelError
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+import pytest
+
+N, CLASSES = 8, 5
+X = np.random.RandomState(0).rand(N, 3, 12, 10).astype(np.float32)
+Y = np.arange(N) % CLASSES
+
+
+def generator(*key):
+    return np.random.Generator(np.random.PCG64(list(key)))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mixup_is_the_mean_of_two_samples_and_of_their_labels(seed):
+    x, soft = mixup(X, Y, generator(seed), classes=CLASSES, alpha=1.0)
+    rng = generator(seed)
+    weight, order = rng.beta(1.0, 1.0), rng.permutation(N)
+    np.testing.assert_allclose(x, weight * X + (1 - weight) * X[order], atol=1e-6)
+    one_hot = np.eye(CLASSES)[Y]
+    np.testing.assert_allclose(soft, weight * one_hot + (1 - weight) * one_hot[order], atol=1e-6)
+    np.testing.assert_allclose(soft.sum(axis=1), 1, atol=1e-6)
+    assert (x.dtype, soft.dtype) == (np.float32, np.float32)
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
+def test_cutmix_counts_the_pixels_that_came_from_the_partner(seed, dtype):
+    # each image is its own number everywhere, so every pixel tells where it came from
+    images = np.broadcast_to(np.arange(N, dtype=dtype)[:, None, None, None], X.shape)
+    labels = np.arange(N)
+    x, soft = cutmix(images, labels, generator(seed), classes=N)
+    assert x.dtype == dtype
+    for row in range(N):
+        shares = np.bincount(x[row, 0].astype(int).ravel(), minlength=N) / x[row, 0].size
+        np.testing.assert_allclose(soft[row], shares, atol=1e-6)
+        assert (x[row] == x[row, :1]).all()
+        rows, columns = np.nonzero(x[row, 0] != row)
+        if len(rows):  # one rectangle
+            assert len(rows) == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+    np.testing.assert_array_equal(images[:, 0, 0, 0], labels)
+
+
+def test_cutmix_draws_shares_of_all_sizes_and_places():
+    kept = [cutmix(X, Y, generator(seed), classes=CLASSES)[1].max() for seed in range(300)]
+    assert min(kept) < 0.55
+    assert max(kept) == 1
+    changed = sum((cutmix(X, Y, generator(seed), classes=CLASSES)[0] != X).any(axis=(0, 1)) for seed in range(300))
+    assert (changed > 0).all()
+
+
+def test_smoothed_labels():
+    x, soft = smooth_labels(X, Y, classes=CLASSES, epsilon=0.1)
+    assert x is X
+    np.testing.assert_allclose(soft, np.eye(CLASSES)[Y] * 0.9 + 0.02, atol=1e-7)
+    _, again = smooth_labels(X, soft, classes=CLASSES, epsilon=0.1)
+    np.testing.assert_allclose(again, soft * 0.9 + 0.02, atol=1e-7)
+
+
+def test_the_loss_of_mixed_labels_is_the_mix_of_the_losses():
+    scores = mx.nd.array(np.random.RandomState(1).randn(N, CLASSES))
+    _, soft = mixup(X, Y, generator(3), classes=CLASSES)
+    rng = generator(3)
+    weight, order = rng.beta(0.2, 0.2), rng.permutation(N)
+    hard = gluon.loss.SoftmaxCrossEntropyLoss()
+    expected = weight * hard(scores, mx.nd.array(Y)) + (1 - weight) * hard(scores, mx.nd.array(Y[order]))
+    found = gluon.loss.SoftmaxCrossEntropyLoss(sparse_label=False)(scores, mx.nd.array(soft))
+    np.testing.assert_allclose(found.asnumpy(), expected.asnumpy(), rtol=1e-5)
+
+
+def test_a_net_is_trained_on_them():
+    loader = ArrayLoader(X, Y, 4, seed=0, transform=lambda x, y, rng: mixup(x, y, rng, classes=CLASSES))
+    net = mxkit.models.softmax_regression(CLASSES)
+    mxkit.initialize(net)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    updates = mxkit.updates(net, loader, loss=("softmax_ce", {"sparse_label": False}), trainer=trainer)
+    assert [update.samples for update in updates] == [4, 4]
+
+
+@pytest.mark.parametrize("mix", [mixup, cutmix])
+def test_ndarrays_stay_ndarrays_and_nothing_given_is_changed(mix):
+    x, y = mx.nd.array(X), mx.nd.array(Y, dtype="int32")
+    found, soft = mix(x, y, generator(1), classes=CLASSES)
+    expected = mix(X.copy(), Y, generator(1), classes=CLASSES)
+    np.testing.assert_array_equal(found.asnumpy(), expected[0])
+    np.testing.assert_array_equal(soft.asnumpy(), expected[1])
+    np.testing.assert_array_equal(x.asnumpy(), X)
+    np.testing.assert_array_equal(y.asnumpy(), Y)
+
+
+def test_several_inputs_are_mixed_alike():
+    (first, second), soft = mixup((X, X[:, :, 0]), Y, generator(2), classes=CLASSES)
+    np.testing.assert_array_equal(first[:, :, 0], second)
+    assert soft.shape == (N, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("y", "error", "match"),
+    [
+        (np.array([0, 5]), LabelError, r"from 0 to 4; received \[5\]"),
+        (np.array([0, -1]), LabelError, "received .-1"),
+        (np.array([0.0, 1.5]), LabelError, "received .1.5"),
+        (np.array([np.nan, 1]), LabelError, "received .nan"),
+        (np.zeros((2, 3)), LabelError, r"received \(2, 3\) of float64"),
+        (np.zeros((2, 1), int), LabelError, r"received \(2, 1\)"),
+        (np.zeros(3, int), DataError, "3 labels and inputs of shape"),
+    ],
+)
+def test_wrong_labels(y, error, match):
+    with pytest.raises(error, match=match):
+        mixup(X[:2], y, generator(0), classes=CLASSES)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ValueError, match="alpha"):
+        mixup(X, Y, generator(0), classes=CLASSES, alpha=0)
+    with pytest.raises(ValueError, match="classes"):
+        cutmix(X, Y, generator(0), classes=1)
+    with pytest.raises(ValueError, match="epsilon"):
+        smooth_labels(X, Y, classes=CLASSES, epsilon=1.0)
+    with pytest.raises(DataError, match=r"\(N, channels, height, width\)"):
+        cutmix(X[:, 0], Y, generator(0), classes=CLASSES)
+    with pytest.raises(TypeError, match="Generator; received int"):
+        mixup(X, Y, 3, classes=CLASSES)

@@ -1,0 +1,257 @@
+"""PairLoader: pairs and triplets that are what they are said to be, drawn as a function of (seed, epoch)."""
+
+import warnings
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxkit
+from mxkit.data.pairs import PairLoader
+from mxkit.errors import DataError, EmptyDataError, TrapWarning
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+Y = np.repeat([3, 1, 7], [4, 6, 2])
+X = np.arange(12.0)  # each sample is its own number
+
+
+def read(loader):
+    """Columns of sample numbers, and the labels, of an epoch over `X`."""
+    batches = list(loader)
+    columns = [np.concatenate(column) for column in zip(*[[part.asnumpy() for part in batch[0]] for batch in batches])]
+    labels = np.concatenate([batch[1].asnumpy() for batch in batches]) if len(batches[0]) == 2 else None
+    return np.stack(columns, axis=1).astype(int), labels
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda sizes: max(sizes) > 1),
+    length=st.one_of(st.none(), st.integers(1, 50)),
+    batch_size=st.integers(1, 20),
+    seed=st.integers(-(2**40), 2**40),
+    epoch=st.integers(0, 1000),
+    same=st.sampled_from([0.0, 0.3, 0.5, 1.0]),
+    kind=st.sampled_from(["pairs", "triplets"]),
+    balanced=st.booleans(),
+    data=st.data(),
+)
+def test_pairs_and_triplets_are_what_they_are_said_to_be(
+    sizes, length, batch_size, seed, epoch, same, kind, balanced, data
+):
+    y = np.random.RandomState(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    x = np.arange(len(y), dtype="float32")
+    arguments = {"kind": kind, "same": same, "length": length, "seed": seed, "balanced": balanced}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrapWarning)  # of classes with one sample
+        loader = PairLoader(x, y, batch_size, **arguments)
+        again = PairLoader(x, y, batch_size, **arguments)
+    loader.epoch = epoch
+    drawn, labels = read(loader)
+    assert len(drawn) == (length or len(y))
+    anchors = drawn[:, 0]
+    if kind == "pairs":
+        np.testing.assert_array_equal(labels, y[anchors] == y[drawn[:, 1]])
+        assert labels.dtype == np.float32
+        assert labels.sum() == round(same * len(drawn))
+        assert (anchors != drawn[:, 1]).all()
+    else:
+        np.testing.assert_array_equal(y[anchors], y[drawn[:, 1]])
+        assert (anchors != drawn[:, 1]).all()
+        assert (y[anchors] != y[drawn[:, 2]]).all()
+    if kind == "triplets" or same:
+        assert (np.array(sizes)[y[anchors]] > 1).all()
+    counts = np.bincount(y[anchors] if balanced else anchors)
+    assert np.ptp(counts[counts > 0]) <= 1
+    skipped = data.draw(st.integers(0, len(loader)))
+    again.epoch = epoch
+    again.skip(skipped)
+    rest = list(again)
+    assert len(rest) == len(loader) - skipped
+    if rest:
+        columns = np.concatenate([np.stack([part.asnumpy() for part in batch[0]], axis=1) for batch in rest])
+        np.testing.assert_array_equal(columns, drawn[skipped * batch_size :])
+
+
+def test_all_partners_are_drawn_and_none_more_often():
+    loader = PairLoader(X, Y, 600, length=60000, seed=1)
+    drawn, same = read(loader)
+    table = np.zeros((2, 12, 12))
+    np.add.at(table, (same.astype(int), drawn[:, 0], drawn[:, 1]), 1)
+    alike = Y[:, None] == Y[None]
+    for kind, possible in ((1, alike & ~np.eye(12, dtype=bool)), (0, ~alike)):
+        expected = 30000 / 12 * possible / possible.sum(axis=1, keepdims=True)
+        assert (table[kind][~possible] == 0).all()
+        np.testing.assert_allclose(table[kind], expected, atol=6 * np.sqrt(expected.max()))
+
+
+def test_balanced_pairs_take_classes_equally_often():
+    drawn, _ = read(PairLoader(X, Y, 600, length=60000, seed=1, kind="triplets", balanced=True))
+    assert np.bincount(Y[drawn[:, 0]]).tolist() == [0, 20000, 0, 20000, 0, 0, 0, 20000]
+    for label in (1, 3, 7):  # the two other classes are equally likely, whatever their sizes
+        negatives = np.bincount(Y[drawn[Y[drawn[:, 0]] == label, 2]], minlength=8)[[1, 3, 7]]
+        np.testing.assert_allclose(negatives[negatives > 0], 10000, atol=600)
+    assert len(np.unique(drawn[:, 0])) == 12
+
+
+def test_draws_differ_between_epochs_and_seeds_and_nobody_elses_draws_matter():
+    def drawn(epoch, seed, **arguments):
+        np.random.rand(3), mx.nd.random.uniform()
+        loader = PairLoader(X, Y, 5, seed=seed, **arguments)
+        loader.epoch = epoch
+        return tuple(map(tuple, read(loader)[0].tolist()))
+
+    assert len({drawn(epoch, seed) for epoch in range(3) for seed in range(3)}) == 9
+    assert drawn(2, 1) == drawn(2, 1)
+    assert drawn(2, 1, shuffle=False) == drawn(0, 1, shuffle=False) == drawn(0, 1)
+
+
+def test_the_draws_of_a_seed_are_fixed_for_good():
+    # a run that is resumed by another version of mxkit or NumPy must read on in the same order
+    loader = PairLoader(X, Y, 4, seed=7, length=4)
+    assert [loader.order(epoch).tolist() for epoch in (0, 1)] == PAIRS_OF_SEED_7
+    assert PairLoader(X, Y, 4, seed=7, length=3, kind="triplets", balanced=True).order(0).tolist() == TRIPLETS_OF_SEED_7
+
+
+PAIRS_OF_SEED_7 = [[[0, 3], [7, 5], [11, 0], [8, 11]], [[11, 6], [5, 7], [7, 10], [6, 9]]]
+TRIPLETS_OF_SEED_7 = [[5, 7, 1], [10, 11, 1], [3, 1, 5]]
+
+
+def test_batches_are_cut_as_array_loader_cuts_them():
+    x = np.random.RandomState(0).randint(0, 256, (12, 2, 3)).astype("uint8")
+    loader = PairLoader(x, Y, 5, seed=1)
+    assert loader.x is x
+    order = loader.order(0)
+    (a, b), same = next(iter(loader))
+    for part, rows in ((a, order[:5, 0]), (b, order[:5, 1])):
+        (whole,) = next(iter(mxkit.data.ArrayLoader(x[rows], None, 5)))
+        np.testing.assert_array_equal(part.asnumpy(), whole.asnumpy())
+    assert (a.shape, same.shape) == ((5, 2, 3), (5,))
+    ((a, _), _), *_ = PairLoader(x, Y, 5, seed=1, scale=1.0)
+    np.testing.assert_array_equal(a.asnumpy(), x[order[:5, 0]])
+    assert [len(batch[0][0]) for batch in PairLoader(mx.nd.array(X), mx.nd.array(Y), 5, drop_last=True)] == [5, 5]
+
+
+def test_a_class_with_one_sample_is_told_and_never_an_anchor():
+    y = [*"aabbc"]
+    with pytest.warns(TrapWarning, match="1 of 3 classes have a single sample: it is never an anchor"):
+        loader = PairLoader(X[:5], y, 100, length=300, kind="triplets", seed=1)
+    drawn, _ = read(loader)
+    assert 4 not in drawn[:, :2]
+    assert 4 in drawn[:, 2]
+    assert "300 triplets an epoch, of 5 samples () float32 in 3 classes, 1 of them with one sample" in repr(loader)
+    drawn, _ = read(PairLoader(X[:5], y, 100, length=300, same=0, seed=1))  # unlike ones need no partner
+    assert 4 in drawn[:, 0]
+
+
+def test_wrong_arguments():
+    with pytest.raises(DataError, match="each of the 12 classes has one sample only, so that no two are alike"):
+        PairLoader(X, np.arange(12), 4)
+    with pytest.raises(DataError, match="all 12 samples are of one class, so that no two are unlike"):
+        PairLoader(X, np.zeros(12), 4)
+    PairLoader(X, np.zeros(12), 4, same=1)
+    PairLoader(X, np.arange(12), 4, same=0)
+    with pytest.raises(DataError, match=r"y must have the shape \(12,\), a class for each; it has \(11,\)"):
+        PairLoader(X, Y[:11], 4)
+    with pytest.raises(DataError, match=r"a class for each; it has \(12, 1\)"):
+        PairLoader(X, Y[:, None], 4)
+    with pytest.raises(DataError, match="expected one array"):
+        PairLoader((X, X), Y, 4)
+    with pytest.raises(ValueError, match="kind: expected 'pairs' or 'triplets'; received 'quads'"):
+        PairLoader(X, Y, 4, kind="quads")
+    with pytest.raises(ValueError, match="same: expected a share from 0 to 1; received 50"):
+        PairLoader(X, Y, 4, same=50)
+    with pytest.raises(ValueError, match="PairLoader: length: expected a whole number, at least 1; received 0"):
+        PairLoader(X, Y, 4, length=0)
+    with pytest.raises(EmptyDataError, match="PairLoader: drop_last leaves no batch"):
+        PairLoader(X, Y, 40, drop_last=True)
+
+
+class Branch(gluon.HybridBlock):
+    """One net for all inputs: its weights are shared."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Dense(32, in_units=64, activation="tanh"), nn.Dense(8, in_units=32))
+
+    def hybrid_forward(self, F, *inputs):  # noqa: N803
+        return [self.body(x.reshape((0, -1))) for x in inputs]
+
+
+def contrastive(net, inputs, labels):
+    a, b = net(*inputs)
+    squared = ((a - b) ** 2).sum(axis=1)
+    distance = (squared + 1e-6).sqrt()  # T34
+    return labels[0] * squared + (1 - labels[0]) * mx.nd.relu(1 - distance) ** 2
+
+
+TRIPLET = gluon.loss.TripletLoss()
+
+
+def triplet(net, inputs, labels):
+    return TRIPLET(*net(*inputs))
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("pairs", contrastive), ("triplets", triplet)])
+def test_a_siamese_net_learns_which_digits_are_alike(kind, loss):
+    digits = mxkit.data.digits()
+    net = Branch()
+    mxkit.initialize(net)
+    net.hybridize()
+    train = PairLoader(digits.train.x, digits.train.y, 64, kind=kind, length=4096, seed=1)
+    history = mxkit.fit(
+        net, train, forward_loss=loss, trainer=("adam", {"learning_rate": 0.01}), epochs=4, progress=False
+    )
+    assert history.column("train_loss")[-1] < 0.6 * history.column("train_loss")[0]
+    x, y = digits.test.x, digits.test.y
+    ((images,),) = mxkit.data.ArrayLoader(x, None, len(x))
+    places = net.body(images.reshape((0, -1)))
+    near = ((places.expand_dims(0) - places.expand_dims(1)) ** 2).sum(axis=2).asnumpy()
+    np.fill_diagonal(near, np.inf)
+    # the nearest other digit of the test set is of the same class: by chance for one of ten
+    assert (y[near.argmin(axis=1)] == y).mean() > 0.8
+
+
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees."""
+
+
+@pytest.mark.parametrize(("kind", "loss"), [("pairs", contrastive), ("triplets", triplet)])
+def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path, kind, loss):
+    random = np.random.RandomState(0)
+    x, y = random.randn(120, 64).astype("float32"), random.randint(0, 4, 120)
+
+    def run(directory, dies=None):
+        mxkit.seed_all(3)
+        net = Branch()
+        mxkit.initialize(net)
+
+        def die(state, update):
+            if update.step == dies:
+                raise Killed
+
+        history = mxkit.fit(
+            net,
+            PairLoader(x, y, 4, kind=kind, seed=8),
+            forward_loss=loss,
+            trainer=("adam", {"learning_rate": 0.01}),
+            epochs=2,
+            seed=5,
+            checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
+            resume="auto",
+            callbacks=[mxkit.LambdaCallback(on_update=die)],
+            progress=False,
+        )
+        return history, [p.data().asnumpy() for p in net.collect_params().values()]
+
+    history, weights = run(tmp_path / "whole")
+    for dies in (20, 50):
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", dies)
+    resumed, found = run(tmp_path / "killed")
+    assert resumed.column("train_loss") == history.column("train_loss")
+    for one, other in zip(found, weights):
+        np.testing.assert_array_equal(one, other)

@@ -1,0 +1,238 @@
+"""Text files: nothing is guessed, and what cannot be read is told by line and column."""
+
+import gzip
+import warnings
+
+import mxkit
+from mxkit.data.tables import csv, lines
+from mxkit.errors import DataError, TrapWarning, UnknownNameError
+import mxnet as mx
+import numpy as np
+import pytest
+
+TEXT = """size,colour,weight,kind
+1.5,red,10,b
+2.5,green,20,a
+3.5,red,30,a
+4.5,"blue, light",40,b
+"""
+
+
+def write(folder, text, name="table.csv"):
+    path = folder / name
+    content = text if isinstance(text, bytes) else text.encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return path
+
+
+def read(path, **settings):
+    """All rows in the training part, in the order of the file."""
+    return csv(path, **{"target": "kind", "categories": ["kind", "colour"], "valid": 0, "test": 0, **settings})
+
+
+@pytest.mark.parametrize("name", ["table.csv", "table.csv.gz"])
+@pytest.mark.parametrize("text", [TEXT, "\ufeff" + TEXT, TEXT.replace("\n", "\r\n"), TEXT + "\n\n"])
+def test_a_table(tmp_path, text, name):
+    data = read(write(tmp_path, text, name))
+    np.testing.assert_array_equal(data.train.x, [[1.5, 2, 10], [2.5, 1, 20], [3.5, 2, 30], [4.5, 0, 40]])
+    assert data.train.x.dtype == np.float32
+    assert data.train.y.tolist() == [1, 0, 0, 1]
+    assert data.train.y.dtype == np.int32
+    assert data.classes == ["a", "b"]
+    assert data.columns == ("size", "colour", "weight")
+    assert data.categories == {"colour": ["blue, light", "green", "red"]}
+
+
+def test_columns_by_name_and_number_and_a_quantity_to_learn(tmp_path):
+    path = write(tmp_path, TEXT)
+    data = read(path, target=2, columns=["colour", 0], categories=[1])
+    np.testing.assert_array_equal(data.train.x, [[2, 1.5], [1, 2.5], [2, 3.5], [0, 4.5]])
+    assert data.train.y.tolist() == [10, 20, 30, 40]
+    assert data.train.y.dtype == np.float32
+    assert data.classes == []
+    bare = write(tmp_path, "1;2\n3;4\n", "bare.csv")
+    found = read(bare, target="1", categories=[], header=False, delimiter=";")
+    assert (found.columns, found.train.x.tolist(), found.train.y.tolist()) == (("0",), [[1], [3]], [2, 4])
+    named = read(bare, target="b", categories=[], header=["a", "b"], delimiter=";")
+    assert named.columns == ("a",)
+
+
+def test_classes_that_are_numbers_are_sorted_as_numbers(tmp_path):
+    path = write(tmp_path, "x,kind\n" + "".join(f"0,{kind}\n" for kind in (10, 9, 2, 10)))
+    data = read(path, categories=["kind"])
+    assert data.classes == ["2", "9", "10"]
+    assert data.train.y.tolist() == [2, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TEXT.replace("30", ""), r"line 4, column 'weight': the value is missing"),
+        (
+            TEXT.replace("30", "NA"),
+            r"line 4, column 'weight': expected a number; received 'NA'. Name the col",
+        ),
+        (TEXT.replace("30", "nan"), r"line 4, column 'weight': expected a finite number; received 'nan'"),
+        (TEXT.replace("30", "-inf"), r"line 4, column 'weight': expected a finite number; received '-inf'"),
+        (TEXT.replace("green", " "), r"line 3, column 'colour': the value is missing"),
+        (TEXT.replace(",30", ""), r"line 4: expected 4 cells, as columns are \['size', .*; received 3"),
+        (TEXT.replace("30", "3,0"), r"line 4: expected 4 cells.*received 5"),
+        (TEXT.replace("size", "kind"), r"several columns are named \['kind'\]"),
+        (TEXT.replace('light"', "light"), r"cannot be read after line 4: unexpected end of data"),
+        ("", "there is no row in the table"),
+        (TEXT.splitlines()[0], "there is no row in the table"),
+        (b"size,kind\n\xff,1\n", "cannot be read after line 0: 'utf-8' codec"),
+    ],
+)
+def test_tables_that_cannot_be_read(tmp_path, text, words):
+    with pytest.raises(DataError, match=f"table.csv.*{words}"):
+        read(write(tmp_path, text))
+
+
+def test_a_row_over_several_lines_is_told_by_its_last(tmp_path):
+    text = 'size,kind\n1,"a\nb"\nx,a\n'
+    with pytest.raises(DataError, match="line 4, column 'size': expected a number; received 'x'"):
+        read(write(tmp_path, text), categories=["kind"])
+
+
+def test_a_header_that_was_not_told(tmp_path):
+    with pytest.raises(DataError, match="line 1, column '0'.*pass header=True if the line holds the columns' names"):
+        read(write(tmp_path, TEXT), target=3, categories=[1, 3], header=False)
+
+
+def test_columns_that_are_not_there(tmp_path):
+    path = write(tmp_path, TEXT)
+    with pytest.raises(UnknownNameError, match="unknown column of table.csv 'knid': did you mean 'kind'"):
+        read(path, target="knid")
+    with pytest.raises(UnknownNameError, match="unknown column of table.csv 4: Known: colour"):
+        read(path, target=4)
+    with pytest.raises(UnknownNameError, match="'color': did you mean 'colour'"):
+        read(path, categories=["color"])
+
+
+def big_table(folder, rows=200):
+    table = [f"{row * 0.1 + 100},0.1,{'xyz'[row % 3]},{'ab'[row % 4 == 0]}" for row in range(rows)]
+    return write(folder, "value,constant,letter,kind\n" + "\n".join(table) + "\n")
+
+
+def test_parts_have_each_class_in_its_share_and_share_nothing(tmp_path):
+    data = csv(big_table(tmp_path), target="kind", categories=["kind", "letter"], valid=0.1, test=40)
+    assert [len(part.y) for part in data[:3]] == [140, 20, 40]
+    assert [int(part.y.sum()) for part in data[:3]] == [35, 5, 10]
+    values = np.concatenate([part.x[:, 0] for part in data[:3]])
+    assert len(set(values.tolist())) == 200
+    again = csv(big_table(tmp_path), target="kind", categories=["kind", "letter"], valid=0.1, test=40)
+    np.testing.assert_array_equal(again.test.x, data.test.x)
+    other = csv(big_table(tmp_path), target="kind", categories=["kind", "letter"], valid=0.1, test=40, seed=1)
+    assert not np.array_equal(other.test.x, data.test.x)
+
+
+def test_standardising_uses_the_training_part_alone(tmp_path):
+    path = big_table(tmp_path)
+    settings = {"target": "kind", "categories": ["kind", "letter"], "valid": 0.2, "test": 0.2}
+    plain, data = csv(path, **settings), csv(path, standardise=True, **settings)
+    np.testing.assert_allclose(data.mean, plain.train.x.mean(axis=0, dtype="float64"), rtol=1e-6)
+    np.testing.assert_allclose(data.std, plain.train.x.std(axis=0, dtype="float64"), rtol=1e-6)
+    for part, before in zip(data[:3], plain[:3]):
+        expected = (before.x[:, 0] - np.float32(data.mean[0])) / np.float32(data.std[0])
+        np.testing.assert_allclose(part.x[:, 0], expected, rtol=1e-5)
+        np.testing.assert_allclose(part.x[:, 1], 0, atol=1e-7)
+        np.testing.assert_array_equal(part.x[:, 2], before.x[:, 2])
+        assert part.x.dtype == np.float32
+    assert abs(data.train.x[:, 0].mean()) < 1e-4
+    assert abs(data.test.x[:, 0].mean()) > 1e-3
+
+
+def test_numbers_that_float32_cannot_tell_apart(tmp_path):
+    path = write(tmp_path, "id,kind\n16777217,a\n16777216,b\n")
+    with pytest.warns(TrapWarning, match="column 'id': whole numbers up to 16777217, but float32 takes several"):
+        read(path, categories=["kind"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(path, categories=["kind", "id"]).train.x.tolist() == [[1], [0]]
+
+
+def test_a_net_trains_on_a_table(tmp_path):
+    data = csv(big_table(tmp_path), target="kind", categories=["kind", "letter"], standardise=True)
+    net = mx.gluon.nn.Dense(len(data.classes))
+    net.initialize()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    train = mxkit.data.ArrayLoader(*data.train, batch_size=32)
+    assert len(mxkit.fit(net, train, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)) == 1
+
+
+# Lines
+
+
+def pair(line):
+    a, b, y = line.split()
+    return (float(a), float(b)), int(y)
+
+
+@pytest.mark.parametrize("name", ["a.log", "a.log.gz"])
+def test_lines(tmp_path, name):
+    path = write(tmp_path, "1 2 0\n\n3 4 1\r\n   \n5 6 1", name)
+    data = lines(path, pair, valid=0, test=0, classes=["no", "yes"])
+    assert data.train.x.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert data.train.y.tolist() == [0, 1, 1]
+    assert (data.train.x.dtype, data.train.y.dtype, data.classes) == (np.float32, np.int32, ["no", "yes"])
+
+
+def test_lines_in_parts(tmp_path):
+    path = write(tmp_path, "".join(f"{row} 0 {row % 2}\n" for row in range(100)))
+    data = lines(path, pair, valid=10, test=0.2)
+    assert [len(part.y) for part in data[:3]] == [70, 10, 20]
+    assert [int(part.y.sum()) for part in data[:3]] == [35, 5, 10]
+    assert sorted(np.concatenate([part.x[:, 0] for part in data[:3]]).tolist()) == list(range(100))
+
+
+def test_lines_that_are_no_samples(tmp_path):
+    path = write(tmp_path, "# comment\n1 2 0\n# comment\n3 4 1\n")
+    data = lines(path, lambda line: None if line.startswith("#") else pair(line), valid=0, test=0)
+    assert len(data.train.y) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "parse", "words"),
+    [
+        ("1 2 0\n\n1 x 0\n", pair, r"line 3: parse raised ValueError: could not convert.*; the line is '1 x 0'"),
+        ("1 2 0\n3 0\n", pair, "line 2: parse raised ValueError"),
+        ("1\n", float, r"line 1: parse must return \(x, y\) or None; it returned 1.0"),
+        ("1\n", lambda line: (line, 1), "line 1: parse must return numbers"),
+        (
+            "1\n1 2\n",
+            lambda line: ([float(one) for one in line.split()], 0),
+            r"line 1 and \(2,\) in .*line 2",
+        ),
+        (b"1 2 0\n\xff\n", pair, "line 2: byte 0xff in column 1 is not of the encoding"),
+    ],
+)
+def test_lines_that_cannot_be_read(tmp_path, text, parse, words):
+    with pytest.raises(DataError, match=f"a.log.*{words}"):
+        lines(write(tmp_path, text, "a.log"), parse)
+
+
+def test_a_file_without_samples_and_no_file(tmp_path):
+    with pytest.raises(DataError, match="there is no sample in .*a.log"):
+        lines(write(tmp_path, "\n \n", "a.log"), pair)
+    with pytest.raises(FileNotFoundError, match="none.log"):
+        lines(tmp_path / "none.log", pair)
+
+
+def test_the_error_of_the_users_function_is_chained(tmp_path):
+    with pytest.raises(DataError) as caught:
+        lines(write(tmp_path, "1\n"), pair)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("cut", [12, 40, -5])
+def test_a_gzip_file_that_was_cut_off(tmp_path, cut):
+    content = gzip.compress("".join(f"{row} {row * 7 % 13} 0\n" for row in range(200)).encode())
+    (tmp_path / "a.gz").write_bytes(content[:cut])
+    with pytest.raises(DataError, match="a.gz: it is damaged after line"):
+        lines(tmp_path / "a.gz", pair)
+    with pytest.raises(DataError, match="a.gz.*cannot be read after line"):
+        csv(tmp_path / "a.gz", target=2, header=False, delimiter=" ")
+    (tmp_path / "a.gz").write_bytes(b"<html>")
+    with pytest.raises(DataError, match="a.gz: it is damaged after line 0.*Not a gzipped file"):
+        lines(tmp_path / "a.gz", pair)

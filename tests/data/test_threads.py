@@ -1,0 +1,141 @@
+"""Work done ahead in threads: in order, bounded, and let go of however the reading ends."""
+
+import gc
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+from mxkit.data import threads
+from mxkit.data.threads import read_ahead
+import pytest
+
+
+def at_work():
+    return [window for window in list(threads._open) if window._running]
+
+
+@pytest.mark.parametrize(("count", "ahead"), [(1, 1), (1, 2), (3, 3), (4, 9)])
+def test_in_order_and_no_further_ahead_than_told(count, ahead):
+    asked, worst = [0], []
+
+    def task(number, _):
+        worst.append(number - asked[0])
+        time.sleep(0.002 * (number % 3))
+        return number
+
+    got = []
+    for number in read_ahead(task, range(5, 25), threads=count, ahead=ahead):
+        got.append(number)
+        asked[0] = number - 4
+    assert got == list(range(5, 25))
+    assert max(worst) - 5 <= ahead
+    assert not at_work()
+
+
+def test_nothing_begins_before_it_is_asked_for():
+    done = []
+    results = read_ahead(lambda number, _: done.append(number), range(3), threads=1, ahead=3)
+    time.sleep(0.05)
+    assert done == []
+    assert len(list(results)) == 3
+
+
+def test_an_error_comes_in_its_turn_with_its_traceback():
+    def task(number, _):
+        return 12 // (3 - number)
+
+    results = read_ahead(task, range(6), threads=2, ahead=6)
+    assert [next(results) for _ in range(3)] == [4, 6, 12]
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(results)
+    assert "in task" in "".join(traceback.format_tb(caught.value.__traceback__))
+    assert not at_work()
+    assert list(results) == []
+
+
+def slow(number, unwanted):
+    for _ in range(100):
+        if unwanted():
+            return None
+        time.sleep(0.01)
+    return number
+
+
+@pytest.mark.parametrize("way", ["close", "drop", "error", "cycle"])
+def test_threads_let_go(way):
+    results = read_ahead(lambda number, unwanted: slow(number, unwanted) if number else 0, range(9), threads=3, ahead=9)
+    next(results)
+    assert at_work()
+    begun = time.monotonic()
+    if way == "close":
+        results.close()
+    elif way == "error":
+        with pytest.raises(KeyError):
+            results.throw(KeyError())
+    elif way == "cycle":
+        cycle = [results]
+        cycle.append(cycle)
+        del cycle
+    del results
+    gc.collect()
+    assert not at_work()
+    assert time.monotonic() - begun < 0.9  # none finished its task
+
+
+def test_threads_are_kept_for_the_next():
+    def names():
+        return {thread for thread in threading.enumerate() if thread.name == "mxkit-data"}
+
+    list(read_ahead(lambda number, _: time.sleep(0.01), range(8), threads=4, ahead=8))
+    before = names()
+    for _ in range(20):
+        list(read_ahead(lambda number, _: number, range(8), threads=4, ahead=8))
+    assert names() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_in_the_middle_harms_neither():
+    results = read_ahead(lambda number, _: number, range(50), threads=2, ahead=4)
+    next(results)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        signal.alarm(10)
+        try:
+            results.close()  # its threads are in the parent
+            code = 0 if list(read_ahead(lambda number, _: number, range(9), threads=2, ahead=4)) == [*range(9)] else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(results) == list(range(1, 50))
+
+
+INTERRUPTED = """
+import sys, time
+from mxkit.data import threads
+results = threads.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
+print("ready", flush=True)
+try:
+    for result in results: pass
+except KeyboardInterrupt:
+    del results
+    print([window for window in threads._open if window._running], flush=True)
+"""
+
+
+def test_ctrl_c():
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        process.stdout.readline()
+        time.sleep(0.3)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20)[0] == "[]\n"
+        assert time.monotonic() - begun < 5
+
+
+ROOT = Path(threads.__file__).parent.parent.parent

@@ -1,0 +1,51 @@
+"""`mxkit cache` through the real command, on a folder of its own."""
+
+import os
+
+from mxkit.cli import main
+import pytest
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("MXNET_HOME", str(folder))
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    (folder / "datasets" / "own").mkdir(parents=True)
+    (folder / "datasets" / "own" / "a.bin").write_bytes(b"x" * 2_000_000)
+    (folder / "models").mkdir()
+    leftover = folder / "models" / ".net.params.part"
+    leftover.write_bytes(b"y" * 10)
+    os.utime(str(leftover), (1e9, 1e9))  # one that was written to just now may still be running
+    return folder
+
+
+def command(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    return caught.value.code, out, err
+
+
+def test_lists_moves_and_cleans(home, capsys, tmp_path):
+    code, out, err = command(capsys, "cache")
+    assert (code, err) == (0, "")
+    assert [word in out for word in ("own", "2.0 MB", "unknown", "partial")] == [True] * 4
+    assert out.splitlines()[-1].endswith(f"new files go to {home}")
+
+    code, out, _ = command(capsys, "cache", "clean", "--dry-run")
+    assert code == 0
+    assert "would delete" in out
+    assert (home / "models" / ".net.params.part").exists()
+    code, out, _ = command(capsys, "cache", "clean")
+    assert code == 0
+    assert ".net.params.part" in out
+    assert not (home / "models" / ".net.params.part").exists()
+    assert (home / "datasets" / "own" / "a.bin").exists()
+
+    code, out, _ = command(capsys, "cache", "move", tmp_path / "elsewhere")
+    assert code == 0
+    assert f"moved 1 files, 2.0 MB, to {tmp_path / 'elsewhere'}" in out
+    assert "MXNET_HOME" in out
+    assert (tmp_path / "elsewhere" / "datasets" / "own" / "a.bin").stat().st_size == 2_000_000
+    assert os.environ["MXNET_HOME"] == str(home)  # told, not done
