@@ -2,7 +2,9 @@
 
 from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
 
+from mxkit.contrastive import ContrastiveLoss, TripletLoss
 from mxkit.errors import unknown_name
+from mxkit.more_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing
 from mxkit.specs import split_spec
 from mxnet import gluon
 
@@ -12,13 +14,18 @@ ForwardLoss = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Any]
 Forward = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Tuple[Any, Any]]
 
 LOSSES: Dict[str, Callable[..., Loss]] = {
+    "batch_hard_triplet": TripletLoss,
+    "contrastive": ContrastiveLoss,
     "cosine_embedding": gluon.loss.CosineEmbeddingLoss,
     "ctc": gluon.loss.CTCLoss,
+    "distillation": KnowledgeDistillation,
+    "focal": FocalLoss,
     "hinge": gluon.loss.HingeLoss,
     "huber": gluon.loss.HuberLoss,
     "kl_div": gluon.loss.KLDivLoss,
     "l1": gluon.loss.L1Loss,
     "l2": gluon.loss.L2Loss,
+    "label_smoothing": LabelSmoothing,
     "logistic": gluon.loss.LogisticLoss,
     "sigmoid_bce": gluon.loss.SigmoidBinaryCrossEntropyLoss,
     "softmax_ce": gluon.loss.SoftmaxCrossEntropyLoss,

@@ -4,9 +4,32 @@ from typing import Any, Callable, Dict, List
 
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
-from mxkit.models.networks import lenet, mlp, softmax_regression
+from mxkit.models.alexnet import alexnet
+from mxkit.models.densenet import densenet121
+from mxkit.models.googlenet import googlenet
+from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax_regression
+from mxkit.models.nin import nin
+from mxkit.models.resnet import resnet18, resnet34, resnet50
+from mxkit.models.vgg import vgg11, vgg13, vgg16, vgg19
 
-MODELS: Dict[str, Callable[..., Any]] = {"lenet": lenet, "mlp": mlp, "softmax_regression": softmax_regression}
+MODELS: Dict[str, Callable[..., Any]] = {
+    "alexnet": alexnet,
+    "densenet121": densenet121,
+    "googlenet": googlenet,
+    "lenet": lenet,
+    "lenet5": lenet5,
+    "linear_regression": linear_regression,
+    "mlp": mlp,
+    "nin": nin,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "softmax_regression": softmax_regression,
+    "vgg11": vgg11,
+    "vgg13": vgg13,
+    "vgg16": vgg16,
+    "vgg19": vgg19,
+}
 
 
 def model_names(source: str = "") -> List[str]:
@@ -27,7 +50,7 @@ def get_model(name: str, **kwargs: Any) -> Any:
     """Build a net by name.
 
     Args:
-        name: `lenet`, `mlp`, `softmax_regression`; `zoo:resnet18_v2` from MXNet's model zoo;
+        name: `lenet`, `resnet18` or another of `model_names()`; `zoo:resnet18_v2` from MXNet's model zoo;
             `gluoncv:cifar_resnet20_v1` from gluoncv's.
         **kwargs: What the net's function takes, like `classes=10`.
 

@@ -353,7 +353,8 @@ def test_a_run_goes_on_while_the_disk_is_full(play, tmp_path):
     assert re.search(
         r"[23] warnings, the first: a checkpoint could not be written, the run goes on and earlier", output
     )
-    assert "could not be written whole; is the disk full?" in output
+    # MXNet writes short in silence, Python tells: which of them meets the limit first is a matter of time
+    assert re.search(r"could not be written whole; is the disk full\?|\[Errno 27\] File too large", output)
     assert "['step-00000100', 'step-00000098', 'step-00000082']" in output
     assert sorted(path.name[:5] for path in (tmp_path / "checkpoints").iterdir()) == ["step-"] * 3
 

@@ -258,6 +258,7 @@ def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script):
     process = script(ENDLESS)
     pids = [int(pid) for pid in process.stdout.readline().split()]
     assert len(pids) == 2
+    time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
     begun = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)

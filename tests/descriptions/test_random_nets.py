@@ -1,6 +1,6 @@
 """Random layers with random arguments, and random nets of them, come back.
 
-`MXKIT_EXAMPLES=2000 python -m pytest tests/architecture/test_random_nets.py` draws others, and more of them.
+`MXKIT_EXAMPLES=2000 python -m pytest tests/descriptions/test_random_nets.py` draws others, and more of them.
 """
 
 import os
