@@ -99,7 +99,7 @@ class DatasetLoader(EpochOrder):
         self._timeout = timeout
         self._prefetch = whole_number(prefetch, "DatasetLoader: prefetch")
         self._draws = drawn(dataset, transform, draws)
-        self._stays = False
+        self._stays = 0
         self._kept: Optional[WorkerPool] = None
         self._finalizer: Optional[weakref.finalize] = None
         if self._kind == "thread" and self._samples().one_at_a_time:
@@ -126,14 +126,15 @@ class DatasetLoader(EpochOrder):
         self._kept = self._finalizer = None
 
     def __enter__(self) -> "DatasetLoader":
-        self._stays = True
+        self._stays += 1
         return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._stays = False
-        self.close()
+        self._stays -= 1
+        if not self._stays:
+            self.close()
 
     def _samples(self) -> Samples:
         return Samples(self.dataset, self.transform, self.batchify, self.seed, self._draws)

@@ -8,9 +8,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import warnings
 
 from mxkit.data.decoding import decode
+from mxkit.data.sample_draws import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
+from mxnet.gluon.data.dataset import _TransformFirstClosure
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -50,6 +52,8 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
         DataError: There are not as many labels as names, or one is none of the classes.
     """
 
+    draws = ()  # reading a sample draws no random number
+
     def __init__(
         self, root: Path, names: Sequence[str], labels: Sequence[int], classes: Sequence[str], *, channels: int = 3
     ) -> None:
@@ -87,18 +91,32 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
         return decode(content, str(path), self.channels), self.labels[index]
 
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an NDArray."""
-        return super().transform(WithNDArray(fn), lazy)
+        """As gluon's; `fn` gets the image as an NDArray, or NumPy's if it takes `rng`."""
+        return super().transform(for_images(fn), lazy)
 
     def __repr__(self) -> str:
         return f"ImageFiles({len(self)} images, {len(self.classes)} classes, {str(self.root)!r})"
 
 
+def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What a lazy dataset calls with NumPy images for a transform that expects gluon's NDArrays; with `rng`, itself."""
+    first = isinstance(fn, _TransformFirstClosure)
+    inner: Callable[..., Any] = getattr(fn, "_fn", fn) if first else fn
+    if takes_rng(inner):
+        return fn
+    return _TransformFirstClosure(WithNDArray(inner)) if first else WithNDArray(fn)
+
+
 class WithNDArray:
-    """A function of samples, called with NDArrays in place of NumPy's; it can be sent to workers."""
+    """A function of samples, called with NDArrays in place of NumPy's; it can be sent to workers.
+
+    Attributes:
+        draws: The generators that it may draw from.
+    """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self.fn = fn
+        self.draws = drawn_by_transform(fn)
 
     def __call__(self, image: "np.ndarray", *rest: Any) -> Any:
         return self.fn(mx.nd.array(image, dtype=image.dtype), *rest)

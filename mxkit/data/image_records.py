@@ -8,7 +8,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.data.decoding import decode
-from mxkit.data.image_files import WithNDArray
+from mxkit.data.image_files import for_images
 from mxkit.data.splits import Splits, three_parts
 from mxkit.errors import DataError
 import mxnet as mx
@@ -46,6 +46,8 @@ class ImageRecords(mx.gluon.data.Dataset):  # type: ignore[misc]
     Raises:
         DataError: The file is no RecordIO file, was cut off, or its index is of another file.
     """
+
+    draws = ()  # reading a sample draws no random number
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class ImageRecords(mx.gluon.data.Dataset):  # type: ignore[misc]
 
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
         """As gluon's; `fn` gets the image as an NDArray."""
-        return super().transform(WithNDArray(fn), lazy)
+        return super().transform(for_images(fn), lazy)
 
     def _unpacked(self, place: int, where: str) -> Tuple[Any, bytes]:
         # a reader has one position, so each thread has its own; `seek` opens it anew in a forked process

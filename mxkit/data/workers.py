@@ -30,7 +30,9 @@ def default_start_method() -> str:
     """ "fork" where there is one, as gluon has it, and else "spawn".
 
     MXNet stops its engine around a fork: 180 forks with work queued, or with another thread computing, all gave
-    workers that compute. Processes are there in 0.03 s, where spawn takes seconds to import MXNet again.
+    workers that read. A child that itself runs MXNet's operators can hang if another thread did at the moment of the
+    fork (6 of 120 tries); the loader's timeout ends that wait, and start_method="forkserver" avoids it. Forked
+    processes are there in 0.03 s, where spawn takes seconds to import MXNet again.
     """
     return "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
 

@@ -9,6 +9,7 @@ import warnings
 
 from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
+from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
@@ -217,6 +218,9 @@ def fit(
                 held.enter_context(state.precision.applied(net))
             if writer is not None:
                 held.enter_context(writer.signals)
+            for data in (train, valid):
+                if isinstance(data, DatasetLoader):  # its processes stay for all epochs
+                    held.enter_context(data)
             for hook in hooks:
                 hook.on_fit_begin(state)
             if valid is not None and not is_one_shot(valid):

@@ -4,7 +4,8 @@ import json
 from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.blocks import blocks_by_path
-from mxkit.data.loader import ArrayLoader
+from mxkit.data.dataset_loader import DatasetLoader
+from mxkit.data.order import EpochOrder
 from mxkit.seeding import seed_all
 import mxnet as mx
 from mxnet import gluon
@@ -66,10 +67,10 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
     Args:
         net: Traced with symbols, which plain Blocks mostly do not allow.
         loss: The loss; one that is not MXNet's may do anything.
-        data: An `ArrayLoader`, a list and a DataIter over arrays draw nothing while they are read.
+        data: An mxkit loader over arrays, a list and a DataIter over arrays draw nothing while they are read.
         inputs: How many arrays the net is called with.
     """
-    quiet = isinstance(data, (ArrayLoader, list, tuple, mx.io.NDArrayIter))
+    quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not _reads_user_code(data)
     # a Block's own forward is not called with symbols: it was not written for that
     if (
         type(loss).__module__ != gluon.loss.__name__
@@ -82,6 +83,10 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
         return any(_random_operator(name, attributes) for name, attributes in _operators(output))
     except Exception:  # a user's code may fail in any way when it is called with symbols
         return True
+
+
+def _reads_user_code(data: Any) -> bool:
+    return isinstance(data, DatasetLoader) or getattr(data, "transform", None) is not None
 
 
 def _opaque(block: Any) -> bool:

@@ -8,10 +8,12 @@ import shutil
 import warnings
 
 import mxkit
+from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.decoding import decode
 from mxkit.data.image_files import ImageFiles, image_folder
 from mxkit.data.image_records import ImageRecords, image_records
 from mxkit.data.imagenet_files import MEAN, class_names, imagenet
+from mxkit.data.sample_draws import drawn_by_dataset
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -525,3 +527,29 @@ def test_a_net_trains_on_a_folder(tmp_path):
         warnings.simplefilter("ignore", TrapWarning)
         history = mxkit.fit(net, loader, loss="softmax_ce", trainer=trainer, epochs=2, progress=False)
     assert len(history) == 2
+
+
+def test_transforms_with_rng_get_numpy_and_others_get_ndarrays(tmp_path):
+    write_classes(tmp_path, classes=["a", "b"], count=4)
+    part = image_folder(tmp_path).train
+    seen = []
+
+    def plain(image):
+        seen.append(type(image))
+        return image.astype("float32")
+
+    def drawing(image, rng):
+        seen.append(type(image))
+        return image * 0 + rng.integers(255, dtype=np.uint8)
+
+    assert drawn_by_dataset(part) == frozenset()
+    assert drawn_by_dataset(part.transform_first(drawing)) == frozenset()
+    assert drawn_by_dataset(part.transform_first(plain)) == {"mxnet", "numpy", "python"}
+    part.transform_first(plain)[0]
+    part.transform(lambda image, label: (plain(image), label))[0]
+    batches = [list(DatasetLoader(part.transform_first(drawing), 2, seed=1, workers=kind)) for kind in (0, "thread:2")]
+    assert seen[:2] == [mx.nd.NDArray, mx.nd.NDArray]
+    assert set(seen[2:]) == {np.ndarray}
+    for (x, y), (other_x, other_y) in zip(*batches):
+        assert (x.asnumpy() == other_x.asnumpy()).all()
+        assert (y.asnumpy() == other_y.asnumpy()).all()

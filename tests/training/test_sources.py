@@ -1,5 +1,8 @@
 """The kinds of data that a loop reads: the same batches train the same bits."""
 
+import multiprocessing
+import os
+
 import mxkit
 import mxnet as mx
 from mxnet import gluon
@@ -142,3 +145,27 @@ def test_updates_reads_lazily():
     assert not drawn
     next(stream)
     assert len(drawn) == 1
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="spawn takes seconds")
+def test_processes_of_a_loader_stay_for_all_epochs_of_a_fit_and_end_with_it():
+    seen = []
+
+    class Samples:
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, number):
+            return np.full(4, os.getpid(), np.float32) * 1e-6, np.int32(number % 2)
+
+    def note(net, inputs, labels):
+        seen.append(set((inputs[0][:, 0].asnumpy() * 1e6).round().astype(int)))
+        return gluon.loss.SoftmaxCrossEntropyLoss()(net(*inputs), *labels)
+
+    net = gluon.nn.Dense(2, in_units=4)
+    mxkit.initialize(net)
+    loader = mxkit.data.DatasetLoader(Samples(), 2, workers="process:2")
+    mxkit.fit(net, loader, forward_loss=note, trainer="sgd", epochs=3, progress=False)
+    assert len(set.union(*seen)) == 2
+    assert len(seen) >= 12
+    assert not multiprocessing.active_children()
