@@ -181,7 +181,7 @@ def cache(context: typer.Context) -> None:
     """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; move or clean them."""
     if context.invoked_subcommand is not None:
         return
-    from mxkit.data.cache import home, list_cache
+    from mxkit.data.files.cache import home, list_cache
     from rich.console import Console
     from rich.table import Table
 
@@ -197,7 +197,7 @@ def cache(context: typer.Context) -> None:
 @cache_app.command("move")
 def move_files(to: Path = typer.Argument(..., metavar="DIR", help="The new folder, on any disk.")) -> None:
     """Move the cache folder to DIR; tells what to set, so that MXNet, gluoncv and mxkit find it there."""
-    from mxkit.data.cache import move_cache
+    from mxkit.data.files.cache import move_cache
 
     moved = move_cache(to)
     typer.echo(f"moved {moved.files:,} files, {_size(moved.bytes)}, to {moved.to}")
@@ -211,7 +211,7 @@ def clean_files(
     dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would be deleted."),
 ) -> None:
     """Delete what stopped downloads left, and what the options name."""
-    from mxkit.data.cache import clean_cache
+    from mxkit.data.files.cache import clean_cache
 
     deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
     for one in deleted:

@@ -7,7 +7,7 @@ import random
 import textwrap
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
 
-from mxkit.data.augment import Augment
+from mxkit.data.augmentation.augment import Augment
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.device import unpack
 from mxkit.errors import DataError

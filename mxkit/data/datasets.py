@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
 
-from mxkit.data.cache import dataset_folder, homes
-from mxkit.data.class_names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION
-from mxkit.data.download import fetch_files, is_right
-from mxkit.data.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
-from mxkit.data.sources import files_of
+from mxkit.data.files.cache import dataset_folder, homes
+from mxkit.data.files.class_names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION
+from mxkit.data.files.download import fetch_files, is_right
+from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
+from mxkit.data.files.mirrors import files_of
 from mxkit.data.splits import Split as Split
 from mxkit.data.splits import Splits as Splits
 from mxkit.data.splits import channel_statistics, chosen_part

@@ -3,7 +3,8 @@
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
-from mxkit.data import datasets, tables
+from mxkit.data import datasets
+from mxkit.data.files import tables
 from mxkit.errors import UnknownNameError
 from mxkit.initializers import initializer_names
 from mxkit.losses import LOSSES

@@ -11,8 +11,8 @@ from gluoncv.data.transforms.block import RandomCrop, RandomErasing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.data.augment import STEPS, Augment
-from mxkit.data.augment_steps import INTERPOLATIONS
+from mxkit.data.augmentation.augment import STEPS, Augment
+from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, UnknownNameError
@@ -430,8 +430,8 @@ def test_a_forked_process_has_its_own_lock_and_thread():
     # no thread computes while it is forked: MXNet itself hangs then, now and then, in the child
     code = """
 import os, sys, threading, mxkit, mxnet as mx, numpy as np
-from mxkit.data import augment_foreign
-from mxkit.data.augment import Augment
+from mxkit.data.augmentation import foreign as augment_foreign
+from mxkit.data.augmentation.augment import Augment
 from mxnet.gluon.data.vision import transforms
 augment = Augment([transforms.RandomHue(0.4), mx.image.BrightnessJitterAug(0.5)])
 image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)

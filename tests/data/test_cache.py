@@ -7,8 +7,8 @@ import threading
 import time
 
 from genuine_files import mnist_files
-from mxkit.data import cache
-from mxkit.data.cache import CacheEntry, clean_cache, dataset_folder, home, homes, list_cache, locked, move_cache
+from mxkit.data.files import cache
+from mxkit.data.files.cache import CacheEntry, clean_cache, dataset_folder, home, homes, list_cache, locked, move_cache
 import mxnet as mx
 import pytest
 

@@ -3,7 +3,7 @@
 import mxkit
 from mxkit.data.datasets import digits
 from mxkit.data.describing import describe_data
-from mxkit.data.image_files import image_folder
+from mxkit.data.files.image_files import image_folder
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, EmptyDataError

@@ -9,10 +9,10 @@ import warnings
 
 import mxkit
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.decoding import decode
-from mxkit.data.image_files import ImageFiles, image_folder
-from mxkit.data.image_records import ImageRecords, image_records
-from mxkit.data.imagenet_files import MEAN, class_names, imagenet
+from mxkit.data.files.decoding import decode
+from mxkit.data.files.image_files import ImageFiles, image_folder
+from mxkit.data.files.image_records import ImageRecords, image_records
+from mxkit.data.files.imagenet_files import MEAN, class_names, imagenet
 from mxkit.data.sample_draws import drawn_by_dataset
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx

@@ -1,8 +1,8 @@
 """Soft labels: sums, weights and areas, exactly."""
 
 import mxkit
+from mxkit.data.augmentation.mixing import cutmix, mixup, smooth_labels
 from mxkit.data.loader import ArrayLoader
-from mxkit.data.mixing import cutmix, mixup, smooth_labels
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
 from mxnet import gluon

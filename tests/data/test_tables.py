@@ -4,7 +4,7 @@ import gzip
 import warnings
 
 import mxkit
-from mxkit.data.tables import csv, lines
+from mxkit.data.files.tables import csv, lines
 from mxkit.errors import DataError, TrapWarning, UnknownNameError
 import mxnet as mx
 import numpy as np

@@ -7,7 +7,7 @@ for that of a pixel: (10, 20, 100) without colours becomes 11.4 there, and 26.1 
 from dataclasses import dataclass
 from typing import List, Sequence, Tuple
 
-from mxkit.data.augment_steps import Rng, Step, check_share, clipped
+from mxkit.data.augmentation.steps import Rng, Step, check_share, clipped
 import numpy as np
 
 # Weights of red, green and blue in brightness: of ContrastJitterAug, and of RandomGrayAug.

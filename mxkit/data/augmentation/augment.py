@@ -3,9 +3,10 @@
 import inspect
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.data.augment_colours import ColourJitter, Gray, Hue, Lighting
-from mxkit.data.augment_foreign import Foreign, parts_of
-from mxkit.data.augment_steps import (
+from mxkit.data.augmentation.colours import ColourJitter, Gray, Hue, Lighting
+from mxkit.data.augmentation.foreign import Foreign, parts_of
+from mxkit.data.augmentation.presets import PRESETS
+from mxkit.data.augmentation.steps import (
     CenterCrop,
     Crop,
     Cutout,
@@ -19,7 +20,6 @@ from mxkit.data.augment_steps import (
     ToTensor,
 )
 from mxkit.data.host_arrays import to_batch
-from mxkit.data.presets import PRESETS
 from mxkit.errors import DataError, unknown_name
 from mxkit.specs import split_spec
 import mxnet as mx
@@ -120,7 +120,7 @@ class Augment:
         Args:
             name: "imagenet_train": resized crop, flip, colour jitter, lighting; "imagenet_eval": resize and centre
                 crop; "cifar_train": crop after 4 pixels of padding, flip; "cifar_eval". All end with "to_tensor" and
-                "normalize", by the constants in `mxkit/data/presets.py`, which names their sources.
+                "normalize", by the constants in `mxkit/data/augmentation/presets.py`, which names their sources.
             size: Side of the result; None is the published one, 224 or 32.
             white: As for `Augment`.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.data.decoding import decode
+from mxkit.data.files.decoding import decode
 from mxkit.data.sample_draws import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError, TrapWarning

@@ -7,8 +7,8 @@ import struct
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
-from mxkit.data.decoding import decode
-from mxkit.data.image_files import for_images
+from mxkit.data.files.decoding import decode
+from mxkit.data.files.image_files import for_images
 from mxkit.data.splits import Splits, three_parts
 from mxkit.errors import DataError
 import mxnet as mx

@@ -7,7 +7,7 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
-from mxkit.data.augment_steps import Rng, Step, clipped
+from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.host_arrays import to_batch
 from mxkit.data.sample_draws import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
 from mxkit.errors import DataError

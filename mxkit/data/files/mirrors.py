@@ -3,7 +3,7 @@
 import os
 from typing import Dict, List, Tuple
 
-from mxkit.data.download import Mirror, RemoteFile
+from mxkit.data.files.download import Mirror, RemoteFile
 
 # MXNet's own host, which it replaces by this variable too; the SHA-1 of what it has stand in gluon's datasets.py
 _MXNET = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"

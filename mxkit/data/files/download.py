@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.data.cache import dataset_folder, locked
+from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from mxkit.files import flush_directory
 from tqdm import tqdm

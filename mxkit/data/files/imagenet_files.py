@@ -5,9 +5,9 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from mxkit.data.cache import dataset_folder
-from mxkit.data.image_files import SUFFIXES, ImageFiles, scan
-from mxkit.data.image_records import image_records
+from mxkit.data.files.cache import dataset_folder
+from mxkit.data.files.image_files import SUFFIXES, ImageFiles, scan
+from mxkit.data.files.image_records import image_records
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 

@@ -1,0 +1,1 @@
+"""Images changed at random, as a function of the sample."""
