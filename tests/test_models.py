@@ -13,8 +13,8 @@ NETS = {
     "mlp": (mlp, {}, 203530),
     "mlp of two layers": (mlp, {"hidden": (256, 256), "dropout": 0.5}, 269322),
     "lenet": (lenet, {}, 129388),
-    # and scale and shift of 20, 50 and 128 channels
-    "lenet with batch norm": (lenet, {"batch_norm": True}, 129388 + 2 * (20 + 50 + 128)),
+    # and scale and shift of 20 and 50 channels
+    "lenet with batch norm": (lenet, {"batch_norm": True}, 129388 + 2 * (20 + 50)),
     "a hundred classes": (softmax_regression, {"classes": 100}, 78500),
 }
 
@@ -44,6 +44,10 @@ def test_dropout_works_in_training_only():
         assert (net(images).asnumpy() != calm).any()
     with pytest.raises(ValueError, match="mlp: dropout must be at least 0 and below 1; received 1"):
         mlp(dropout=1)
+    with pytest.raises(ValueError, match=r"expected one dropout for each of 1 hidden layers.* received \(0.2, 0.5\)"):
+        mlp(dropout=(0.2, 0.5))
+    rates = [layer._rate for layer in mlp(hidden=(8, 8), dropout=(0.2, 0.5)) if isinstance(layer, mx.gluon.nn.Dropout)]
+    assert rates == [0.2, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,8 @@ def test_get_model_reaches_the_zoos(name, shape, classes):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_names_are_listed_by_source():
-    assert model_names() == ["lenet", "mlp", "softmax_regression"]
+    assert {"lenet", "mlp", "resnet18", "softmax_regression"} <= set(model_names())
+    assert model_names() == sorted(set(mxkit.models.__all__) - {"SizedNet", "get_model", "model_names", "usable_sizes"})
     assert {"resnet18_v2", "alexnet", "mobilenetv2_1.0"} <= set(model_names("zoo"))
     assert "cifar_resnet20_v1" in model_names("gluoncv")
     with pytest.raises(UnknownNameError, match="unknown source of models 'torch': Known: gluoncv, zoo"):

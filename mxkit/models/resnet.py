@@ -1,0 +1,80 @@
+"""ResNet: the paper's from MXNet's own blocks, and the tutorials' ResNet-18."""
+
+from typing import Any, Sequence
+
+from mxkit.models.sizes import SizedNet, finished
+from mxkit.specs import whole_number
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+
+
+def resnet18(
+    classes: int = 10, small: bool = False, tutorial: bool = False, in_channels: int = 0, input_size: int = 0
+) -> "SizedNet":
+    """ResNet-18: 11,181,642 parameters on any size.
+
+    Args:
+        classes: Number of outputs.
+        small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and
+            the first pooling is left out.
+        tutorial: As Gluon's tutorials build it: biases in all convolutions, neither normalization nor ReLU after the
+            first, which does not pad, none on the way past a block, and a last pooling that is not global:
+            11,184,522 parameters on 3x96x96, 11,199,882 on 3x224x224.
+        in_channels: Channels of the images; 0 takes them from the first batch.
+        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit.
+
+    Returns:
+        An uninitialized net from images (B, C, H, W) of any size (75 pixels a side or more for the tutorials', whose
+        dense layer takes what the first batch gives) to scores of shape (B, classes).
+
+    Raises:
+        ValueError: `input_size` is too small, an argument is no whole number, or `small` and `tutorial` are both set.
+
+    Source:
+        He et al. 2015, Deep residual learning for image recognition. The blocks are `zoo:resnet18_v1`'s.
+    """
+    if not tutorial:
+        return _resnet("resnet18", vision.BasicBlockV1, (2, 2, 2, 2), classes, small, in_channels, input_size)
+    if small:
+        raise ValueError("resnet18: the tutorials' has no small form: leave out small=True or tutorial=True")
+    net = SizedNet(input_size)
+    net.add(nn.Conv2D(64, kernel_size=7, strides=2), nn.MaxPool2D(pool_size=3, strides=2))
+    for channels in (64, 128, 256, 512):
+        stage = nn.HybridSequential()
+        stage.add(_tutorial_block(channels, halves=channels > 64), _tutorial_block(channels))
+        net.add(stage)
+    net.add(nn.AvgPool2D(pool_size=3), nn.Dense(whole_number(classes, "classes")))
+    return finished("resnet18", net, in_channels, "Without tutorial=True it takes any size")
+
+
+def resnet34(classes: int = 10, small: bool = False, in_channels: int = 0, input_size: int = 0) -> "SizedNet":
+    """ResNet-34: 21,289,802 parameters on any size. See `resnet18`."""
+    return _resnet("resnet34", vision.BasicBlockV1, (3, 4, 6, 3), classes, small, in_channels, input_size)
+
+
+def resnet50(classes: int = 10, small: bool = False, in_channels: int = 0, input_size: int = 0) -> "SizedNet":
+    """ResNet-50, with bottlenecks: 23,547,402 parameters on any size. See `resnet18`."""
+    return _resnet("resnet50", vision.BottleneckV1, (3, 4, 6, 3), classes, small, in_channels, input_size)
+
+
+def _resnet(
+    name: str, block: Any, depths: Sequence[int], classes: int, small: bool, in_channels: int, input_size: int
+) -> "SizedNet":
+    widths = [64, 64, 128, 256, 512] if block is vision.BasicBlockV1 else [64, 256, 512, 1024, 2048]
+    made = vision.ResNetV1(block, list(depths), widths, classes=whole_number(classes, "classes"), thumbnail=small)
+    net = SizedNet(input_size)
+    net.add(*made.features._children.values(), made.output)
+    return finished(name, net, in_channels)
+
+
+def _tutorial_block(channels: int, halves: bool = False) -> Any:
+    """MXNet's own block, with the layers of the tutorials in it."""
+    block = vision.BasicBlockV1(channels, 1, downsample=halves)
+    block.body = nn.HybridSequential()
+    block.body.add(nn.Conv2D(channels, kernel_size=3, padding=1, strides=2 if halves else 1))
+    block.body.add(nn.BatchNorm(), nn.Activation("relu"))
+    block.body.add(nn.Conv2D(channels, kernel_size=3, padding=1), nn.BatchNorm())
+    if halves:
+        block.downsample = nn.HybridSequential()
+        block.downsample.add(nn.Conv2D(channels, kernel_size=1, strides=2))
+    return block

@@ -1,0 +1,230 @@
+"""A sequence of layers that says which images it takes, before the engine sees one that it does not.
+
+MXNet's own messages name no layer and no usable size (T38), and some sizes are wrong in silence: positions that a
+pooling leaves become classes. What fits is asked of MXNet itself, which infers shapes from the layers.
+"""
+
+from contextlib import redirect_stdout
+import io
+from typing import Any, List, Optional, Set, Tuple
+
+from mxkit.architecture.stock import SUPPORTED, Stock
+from mxkit.architecture.values import FLAG, KINDS
+from mxkit.blocks import blocks_by_path
+from mxkit.errors import ForwardError
+from mxkit.layer_table.graph import Output, find_fault
+from mxkit.specs import whole_number
+from mxkit.tracing import Trace, infer_shapes, trace
+import mxnet as mx
+from mxnet.gluon import nn
+
+Shape = Tuple[int, ...]
+LARGEST = 1024
+
+
+class SizedNet(nn.HybridSequential):  # type: ignore[misc]
+    """A HybridSequential that refuses, by layer, inputs that its layers cannot take; all nets of mxkit are one.
+
+    Each shape of a sample is checked once, with the first batch that has it, by inferring shapes: nothing is
+    computed, and later batches cost a look into a set. Inside another hybridized block it is part of that one's
+    graph, and checks nothing.
+
+    Args:
+        input_size: Side of the square images that it takes; 0 takes every size that the layers do.
+        one_position: Its last layer flattens a pooling that must leave one position, where it would else give more
+            numbers a sample than there are classes.
+
+    >>> net = SizedNet(); net.add(nn.Conv2D(2, 5), nn.MaxPool2D(2), nn.Dense(3)); net.initialize()
+    >>> net(mx.nd.ones((1, 1, 4, 4)))
+    Traceback (most recent call last):
+    mxkit.errors.ForwardError: '0' (Conv2D) has a kernel of (5, 5) and a padding of (0, 0), so it needs images of at \
+least 5 x 5, and got shape (1, 1, 4, 4) (NCHW). Take larger images, a smaller kernel or more padding here, or fewer \
+strides and pools before it. Of square images with 1 channel the net takes 6 x 6 and larger
+    """
+
+    def __init__(
+        self,
+        input_size: int = 0,
+        one_position: bool = False,
+        prefix: Optional[str] = None,
+        params: Any = None,
+    ) -> None:
+        super().__init__(prefix=prefix, params=params)
+        self._input_size = whole_number(input_size, "input_size", least=0)
+        self._one_position = one_position
+        self._fitting: Set[Shape] = set()
+
+    def __call__(self, *inputs: Any) -> Any:
+        for x in inputs[:1]:
+            if isinstance(x, mx.nd.NDArray) and x.shape[1:] not in self._fitting:
+                check_shape(self, x.shape)
+                self._fitting.add(x.shape[1:])
+        return super().__call__(*inputs)
+
+    def _clear_cached_op(self) -> None:
+        # a layer was added or replaced: what fitted may no longer
+        self._fitting = set()
+        super()._clear_cached_op()
+
+
+SUPPORTED["SizedNet"] = (
+    SizedNet,
+    Stock(
+        {"input_size": lambda block: block._input_size, "one_position": lambda block: block._one_position},
+        children=None,
+    ),
+)
+KINDS["one_position"] = FLAG
+
+
+def check_shape(net: SizedNet, shape: Shape) -> None:
+    """Refuse a batch of this shape if a layer cannot take it, or if it is not the net's `input_size`.
+
+    Args:
+        net: Initialized or not; sizes that its parameters have already count.
+        shape: Of a batch, the number of samples first.
+
+    Raises:
+        ForwardError: With the layer, and the square sizes that the net takes.
+    """
+    size = net._input_size
+    if size and len(shape) == 4 and shape[2:] != (size, size):
+        raise ForwardError(
+            f"the net was made for images of {size} x {size} (input_size) and got shape {shape}. Resize them, or make "
+            "it for theirs; without input_size it takes every size that its layers do",
+            "",
+            net,
+        )
+    traced = _traced(net, shape)
+    fault = None if traced is None else _fault(net, traced, shape)
+    if fault is not None and traced is not None:
+        raise ForwardError(f"{fault}{_usable(net, traced, shape)}", fault.path, fault.block) from fault.__cause__
+
+
+def usable_sizes(net: SizedNet, channels: int = 3) -> List[int]:
+    """Sides of square images that a net's layers take, to 1024.
+
+    Args:
+        net: Initialized or not; sizes that its parameters have already count.
+        channels: Of the images.
+
+    Returns:
+        The smallest and the largest, 1024 where there is no limit below it; nothing where none fits.
+
+    >>> from mxkit.models import nin
+    >>> usable_sizes(nin())
+    [195, 354]
+    """
+    traced = _traced(net, (1, channels, LARGEST, LARGEST))
+    return [] if traced is None else _range(net, traced, channels)
+
+
+def finished(name: str, net: SizedNet, in_channels: int, way: str = "") -> SizedNet:
+    """Check `input_size` against the layers, and give parameters the shapes that are known.
+
+    Args:
+        name: Of the function that made the net, for errors.
+        net: With all its layers.
+        in_channels: Channels of the images; 0 takes them from the first batch.
+        way: The way out for images that are too small, as a sentence.
+
+    Returns:
+        The net. With `in_channels` and `input_size` every parameter has its shape, so that it needs no first batch.
+
+    Raises:
+        ValueError: No image of `input_size` fits; it names the layer and the sizes that do.
+    """
+    whole_number(in_channels, "in_channels", least=0)
+    if in_channels:
+        first = _first_layer(net)
+        if isinstance(first, nn.Conv2D):
+            first.weight.shape = (first.weight.shape[0], in_channels, *first.weight.shape[2:])
+    size = net._input_size
+    if size:
+        shape = (1, in_channels or 3, size, size)
+        try:
+            check_shape(net, shape)
+        except ForwardError as error:
+            raise ValueError(f"{name}(input_size={size}): {error}{way and '. ' + way}") from error
+        traced = _traced(net, shape)
+        if in_channels and traced is not None:
+            for parameter, known in zip(traced.parameters.values(), _inferred(traced, shape)[1]):
+                parameter.shape = known
+    return net
+
+
+def _first_layer(net: SizedNet) -> Any:
+    """The first block with a weight."""
+    return next((block for _, block in blocks_by_path(net) if getattr(block, "weight", None) is not None), None)
+
+
+def _traced(net: SizedNet, shape: Shape) -> Optional[Trace]:
+    try:
+        return trace(net, [mx.nd.empty((1,) * len(shape))])
+    except Exception:  # a block of somebody else's that takes no symbols: only its forward pass can tell
+        return None
+
+
+def _inferred(traced: Trace, shape: Shape) -> Tuple[Shape, List[Shape]]:
+    """Shapes of what the last layer takes, and of the parameters."""
+    last = [call for call in traced.calls if "." not in call.path][-1]
+    # MXNet prints the arguments where shapes do not fit
+    with redirect_stdout(io.StringIO()):
+        found, parameters = infer_shapes(traced, [*last.inputs, *traced.outputs], [shape])
+    return found[0], [parameters[name] for name in traced.parameters]
+
+
+def _positions(net: SizedNet, taken: Shape) -> int:
+    return max(taken[2:], default=1) if net._one_position else 1
+
+
+def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]:
+    try:
+        taken, _ = _inferred(traced, shape)
+    except mx.MXNetError:
+        return find_fault(traced, [Output(shape, "float32", None)])
+    except ValueError:
+        return None
+    if _positions(net, taken) == 1:
+        return None
+    path = list(net._children)[-1]
+    height, width = taken[2:]
+    return ForwardError(
+        f"{path!r} ({type(net._children[path]).__name__}) gets {height} x {width} positions from the pooling before "
+        f"it for shape {shape}, and would give {taken[1]} x {height} x {width} = {taken[1] * height * width} numbers a "
+        f"sample in place of {taken[1]}. Take smaller images, or a global pooling",
+        path,
+        net._children[path],
+    )
+
+
+def _fits(net: SizedNet, traced: Trace, shape: Shape) -> bool:
+    try:
+        return _positions(net, _inferred(traced, shape)[0]) == 1
+    except (mx.MXNetError, ValueError):
+        return False
+
+
+def _range(net: SizedNet, traced: Trace, channels: int) -> List[int]:
+    def fits(size: int) -> bool:
+        return _fits(net, traced, (1, channels, size, size))
+
+    least = next((size for size in range(1, LARGEST + 1) if fits(size)), None)
+    if least is None:
+        return []
+    if fits(LARGEST):
+        return [least, LARGEST]
+    return [least, next(size for size in range(least, LARGEST) if not fits(size + 1))]
+
+
+def _usable(net: SizedNet, traced: Trace, shape: Shape) -> str:
+    first = _first_layer(net)
+    other_channels = isinstance(first, nn.Conv2D) and first.weight.shape[1] not in (0, *shape[1:2])
+    sizes = [] if len(shape) != 4 or other_channels else _range(net, traced, shape[1])
+    if not sizes:
+        return ""
+    least, most = sizes
+    text = f"{least} x {least}"
+    text += " and larger" if most == LARGEST else f" to {most} x {most}" if most > least else " only"
+    channels = f"{shape[1]} channel{'s' if shape[1] > 1 else ''}"
+    return f". Of square images with {channels} the net takes {text}"
