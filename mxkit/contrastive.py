@@ -106,7 +106,8 @@ class TripletLoss(_DistanceLoss):
     `loss(embeddings, label, sample_weight=None)` with embeddings of shape (B, D) and classes of shape (B,) or (B, 1)
     mines the batch: for each sample as anchor the farthest of its class and the nearest of another one (batch hard,
     Hermans et al. 2017, arXiv:1703.07737). An anchor for which the batch lacks either has a loss of 0. Others of a
-    batch take part in a sample's loss, so accumulated micro-batches do not equal one big batch.
+    batch take part in a sample's loss, so accumulated micro-batches do not equal one big batch. A loss that stays at
+    the margin tells that all embeddings are one point; a lower learning rate helps.
 
     Both give shape (B,). Gradients are finite where embeddings are equal.
 

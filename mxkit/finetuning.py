@@ -18,6 +18,7 @@ from mxkit.specs import whole_number
 from mxkit.surgery import replace
 import mxnet as mx
 from mxnet import autograd, gluon
+from mxnet.gluon.nn.basic_layers import _BatchNorm
 import numpy as np
 
 # What zoos call the last layer: MXNet's and most of gluoncv's, gluoncv's resnet_v1b and its kin.
@@ -197,7 +198,7 @@ def _like(layer: Any, classes: int) -> Any:
 
 def _keep_statistics(net: Any, frozen: Set[str]) -> None:
     for path, block in blocks_by_path(net):
-        if not isinstance(block, gluon.nn.BatchNorm):
+        if not isinstance(block, _BatchNorm):
             continue
         names = [f"{path}.{name}" if path else name for name in ("gamma", "beta")]
         if frozen.intersection(names) and block.gamma.grad_req == "null" == block.beta.grad_req:

@@ -267,10 +267,10 @@ def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Di
         return _told(graph, misplaced)
     operator = _operator(graph, error)
     name = _OPERATOR.search(str(error))
-    maker = graph
+    maker, longest = graph, ""
     for _, block in blocks_by_path(graph.block):
-        if name and len(block.prefix) > len(maker.block.prefix) and name[1].startswith(block.prefix):
-            maker = _Call(paths[id(block)], block, ())
+        if name and len(block.prefix) > len(longest) and name[1].startswith(block.prefix):
+            maker, longest = _Call(paths[id(block)], block, ()), block.prefix
     way = "net.hybridize() anew drops a graph that is out of date (T36), hybridize(False) goes without"
     if "(elemwise_" in operator:
         way = "In a graph + - * / do not broadcast: use F.broadcast_add and its like"

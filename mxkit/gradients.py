@@ -38,8 +38,8 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
         NotImplementedError: MXNet has no second derivative of an operator.
 
     >>> value, gradient = value_and_grad(lambda x: x * x)(mx.nd.array([3.0]))
-    >>> value.asscalar(), gradient.asscalar()
-    (9.0, 6.0)
+    >>> value.asnumpy().tolist(), gradient.asnumpy().tolist()
+    ([9.0], [6.0])
     """
     numbers = as_numbers(wrt)
 
@@ -64,8 +64,8 @@ def grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode:
 
     >>> grad(lambda x: x.mean() + 2 * x)(mx.nd.array([1, 2, 3, 4])).asnumpy().tolist()
     [3.0, 3.0, 3.0, 3.0]
-    >>> grad(grad(mx.nd.square))(mx.nd.array([3.0])).asscalar()
-    2.0
+    >>> grad(grad(mx.nd.square))(mx.nd.array([3.0])).asnumpy().tolist()
+    [2.0]
     """
     both = value_and_grad(f, wrt=wrt, head=head, train_mode=train_mode)
     return lambda *args: both(*args)[1]

@@ -158,7 +158,7 @@ class LabelSmoothing(_ClassLoss):
         DataError: On a call, before anything is computed: a shape is another one.
 
     >>> loss = LabelSmoothing(0.1)(mx.nd.array([[2, 0, 0, 0]]), mx.nd.array([0]))
-    >>> round(loss.asscalar(), 4)
+    >>> round(float(loss.asscalar()), 4)
     0.4908
     """
 
@@ -203,7 +203,7 @@ class KnowledgeDistillation(PerSampleLoss):
         DataError: On a call, before anything is computed: a shape is another one.
 
     >>> scores = mx.nd.array([[1, 2, 3]])
-    >>> abs(KnowledgeDistillation(hard_weight=0)(scores, scores, mx.nd.array([0])).asscalar()) < 1e-6
+    >>> abs(float(KnowledgeDistillation(hard_weight=0)(scores, scores, mx.nd.array([0])).asscalar())) < 1e-6
     True
     """
 

@@ -62,7 +62,7 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
         _move(one, where)
     for path, block in blocks_by_path(net):
         if moving and isinstance(block, gluon.HybridBlock):
-            block._clear_cached_op()
+            block._clear_cached_op()  # it holds memory where the net was
         _warn_of_arrays(path, block, where)
     return net
 

@@ -127,7 +127,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
             one._finish_deferred_init()
 
     def _check_name(self, name: str) -> None:
-        if not (isinstance(name, str) and name.isidentifier()) :
+        if not (isinstance(name, str) and name.isidentifier()) or hasattr(self, name):
             raise ValueError(f"{type(self).__name__}: {name!r} is no name for an attribute, or taken by another one")
 
 

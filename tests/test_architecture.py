@@ -20,6 +20,16 @@ LAYERS = [
     | {
         "schedules",
         "hyperparameters",
+        "contrastive",
+        "more_losses",
+        "finetuning",
+        "gradients",
+        "gradient_check",
+        "custom_gradients",
+        "own_layer",
+        "modes",
+        "hybridizing",
+        "moving",
         "features",
         "data_plots",
         "feature_plots",
@@ -47,6 +57,7 @@ LAYERS = [
             "evaluation",
             "place",
             "extraction",
+            "modes",
         ]
     }
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},

@@ -987,3 +987,34 @@ def test_t38_a_layer_that_does_not_fit_is_named(kind, initialized):
     expected = r"'1' \(Dense\) is built for 16 inputs a sample and got shape \(2, 4, 6, 6\)"
     with pytest.raises(ForwardError, match=expected):
         mxkit.Features(net, ["0", "1"])(mx.nd.ones((2, 1, 8, 8)))
+
+
+class TwiceOperator(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0] * 2)
+
+
+@mx.operator.register("mxkit_test_twice")
+class TwiceProp(mx.operator.CustomOpProp):
+    def __init__(self):
+        super().__init__(need_top_grad=True)
+
+    def create_operator(self, ctx, shapes, dtypes):
+        return TwiceOperator()
+
+
+def test_t114_custom_operators_of_others_survive_a_trace():
+    """Its constructor takes no attributes; without the repair the process ends here."""
+
+    class Net(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):  # noqa: N803
+            return F.Custom(x, op_type="mxkit_test_twice")
+
+    net = nn.HybridSequential()
+    net.add(Net(), nn.Dense(2))
+    net.initialize()
+    features = mxkit.Features(net, "0")
+    assert (features(mx.nd.ones((2, 3)))["0"].asnumpy() == 2).all()
+    assert "run as it is" not in repr(features)
+    with mx.AttrScope(__mine__="1"):
+        assert net(mx.sym.var("x")).list_outputs()

@@ -445,8 +445,13 @@ def test_a_symbol_block_names_its_operator(around):
     assert error.block is inner
 
 
-def test_what_only_a_graph_refuses():
-    net = Net(nn.Dense(3, in_units=4), Apply(lambda F, x: x + F.mean(x, axis=1, keepdims=True)), nn.Flatten(prefix=""))
+class NetWithAName(Net):
+    """Its prefix is longer than those of the blocks inside."""
+
+
+@pytest.mark.parametrize("kind", [Net, NetWithAName])
+def test_what_only_a_graph_refuses(kind):
+    net = kind(nn.Dense(3, in_units=4), Apply(lambda F, x: x + F.mean(x, axis=1, keepdims=True)), nn.Flatten(prefix=""))
     net.initialize()
     eager = net(ones((2, 4))).asnumpy()  # `+` broadcasts here, and does not in a graph
     net.hybridize()

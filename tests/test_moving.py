@@ -101,7 +101,11 @@ def test_a_trainer_is_refused_before_anything_moves():
     with pytest.raises(ValueError, match=r"a Trainer exists over '0.weight', on \[cpu\(0\)\].*pass drop_trainer=True"):
         to(net, "cpu:2")
     assert devices(net) == {(mx.cpu(0),)}
+    net.hybridize()
+    net(X)
     to(net, "cpu:2", drop_trainer=True)
+    assert net._cached_op is None
+    assert all(one._trainer is None for one in mxkit.parameters(net).values())
     history = mxkit.fit(net, [(X, np.array([0, 1, 0, 1]))], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
     assert np.isfinite(history[-1]["train_loss"])
 

@@ -111,6 +111,14 @@ def test_row28_constants_are_saved_moved_and_never_trained(tmp_path):
     assert net.scale.data().asscalar() == 5.0
 
 
+def test_a_layer_that_cannot_be_traced():
+    class Eager(Linear):
+        def hybrid_forward(self, F, x, weight, **others):
+            return F.dot(x, weight, transpose_b=True) * x.shape[0]
+
+    assert made(Eager)(mx.nd.array(X)).shape == (4, 3)
+
+
 def test_row28_any_input_width():
     net = made()
     assert net(mx.nd.ones((2, 30))).shape == (2, 3)

@@ -5,6 +5,7 @@ alone (`np.bool`, `np.PZERO`) need no repair: `mxkit.runtime.numpy_view` has the
 """
 
 import functools
+import inspect
 import struct
 import sys
 from types import ModuleType, SimpleNamespace
@@ -165,7 +166,41 @@ def gluoncv_loader_workers(module: ModuleType) -> None:
     workers.replace_initializer(module, workers.initialize_gluoncv_worker)
 
 
+def custom_operator_arguments(module: ModuleType) -> None:
+    """T114: an attribute of `mx.AttrScope` reaches the constructor of a CustomOpProp, and one it does not take ends
+    the process.
+
+    Upstream: `operator.py` line 737, in a callback of C, where the TypeError is lost. Names with two underscores at
+    both ends that a constructor does not take are left out.
+    """
+    upstream = module.register
+    if hasattr(upstream, "__wrapped__"):
+        return
+
+    @functools.wraps(upstream)
+    def register(reg_name: str) -> Callable[[Any], Any]:
+        def do_register(prop_cls: Any) -> Any:
+            taken = inspect.signature(prop_cls).parameters
+            anything = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+
+            def make(**kwargs: str) -> Any:
+                known = {
+                    name: value
+                    for name, value in kwargs.items()
+                    if anything or name in taken or not (name.startswith("__") and name.endswith("__"))
+                }
+                return prop_cls(**known)
+
+            upstream(reg_name)(make)
+            return prop_cls
+
+        return do_register
+
+    module.register = register  # type: ignore[attr-defined]
+
+
 REPAIRS: Dict[str, Repair] = {
+    "mxnet.operator": custom_operator_arguments,
     "mxnet._ctypes.ndarray": operator_arguments,
     "mxnet._ctypes.symbol": operator_arguments,
     "mxnet.io.io": operator_arguments,

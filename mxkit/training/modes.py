@@ -51,8 +51,8 @@ def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     >>> net = mx.gluon.nn.BatchNorm(in_channels=1); mxkit.initialize(net, devices="cpu")
     >>> recalibrate_batch_norm(net, [np.array([[1.0], [2.0], [3.0]]), np.array([[6.0], [8.0]])])
     ['']
-    >>> net.running_mean.data().asscalar(), round(float(net.running_var.data().asscalar()), 4)
-    (4.0, 6.8)
+    >>> [round(float(one.data().asscalar()), 4) for one in (net.running_mean, net.running_var)]
+    [4.0, 6.8]
     """
     layers = batch_norms(net)
     if not layers:

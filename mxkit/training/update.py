@@ -8,6 +8,7 @@ import math
 from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import net_devices
+from mxkit.custom_gradients import check_backward
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.device import devices as resolve_devices
@@ -32,7 +33,7 @@ from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
 from mxkit.training.record import Update, settle
 import mxnet as mx
-from mxnet import autograd
+from mxnet import autograd, gluon
 import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
@@ -267,6 +268,9 @@ class _Batches:
         first, self._first = self._first, None
         if first is not None:  # what is wrong with the data shows in the first batch of all
             check_first_inputs(self._net, shards[0])
+            check_backward(self._net)
+            if isinstance(first[0], gluon.Block):
+                check_backward(first[0])
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []

@@ -192,6 +192,18 @@ class TestMonteCarloDropout:
             calm = net(mx.nd.array(X)).asnumpy()
         np.testing.assert_allclose(calm, expected, rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_row113_samples_do_not_depend_on_their_batch(self, hybridize):
+        net = make(hybridize=hybridize, dropout=1e-9)
+        recalibrate_batch_norm(net, [X])
+        few = mx.nd.array(X[:5])
+        with autograd.train_mode():  # a graph of training is cached, and dropout of nearly nothing changes nothing
+            moved = net(few).asnumpy()
+        expected = mxkit.predict(net, few).asnumpy()
+        assert np.abs(moved - expected).max() > 0.01
+        draws = predict_mc_dropout(net, few, draws=2).asnumpy()
+        np.testing.assert_allclose(draws, [expected, expected], rtol=1e-4, atol=1e-5)
+
     def test_the_mean_and_spread_are_those_of_dropout(self):
         net = nn.HybridSequential()
         net.add(nn.Dropout(0.25), nn.Dense(1, in_units=1, use_bias=False))

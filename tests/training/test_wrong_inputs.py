@@ -11,6 +11,7 @@ from mxkit.errors import (
     NonFiniteError,
     NotInitializedError,
     TrainingError,
+    TrapWarning,
     UnknownNameError,
     UnusedParameterError,
 )
@@ -607,3 +608,21 @@ def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
     with pytest.raises(ForwardError, match=expected):
         next(mxkit.updates(net, [batch], loss="softmax_ce", trainer=trainer))
     assert (net[1].running_mean.data().asnumpy() == before).all()
+
+
+@pytest.mark.parametrize("where", ["net", "loss"])
+def test_t33_a_backward_that_gluon_never_calls_is_told(where):
+    class Net(gluon.nn.Dense):
+        def backward(self, gradient):
+            return gradient
+
+    class Loss(gluon.loss.L2Loss):
+        def backward(self, gradient):
+            return gradient
+
+    net = Net(1, in_units=3) if where == "net" else gluon.nn.Dense(1, in_units=3)
+    net.initialize()
+    loss = Loss() if where == "loss" else gluon.loss.L2Loss()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    with pytest.warns(TrapWarning, match=r"\w+ defines backward, which Gluon never calls.*T33"):
+        list(mxkit.updates(net, [(mx.nd.ones((2, 3)), mx.nd.ones((2, 1)))] * 3, loss=loss, trainer=trainer))
