@@ -85,6 +85,22 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
             )
 
 
+def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
+    """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel leaves out in silence (T115)."""
+    if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].context.device_type != "cpu":
+        return
+    layers = [path for path, block in _walk(net) if getattr(block, "_num_layers", 1) > 1 and _recurrent_dropout(block)]
+    if layers:
+        _warn(
+            f"dropout between the layers of {_some(layers)} does nothing on the CPU, in training neither. Set "
+            "MXNET_USE_MKLDNN_RNN=0 before the program starts, or stack layers with nn.Dropout between them (T115)"
+        )
+
+
+def _recurrent_dropout(block: Any) -> bool:
+    return isinstance(block, gluon.rnn.rnn_layer._RNNLayer) and block._dropout > 0
+
+
 def check_trainer(net: Any, trainer: Any) -> None:
     """Warn of parameters that the Trainer does not know: Gluon never trains them, in silence (T19)."""
     known = {id(parameter) for parameter in trainer._params}
@@ -185,6 +201,7 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
             _warn(f"images hold whole numbers up to {values.max():g}: divide by 255, or training mostly fails")
     _check_norm_channels(net, shard)
+    _check_recurrent_dropout(net, shard)
 
 
 def _check_norm_channels(net: Any, shard: Shard) -> None:
