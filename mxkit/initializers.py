@@ -3,11 +3,13 @@
 from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.blocks import parameters_by_path
-from mxkit.device import DeviceSpec
+from mxkit.device import DeviceSpec, as_ndarray
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import unknown_name
+from mxkit.forward_errors import explained
 from mxkit.specs import split_spec
 import mxnet as mx
+from mxnet import autograd
 
 InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer"]
 
@@ -39,7 +41,12 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
 
 
 def initialize(
-    net: Any, initializer: InitializerSpec = "xavier", *, devices: DeviceSpec = "auto", force: bool = False
+    net: Any,
+    initializer: InitializerSpec = "xavier",
+    *,
+    devices: DeviceSpec = "auto",
+    force: bool = False,
+    sample: Any = None,
 ) -> None:
     """Give every parameter of `net` a value and a place.
 
@@ -49,15 +56,22 @@ def initialize(
             Uniform(0.07), lets a LeNet die without a word (T22).
         devices: As for `mxkit.devices`; every device gets the same values.
         force: Draw new values for parameters that have some already.
+        sample: An input of the net, a tuple of several, or the shape of one. The net runs on it once, in predict
+            mode, so that every size is known and every value there when the call returns. None leaves unknown
+            sizes to the first batch.
 
     Raises:
         ValueError: A parameter has a value already: Gluon would ignore the call (T20).
         UnknownNameError: MXNet has no initializer of this name.
         DeviceError: A device does not exist.
+        ForwardError: `sample` does not fit the net; the text names the layer.
 
     Side effects:
         Draws from MXNet's generator: call `mxkit.seed_all` first for the same values every time.
         Parameters whose shape is not known yet get their values at the first forward pass.
+
+    >>> net = mx.gluon.nn.Dense(3); initialize(net, sample=(1, 5)); net.weight.data().shape
+    (3, 5)
     """
     where = resolve_devices(devices)
     for path, parameter in parameters_by_path(net).items():
@@ -67,3 +81,9 @@ def initialize(
                 f"new values, or move the net with net.collect_params().reset_ctx({where})"
             )
     net.initialize(get_initializer(initializer), ctx=where, force_reinit=force)
+    if sample is not None:
+        is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
+        inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)
+        arrays = [as_ndarray(one).as_in_context(where[0]) for one in inputs]
+        with autograd.pause(train_mode=False), explained(net):
+            net(*arrays)

@@ -70,3 +70,24 @@ def test_wrong_specs():
         mxkit.initialize(net, devices="tpu")
     assert net.weight._data is None
     assert {"xavier", "normal", "uniform", "zeros"} <= set(initializer_names())
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+@pytest.mark.parametrize("sample", [(2, 1, 8, 8), mx.nd.ones((2, 1, 8, 8)), np.ones((2, 1, 8, 8), "float32")])
+def test_a_sample_makes_every_size_known_on_every_device(sample, hybridized):
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dropout(0.5), mx.gluon.nn.Dense(3))
+    net.hybridize(hybridized)
+    mxkit.initialize(net, "xavier", devices="cpu:2", sample=sample)
+    assert net[3].weight.shape == (3, 144)
+    for parameter in net.collect_params().values():
+        first, second = (one.asnumpy() for one in parameter.list_data())
+        assert (first == second).all()
+    assert (net[1].running_mean.data().asnumpy() == 0).all()  # predict mode
+
+
+def test_a_sample_that_does_not_fit_names_the_layer():
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(4), mx.gluon.nn.Dense(2, in_units=5))
+    with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
+        mxkit.initialize(net, sample=(1, 3))
