@@ -186,12 +186,12 @@ class Parameters(Mapping[str, Any]):
             if parameter._data is None:
                 continue
             value, old = as_float64(parameter._data[0]), (since or {}).get(first)
-            squares[key, "norm"] = _square(value)
+            squares[key, "norm"] = square(value)
             if parameter._grad is not None:
-                squares[key, "gradient_norm"] = _square(as_float64(parameter._grad[0]))
+                squares[key, "gradient_norm"] = square(as_float64(parameter._grad[0]))
             if old is not None and old.shape == value.shape:
                 old = as_float64(old).as_in_context(value.context)
-                squares[key, "old"], squares[key, "change"] = _square(old), _square(value - old)
+                squares[key, "old"], squares[key, "change"] = square(old), square(value - old)
         norms = _roots(squares)
         for key, name in list(norms):
             if name == "change" and norms[key, "old"]:
@@ -297,7 +297,7 @@ def as_float64(array: Any) -> Any:
     return dense.as_nd_ndarray().astype("float64")
 
 
-def _square(array: Any) -> Any:
+def square(array: Any) -> Any:
     """Sum of squares, shape (1,)."""
     flat = array.reshape((-1,))
     return mx.nd.dot(flat, flat)  # a sixth of the time of square().sum() on the CPU

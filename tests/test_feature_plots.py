@@ -7,6 +7,7 @@ import sys
 import mxkit
 from mxkit.errors import NotInitializedError, UnknownNameError
 from mxkit.feature_plots import plot_activations, plot_features, plot_filters, plot_gradients
+from mxkit.feature_plots.gradients import _norms
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -667,3 +668,13 @@ def test_the_programs_own_matplotlib_is_left_alone():
     plot_activations(FEATURE)
     plot_gradients(backward(dense_net()))
     assert ("matplotlib.pyplot" in sys.modules) == had
+
+
+def test_t100_norms_of_large_gradients_are_exact():
+    net = gluon.nn.Dense(2048, in_units=2048, use_bias=False)
+    net.initialize()
+    values = np.random.RandomState(0).randn(2048, 2048).astype(np.float32)
+    net.weight.set_data(mx.nd.array(values))
+    net.weight.grad()[:] = mx.nd.array(values)
+    exact = np.linalg.norm(values.astype(np.float64))
+    assert _norms({"weight": net.weight}, [mx.cpu()]) == pytest.approx(exact, rel=1e-7)

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from mxkit.blocks import net_devices, parameters_by_path
 from mxkit.errors import NotInitializedError
 from mxkit.feature_plots.grids import BLUE, ORANGE, PathLike, shorten
+from mxkit.parameter_table import as_float64, square
 from mxkit.plotting import new_figure
 import mxnet as mx
 import numpy as np
@@ -84,9 +85,7 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
         arrays = [p._data[position] for p in parameters.values()] if not position else []
         zero = mx.nd.zeros((1,), ctx=device)
         arrays += [zero if p._grad is None else p._grad[position] for p in parameters.values()]
-        # float16 squares overflow at 256, and norms are joined, so of one dtype
-        wide = [a if a.dtype == np.float64 else a.astype("float32", copy=False) for a in arrays]
-        columns.append(mx.nd.concat(*[a.norm().astype("float64") for a in wide], dim=0).asnumpy())
+        columns.append(mx.nd.concat(*[square(as_float64(a)).sqrt() for a in arrays], dim=0).asnumpy())
     return np.concatenate(columns).reshape(1 + len(devices), len(parameters))
 
 
