@@ -24,8 +24,9 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Few processes: each runs MXNet, which takes half of the processors for itself.
 unit: $(VENV)/.tested
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses=4
 
 # What .ci/matrix runs with each further Python.
 matrix-short: $(VENV)/.tested
