@@ -59,6 +59,7 @@ from .net_file import save_net as save_net
 from .own_layer import Layer as Layer
 from .parameter_table import count as count
 from .parameter_table import parameters as parameters
+from .recipe.registry import register as register
 from .recipe.run import run_recipe as run_recipe
 from .schedules import schedule as schedule
 from .seeding import seed_all as seed_all
@@ -69,6 +70,7 @@ from .training.builtin import FreezeUntil as FreezeUntil
 from .training.builtin import LambdaCallback as LambdaCallback
 from .training.builtin import TerminateOnNaN as TerminateOnNaN
 from .training.builtin import TimeLimit as TimeLimit
+from .training.builtin import UnfreezeAt as UnfreezeAt
 from .training.builtin_ema import EMA as EMA
 from .training.builtin_logs import CSVLog as CSVLog
 from .training.builtin_logs import TensorBoardLog as TensorBoardLog

@@ -54,13 +54,13 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
         elif found != here:
             raise DeviceError(
                 f"the net is spread over devices: parameter {first!r} lives on {found}, {path!r} on {here}. "
-                f"Move it as a whole: net.collect_params().reset_ctx({found})"
+                f"Move it as a whole: mxkit.to(net, {found})"
             )
     found = found or [mx.cpu()]
     if expected is not None and list(expected) != found:
         raise DeviceError(
             f"the net lives on {found}; asked for were {list(expected)}. "
-            f"Move it with net.collect_params().reset_ctx({list(expected)}) before the Trainer is made, "
+            f"Move it with mxkit.to(net, {list(expected)}) before the Trainer is made, "
             f"or ask for {found}"
         )
     return found

@@ -213,7 +213,7 @@ class _Graph:
             where = net_devices(net)
             raise DeviceError(
                 f"the batch lies on {context}, the net on {where}: batch.as_in_context(...) moves the batch, "
-                "net.collect_params().reset_ctx(...) the net"
+                "mxkit.to(net, ...) the net"
             ) from error
 
     def _finish_initialization(self, arrays: Sequence[Any]) -> None:

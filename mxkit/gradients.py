@@ -10,6 +10,7 @@ import numpy as np
 Function = Callable[..., Any]
 Which = Union[int, Sequence[int]]
 _NO_SECOND = re.compile(r"Operator (?:_backward_)?(\S+) is non-differentiable")
+CUTS = "NumPy, asnumpy(), asscalar(), detach(), BlockGrad and autograd.pause() cut the graph"
 UNREACHED = ("not in a computational graph", "unreachable from the outputs", "does not require gradient")
 
 
@@ -148,9 +149,8 @@ def _differentiate(
             raise _no_second(second.group(1)) from error
         if any(text in str(error) for text in UNREACHED):
             raise ValueError(
-                "the function's value does not depend on the argument by recorded operators. NumPy, asnumpy(), "
-                "asscalar(), detach(), BlockGrad and autograd.pause() cut the graph; inside autograd.record() the "
-                "argument itself must have a gradient: x.attach_grad()"
+                f"the function's value does not depend on the argument by recorded operators. {CUTS}; inside "
+                "autograd.record() the argument itself must have a gradient: x.attach_grad()"
             ) from error
         raise
 

@@ -70,7 +70,7 @@ def set_hyperparameters(
             )
     elif changes:
         refuse_remote(trainer)
-    if changes.get("momentum") and not optimizer.momentum:
+    if changes.get("momentum") and (not optimizer.momentum or _without_velocity(trainer)):
         _begin_momentum(trainer)
     for name, value in changes.items():
         setattr(optimizer, name, value)
@@ -98,6 +98,15 @@ def _check_number(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected a finite number, at least 0; received {value!r}. Nothing was changed")
 
 
+def _updaters(trainer: "gluon.Trainer") -> List[Any]:
+    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
+
+
+def _without_velocity(trainer: "gluon.Trainer") -> bool:
+    """Whether somebody set the optimizer's momentum by hand after its states were made without."""
+    return any(state is None for updater in _updaters(trainer) for state in updater.states.values())
+
+
 def _begin_momentum(trainer: "gluon.Trainer") -> None:
     """Drop states that hold no velocity, or a stale one, so that the next update makes them anew.
 
@@ -110,10 +119,9 @@ def _begin_momentum(trainer: "gluon.Trainer") -> None:
             "momentum: states of float16 weights hold their float32 copies, which a momentum that begins at 0 cannot "
             "keep. Make a new Trainer with the momentum. Nothing was changed"
         )
-    for updater in [*trainer._updaters, getattr(trainer._kvstore, "_updater", None)]:
-        if updater is not None:
-            updater.states.clear()
-            updater.states_synced.clear()
+    for updater in _updaters(trainer):
+        updater.states.clear()
+        updater.states_synced.clear()
 
 
 def refuse_remote(trainer: "gluon.Trainer") -> None:

@@ -61,7 +61,8 @@ def initialize(
             sizes to the first batch.
 
     Raises:
-        ValueError: A parameter has a value already: Gluon would ignore the call (T20).
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or one with a single axis
+            has no initializer of its own, and `initializer` is Xavier: Gluon would stop halfway.
         UnknownNameError: MXNet has no initializer of this name.
         DeviceError: A device does not exist.
         ForwardError: `sample` does not fit the net; the text names the layer.
@@ -78,12 +79,26 @@ def initialize(
         if not force and (parameter._data is not None or parameter._deferred_init):
             raise ValueError(
                 f"initialize: parameter {path!r} has a value already, on {parameter.list_ctx()}. Pass force=True for "
-                f"new values, or move the net with net.collect_params().reset_ctx({where})"
+                f"new values, or move the net with mxkit.to(net, {where})"
             )
-    net.initialize(get_initializer(initializer), ctx=where, force_reinit=force)
+    chosen = get_initializer(initializer)
+    _refuse_vectors(net, chosen)
+    net.initialize(chosen, ctx=where, force_reinit=force)
     if sample is not None:
         is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
         inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)
         arrays = [as_ndarray(one).as_in_context(where[0]) for one in inputs]
         with autograd.pause(train_mode=False), explained(net):
             net(*arrays)
+
+
+def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:
+    if not isinstance(initializer, mx.init.Xavier):
+        return
+    for path, parameter in parameters_by_path(net).items():
+        if parameter.init is None and parameter.shape is not None and len(parameter.shape) < 2:
+            raise ValueError(
+                f"initialize: {path} has shape {parameter.shape}, and {type(initializer).__name__} needs two axes. "
+                "Where the layer declares it, give it a start, like init='zeros'; mxkit.Layer does so for biases. "
+                "Nothing was initialized"
+            )

@@ -13,10 +13,60 @@ LossSpec = Union[str, Tuple[str, Mapping[str, Any]], Loss]
 ForwardLoss = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Any]
 Forward = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Tuple[Any, Any]]
 
+
+class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
+    """Gluon's loss, arguments and values, with its gradient mended at a score of exactly 0 (T105).
+
+    There Gluon's is `-label`, where `0.5 - label` is right: a last layer that starts at 0 would learn of no sample of
+    class 0, and twice as much of those of class 1.
+
+    >>> scores = mx.nd.zeros((1, 1)); scores.attach_grad()
+    >>> with mx.autograd.record():
+    ...     loss = SigmoidBCELoss()(scores, mx.nd.zeros((1, 1)))
+    >>> loss.backward(); scores.grad.asnumpy().tolist()
+    [[0.5]]
+    """
+
+    def hybrid_forward(self, F: Any, pred: Any, label: Any, *weights: Any, **named: Any) -> Any:  # noqa: N803
+        return super().hybrid_forward(F, pred if self._from_sigmoid else _off_zero(pred), label, *weights, **named)
+
+
+class LogisticLoss(gluon.loss.LogisticLoss):  # type: ignore[misc]
+    """Gluon's loss, arguments and values, with its gradient mended at a score of exactly 0: see `SigmoidBCELoss`."""
+
+    def hybrid_forward(self, F: Any, pred: Any, label: Any, *weights: Any, **named: Any) -> Any:  # noqa: N803
+        return super().hybrid_forward(F, _off_zero(pred), label, *weights, **named)
+
+
+class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
+    """Gluon's loss, arguments and values, with a finite gradient where an embedding is all zeros.
+
+    There Gluon's is NaN, while the loss looks fine (T106); here it points to the other embedding, or away from it.
+    Gluon's also takes its constants from the current device, in float32.
+    """
+
+    def hybrid_forward(self, F: Any, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        cosine = self._cosine_similarity(F, F.reshape_like(input1, input2), input2)
+        label = F.reshape(label, (-1, 1))
+        apart = F.where(label == -1, F.relu(cosine - self._margin), F.zeros_like(cosine))
+        loss = F.where(label == 1, 1 - cosine, apart)
+        loss = loss if sample_weight is None else F.broadcast_mul(loss, sample_weight)
+        return loss if self._weight is None else loss * self._weight
+
+    def _cosine_similarity(self, F: Any, x: Any, y: Any, axis: int = -1) -> Any:  # noqa: N803
+        lengths = [F.sqrt(squares + (squares == 0)) for squares in (F.sum(F.square(one), axis) for one in (x, y))]
+        return F.reshape(F.sum(x * y, axis) / (lengths[0] * lengths[1]), (-1, 1))
+
+
+def _off_zero(scores: Any) -> Any:
+    # MXNet's relu and abs have a slope of 0 at 0, so that those of a loss made of both do not add up
+    return scores + (scores == 0) * 1e-7
+
+
 LOSSES: Dict[str, Callable[..., Loss]] = {
     "batch_hard_triplet": TripletLoss,
     "contrastive": ContrastiveLoss,
-    "cosine_embedding": gluon.loss.CosineEmbeddingLoss,
+    "cosine_embedding": CosineEmbeddingLoss,
     "ctc": gluon.loss.CTCLoss,
     "distillation": KnowledgeDistillation,
     "focal": FocalLoss,
@@ -26,8 +76,8 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "l1": gluon.loss.L1Loss,
     "l2": gluon.loss.L2Loss,
     "label_smoothing": LabelSmoothing,
-    "logistic": gluon.loss.LogisticLoss,
-    "sigmoid_bce": gluon.loss.SigmoidBinaryCrossEntropyLoss,
+    "logistic": LogisticLoss,
+    "sigmoid_bce": SigmoidBCELoss,
     "softmax_ce": gluon.loss.SoftmaxCrossEntropyLoss,
     "squared_hinge": gluon.loss.SquaredHingeLoss,
     "triplet": gluon.loss.TripletLoss,

@@ -1,9 +1,10 @@
 """Optimizers and Trainers by name; what they do is MXNet's own."""
 
+import inspect
 from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.blocks import net_devices
-from mxkit.errors import DeviceError, unknown_name
+from mxkit.errors import DeviceError, nearest, unknown_name
 from mxkit.specs import split_spec
 import mxnet as mx
 from mxnet import gluon
@@ -12,6 +13,19 @@ TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer"
 
 # Nadam and LARS keep numbers that every replica advances, LBSGD sums that it shares; SGLD draws other noise for each.
 DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD, mx.optimizer.LARS, mx.optimizer.LBSGD)
+
+# Gluon's Trainer sets them itself.
+_OF_THE_TRAINER = ("param_idx2name", "sym", "param_dict", "begin_num_update", "rescale_grad")
+
+# What other frameworks call them.
+_ALIASES = {
+    "weight_decay": "did you mean 'wd'?",
+    "lr": "did you mean 'learning_rate'?",
+    "eps": "did you mean 'epsilon'?",
+    "betas": "did you mean 'beta1' and 'beta2'?",
+    "rho": "did you mean 'gamma1'?",
+    "alpha": "did you mean 'gamma1'?",
+}
 
 
 def optimizer_names() -> List[str]:
@@ -54,4 +68,14 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     try:
         return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
     except TypeError as error:
-        raise TypeError(f"optimizer {spec!r} refuses its arguments {arguments}: {error}") from error
+        told = f"optimizer {spec!r} refuses its arguments {arguments}: {error}; {_hints(kind, arguments)}"
+        raise TypeError(told) from error
+
+
+def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
+    """Name the arguments that an optimizer takes, and the nearest to each that it refuses."""
+    taken = {name for one in kind.__mro__ if one is not object for name in inspect.signature(one.__init__).parameters}
+    known = sorted(taken - {"self", "kwargs", *_OF_THE_TRAINER})
+    guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
+    told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
+    return "; ".join([f"accepted: {', '.join(known)}", *told])

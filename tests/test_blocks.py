@@ -57,6 +57,6 @@ def test_a_net_spread_over_devices():
     net.add(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
     net[0].initialize(ctx=mx.cpu(0))
     net[1].initialize(ctx=mx.cpu(1))
-    text = r"'0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]. Move it as a whole: net.collect_params\(\)"
+    text = r"'0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]. Move it as a whole: mxkit.to"
     with pytest.raises(DeviceError, match=text):
         net_devices(net)

@@ -1,10 +1,13 @@
 """Devices by name, and batches split over them."""
 
+import warnings
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit import device as module
 from mxkit.device import as_ndarray, describe_batch
-from mxkit.errors import DataError, DeviceError, EmptyDataError
+from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np
 import pytest
@@ -17,7 +20,10 @@ def test_devices_by_name():
     assert mxkit.devices(" CPU:3 ") == [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
     assert mxkit.devices(mx.cpu(2)) == [mx.cpu(2)]
     assert mxkit.devices((mx.cpu(1), mx.cpu(0))) == [mx.cpu(1), mx.cpu(0)]
-    assert mxkit.devices() == mxkit.devices("auto") == ([mx.gpu(i) for i in range(GPUS)] or [mx.cpu()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrapWarning)  # of a GPU without kernels
+        assert mxkit.devices() == mxkit.devices("auto")
+        assert {device.device_type for device in mxkit.devices()} < {"cpu", "gpu"}
 
 
 @pytest.mark.parametrize("spec", ["tpu", "cpu:", "cpu:-1", "gpu:a", "", [], ["cpu"], [0], 5, None])
@@ -38,11 +44,50 @@ def test_a_device_is_named_once(spec):
         mxkit.devices(spec)
 
 
-@pytest.mark.parametrize("spec", [f"gpu:{GPUS}", [mx.gpu(GPUS)], mx.gpu(GPUS)])
+@pytest.mark.parametrize("spec", [f"gpu:{GPUS}", [mx.gpu(GPUS)], mx.gpu(GPUS), [mx.cpu(), mx.gpu(GPUS)]])
 def test_a_gpu_that_is_not_there(spec):
-    text = rf"devices: gpu\({GPUS}\) does not exist: MXNet 1.9.1 sees {GPUS} GPUs. Use 'auto' .* `mxkit doctor`"
-    with pytest.raises(DeviceError, match=text):
+    with pytest.raises(DeviceError, match=rf"devices: gpu\({GPUS}\) does not exist: .* 'auto'"):
         mxkit.devices(spec)
+
+
+H200 = "NVIDIA H200 (sm_90, 139 GiB) cannot run this MXNet's kernels, which are compiled for sm_50. Use the CPU"
+
+
+def test_auto_leaves_out_gpus_without_kernels_and_says_so():
+    assert module._automatic(0, {}, "") == [mx.cpu()]
+    assert module._automatic(3, {}, "") == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
+    with pytest.warns(TrapWarning, match=r"devices: 'auto' leaves out gpu\(1\): NVIDIA H200 \(sm_90, 139 GiB\) cannot"):
+        assert module._automatic(3, {1: H200}, "") == [mx.gpu(0), mx.gpu(2)]
+    with pytest.warns(TrapWarning, match=r"leaves out gpu\(0\)"):
+        assert module._automatic(1, {0: H200}, "") == [mx.cpu()]
+    with pytest.warns(TrapWarning, match="takes the CPU, because MXNet fails to look for GPUs: CUDA: unknown error"):
+        assert module._automatic(0, {}, "CUDA: unknown error") == [mx.cpu()]
+
+
+def test_named_gpus_without_kernels_are_refused():
+    module._refuse_gpus([mx.gpu(0), mx.gpu(2)], 3, {1: H200})
+    with pytest.raises(
+        DeviceError, match=r"devices: gpu\(1\) cannot be used: NVIDIA H200 \(sm_90, .* sm_50\. Use the CPU"
+    ):
+        module._refuse_gpus([mx.gpu(0), mx.gpu(1)], 3, {1: H200})
+    text = r"devices: gpu\(3\) does not exist: MXNet 1.9.1 sees 3 GPUs, numbered from 0. Use 'auto' .* `mxkit doctor`"
+    with pytest.raises(DeviceError, match=text):
+        module._refuse_gpus([mx.gpu(3)], 3, {})
+
+
+def test_the_cpu_and_auto_without_gpus_never_ask_the_driver(monkeypatch):
+    def asked(*arguments):
+        raise AssertionError("the driver or the library was read")
+
+    monkeypatch.setattr(module, "read_driver", asked)
+    monkeypatch.setattr(module, "kernel_architectures", asked)
+    mxkit.devices("cpu:2")
+    mxkit.devices([mx.cpu(1)])
+    if GPUS == 0:
+        module._unusable.cache_clear()
+        mxkit.devices("auto")
+        with pytest.raises(AssertionError, match="the driver or the library was read"):
+            mxkit.devices("gpu")
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)

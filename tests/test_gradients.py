@@ -240,6 +240,15 @@ def test_kinks_are_told_and_can_be_left_out():
     assert check_gradient(mx.nd.abs, mx.nd.zeros(1), skip_kinks=True).kinks == 0  # 0 is the mean of both slopes
 
 
+def test_a_margin_where_only_the_second_derivative_jumps_is_no_kink():
+    def bent(x):
+        return (1 - x).relu().square() * 50
+
+    assert mxkit.check_gradient(bent, mx.nd.array([1, 0.5])).kinks == 0
+    with pytest.raises(ArithmeticError, match="kink or a jump"):
+        mxkit.check_gradient(lambda x: (1 - x).relu(), mx.nd.array([1]))
+
+
 def test_row33_a_gradient_of_nan_is_wrong_even_at_a_kink():
     def seed(a, b):
         return (a - b).norm(axis=1)

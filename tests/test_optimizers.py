@@ -60,6 +60,9 @@ def test_wrong_specs():
         get_trainer(make_net(), 0.1)
     with pytest.raises(TypeError, match=r"optimizer 'sgd' refuses its arguments {'lr': 0.1}: .*'lr'"):
         get_trainer(make_net(), ("sgd", {"lr": 0.1}))
+    hints = "accepted: .*momentum.*; weight_decay: did you mean 'wd'.*; momentun: did you mean 'momentum'"
+    with pytest.raises(TypeError, match=hints):
+        get_trainer(make_net(), ("sgd", {"weight_decay": 0.1, "momentun": 0.9, "wd": 0}))
     with pytest.raises(NotInitializedError, match="parameter 'weight' has no value"):
         get_trainer(gluon.nn.Dense(3, in_units=5), "sgd")
 

@@ -4,7 +4,7 @@ import socket
 import sys
 
 import mxkit
-from mxkit.errors import UnknownNameError
+from mxkit.errors import DownloadError, UnknownNameError
 from mxkit.models import zoo
 from mxkit.models.zoo import MADE, get_model, zoo_names
 import mxnet as mx
@@ -62,21 +62,29 @@ def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
 
 
 @pytest.mark.parametrize("source", ["zoo:mobilenet0.25", "gluoncv:cifar_resnet20_v1"])
-def test_numbers_come_only_where_they_are_asked_for(source, monkeypatch):
-    """The zoos' own loading code is reached, and would now open the network."""
-
-    def refuse(*args, **kwargs):
-        raise ConnectionError("the network")
-
-    modules = [one for name, one in sys.modules.items() if name.startswith(("mxnet", "gluoncv")) and one]
-    for module in modules:
-        for name in ("get_model_file", "download"):
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, refuse)
-    with pytest.raises(ConnectionError, match="the network"):
-        get_model(source, pretrained=True)
+def test_numbers_come_only_where_they_are_asked_for(source, tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("MXKIT_OFFLINE", "1")
+    for asking in ({"pretrained": True}, {"weights": "pretrained"}):
+        with pytest.raises(DownloadError, match=f"weights of '{source}' could not be had: the network is not to be"):
+            get_model(source, **asking)
     net = get_model(source, pretrained=False, root="nowhere", ctx=None)
     assert getattr(net, MADE) == (source, {})
+    assert all(parameter._data is None for parameter in net.collect_params().values())
+
+
+def test_what_gluoncv_alone_can_load_is_left_to_it(monkeypatch):
+    """Its own loading code is reached, and would now open the network."""
+
+    def refuse(*arguments, **more):
+        raise ConnectionError("the network")
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gluoncv") and hasattr(module, "get_model_file"):
+            monkeypatch.setattr(module, "get_model_file", refuse)
+    with pytest.raises(ConnectionError, match="the network"):  # one of several published files, by its hash
+        get_model("gluoncv:cifar_resnet20_v1", pretrained="01234567")
 
 
 def test_names_of_gluoncvs_graphs_are_its_own():

@@ -133,7 +133,8 @@ def _seed(numbers: Sequence[int], draws: FrozenSet[str]) -> None:
     if NUMPY in draws:
         np.random.seed(numbers[1])
     if MXNET in draws:
-        mx.random.seed(numbers[2])  # of this thread alone: each has a generator of its own (T68)
+        # Of this thread alone: each has a generator of its own (T68). A forked worker has no CUDA.
+        mx.random.seed(numbers[2], ctx=mx.cpu())
 
 
 def _with_rng(dataset: Any, transform: Any) -> Read:

@@ -1,6 +1,7 @@
 """Networks by name: mxkit's own, MXNet's model zoo and gluoncv's."""
 
-from typing import Any, Callable, Dict, List
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Union
 
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
@@ -11,6 +12,7 @@ from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax
 from mxkit.models.nin import nin
 from mxkit.models.resnet import resnet18, resnet34, resnet50
 from mxkit.models.vgg import vgg11, vgg13, vgg16, vgg19
+from mxkit.models.weights import load_weights
 
 MODELS: Dict[str, Callable[..., Any]] = {
     "alexnet": alexnet,
@@ -46,31 +48,45 @@ def model_names(source: str = "") -> List[str]:
     return zoo.zoo_names(source)
 
 
-def get_model(name: str, **kwargs: Any) -> Any:
+def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: Any) -> Any:
     """Build a net by name.
 
     Args:
         name: `lenet`, `resnet18` or another of `model_names()`; `zoo:resnet18_v2` from MXNet's model zoo;
             `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        **kwargs: What the net's function takes, like `classes=10`.
+        weights: A path of a `.params` file, which must fit whole; no checksum is asked for. Or "pretrained": the
+            weights that a zoo published, from the cache by their name and checked by their SHA-1, fetched where they
+            are not there. None leaves the net uninitialized.
+        **kwargs: What the net's function takes, like `classes=10`; for nets of the zoos also Gluon's
+            `pretrained=True`, `root` and `ctx`.
 
     Returns:
-        An uninitialized block, unless `pretrained=True` is passed to a zoo. `mxkit.describe` can describe it.
+        A block, uninitialized unless it was given weights: then it lives on the CPU, or where `ctx` says; `mxkit.to`
+        moves it. `mxkit.describe` can describe it.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.
         TypeError: The net does not take an argument; its name is told.
-        ValueError: gluoncv makes the net with numbers from the network only, and they are not asked for.
+        ValueError: No weights of this net were published; or gluoncv makes it with numbers from the network only, and
+            they are not asked for.
+        CheckpointError: The weights are damaged, or do not fit: shapes are told; a net of other classes is for
+            `mxkit.finetune`. Or a file of the cache has another SHA-1 than the published one: the text tells its size,
+            whether it broke off, and how to use it. Nothing is deleted.
+        DownloadError: The published file is not there and cannot be had; the text tells what to fetch by hand.
+        OSError: `weights` cannot be read.
 
     >>> len(get_model("mlp", hidden=(64, 64)))
     4
     """
     source, _, short = name.rpartition(":")
     if source:
-        return zoo.get_model(name, **kwargs)
+        return zoo.get_model(name, weights=weights, **kwargs)
     if short not in MODELS:
         raise unknown_name("model", name, [*MODELS, *(f"zoo:{one}" for one in zoo.zoo_names("zoo"))])
     try:
-        return MODELS[short](**kwargs)
+        net = MODELS[short](**kwargs)
     except TypeError as error:
         raise TypeError(f"model {name!r} refuses its arguments {kwargs}: {error}") from error
+    if weights is not None:
+        load_weights(net, name, weights)
+    return net

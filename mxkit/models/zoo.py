@@ -7,11 +7,15 @@ are described by their name here and the arguments.
 from concurrent.futures import ThreadPoolExecutor
 import copy
 import inspect
+import os
+from pathlib import Path
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Union
 
 from mxkit.blocks import blocks_by_path
+from mxkit.data.files.cache import home
 from mxkit.errors import unknown_name
+from mxkit.models.weights import PRETRAINED, find_weights, load_weights
 from mxnet import gluon
 from mxnet.gluon.model_zoo import vision
 
@@ -22,25 +26,28 @@ _ALWAYS_NUMBERS = re.compile(r".*_int8|resnet\d+_v1b_(kinetics400|sthsthv2|custo
 _BASES = ("pretrained_base", "use_kinetics_pretrain")
 _ASKING = ("pretrained", "transfer", *_BASES)
 # What a net's architecture does not depend on.
-NUMBERS = (*_ASKING, "root", "ctx")
+NUMBERS = (*_ASKING, "root", "ctx", "weights")
 
 
-def get_model(name: str, **arguments: Any) -> Any:
+def get_model(name: str, *, weights: Union[None, str, Path] = None, **arguments: Any) -> Any:
     """Build a net of a model zoo.
 
     Args:
         name: `zoo:resnet18_v2` from MXNet's model zoo, `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        **arguments: What the net's function takes, like `classes=10`. Only where they ask for numbers
-            (`pretrained=True`, `pretrained_base=True`) is the network used, and `root` and `ctx` matter; gluoncv's
-            own default is to do so.
+        weights: As for `load_weights`: a path, or "pretrained".
+        **arguments: What the net's function takes, like `classes=10`. `pretrained=True` means weights="pretrained";
+            with it `root`, a folder, and `ctx`, the devices, count as in Gluon. What asks gluoncv for numbers
+            (`pretrained`, `pretrained_base`) is left to gluoncv, which also gives the net its classes' names; the file
+            of its cache is looked at before.
 
     Returns:
-        A block that `mxkit.describe` can describe, uninitialized unless numbers were asked for.
+        A block that `mxkit.describe` can describe, uninitialized unless weights were asked for.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.
-        ValueError: gluoncv makes the net with numbers only, and they are not asked for.
+        ValueError: gluoncv makes the net with numbers only, and they are not asked for; or they are asked for twice.
         TypeError: The net does not take an argument; its name is told.
+        CheckpointError, DownloadError, OSError: As for `load_weights`.
 
     >>> get_model("zoo:resnet18_v2", classes=7).output
     Dense(512 -> 7, linear)
@@ -50,20 +57,28 @@ def get_model(name: str, **arguments: Any) -> Any:
     if short.lower() not in known:
         raise unknown_name("model", name, [f"{source}:{one}" for one in known])
     short = short.lower()
+    name = f"{source}:{short}"
     architecture = {key: value for key, value in arguments.items() if key not in NUMBERS}
-    with_numbers = any(arguments.get(one) for one in _ASKING)
-    if source == "gluoncv" and not with_numbers and _ALWAYS_NUMBERS.fullmatch(short):
+    asking = [one for one in _ASKING if arguments.get(one)]
+    if weights is not None and asking:
+        raise ValueError(f"model {name!r}: weights={weights!r} and {asking[0]}: pass one of them")
+    if source == "zoo" and asking:
+        weights = PRETRAINED
+    theirs = source == "gluoncv" and bool(asking)
+    if source == "gluoncv" and not theirs and _ALWAYS_NUMBERS.fullmatch(short):
         raise ValueError(f"model {name!r}: gluoncv makes it with numbers from the network only; pass pretrained=True")
     try:
         if source == "zoo":
-            net = vision.get_model(short, **(arguments if with_numbers else architecture))
-        elif with_numbers:
-            net = _gluoncv(short, arguments)
+            net = vision.get_model(short, **architecture)
+        elif theirs:
+            net = _with_numbers(short, arguments)
         else:
             net = _without_numbers(short, architecture)
     except TypeError as error:
         raise TypeError(f"model {name!r} refuses its arguments {arguments}: {error}") from error
-    vars(net)[MADE] = (f"{source}:{short}", copy.deepcopy(architecture))
+    vars(net)[MADE] = (name, copy.deepcopy(architecture))
+    if weights is not None:
+        load_weights(net, name, weights, root=arguments.get("root"), ctx=arguments.get("ctx"))
     return net
 
 
@@ -90,6 +105,16 @@ def _gluoncv(name: str, arguments: Dict[str, Any]) -> Any:
     from gluoncv.model_zoo import get_model as get_gluoncv_model
 
     return get_gluoncv_model(name, **arguments)
+
+
+def _with_numbers(name: str, arguments: Dict[str, Any]) -> Any:
+    from gluoncv.model_zoo.model_store import _model_sha1
+
+    if arguments.get("pretrained") is True and name in _model_sha1:
+        # gluoncv would put a download over a file that is not right, and takes no other folder where this is set (T57)
+        root = None if os.environ.get("MXNET_HOME") else arguments.get("root")
+        find_weights(f"gluoncv:{name}", root or home() / "models")
+    return _gluoncv(name, arguments)
 
 
 def _without_numbers(name: str, arguments: Dict[str, Any]) -> Any:

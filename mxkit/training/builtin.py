@@ -1,11 +1,13 @@
 """Callbacks that steer a run: when to stop, what to freeze, and any function as a hook."""
 
+from numbers import Real
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
-from mxkit.hyperparameters import match_parameters
+from mxkit.hyperparameters import match_parameters, refuse_remote, unfreeze
+from mxkit.parameter_table import never_trained
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
@@ -205,25 +207,22 @@ class FreezeUntil(Callback):
     """Keep parameters frozen until an epoch begins, then train them too.
 
     `grad_req` is "null" meanwhile and then what it was before; it is put back when `fit` ends, also by an
-    error. A parameter that is frozen already stays out of it. Freeze whole layers: a Dense layer with a frozen
-    weight and a trained bias is refused by training.
+    error. A parameter that is frozen already stays out of it: `UnfreezeAt` trains what `finetune` froze. Freeze whole
+    layers: a Dense layer with a frozen weight and a trained bias is refused by training.
 
     Args:
         epoch: The epoch, from 1, in which they are trained first, at least 2.
         glob: Matches structural paths: "features.*", "*.weight".
 
     Raises:
-        ValueError: `epoch` is below 2; or, when `fit` begins, nothing would be left to train.
+        ValueError: `epoch` is below 2; or, when `fit` begins, nothing would be left to train, or all is frozen already.
         UnknownNameError: When `fit` begins: no parameter's path matches.
 
     >>> warm_up = FreezeUntil(3, "features.*")
     """
 
     def __init__(self, epoch: int, glob: str) -> None:
-        self.epoch = whole_number(epoch, "FreezeUntil: epoch")
-        if self.epoch < 2:
-            raise ValueError("FreezeUntil: expected an epoch from 2, because epochs count from 1; received 1")
-        self.glob = glob
+        self.epoch, self.glob = _later_epoch(epoch, "FreezeUntil"), glob
         self._frozen: List[Tuple[Any, str]] = []
 
     def on_fit_begin(self, state: FitState) -> None:
@@ -231,6 +230,11 @@ class FreezeUntil(Callback):
         if state.epoch >= self.epoch:  # a resumed run
             return
         distinct = {id(parameter): parameter for parameter in matching if parameter.grad_req != "null"}
+        if not distinct:
+            raise ValueError(
+                f"FreezeUntil: all that fits {self.glob!r} is frozen already, as finetune does it, and would stay so. "
+                f"Use mxkit.UnfreezeAt({self.epoch}, {self.glob!r})"
+            )
         others = [one for one in parameters_by_path(state.net).values() if id(one) not in distinct]
         if all(parameter.grad_req == "null" for parameter in others):
             raise ValueError(
@@ -253,6 +257,70 @@ class FreezeUntil(Callback):
         frozen, self._frozen = self._frozen, []
         for parameter, request in frozen:
             parameter.grad_req = request
+
+
+class UnfreezeAt(Callback):
+    """Train what is frozen, as by `finetune` or `freeze`, from the beginning of an epoch on.
+
+    Nothing is frozen again when `fit` ends. Running statistics and constants stay out of it, as for `unfreeze`; a
+    BatchNorm that `finetune` froze goes on with its running statistics. A resumed run goes on as one that was never
+    stopped, before the epoch and after it.
+
+    Args:
+        epoch: The epoch, from 1, in which they are trained first, at least 2.
+        glob: Matches structural paths, as for `unfreeze`. The default means all that is frozen.
+        lr: Their learning rate is multiplied by this, at least 0. None leaves the multipliers as they are: 1, but for
+            the head, which `finetune` lets learn faster.
+
+    Raises:
+        ValueError: `epoch` is below 2; or, when `fit` begins, nothing that fits is frozen, or the Trainer does not know
+            it.
+        UnknownNameError: When `fit` begins: no parameter's path matches.
+
+    >>> gently = UnfreezeAt(3, "features.*", lr=0.1)
+    """
+
+    def __init__(self, epoch: int, glob: str = "*", *, lr: Optional[float] = None) -> None:
+        self.epoch, self.glob, self.lr = _later_epoch(epoch, "UnfreezeAt"), glob, lr
+        if lr is not None and not (isinstance(lr, Real) and 0 <= lr < float("inf")):
+            raise ValueError(f"UnfreezeAt: lr: expected a multiplier of the learning rate, at least 0; received {lr!r}")
+
+    def on_fit_begin(self, state: FitState) -> None:
+        if self.lr is not None:
+            refuse_remote(state.trainer)
+        never, known = never_trained(state.net), {id(parameter) for parameter in state.trainer._params}
+        matching = match_parameters(state.net, self.glob).items()
+        frozen = {path: one for path, one in matching if one.grad_req == "null" and id(one) not in never}
+        strange = [path for path, parameter in frozen.items() if id(parameter) not in known]
+        if strange:
+            raise ValueError(
+                f"UnfreezeAt: the Trainer does not know {', '.join(strange[:5])}, and would never train them (T19). "
+                "Make it over net.collect_params(), which holds frozen ones too"
+            )
+        if state.epoch >= self.epoch:  # a resumed run
+            self._thaw(state)
+        elif not frozen:
+            raise ValueError(
+                f"UnfreezeAt: nothing that fits {self.glob!r} is frozen before epoch {self.epoch}. Freeze it first, as "
+                "mxkit.finetune and mxkit.freeze do; FreezeUntil freezes by itself"
+            )
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        # Only between epochs: inside one, the Accumulator holds grad_req at "add".
+        if row["epoch"] + 1 == self.epoch:
+            self._thaw(state)
+
+    def _thaw(self, state: FitState) -> None:
+        parameters = parameters_by_path(state.net)
+        for path in unfreeze(state.net, self.glob):
+            if self.lr is not None:
+                parameters[path].lr_mult = float(self.lr)
+
+
+def _later_epoch(epoch: int, name: str) -> int:
+    if whole_number(epoch, f"{name}: epoch") < 2:
+        raise ValueError(f"{name}: expected an epoch from 2, because epochs count from 1; received 1")
+    return epoch
 
 
 class LambdaCallback(Callback):
@@ -283,29 +351,14 @@ class LambdaCallback(Callback):
         on_epoch: Optional[Callable[[FitState, Row], Any]] = None,
         on_fit_end: Optional[Callable[[FitState, Optional[BaseException]], Any]] = None,
     ) -> None:
-        self._functions: Dict[str, Optional[Callable[..., Any]]] = {
+        functions: Dict[str, Optional[Callable[..., Any]]] = {
             "on_fit_begin": on_fit_begin,
             "on_update": on_update,
             "on_epoch": on_epoch,
             "on_fit_end": on_fit_end,
         }
-        for name, function in self._functions.items():
+        for name, function in functions.items():
             if function is not None and not callable(function):
                 raise TypeError(f"LambdaCallback: {name} must be a function or None; received {function!r}")
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        function = self._functions[name]
-        if function is not None:
-            function(*arguments)
-
-    def on_fit_begin(self, state: FitState) -> None:
-        self._call("on_fit_begin", state)
-
-    def on_update(self, state: FitState, update: Update) -> None:
-        self._call("on_update", state, update)
-
-    def on_epoch(self, state: FitState, row: Row) -> None:
-        self._call("on_epoch", state, row)
-
-    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        self._call("on_fit_end", state, error)
+            if function is not None:
+                setattr(self, name, function)

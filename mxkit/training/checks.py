@@ -101,20 +101,53 @@ def _recurrent_dropout(block: Any) -> bool:
     return isinstance(block, gluon.rnn.rnn_layer._RNNLayer) and block._dropout > 0
 
 
-def check_trainer(net: Any, trainer: Any) -> None:
-    """Warn of parameters that the Trainer does not know: Gluon never trains them, in silence (T19)."""
-    known = {id(parameter) for parameter in trainer._params}
+def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
+    """Refuse parameters that the Trainer cannot have known: Gluon never trains them, in silence (T19).
+
+    No parameter tells when it was made, but mostly its place does: what comes after something that the Trainer knows
+    was added later, what stands before all of it was left out on purpose, as the features are by a Trainer over
+    `net.output`. So was, wherever it stands, a weight whose bias the Trainer knows, and what another Trainer has.
+
+    Args:
+        net: The net.
+        trainer: The Trainer.
+        warn: Tell of what stands before all that the Trainer knows: it can be meant, and is better frozen.
+
+    Raises:
+        ValueError: A parameter that is not frozen was added to the net after the Trainer was made, or the Trainer was
+            made over another net.
+    """
+    everything = parameters_by_path(net)
+    ids = {id(parameter) for parameter in trainer._params}
+    known = [path for path, parameter in everything.items() if id(parameter) in ids]
+    layers = {_layer(path) for path in known}
     forgotten = [
         path
-        for path, parameter in parameters_by_path(net).items()
-        if parameter.grad_req != "null" and id(parameter) not in known
+        for path, one in everything.items()
+        if one.grad_req != "null"
+        and id(one) not in ids
+        # no layer is known in part, and no parameter another Trainer's, but on purpose
+        and not (known and (_layer(path) in layers or one._trainer not in (None, trainer)))
     ]
-    if forgotten:
-        _warn(
-            f"the Trainer does not know {len(forgotten)} trainable parameters, which keep their values: "
-            f"{_some(forgotten)}. Make the Trainer after the net is "
-            "complete, or freeze them: parameter.grad_req = 'null' (T19)"
+    places = {path: place for place, path in enumerate(everything)}
+    added = [path for path in forgotten if not known or places[path] > places[known[0]]]
+    told = "the Trainer does not know {} trainable parameters, which would keep their values: {}"
+    if added:
+        raise ValueError(
+            f"{told.format(len(added), _some(added))}. They were added to the net after it was made, or it was made "
+            f"over another net. Make the Trainer last, or pass trainer=({type(trainer.optimizer).__name__.lower()!r}, "
+            f"{{...}}), of which one is made here. If they are to keep their values, say so: "
+            f"mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
         )
+    if forgotten and warn:
+        _warn(
+            f"{told.format(len(forgotten), _some(forgotten))}. If that is meant, freeze them, which gives the same "
+            f"weights sooner: mxkit.freeze(net, {forgotten[0]!r}), or a glob (T19)"
+        )
+
+
+def _layer(path: str) -> str:
+    return path.rpartition(".")[0]
 
 
 def check_accumulation(net: Any) -> None:

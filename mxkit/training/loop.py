@@ -77,7 +77,8 @@ def fit(
         train: Batches, as for `updates`; read anew in each epoch.
         loss: As for `updates`.
         trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`, of which one
-            Trainer over all parameters of the net is made.
+            Trainer over all parameters of the net is made. One that does not know a layer added later is refused
+            (T19), as for `updates`.
         epochs: Times that `train` is read, at least 1.
         updates: In its place: optimizer updates to do, at least 1; `train` is read as often as that takes, once
             where it never ends. The last epoch's row holds what was done of it.
@@ -149,7 +150,8 @@ def fit(
     if writer is None and resume:
         raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
     if found is not None:
-        seed = _resumed_seed(seed, found)
+        # another one than the stopped run's is told by `restore`
+        seed = found.manifest["run"]["seed"] if seed is None else seed
     elif seed is None and writer is not None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     if writer is not None and keeps_its_own_order(train):
@@ -277,19 +279,14 @@ def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional
 
 
 def _refuse_shorter(found: Checkpoint, epochs: Optional[int], updates: Optional[int]) -> None:
-    run = found.manifest.get("run") or {}
-    begun = run.get("epoch", 1) - (0 if run.get("running", {}).get("updates") else 1)
+    run = found.manifest["run"]
+    begun = run["epoch"] - (0 if run["running"]["updates"] else 1)
     for name, asked, done in (("epochs", epochs, begun), ("updates", updates, found.step)):
         if asked is not None and done > asked:
             raise CheckpointError(
                 f"checkpoint {found.path} lies in epoch {begun}, after update {found.step}: {name}={asked} is over. "
                 f"Pass at least {done}, or resume from an earlier checkpoint"
             )
-
-
-def _resumed_seed(seed: Optional[int], found: Checkpoint) -> Any:
-    """The stopped run's seed where none is given; another one is told by `restore`."""
-    return found.manifest.get("run", {}).get("seed") if seed is None else seed
 
 
 def _columns(state: FitState, validated: bool) -> List[str]:

@@ -4,10 +4,13 @@ from functools import partial
 from typing import Any, Callable, Optional
 
 from mxkit.blocks import paths_of
+from mxkit.custom_gradients import callback_error
 from mxkit.device import describe_batch
 from mxkit.errors import MxkitError, TrainingError, UnusedParameterError
 from mxkit.forward_errors import explain_forward_error
+from mxkit.gradients import CUTS, UNREACHED
 from mxkit.training.accumulator import Accumulator
+import mxnet as mx
 from mxnet import autograd
 
 
@@ -29,6 +32,7 @@ class Place:
     ) -> None:
         self._net, self._accumulator, self._epoch, self._again = net, accumulator, epoch, again
         self.batch: Any = ()
+        callback_error()  # one that nobody asked about is no error of this training
 
     def __enter__(self) -> None:
         return None
@@ -39,12 +43,18 @@ class Place:
             paths = paths_of(error.parameters, self._net)
             raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
         if isinstance(error, Exception) and not isinstance(error, MxkitError):
-            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {self._told(error)}") from error
+            told = self._told(error)
+            cause = callback_error() if isinstance(error, mx.MXNetError) else None
+            if cause is not None:  # MXNet itself tells only that something failed in a thread of its own
+                told = f"{type(cause).__name__}: {cause} (in a custom gradient, of this update or one shortly before)"
+            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {told}") from (cause or error)
 
     def _told(self, error: Exception) -> str:
         with autograd.train_mode():
             found = explain_forward_error(self._net, error, partial(self._again, self.batch))
         kind = type(error).__name__
+        if not found and UNREACHED[0] in str(error):
+            return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {error}"
         return str(found) if found else str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
 
 

@@ -89,7 +89,8 @@ def updates(
             that returns one, or an `mx.io.DataIter`.
         loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
             `loss(net(*x), *y)`. It must give shape (B,), one value per sample.
-        trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`.
+        trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`. One over the last
+            layers only is taken with a warning, unless the others are frozen.
         forward_loss: In place of `loss`, for nets of several losses or of another way to be called (detection,
             siamese pairs): `forward_loss(net, inputs, labels)` gets tuples of arrays on one device and gives
             the losses, or `(losses, output)` where metrics are to see an output.
@@ -133,6 +134,7 @@ def updates(
         NonFiniteError: A loss or a gradient is NaN or infinite.
         TrainingError: The net, the loss or the engine raised; the cause is chained.
         UnknownNameError: No loss or optimizer has the name given.
+        ValueError: The Trainer does not know parameters that were added to the net after it was made (T19).
         TypeError: `amp` is asked for a net that is no HybridBlock.
 
     Side effects:
@@ -157,10 +159,9 @@ def updates(
         clip_value=clip_value,
         precision=precision,
     )
-    if first_step == 1:  # once a training, not once an epoch
-        check_trainer(net, trainer)
-        if accumulate > 1 or accumulate_samples is not None:
-            check_accumulation(net)
+    check_trainer(net, trainer, warn=first_step == 1)
+    if first_step == 1 and (accumulate > 1 or accumulate_samples is not None):  # once a training, not once an epoch
+        check_accumulation(net)
     check_frozen_dense(net, where)
     limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
     accumulator.updates = first_step - 1

@@ -5,7 +5,7 @@ from mxkit.errors import EmptyDataError
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import OPTIMIZERS, SOFTMAX, joined, make_batches, make_net, replicas, weights
+from oracle import OPTIMIZERS, SOFTMAX, joined, make_batches, make_net, replicas, requests, weights
 import pytest
 
 BATCHES = make_batches([3, 5, 1, 1, 4, 2, 6])
@@ -171,19 +171,93 @@ def test_t14_dtypes_that_the_net_cannot_take():
         list(mxkit.updates(conv_net(), doubles, loss="softmax_ce", trainer="sgd"))
 
 
+def t19(net, trainer, match=None, **changes):
+    """Refused before anything moves, with `match` in the text; or trained, where it is None."""
+    before, asked = replicas(net), requests(net)
+    stream = {"loss": "softmax_ce", "trainer": trainer, **changes}
+    if match is None:
+        return list(mxkit.updates(net, BATCHES[:1], **stream))
+    with pytest.raises(ValueError, match=match):
+        list(mxkit.updates(net, BATCHES[:1], **stream))
+    np.testing.assert_array_equal(replicas(net), before)
+    assert requests(net) == asked
+    return None
+
+
 def test_t19_a_layer_added_after_the_trainer():
     net = make_net()
-    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    trainer = gluon.Trainer(net.collect_params(), "adam")
     net.add(gluon.nn.Dense(3, in_units=3))
     net[2].initialize()
-    warned(
-        "does not know 2 trainable parameters, which keep their values: 2.weight, 2.bias",
-        net,
-        BATCHES[0],
-        trainer=trainer,
+    text = (
+        "does not know 2 trainable parameters, which would keep their values: 2.weight, 2.bias. They were added .*"
+        r"Make the Trainer last, or pass trainer=\('adam', {...}\).*mxkit.freeze\(net, '2.weight'\)"
     )
-    net[2].collect_params().setattr("grad_req", "null")
-    list(mxkit.updates(net, BATCHES[:1], loss="softmax_ce", trainer=trainer))
+    t19(net, trainer, text)
+    t19(net, trainer, text, first_step=5)  # by a callback, between two epochs
+    with pytest.raises(ValueError, match="does not know 2"):
+        fit(net, trainer=trainer)
+    mxkit.freeze(net, "2.*")
+    t19(net, trainer)
+    mxkit.unfreeze(net, "2.*")
+    t19(net, "adam")
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_t19_a_layer_added_in_the_middle_or_in_place_of_another(frozen):
+    net = gluon.nn.HybridSequential()
+    net.add(make_net(), gluon.nn.Dense(3, in_units=3))
+    net[1].initialize()
+    if frozen:
+        mxkit.freeze(net, "0.*")
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    net[0].add(gluon.nn.Dense(3, in_units=3))
+    net[0][2].initialize()
+    t19(net, trainer, "2 trainable parameters, which would keep their values: 0.2.weight, 0.2.bias")
+    net, new = make_net(), gluon.nn.Dense(3, in_units=7)
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    new.initialize()
+    with pytest.warns(mxkit.errors.TrapWarning, match="a Trainer exists"):
+        mxkit.replace(net, "1", new)
+    t19(net, trainer, "2 trainable parameters, which would keep their values: 1.weight, 1.bias")
+
+
+def test_t19_a_trainer_over_another_net():
+    text = "does not know 4 trainable parameters.* or it was made over another net"
+    t19(make_net(), gluon.Trainer(make_net().collect_params(), "sgd"), text)
+    net = make_net()
+    gluon.Trainer(net.collect_params(), "sgd")
+    t19(net, gluon.Trainer(make_net().collect_params(), "sgd"), text)
+
+
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_t19_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same_weights(devices):
+    ends = []
+    for frozen in (False, True):
+        net = make_net(devices)
+        trainer = gluon.Trainer(net[1].collect_params(), "sgd", {"learning_rate": 0.3})
+        stream = {"loss": "softmax_ce", "trainer": trainer}
+        if frozen:
+            mxkit.freeze(net, "0.*")
+            list(mxkit.updates(net, BATCHES, **stream))
+        else:
+            with pytest.warns(mxkit.errors.TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If that is meant"):
+                list(mxkit.updates(net, BATCHES, **stream))
+        ends.append(weights(net))
+    np.testing.assert_array_equal(*ends)
+
+
+def test_t19_what_was_left_out_on_purpose_for_sure_is_not_told():
+    net = make_net()
+    biases = gluon.Trainer(net.collect_params(".*bias"), "sgd")
+    before = {path: one.data().asnumpy() for path, one in mxkit.parameters(net).items()}
+    t19(net, biases)  # T46 forbids to freeze their weights
+    moved = {path for path, one in mxkit.parameters(net).items() if (one.data().asnumpy() != before[path]).any()}
+    assert moved == {"0.bias", "1.bias"}
+    net = make_net()
+    features, head = (gluon.Trainer(net[number].collect_params(), "sgd") for number in (0, 1))
+    t19(net, features)
+    t19(net, head)
 
 
 def test_validation_on_the_training_data():
@@ -252,7 +326,7 @@ def test_sample_weights_scale_losses_and_not_the_count():
 
 def test_t19_is_told_once_a_training_and_not_once_an_epoch():
     net = make_net()
-    trainer = gluon.Trainer(net[0].collect_params(), "sgd")
+    trainer = gluon.Trainer(net[1].collect_params(), "sgd")
     with pytest.warns(mxkit.errors.TrapWarning) as caught:
         fit(net, trainer=trainer, epochs=3)
     assert len(caught) == 1

@@ -1,5 +1,7 @@
 """What Gluon accepts in silence, or fails at with a riddle: the text of each error."""
 
+import contextlib
+
 import mxkit
 from mxkit.errors import (
     DataError,
@@ -639,3 +641,50 @@ def test_t115_dropout_inside_a_recurrent_layer_is_told():
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     with pytest.warns(TrapWarning, match="dropout between the layers of 0 does nothing on the CPU"):
         list(mxkit.updates(net, [(x, mx.nd.zeros(2))], loss="softmax_ce", trainer=trainer))
+
+
+def drain():
+    """Errors of the engine that nobody read would surface in another test (T43)."""
+    for _ in range(10):
+        with contextlib.suppress(mx.MXNetError):
+            mx.nd.waitall()
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_an_error_inside_a_custom_gradient_shows_its_cause(hybridize, devices, capfd):
+    class Net(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.dense = gluon.nn.Dense(3, in_units=FEATURES)
+            self.custom = mxkit.custom_gradient(lambda x: x * 1, lambda dy, x, y: {}["my own text"])
+
+        def hybrid_forward(self, F, x):
+            return self.custom(self.dense(x))
+
+    net = Net()
+    mxkit.initialize(net, devices=devices)
+    net.hybridize(hybridize)
+    with pytest.raises(TrainingError, match=r"update \d.*KeyError: 'my own text' \(in a custom gradient") as caught:
+        train(net, make_batches([4] * 3))
+    assert isinstance(caught.value.__cause__, KeyError)
+    drain()
+    if devices == "cpu":  # an error that nobody asked about is no cause of what fails later
+        with mx.autograd.record():
+            loss = net(mx.nd.ones((4, FEATURES)))
+        loss.backward()
+        with pytest.raises(mx.MXNetError):
+            net.dense.weight.grad().wait_to_read()
+        drain()
+    with pytest.raises(TrainingError, match="built for 5 inputs") as caught:
+        train(make_net(), make_batches([4]) + [(mx.nd.ones((4, FEATURES + 1)), mx.nd.zeros(4))])
+    assert "my own text" not in str(caught.value)
+    capfd.readouterr()
+
+
+def test_a_loss_that_leaves_the_graph_is_told():
+    net = make_net()
+    batches = make_batches([4])
+    cut = lambda output, label: mx.nd.array(((output.asnumpy() - 1) ** 2).mean(axis=1))  # noqa: E731
+    with pytest.raises(TrainingError, match="does not depend on the net's parameters by recorded operators. NumPy"):
+        next(mxkit.updates(net, batches, loss=cut, trainer="sgd"))

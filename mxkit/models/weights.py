@@ -1,0 +1,211 @@
+"""Weights of nets: a file that is named, or the published one from the cache, whose checksum is explained."""
+
+from importlib import import_module
+import os
+from pathlib import Path
+import shutil
+from typing import Any, NamedTuple, Sequence, Union
+import zipfile
+import zlib
+
+from mxkit.blocks import parameters_by_path
+from mxkit.checkpoint.loading import load_parameters, match_arrays
+from mxkit.checkpoint.parameter_file import describe_file, read_arrays
+from mxkit.data.files.cache import home, homes, locked
+from mxkit.data.files.download import digest_of, is_offline
+from mxkit.errors import CheckpointError, DownloadError
+from mxkit.files import flush_directory
+from tqdm import tqdm
+
+PRETRAINED = "pretrained"
+# Where each zoo lists the SHA-1 of its files.
+_STORES = {"zoo": "mxnet.gluon.model_zoo.model_store", "gluoncv": "gluoncv.model_zoo.model_store"}
+_TIMEOUT = 20.0
+
+
+class _Published(NamedTuple):
+    """The file that a zoo published for a net."""
+
+    net: str
+    file: str
+    sha1: str
+    url: str
+
+    def is_at(self, path: Path) -> bool:
+        return path.is_file() and digest_of(path, f"sha1:{self.sha1}") == f"sha1:{self.sha1}"
+
+
+def load_weights(
+    net: Any, name: str, weights: Union[str, Path], *, root: Union[None, str, Path] = None, ctx: Any = None
+) -> None:
+    """Load weights into a net that was just made: all of them, or none.
+
+    Args:
+        net: The net.
+        name: As for `get_model`.
+        weights: A path of a `.params` file, whatever wrote it and whatever it hashes to; or `"pretrained"`: the file
+            that the zoo published, as `find_weights` finds it.
+        root: As for `find_weights`.
+        ctx: Devices the net goes to, as for `mxkit.devices`; None is the CPU.
+
+    Raises:
+        CheckpointError: The file is damaged, or does not fit the net, whose shapes are told; or, of "pretrained", the
+            checksum is another one.
+        DownloadError, ValueError: As for `find_weights`.
+        OSError: The file cannot be read.
+    """
+    if not isinstance(weights, (str, os.PathLike)) or not str(weights):
+        raise TypeError(f"model {name!r}: weights: expected a path or {PRETRAINED!r}; received {weights!r}")
+    path = find_weights(name, root) if str(weights) == PRETRAINED else Path(weights).expanduser()
+    if not path.exists():
+        raise FileNotFoundError(
+            f"model {name!r}: weights: there is no file {path.absolute()}. Pass the path of a .params file, or "
+            f"{PRETRAINED!r} for the published ones of a zoo's net"
+        )
+    try:
+        load_parameters(net, path, devices=ctx)
+    except CheckpointError as error:
+        raise CheckpointError(f"model {name!r}: {error}{_other_classes(net, name, path, weights)}") from error
+
+
+def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
+    """Find the file of weights that a zoo published for a net, in the cache or on the network.
+
+    A file that is there and right is used without the network. One that is there and not right is neither used nor
+    replaced nor deleted: MXNet would read it anew, five times, and put it over that one (T57).
+
+    Args:
+        name: `zoo:...` or `gluoncv:...`.
+        root: The folder; None is `models/` of every cache folder, `$MXNET_HOME` first.
+
+    Returns:
+        Its path. The content has the SHA-1 that the zoo lists.
+
+    Raises:
+        ValueError: No weights of this net were published.
+        CheckpointError: The file is there, with another SHA-1; the text tells what it is, and how to use it.
+        DownloadError: It is not there, and cannot be had; the text tells what to fetch by hand, and where to put it.
+
+    Side effects:
+        It is fetched where it is missing, unless `MXKIT_OFFLINE` is set: written aside, and renamed once it is right.
+    """
+    published = _published(name)
+    folders = (
+        [Path(root).expanduser()] if root is not None else [one / "models" for one in dict.fromkeys((home(), *homes()))]
+    )
+    paths = [folder / published.file for folder in folders]
+    for path in paths:
+        if published.is_at(path):
+            return path
+    wrong = [path for path in paths if os.path.lexists(path)]
+    if wrong:
+        raise CheckpointError(_explain(published, wrong[0]))
+    if is_offline():
+        raise _by_hand(published, folders, "the network is not to be used (MXKIT_OFFLINE)")
+    try:
+        folders[0].mkdir(parents=True, exist_ok=True)
+        with locked(folders[0]):
+            if not published.is_at(paths[0]):  # another process may have fetched it while this one waited
+                _fetch(published, paths[0])
+    # requests' errors are OSErrors
+    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, _WrongContent) as error:
+        raise _by_hand(published, folders, f"{type(error).__name__}: {error}") from error
+    return paths[0]
+
+
+class _WrongContent(ValueError):
+    """What was fetched is another file."""
+
+
+def _published(name: str) -> _Published:
+    source, _, short = name.lower().rpartition(":")
+    store = import_module(_STORES[source]) if source in _STORES else None
+    if store is None or short not in store._model_sha1:
+        others = [one for one in getattr(store, "_model_sha1", ()) if one.startswith(short[:6])]
+        raise ValueError(
+            f"model {name!r}: no weights of it were published; pass weights=, the path of a file"
+            + (f". There are some of {', '.join(sorted(others)[:8])}" if others else "")
+        )
+    sha1 = store._model_sha1[short]
+    file = f"{short}-{sha1[:8]}"
+    repository = os.environ.get("MXNET_GLUON_REPO") or store.apache_repo_url
+    url = store._url_format.format(repo_url=repository.rstrip("/") + "/", file_name=file)
+    return _Published(name, f"{file}.params", sha1, url)
+
+
+def _fetch(published: _Published, path: Path) -> None:
+    import requests  # 0.1 s that only a download needs
+
+    packed, aside = (path.with_name(f".{path.name}.{end}part") for end in ("zip.", ""))
+    try:
+        with requests.get(published.url, stream=True, timeout=_TIMEOUT) as answer, packed.open("wb") as file:
+            answer.raise_for_status()
+            length = int(answer.headers.get("Content-Length") or 0) or None
+            with tqdm(total=length, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
+                for chunk in answer.iter_content(1 << 18):
+                    file.write(chunk)
+                    bar.update(len(chunk))
+        with zipfile.ZipFile(str(packed)) as archive, archive.open(path.name) as inside, aside.open("wb") as file:
+            shutil.copyfileobj(inside, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if not published.is_at(aside):
+            raise _WrongContent(f"it gave {aside.stat().st_size} bytes with {digest_of(aside, 'sha1:')}")
+        aside.replace(path)
+        flush_directory(path.parent)
+    finally:
+        for left in (packed, aside):
+            if left.exists():
+                left.unlink()
+
+
+def _explain(published: _Published, path: Path) -> str:
+    lines = [f"weights of {published.net!r}: {path} is not the published file, and was left as it is"]
+    if path.is_file():
+        found = digest_of(path, "sha1:").partition(":")[2]
+        lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {found[:8]}... of {path.stat().st_size} bytes")
+        try:
+            lines.append(f"it is a whole parameter file of {len(describe_file(path))} arrays, but with other numbers")
+        except CheckpointError as error:
+            lines.append(f"it is no whole parameter file, as a download leaves it that broke off: {error}")
+    else:
+        lines.append("it is a folder, or a link that leads nowhere")
+    lines.append(f"to use it all the same: get_model({published.net!r}, weights={str(path)!r})")
+    lines.append(f"to get the published one: move it away and call again, or fetch {published.url} and unpack it there")
+    lines.append("a file of your own is better off under another name: weights= takes any path")
+    return "\n  ".join(lines)
+
+
+def _by_hand(published: _Published, folders: Sequence[Path], why: str) -> DownloadError:
+    stem = published.net.rpartition(":")[2]
+    others = sorted({str(path) for folder in folders for path in folder.glob(f"{stem}*.params")})
+    lines = [
+        f"weights of {published.net!r} could not be had: {why}",
+        f"expected: {published.file} in {folders[0].absolute()}, SHA-1 {published.sha1}",
+        f"by hand: fetch {published.url}, unpack it, and put the file there",
+        "a file that you have elsewhere: weights='its path', without a checksum",
+    ]
+    lines += [f"there is: {', '.join(others)}"] if others else []
+    return DownloadError("\n  ".join(lines))
+
+
+def _other_classes(net: Any, name: str, path: Path, weights: Union[str, Path]) -> str:
+    """The way out where only the last layer is of another size, else an empty string."""
+    try:
+        arrays = read_arrays(path)
+        fitting = match_arrays(net, arrays, strict=False)
+    except CheckpointError:
+        return ""
+    used = {id(array) for array in fitting.values()}
+    rest = [array for array in arrays.values() if id(array) not in used]
+    parameters = list(parameters_by_path(net).items())
+    missing = [(one, parameter) for one, parameter in parameters if one not in fitting]
+    last = missing[-1:] == parameters[-1:] and len({one.rpartition(".")[0] for one, _ in missing}) == 1
+    if not last or len(rest) != len(missing):
+        return ""
+    theirs, ours = rest[0].shape[0], missing[0][1].shape[0]
+    return (
+        f"\nThe file is of {theirs} classes, the net of {ours}: load it into a net of its own number of classes, and "
+        f"give that a new last layer: mxkit.finetune(mxkit.models.get_model({name!r}, classes={theirs}, "
+        f"weights={str(weights)!r}), {ours})"
+    )

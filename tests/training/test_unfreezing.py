@@ -1,0 +1,208 @@
+"""`finetune`, then `UnfreezeAt`: what is trained when, on one device and on two, and after a death at any update."""
+
+import mxkit
+from mxkit.errors import UnknownNameError
+from mxkit.training.callbacks import Callback
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import requests
+import pytest
+
+X = np.random.RandomState(0).rand(24, 3, 6, 6).astype("float32")
+Y = np.arange(24) % 3
+FEATURES = ["features.0.weight", "features.0.bias", "features.1.gamma", "features.1.beta"]
+HEAD = ["output.weight", "output.bias"]
+
+
+class Killed(BaseException):
+    """Stands for a death that no handler of mxkit's sees."""
+
+
+class Small(nn.HybridBlock):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.features = nn.HybridSequential()
+            self.features.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Flatten(), nn.Dropout(0.5))
+            self.output = nn.Dense(5)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+def tuned(devices="cpu", hybridize=False):
+    """A net whose features `finetune` froze, the same for every call."""
+    mxkit.seed_all(4)
+    base = Small()
+    mxkit.initialize(base, devices=devices)
+    base(mx.nd.array(X, ctx=mxkit.devices(devices)[0]))
+    if len(mxkit.devices(devices)) > 1:
+        base(mx.nd.array(X, ctx=mx.cpu(1)))
+    if hybridize:
+        base.hybridize(static_alloc=True, static_shape=True)
+    return mxkit.finetune(base, 3)
+
+
+def loader():
+    return mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=2)
+
+
+class Looks(Callback):
+    """Keeps what each update of each epoch moved, and ends the run after one of them."""
+
+    def __init__(self, dies=None):
+        self.dies, self.moved, self.before = dies, {}, {}
+
+    def on_fit_begin(self, state):
+        self.before = values(state.net)
+
+    def on_update(self, state, update):
+        now = values(state.net)
+        moved = {path for path, device in now if (now[path, device] != self.before[path, device]).any()}
+        self.moved.setdefault(state.epoch, set()).update(moved)
+        self.before = now
+        if update.step == self.dies:
+            raise Killed
+
+
+def values(net):
+    return {
+        (path, device): parameter.data(device).asnumpy()
+        for path, parameter in mxkit.parameters(net).items()
+        for device in parameter.list_ctx()
+    }
+
+
+def fit(net, *callbacks, optimizer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}), epochs=4, **changes):
+    trainer = changes.pop("trainer", None) or gluon.Trainer(
+        net.collect_params(), *optimizer, update_on_kvstore=changes.pop("on_kvstore", None)
+    )
+    return mxkit.fit(
+        net,
+        loader(),
+        loss="softmax_ce",
+        trainer=trainer,
+        epochs=epochs,
+        seed=6,
+        callbacks=callbacks,
+        progress=False,
+        **changes,
+    )
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all((one[key] == other[key]).all() for key in one)
+
+
+SETTINGS = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize(("devices", "on_kvstore"), SETTINGS)
+def test_only_the_head_learns_before_the_epoch_and_all_of_it_from_there(devices, on_kvstore, hybridize):
+    net, look = tuned(devices, hybridize), Looks()
+    statistics = net.features[1].running_mean.list_data()[0].asnumpy()
+    fit(net, mxkit.UnfreezeAt(3), look, on_kvstore=on_kvstore)
+    assert look.moved == {1: set(HEAD), 2: set(HEAD), 3: {*FEATURES, *HEAD}, 4: {*FEATURES, *HEAD}}
+    asked = requests(net)
+    assert all(asked[path] == "write" for path in FEATURES + HEAD)
+    assert asked["features.1.running_mean"] == asked["features.1.running_var"] == "null"
+    for parameter in mxkit.parameters(net).values():
+        first, *others = [one.asnumpy() for one in parameter.list_data()]
+        assert all((first == other).all() for other in others)
+    np.testing.assert_array_equal(net.features[1].running_mean.list_data()[0].asnumpy(), statistics)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(("devices", "on_kvstore"), SETTINGS)
+@pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+def test_it_equals_two_runs_with_unfreeze_between_them(devices, on_kvstore, accumulate):
+    ends = []
+    for by_hand in (False, True):
+        net = tuned(devices, hybridize=True)
+        trainer = gluon.Trainer(net.collect_params(), "adam", update_on_kvstore=on_kvstore)
+        if by_hand:
+            state = {"seed": None, "trainer": trainer, "accumulate": accumulate}
+            for epoch in range(4):
+                if epoch == 2:
+                    mxkit.unfreeze(net, "features.*")
+                    mxkit.set_multipliers(net, {"features.*": {"lr": 0.5}})
+                stream = mxkit.updates(
+                    net, loader(), loss="softmax_ce", **{**state, "seed": 6}, epoch=epoch, first_step=1 + 100 * epoch
+                )
+                assert list(stream)
+        else:
+            fit(net, mxkit.UnfreezeAt(3, lr=0.5), trainer=trainer, accumulate=accumulate)
+        ends.append(values(net))
+    assert same(*ends)
+
+
+@pytest.mark.parametrize(("devices", "on_kvstore"), SETTINGS)
+@pytest.mark.parametrize("optimizer", [("sgd", {"learning_rate": 0.1, "momentum": 0.9}), ("adam", {})])
+def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_path, devices, on_kvstore, optimizer):
+    def run(folder, dies=None):
+        net = tuned(devices, hybridize=True)
+        checkpoints = mxkit.Checkpoints(tmp_path / folder, every="1 epoch")
+        arguments = {"optimizer": optimizer, "on_kvstore": on_kvstore, "resume": "auto", "checkpoint": checkpoints}
+        fit(net, mxkit.UnfreezeAt(3, "features.*", lr=0.25), mxkit.EMA(0.9), Looks(dies), **arguments)
+        return net
+
+    whole = run("whole")
+    for dies in (5, 9, 12, 13, 19):  # six updates an epoch
+        with pytest.raises(Killed):
+            run("killed", dies)
+    resumed = run("killed")
+    assert same(values(resumed), values(whole))
+    assert requests(resumed) == requests(whole)
+    assert resumed.features[0].weight.lr_mult == 0.25
+
+
+def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
+    def run(folder, dies=None):
+        net, look = tuned(), Looks(dies)
+        net.features[4]._rate = 0.0  # so that a run can go on after any update
+        checkpoints = mxkit.Checkpoints(tmp_path / folder, every="2 updates")
+        fit(net, mxkit.UnfreezeAt(2, lr=0.25), look, resume="auto", checkpoint=checkpoints)
+        return net, look
+
+    whole, _ = run("whole")
+    with pytest.raises(Killed):
+        run("killed", 9)
+    resumed, look = run("killed")
+    assert min(look.moved) == 2
+    assert same(values(resumed), values(whole))
+
+
+@pytest.mark.parametrize("mixed", [{}, {"amp": "bfloat16"}])
+def test_multipliers(mixed):
+    net = tuned()
+    fit(net, mxkit.UnfreezeAt(2, "features.0.*", lr=0.0), epochs=2, **mixed)
+    assert net.features[0].weight.lr_mult == net.features[0].bias.lr_mult == 0
+    assert net.output.weight.lr_mult == 10
+    assert requests(net)["features.1.gamma"] == "null"
+    net = tuned()
+    fit(net, mxkit.UnfreezeAt(2), epochs=2, **mixed)
+    assert net.features[0].weight.lr_mult == 1
+
+
+def test_what_cannot_be_meant_is_refused_before_the_first_update():
+    net = tuned()
+    before = values(net)
+    head = gluon.Trainer(net.output.collect_params(), "sgd")
+    with pytest.raises(ValueError, match=r"UnfreezeAt: the Trainer does not know features.0.weight.*T19.*collect_par"):
+        fit(net, mxkit.UnfreezeAt(2), trainer=head)
+    with pytest.raises(UnknownNameError, match="no parameter fits 'feature.*': did you mean 'features"):
+        fit(tuned(), mxkit.UnfreezeAt(2, "feature.*"))
+    net = tuned()
+    with pytest.raises(ValueError, match=r"FreezeUntil: all that fits 'features.\*' is frozen already.*UnfreezeAt\(3"):
+        fit(net, mxkit.FreezeUntil(3, "features.*"))
+    with pytest.raises(ValueError, match=r"nothing that fits 'output.\*' is frozen before epoch 3"):
+        fit(net, mxkit.UnfreezeAt(3, "output.*"))
+    assert same(values(net), before)
+    with pytest.raises(ValueError, match="UnfreezeAt: expected an epoch from 2"):
+        mxkit.UnfreezeAt(1)
+    for wrong in (-1, "0.1", float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="UnfreezeAt: lr: expected a multiplier"):
+            mxkit.UnfreezeAt(2, lr=wrong)
