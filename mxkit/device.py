@@ -1,9 +1,16 @@
 """Devices by name, and a batch split over them without losing or inventing a sample."""
 
+from functools import lru_cache
+from pathlib import Path
 import re
-from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+import warnings
 
-from mxkit.errors import DataError, DeviceError, EmptyDataError
+from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
+from mxkit.runtime.architectures import kernel_architectures
+from mxkit.runtime.driver import read_driver
+from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
+from mxkit.runtime.wheels import installed_wheels
 import mxnet as mx
 import numpy as np
 
@@ -17,15 +24,19 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
     """List the devices that `spec` names.
 
     Args:
-        spec: `"auto"` is every GPU that MXNet can use, or the CPU if there is none. `"cpu:4"` is four
-            virtual devices of the one CPU, which behave like four GPUs for everything but speed. `"gpu"`
-            is every GPU, `"gpu:0,2"` the GPUs of these numbers. Contexts are passed through.
+        spec: `"auto"` is every GPU that MXNet sees and has kernels for, or the CPU if there is none. `"cpu:4"` is
+            four virtual devices of the one CPU, which behave like four GPUs for everything but speed. `"gpu"` is
+            every GPU, `"gpu:0,2"` the GPUs of these numbers. Contexts are passed through.
 
     Returns:
         At least one `mx.Context`, each only once.
 
     Raises:
-        DeviceError: `spec` has another form, or names a GPU that MXNet does not see.
+        DeviceError: `spec` has another form, or names a GPU that MXNet does not see, or has no kernels for; the text
+            says why.
+
+    Warns:
+        TrapWarning: `"auto"` leaves out a GPU.
 
     >>> devices("cpu:2")
     [cpu(0), cpu(1)]
@@ -40,27 +51,69 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
             raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
     if len(set(found)) != len(found):
         raise DeviceError(f"devices: each device may be named once; received {spec!r}")
-    missing = [device for device in found if device.device_type == "gpu" and device.device_id >= mx.context.num_gpus()]
-    if missing:
-        raise DeviceError(
-            f"devices: {missing[0]} does not exist: MXNet {mx.__version__} sees {mx.context.num_gpus()} GPUs. "
-            "Use 'auto' to take what is there, or ask `mxkit doctor` what is missing"
-        )
+    gpus = [device for device in found if device.device_type == "gpu"]
+    if gpus:
+        _check_gpus(gpus)
     return found
 
 
 def _parse(text: str, spec: str) -> List["mx.Context"]:
     if text == "auto":
-        return [mx.gpu(i) for i in range(mx.context.num_gpus())] or [mx.cpu()]
+        count, failure = count_gpus()
+        return _automatic(count, _unusable(count), failure)
     match = _SPEC.fullmatch(text)
     if match is None:
         raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
     numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
     if match["kind"] == "gpu":
-        return [mx.gpu(number) for number in numbers or range(max(1, mx.context.num_gpus()))]
+        return [mx.gpu(number) for number in numbers or range(max(1, count_gpus()[0]))]
     if len(numbers) > 1 or numbers == [0]:
         raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+
+
+def count_gpus() -> Tuple[int, str]:
+    """Ask MXNet how many GPUs it sees, and what it said if that failed, as it does with a broken driver."""
+    try:
+        return mx.context.num_gpus(), ""
+    except mx.base.MXNetError as error:
+        return 0, str(error).strip().splitlines()[-1]
+
+
+@lru_cache(maxsize=None)
+def _unusable(count: int) -> Dict[int, str]:
+    if count == 0:  # so that an MXNet for the CPU never asks the driver
+        return {}
+    return unusable_gpus(count, kernel_architectures(Path(mx.base._LIB._name)), read_driver())
+
+
+def _automatic(count: int, unusable: Dict[int, str], failure: str) -> List["mx.Context"]:
+    told = [f"leaves out gpu({number}): {reason}" for number, reason in unusable.items()]
+    if failure:
+        told.append(f"takes the CPU, because MXNet fails to look for GPUs: {failure}")
+    for what in told:
+        warnings.warn(f"devices: 'auto' {what}", TrapWarning, stacklevel=4)
+    return [mx.gpu(i) for i in range(count) if i not in unusable] or [mx.cpu()]
+
+
+def _check_gpus(devices: Sequence["mx.Context"]) -> None:
+    count, failure = count_gpus()
+    if count == 0:
+        with_cuda = mx.runtime.Features().is_enabled("CUDA")
+        reason = why_no_gpu(with_cuda, read_driver(), wheels=installed_wheels(), failure=failure)
+        raise DeviceError(f"devices: {devices[0]} does not exist: {reason}. Or use 'auto', which takes what is there")
+    _refuse_gpus(devices, count, _unusable(count))
+
+
+def _refuse_gpus(devices: Sequence["mx.Context"], count: int, unusable: Dict[int, str]) -> None:
+    for device in devices:
+        if device.device_id >= count:
+            raise DeviceError(
+                f"devices: {device} does not exist: MXNet {mx.__version__} sees {count} GPUs, numbered from 0. Use "
+                "'auto' to take what is there, or ask `mxkit doctor` what is missing"
+            )
+        if device.device_id in unusable:
+            raise DeviceError(f"devices: {device} cannot be used: {unusable[device.device_id]}")
 
 
 class Shard(NamedTuple):

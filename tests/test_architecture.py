@@ -63,6 +63,7 @@ LAYERS = [
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
     {"training.loop"},
     {"recipe"},
+    {"reporting"},
     {"cli"},
     {"__main__"},
 ]
@@ -152,7 +153,7 @@ def loaded_after(statement, names):
     code = f"import json, sys; {statement}; print(json.dumps([name for name in {names} if name in sys.modules]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent)}
     done = subprocess.run(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, check=True, timeout=120
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment, check=True, timeout=300
     )
     return json.loads(done.stdout)
 

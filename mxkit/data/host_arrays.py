@@ -3,6 +3,7 @@
 import ctypes
 from typing import Any, Dict, Sequence, Tuple
 
+from mxkit.device import count_gpus
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.base import _LIB, check_call
@@ -42,7 +43,7 @@ def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
 
 def batch_context() -> "mx.Context":
     """Where batches lie: in memory that a GPU can copy from by itself, if there is a GPU."""
-    return mx.cpu_pinned() if mx.context.num_gpus() else mx.cpu()
+    return mx.cpu_pinned() if count_gpus()[0] else mx.cpu()
 
 
 def empty_batch(shape: Sequence[int], dtype: Any, context: "mx.Context") -> Tuple["mx.nd.NDArray", "np.ndarray"]:

@@ -28,7 +28,7 @@ def _is_own_command() -> bool:
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
     if program == "-m":  # so it is while `python -m` looks for the module, which is when mxkit is imported
         arguments = _command_line()
-        return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] == ["mxkit"]
+        return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] in (["mxkit"], ["mxkit.runtime.doctor"])
     path = Path(program)
     return path.stem == "mxkit" or (path.name == "__main__.py" and path.parent.name == "mxkit")
 

@@ -7,18 +7,21 @@ even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finde
 """
 
 import builtins
+from importlib import import_module
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 import sys
 from types import FrameType, ModuleType
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
-from mxkit.runtime import repairs
+from mxkit.runtime import cuda_libraries, repairs
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
-from mxkit.runtime.wheels import wheel_problem
+from mxkit.runtime.wheels import load_problem, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
+_LOADS_LIBRARY = "mxnet.base"
 
 # distutils' version classes warn since Python 3.10 and are gone since 3.12 (T89, T92).
 _STAND_IN_FOR_DISTUTILS = sys.version_info >= (3, 10)
@@ -84,8 +87,21 @@ class _ViewedLoader:
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__builtins__"] = _BUILTINS
-        self._loader.exec_module(module)
+        if module.__name__ == _LOADS_LIBRARY:
+            _with_library(self._loader, module)
+        else:
+            self._loader.exec_module(module)
         repairs.apply(module)
+
+
+def _with_library(loader: Any, module: ModuleType) -> None:
+    """Run the module that loads MXNet's library, once all that the library needs is there."""
+    library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
+    cuda_libraries.prepare(library)
+    try:
+        loader.exec_module(module)
+    except OSError as error:
+        raise MXNetImportError(load_problem(error, library), name="mxnet") from error
 
 
 class ViewFinder:
@@ -167,6 +183,6 @@ def _mend_loaded() -> None:
     for module in _loaded_viewed_modules():
         module.__dict__["__builtins__"] = _BUILTINS
         for name, value in list(vars(module).items()):
-            if value is numpy:
+            if numpy is not None and value is numpy:
                 setattr(module, name, numpy_view())
         repairs.apply(module)

@@ -29,15 +29,16 @@ _CONSTANTS = {
     "NaN": float("nan"),
 }
 
-# T84: old function -> the one that NumPy names as its successor.
+# T84: old function -> the one that NumPy names as its successor, and the NumPy from which it is used. The functions
+# that MXNet itself calls (`mxnet/numpy/fallback.py`) warn some versions before they are gone.
 _RENAMED = {
-    "alltrue": "all",
-    "sometrue": "any",
-    "product": "prod",
-    "cumproduct": "cumprod",
-    "round_": "round",
-    "in1d": "isin",
-    "trapz": "trapezoid",
+    "alltrue": ("all", (1, 25)),
+    "sometrue": ("any", (2,)),
+    "product": ("prod", (2,)),
+    "cumproduct": ("cumprod", (2,)),
+    "round_": ("round", (2,)),
+    "trapz": ("trapezoid", (2,)),
+    "fix": ("trunc", (2, 5)),
 }
 
 # T84: functions of finance, gone since NumPy 1.20; mxnet/numpy/fallback.py reads their names and calls none.
@@ -89,24 +90,32 @@ def _old_names(numpy: ModuleType) -> Dict[str, Any]:
     names: Dict[str, Any] = dict(_BUILTIN_TYPES)
     # A name outside `vars` is gone, or comes from NumPy's module `__getattr__`, which warns.
     names.update({name: value for name, value in _CONSTANTS.items() if name not in vars(numpy)})
-    names.update({old: _renamed(numpy, old, new) for old, new in _RENAMED.items() if old not in vars(numpy)})
+    names.update(
+        {old: _old(old, numpy, getattr(numpy, new)) for old, (new, since) in _RENAMED.items() if version >= since}
+    )
     names.update({name: _financial(name) for name in _FINANCIAL if name not in vars(numpy)})
-    if "msort" not in vars(numpy):
-        names["msort"] = _msort(numpy)
+    if version >= (1, 24):
+        names["msort"] = _old("msort", numpy, lambda a: numpy.sort(a, axis=0))
     if version >= (2,):
+        names["in1d"] = _old("in1d", numpy, lambda ar1, *rest, **kwargs: numpy.isin(numpy.ravel(ar1), *rest, **kwargs))
         names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
         names["core"] = _OldCore()
     return names
 
 
-def _renamed(numpy: ModuleType, old: str, new: str) -> Callable[..., Any]:
-    # Not the successor itself: numpy_dispatch_protocol.py uses the functions as keys of a table, and two old
-    # names with one successor would overwrite each other there.
+def _old(name: str, numpy: ModuleType, compute: Callable[..., Any]) -> Callable[..., Any]:
+    # A function of its own, not the successor: numpy_dispatch_protocol.py uses the functions as keys of a table. It
+    # asks other arrays first, as NumPy's functions do, so that `mx.np.in1d` gets arrays of MXNet as NumPy's values.
     def function(*args: Any, **kwargs: Any) -> Any:
-        return getattr(numpy, new)(*args, **kwargs)
+        for value in args:
+            kind: Any = type(value)
+            if hasattr(kind, "__array_function__") and not isinstance(value, numpy.ndarray):
+                # Asked of the class, as NumPy does: MXNet's is a static method.
+                return kind.__array_function__(value, function, (kind,), args, kwargs)
+        return compute(*args, **kwargs)
 
-    function.__name__ = function.__qualname__ = old
-    function.__doc__ = f"The old name of `numpy.{new}`."
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"What `numpy.{name}` was."
     return function
 
 
@@ -120,14 +129,6 @@ def _financial(name: str) -> Callable[..., NoReturn]:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"Gone since NumPy 1.20; see `numpy_financial.{name}`."
     return function
-
-
-def _msort(numpy: ModuleType) -> Callable[[Any], Any]:
-    def msort(a: Any) -> Any:
-        """Sort along the first axis."""
-        return numpy.sort(a, axis=0)
-
-    return msort
 
 
 class _OldCore(ModuleType):

@@ -8,6 +8,7 @@ import functools
 import inspect
 import struct
 import sys
+import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -51,6 +52,113 @@ def symbol_arguments(module: ModuleType) -> None:
         from mxkit.runtime.operator_text import OperatorText
 
         module.str = OperatorText  # type: ignore[attr-defined]
+
+
+def input_iterators(module: ModuleType) -> None:
+    """T86 as `operator_arguments`; and Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
+
+    Upstream: `io/io.py` line 406; the module reads `Thread` and `Event` of `threading` (lines 384, 385, 403).
+    """
+    operator_arguments(module)
+    if sys.version_info >= (3, 10):
+        module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
+
+
+class _Thread(threading.Thread):
+    """A thread whose old method does not warn."""
+
+    def setDaemon(self, daemonic: bool) -> None:  # noqa: N802
+        self.daemon = daemonic
+
+
+def random_sizes(module: ModuleType) -> None:
+    """`size=np.int64(2)`: `size == ()` is an empty array, whose truth warns, and is an error since NumPy 2.2.
+
+    Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
+    `numpy_extension/random.py` of both, lines 86, 166 and 253.
+    """
+    if "_whole_numbers" in vars(module):
+        return
+    for name in vars(module)["__all__"]:
+        setattr(module, name, _whole_numbers(getattr(module, name)))
+    module._whole_numbers = _whole_numbers  # type: ignore[attr-defined]
+
+
+def _whole_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+    import numpy
+
+    def plain(value: Any) -> Any:
+        return int(value) if isinstance(value, numpy.integer) else value
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+
+    return run
+
+
+def named_results(module: ModuleType) -> None:
+    """NumPy 1.25: functions of `numpy.linalg` return named tuples, which are not made from a list.
+
+    Upstream: `numpy/multiarray.py` line 149, for what MXNet leaves to NumPy, like `mx.np.linalg.qr`.
+    """
+    multiarray: Any = module
+    upstream = multiarray._as_mx_np_array
+    if _numpy_version() < (1, 25) or hasattr(upstream, "__wrapped__"):
+        return
+
+    @functools.wraps(upstream)
+    def _as_mx_np_array(object: Any, ctx: Any = None) -> Any:
+        if hasattr(object, "_make"):
+            return object._make(_as_mx_np_array(one, ctx) for one in object)
+        return upstream(object, ctx)
+
+    multiarray._as_mx_np_array = _as_mx_np_array
+
+
+def dispatched_functions(module: ModuleType) -> None:
+    """NumPy 2.5: `numpy.fix` warns, so the view has its own, and the real one would find no entry in MXNet's table.
+
+    Upstream: `numpy_dispatch_protocol.py` line 101.
+    """
+    if _numpy_version() >= (2, 5):
+        import numpy
+
+        protocol: Any = module
+        protocol._NUMPY_ARRAY_FUNCTION_DICT[numpy.fix] = protocol.mx_np.fix
+
+
+def metric_sums(module: ModuleType) -> None:
+    """NumPy 2: `0.0 + np.float32(x)` is a float32, so a metric's sum is rounded to 7 digits at each batch, silent.
+
+    4,000 batches of a loss of 0.1 gave a sum of 400.015. Upstream: `metric.py` lines 1040, 1135, 1199, 1263, 1336, 1408
+    and 1687, where `reset` (lines 149 to 157) left 0.0; `Perplexity` counts its words so too (line 1036).
+    """
+    if _numpy_version() >= (2,):
+        for name in ("sum_metric", "global_sum_metric", "num_inst", "global_num_inst"):
+            setattr(module.EvalMetric, name, _DoubleSum(name))
+
+
+class _DoubleSum:
+    """An attribute of metrics that is read in double precision, as NumPy 1 added; other kinds pass unchanged."""
+
+    def __init__(self, name: str) -> None:
+        import numpy
+
+        self._name, self._double, self._kinds = name, numpy.float64, (float, numpy.float32, numpy.float16)
+
+    def __get__(self, metric: Any, owner: Optional[type] = None) -> Any:
+        if metric is None:
+            return self
+        try:
+            value = vars(metric)[self._name]
+        except KeyError:
+            raise AttributeError(f"{type(metric).__name__!r} object has no attribute {self._name!r}") from None
+        return self._double(value) if type(value) in self._kinds else value
+
+    def __set__(self, metric: Any, value: Any) -> None:
+        # Under its own name, where copies, pickles and `vars` find it.
+        vars(metric)[self._name] = value
 
 
 def record_packing(module: ModuleType) -> None:
@@ -166,6 +274,15 @@ def gluoncv_loader_workers(module: ModuleType) -> None:
     workers.replace_initializer(module, workers.initialize_gluoncv_worker)
 
 
+def center_net_classes(module: ModuleType) -> None:
+    """T87, in CenterNet's training targets: `int` of an array with one element warns, and is an error since NumPy 2.5.
+
+    Upstream: gluoncv's `model_zoo/center_net/target_generator.py` line 41.
+    """
+    if _numpy_version() >= (1, 25):
+        module.int = lambda value: int(value.item() if hasattr(value, "item") else value)  # type: ignore[attr-defined]
+
+
 def custom_operator_arguments(module: ModuleType) -> None:
     """T114: an attribute of `mx.AttrScope` reaches the constructor of a CustomOpProp, and one it does not take ends
     the process.
@@ -203,8 +320,15 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.operator": custom_operator_arguments,
     "mxnet._ctypes.ndarray": operator_arguments,
     "mxnet._ctypes.symbol": operator_arguments,
-    "mxnet.io.io": operator_arguments,
+    "mxnet.io.io": input_iterators,
     "mxnet.symbol.symbol": symbol_arguments,
+    "mxnet.metric": metric_sums,
+    "mxnet.numpy.multiarray": named_results,
+    "mxnet.numpy_dispatch_protocol": dispatched_functions,
+    "mxnet.ndarray.numpy.random": random_sizes,
+    "mxnet.ndarray.numpy_extension.random": random_sizes,
+    "mxnet.symbol.numpy.random": random_sizes,
+    "mxnet.symbol.numpy_extension.random": random_sizes,
     "mxnet.recordio": record_packing,
     "mxnet.contrib.quantization": entropy_threshold,
     "mxnet.ndarray.sparse": sparse_matrices,
@@ -212,4 +336,5 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.ndarray": array_conversion,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
+    "gluoncv.model_zoo.center_net.target_generator": center_net_classes,
 }

@@ -18,6 +18,15 @@ _RELEASE = "1.9.1"
 # mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
 _OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
 
+# Debian's names of what MXNet's wheels expect of the system, and of what source builds link to.
+_SYSTEM_PACKAGES = {
+    "libgomp.so.1": "libgomp1",
+    "libquadmath.so.0": "libquadmath0",
+    "libstdc++.so.6": "libstdc++6",
+    "libopenblas.so.0": "libopenblas0",
+    "libgfortran.so.5": "libgfortran5",
+}
+
 _LIBRARIES = ("libmxnet.so", "libmxnet.dylib", "libmxnet.dll")
 
 
@@ -78,6 +87,59 @@ def wheel_problem() -> Optional[str]:
     if wheels and not _has_library(package):
         return _damaged(wheels[0], f"its library {package / _LIBRARIES[0]}")
     return None
+
+
+def described(library: Path) -> str:
+    """Name the distribution that a library of MXNet belongs to, or the library itself.
+
+    Args:
+        library: The path of libmxnet.so.
+    """
+    wheels = _wheels_in(library.parent.parent)
+    return str(wheels[0]) if wheels else f"MXNet's library {library}"
+
+
+def cpu_command(library: Path) -> str:
+    """Say what to type to have MXNet for the CPU in place of the one that a library belongs to."""
+    remove = "".join(f"pip uninstall -y {wheel.name} && " for wheel in _wheels_in(library.parent.parent)[:1])
+    return f"{remove}pip install --no-deps mxnet=={_RELEASE}"
+
+
+def load_problem(error: Exception, library: Path) -> str:
+    """Say what to type when MXNet's library cannot be loaded.
+
+    Args:
+        error: What `ctypes.CDLL` raised, or the reader of the library's headers.
+        library: The path of libmxnet.so.
+    """
+    said = f"{described(library)} does not load: {error}"
+    lacking = re.match(r"(lib[^/: ]+\.so[^/: ]*): ", str(error))
+    if lacking:
+        return f"{said}\n{_lacking(lacking[1], library)}"
+    symbol = re.search(r"undefined symbol: (cu[A-Z]\w+)", str(error))
+    if symbol:
+        return (
+            f"{said}\nThe NVIDIA driver on this machine has no {symbol[1]}: it is older than the CUDA that MXNet is "
+            "built for. Install a newer one (`nvidia-smi` shows which is there), or MXNet for the CPU:\n"
+            f"    {cpu_command(library)}"
+        )
+    return f"{said}\nIf the file is damaged, type\n    {_reinstall_command(library)}"
+
+
+def _lacking(soname: str, library: Path) -> str:
+    package = _SYSTEM_PACKAGES.get(soname)
+    # The wheels bring OpenBLAS and Fortran's library of their own.
+    if _wheels_in(library.parent.parent) and soname.startswith(("libopenblas", "libgfortran")):
+        return f"{soname} belongs to the same wheel. Type\n    {_reinstall_command(library)}"
+    if package:
+        return f"{soname} is a library of the system. Type, as root,\n    apt-get install {package}"
+    return f"Install the system's package that has {soname}, or name its folder in LD_LIBRARY_PATH."
+
+
+def _reinstall_command(library: Path) -> str:
+    wheels = _wheels_in(library.parent.parent)
+    named = f"{wheels[0].name}=={wheels[0].version}" if wheels else f"mxnet=={_RELEASE}"
+    return f"pip install --force-reinstall --no-deps {named}"
 
 
 def _has_library(package: Path) -> bool:

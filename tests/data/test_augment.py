@@ -458,7 +458,7 @@ done.set()
 thread.join()
 sys.exit(status >> 8)
 """
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=300).returncode == 0
 
 
 def test_colour_steps_leave_grey_images_what_they_have_not():

@@ -222,7 +222,7 @@ def test_a_full_dev_shm(script):
     mount = 'mount -t tmpfs -o size=1500k none /dev/shm && exec "$0" "$@"'
     if subprocess.run(["unshare", "-m", "sh", "-c", mount, "true"], capture_output=True).returncode:
         pytest.skip("this machine does not let us mount a small /dev/shm")
-    out, err = script(SMALL_SHM, "unshare", "-m", "sh", "-c", mount).communicate(timeout=60)
+    out, err = script(SMALL_SHM, "unshare", "-m", "sh", "-c", mount).communicate(timeout=300)
     first, message, last = out.splitlines()
     assert (first, last) == ("4", "8 True"), err
     assert "a worker process needs 2,000,000 bytes for a batch in /dev/shm, which has 1,536,000 of 1,536,000" in message
@@ -261,7 +261,7 @@ def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script):
     time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
     begun = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=300)
     assert time.monotonic() - begun < SECONDS
     assert out == "interrupted, left:\n", err
     assert "Traceback" not in err
@@ -294,7 +294,7 @@ next(iter(stays))
 
 def test_an_interpreter_that_ends_in_the_middle_of_epochs(script):
     process = script(ABANDONED)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (out, err, process.returncode) == ("[0, 0, 0]\n", "", 0)
 
 

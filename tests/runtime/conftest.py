@@ -22,7 +22,7 @@ def _environment(paths):
 def run_python(tmp_path):
     """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
 
-    def run(code, *arguments, flags=(), timeout=90):
+    def run(code, *arguments, flags=(), timeout=300):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         # The folder of the package comes last: it may be a site-packages folder.
@@ -52,7 +52,7 @@ def bare_python(tmp_path):
         environment = {"PYTHONPATH": paths, "PATH": os.environ.get("PATH", ""), "HOME": str(tmp_path), **variables}
         return subprocess.run(
             [sys.executable, "-S", *map(str, arguments)],
-            env=environment, cwd=tmp_path, timeout=60, capture_output=True, text=True,
+            env=environment, cwd=tmp_path, timeout=300, capture_output=True, text=True,
         )  # fmt: skip
 
     return run

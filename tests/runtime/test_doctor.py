@@ -1,52 +1,129 @@
-"""The report of what MXNet finds here."""
+"""The report of what MXNet finds here, on this machine and on given ones."""
 
+import json
+import os
+from pathlib import Path
+import subprocess
 import sys
 
-import mxkit  # noqa: F401 - before mxnet
+import mxkit
 from mxkit.runtime import doctor
+from mxkit.runtime.architectures import CU112, Architectures
+from mxkit.runtime.doctor.accelerators import accelerator_lines
+from mxkit.runtime.doctor.packages import conflict_lines
+from mxkit.runtime.doctor.probes import probe
+from mxkit.runtime.driver import Driver, Gpu
 import mxnet as mx
 import numpy as np
+import pytest
+
+FOLDER = Path(doctor.__file__).parent
+SECTIONS = ["python", "mxnet", "machine", "gpu", "variables", "packages", "caches", "limits"]
 
 
-def lines(report, title):
-    (section,) = (section for section in report.sections if section.title == title)
+def lines(report, key):
+    (section,) = (section for section in report.sections if section.key == key)
     return {line.name: line for line in section.lines}
 
 
-def test_it_says_what_is_there(monkeypatch, tmp_path):
-    monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
-    monkeypatch.setenv("A_SECRET", "hidden")
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "net.params").write_bytes(b"0" * 1_500_000)
-    report = doctor.report()
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "models").mkdir()
+    (folder / "models" / "net.params").write_bytes(b"0" * 1_500_000)
+    (folder / "models" / ".net.params.part").write_bytes(b"0" * 10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(home):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("OMP_DYNAMIC", "perhaps")
+        patch.setenv("KMP_BLOCKTIME", "1")
+        patch.setenv("DMLC_ROLE", "scheduler")  # import mxnet would wait for its workers
+        patch.setenv("MXNET_HOME", str(home))
+        patch.setenv("A_SECRET", "hidden")
+        return doctor.report()
+
+
+def test_it_says_what_is_there(report):
     assert report.problems == ()
-    python, mxnet = lines(report, "Python"), lines(report, "MXNet")
+    assert [section.key for section in report.sections] == SECTIONS
+    python, mxnet, machine = (lines(report, key) for key in ["python", "mxnet", "machine"])
     assert python["version"].value == sys.version.split()[0]
     assert python["executable"].value == sys.executable
     assert python["numpy"].value == np.__version__
     assert mxnet["version"].value == mx.__version__ == "1.9.1"
     assert mxnet["library"].value == mx.libinfo.find_lib_path()[0]
-    assert mxnet["distribution"].value.startswith("mxnet")
-    assert "OPENMP" in mxnet["features"].value
-    devices = lines(report, "Devices")
-    assert devices["gpus"].value == str(mx.context.num_gpus())
-    assert "OMP_NUM_THREADS=2" in devices["processors"].value
-    environment = lines(report, "Environment")
-    assert environment["MXNET_HOME"].value == str(tmp_path)
-    assert "A_SECRET" not in environment
-    assert lines(report, "Caches")["mxnet models"].value == f"{tmp_path / 'models'} (1 files, 1.5 MB)"
-    assert "gluoncv models" in lines(report, "Caches")
-    packages = lines(report, "Optional packages")
-    assert packages["cv2"].value[0].isdigit() or "missing" in packages["cv2"].value
+    assert mxnet["distribution"].data["name"].startswith("mxnet")
+    assert set(mxnet["features"].data["on"]) == {n for n, f in mx.runtime.Features().items() if f.enabled}
+    assert machine["memory"].data["total"] > machine["memory"].data["available"] > 0
+    assert lines(report, "gpu")["mx.context"].data == {"gpus": mx.context.num_gpus()}
+    packages = lines(report, "packages")
+    assert packages["gluoncv"].value.startswith("0.10.5")
+    assert packages["cv2"].value[0].isdigit()
+    assert "float16 on the CPU" in lines(report, "limits")
+
+
+def test_the_instruction_set_is_what_onednn_itself_says(report, run_python):
+    done = run_python(
+        """
+        import os
+        os.environ["DNNL_VERBOSE"] = "1"
+        import mxkit, mxnet as mx
+        mx.nd.FullyConnected(mx.nd.ones((4, 16)), mx.nd.ones((8, 16)), no_bias=True, num_hidden=8).asnumpy()
+        """
+    )
+    told = lines(report, "mxnet")["oneDNN"].data
+    assert f"dnnl_verbose,info,cpu,isa:{told['isa']}\n" in done.stdout
+    assert f"oneDNN v{told['version']} " in done.stdout
+
+
+def test_openmp_is_what_the_process_has_loaded(report):
+    (said,) = [line for line in report.lines if line.name == "OpenMP"]
+    assert said.status == "ok"
+    assert all(Path(path).is_file() and "libgomp" in path for path in said.data["libraries"])
+    assert said.data["libraries"]
+
+
+def test_variables_are_judged(report, home):
+    variables = lines(report, "variables")
+    assert variables["MXNET_HOME"].value == str(home)
+    assert "A_SECRET" not in variables
+    assert (variables["OMP_DYNAMIC"].status, variables["OMP_NUM_THREADS"].status) == ("warning", "ok")
+    assert "unset OMP_DYNAMIC" in variables["OMP_DYNAMIC"].fix
+    assert "never returns" in variables["DMLC_ROLE"].fix
+    assert variables["KMP_BLOCKTIME"].value.startswith("1 (not read")
+    assert lines(report, "machine")["threads"].value.startswith("MXNet takes 1, with OMP_NUM_THREADS=1; ")
+
+
+def test_caches_are_counted(report, home):
+    caches = lines(report, "caches")
+    said = caches["mxnet models"]
+    assert said.value == f"{home / 'models'} (2 files, 1.5 MB), 1 left by stopped downloads"
+    assert (said.status, said.fix, said.data["bytes"]) == ("warning", "mxkit cache clean", 1_500_010)
+    assert "gluoncv models" in caches
+
+
+def test_the_json_holds_the_same(report):
+    read = json.loads(doctor.to_json(report))
+    assert (read["format"], read["mxkit"]) == (1, mxkit.__version__)
+    assert (read["problems"], read["warnings"]) == (0, len(report.warnings))
+    assert list(read["sections"]) == SECTIONS
+    flat = [line for section in read["sections"].values() for line in section]
+    assert [(line["name"], line["value"], line["status"], line["fix"]) for line in flat] == [
+        (line.name, line.value, line.status, line.fix) for line in report.lines
+    ]
+    assert {tuple(line) for line in flat} == {("name", "value", "status", "fix", "data")}
 
 
 def test_its_text_is_aligned_and_ends_with_what_to_type():
     report = doctor.Report(
         (
-            doctor.Section("One", (doctor.Line("a", "fine"), doctor.Line("longer", "first\nsecond"))),
-            doctor.Section("Two", (doctor.Line("b", "bad", "problem", "type this\nand that"),)),
-            doctor.Section("Three", (doctor.Line("c", "odd", "warning", "look there"),)),
+            doctor.Section("one", "One", (doctor.Line("a", "fine"), doctor.Line("longer", "first\nsecond"))),
+            doctor.Section("two", "Two", (doctor.Line("c", "odd", "warning", "look there"),)),
+            doctor.Section("three", "Three", (doctor.Line("b", "bad", "problem", "type this\nand that"),)),
         )
     )
     assert doctor.render(report).splitlines() == [
@@ -56,28 +133,159 @@ def test_its_text_is_aligned_and_ends_with_what_to_type():
         "            second",
         "",
         "Two",
-        "X   b       bad",
+        "!   c       odd",
         "",
         "Three",
-        "!   c       odd",
+        "X   b       bad",
         "",
         "problem: b: bad",
         "    type this",
         "    and that",
         "warning: c: odd",
         "    look there",
-        "1 problem(s), 1 warning(s)",
+        "1 problem, 1 warning",
     ]
     assert [line.name for line in report.problems] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OMP_NUM_THREADS", "abc", "SIGABRT: the import ended the process"),
+        ("OMP_NUM_THREADS", "2,1", "SIGABRT: the import ended the process"),
+        ("MXNET_ENGINE_TYPE", "Naive", "MXNetError: Cannot find Engine Naive"),
+    ],
+)
+def test_variables_that_end_mxnet_do_not_end_the_doctor(monkeypatch, name, value, said):
+    from mxkit.runtime.doctor.mxnet_build import build_lines
+    from mxkit.runtime.doctor.variables import variable_lines
+
+    monkeypatch.setenv(name, value)
+    found = probe(["mxnet", "tqdm"])
+    failure = build_lines(found.answers["mxnet"], found.noise)[-1]
+    assert (failure.name, failure.status) == ("import", "problem")
+    assert said in failure.value
+    assert f"unset {name}" in failure.fix
+    assert found.answers["tqdm"]["error"] == "", "what comes after it is imported all the same"
+    (variable,) = [line for line in variable_lines(found.noise, ()) if line.name == name]
+    assert variable.status == ("problem" if name == "OMP_NUM_THREADS" else "ok")
+
+
+def test_modules_that_crash_hang_or_write_are_told(monkeypatch, tmp_path):
+    (tmp_path / "crashing.py").write_text("import os; os.kill(os.getpid(), 11)")
+    (tmp_path / "leaving.py").write_text("import sys; print('bye', file=sys.stderr); sys.exit('no')")
+    (tmp_path / "talking.py").write_text("import os; os.write(1, b'{noise}\\n'); __version__ = '7'")
+    (tmp_path / "sleeping.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    answers = probe(["talking", "crashing", "leaving"]).answers
+    assert (answers["talking"]["error"], answers["talking"]["version"]) == ("", "7")
+    assert answers["crashing"]["error"] == "SIGSEGV"
+    assert (answers["leaving"]["error"], answers["leaving"]["text"]) == ("SystemExit", "no")
+    answers = probe(["sleeping", "talking"], seconds=10).answers
+    assert answers["sleeping"]["text"] == "the import did not end within 10 s"
+    assert answers["talking"]["version"] == "7"
+
+
+H200 = Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, "GPU-1")
+A100 = Gpu(1, "NVIDIA A100", (8, 0), 80 * 2**30, "GPU-2")
+NO_DRIVER = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
+
+
+def gpu_lines(driver, kernels, **mxnet):
+    return {line.name: line for line in accelerator_lines(driver, kernels, mxnet)}
+
+
+def test_an_sm_90_gpu_is_explained():
+    found = gpu_lines(Driver((12, 4), (H200, A100)), CU112, gpus=2)
+    assert found["kernels"].value == "sm_50, sm_60, sm_70, sm_80, sm_86, and no PTX, which newer GPUs could compile"
+    assert found["kernels"].data == {"machine_code": ["sm_50", "sm_60", "sm_70", "sm_80", "sm_86"], "ptx": []}
+    assert found["driver"].value == "CUDA 12.4"
+    assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet has no kernels for it"
+    assert found["gpu 0"].status == "warning"
+    assert "sm_50, sm_60, sm_70, sm_80, sm_86" in found["gpu 0"].fix
+    assert found["gpu 0"].data["usable"] is False
+    assert (found["gpu 1"].status, found["gpu 1"].data["usable"]) == ("ok", True)
+    assert found["gpu 1"].value == "NVIDIA A100 (sm_80, 80 GiB): MXNet has kernels for it"
+
+
+@pytest.mark.parametrize("kernels", [None, Architectures()], ids=["no MXNet", "the CPU wheel"])
+def test_gpus_that_another_wheel_would_use(kernels):
+    found = gpu_lines(Driver((12, 4), (H200, A100)), kernels)
+    assert found["gpu 1"].fix == "mxkit install --cuda"
+    assert found["gpu 1"].data["usable"] is False
+    assert found["gpu 0"].value == "NVIDIA H200 (sm_90, 140 GiB): MXNet's wheel for GPUs would have no kernels for it"
+    assert "mxkit install" not in found["gpu 0"].fix
+
+
+def test_what_mxnet_says_of_a_driver_that_fails_is_one_line():
+    error = 'Traceback (most recent call last):\n  File "base.h", line 1\nCUDA: Check failed: e == cudaSuccess\n'
+    found = gpu_lines(Driver((12, 4), (A100,)), CU112, gpus_error=error)["mx.context"]
+    assert (found.status, found.value) == ("warning", "CUDA: Check failed: e == cudaSuccess")
+    assert gpu_lines(Driver((12, 4), (H200, A100)), CU112, gpus=1)["mx.context"].status == "warning"
+
+
+def test_a_missing_driver_matters_to_the_cuda_wheel_only():
+    assert gpu_lines(NO_DRIVER, Architectures())["driver"].status == "ok"
+    found = gpu_lines(NO_DRIVER, CU112, stand_in=True, gpus=0)["driver"]
+    assert found.status == "warning"
+    assert found.value.endswith("a stand-in without GPUs lets MXNet compute on the CPU")
+    assert "mxkit install --cpu" in found.fix
+
+
+def test_cuda_libraries_are_listed_with_their_providers():
+    rows = [
+        ("libcudart.so.11.0", "/x/libcudart.so.11.0", "nvidia-cuda-runtime-cu11 11.8.89", ""),
+        ("libnccl.so.2", "/y/libnccl.so.2", "system", "made for CUDA 12"),
+        ("libcudnn.so.8", "", "", "not found"),
+    ]
+    found = gpu_lines(NO_DRIVER, CU112, cuda_libraries=rows)
+    assert found["libcudart.so.11.0"].value == "/x/libcudart.so.11.0 (nvidia-cuda-runtime-cu11 11.8.89)"
+    assert (found["libnccl.so.2"].status, found["libnccl.so.2"].fix) == ("warning", "made for CUDA 12")
+    assert (found["libcudnn.so.8"].status, found["libcudnn.so.8"].fix) == ("problem", "mxkit install --cuda")
+
+
+def test_packages_in_each_others_way():
+    assert conflict_lines({"numpy": ["1.26.4"], "opencv-python": ["4.11"], "protobuf": ["5.29"]}) == ()
+    found = conflict_lines(
+        {
+            "numpy": ["1.26.4", "2.2.6"],
+            "opencv-python": ["4.11"],
+            "opencv-python-headless": ["4.10"],
+            "mxboard": ["0.1.0"],
+            "protobuf": ["5.29.6"],
+        }
+    )
+    assert [line.name for line in found] == ["opencv", "numpy", "mxboard"]
+    assert all(line.status == "warning" and "python -m pip" in line.fix for line in found)
+    assert "uninstall -y opencv-python opencv-python-headless\n" in found[0].fix
+
+
+def test_a_broken_package_is_told_with_what_mends_it(monkeypatch, tmp_path):
+    from mxkit.runtime.doctor.packages import package_lines
+
+    (tmp_path / "cv2.py").write_text("raise ImportError('libGL.so.1: cannot open shared object file')")
+    (tmp_path / "pydantic.py").write_text("raise ImportError('pydantic_core is of another version')")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    answers = {"mxnet": {"error": "ImportError"}, **probe(["cv2", "pydantic"]).answers}
+    found = {line.name: line for line in package_lines(answers)}
+    assert found["cv2"].status == "warning"
+    assert "apt-get install libgl1" in found["cv2"].fix
+    assert "opencv-python-headless" in found["cv2"].fix
+    assert (found["pydantic"].status, found["pydantic"].fix) == (
+        "problem",
+        "python -m pip install --force-reinstall pydantic",
+    )
+    assert found["gluoncv"].value.endswith("not tried without MXNet")
 
 
 def test_without_mxnet_it_says_what_to_type(bare_python, tmp_path):
     (tmp_path / "mxkit").write_text("from mxkit.runtime import doctor; print(doctor.render(doctor.report()))")
     done = bare_python(tmp_path / "mxkit")
     assert done.returncode == 0, done.stderr
-    assert "problem: import: refused by mxkit\n    MXNet is not installed for" in done.stdout
+    assert "problem: import: MXNet is not installed for" in done.stdout
+    assert "    mxkit install\n" in done.stdout
     assert "problem: numpy: ModuleNotFoundError" in done.stdout
-    assert done.stdout.endswith("2 problem(s), 0 warning(s)\n")
+    assert "problem: typer: missing" in done.stdout
 
 
 def test_with_a_library_that_does_not_load_it_says_why(bare_python, tmp_path):
@@ -91,4 +299,35 @@ def test_with_a_library_that_does_not_load_it_says_why(bare_python, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "problem: import: OSError: libcudart.so.11.0.of.no.machine: cannot open shared object file" in done.stdout
     assert f"mxnet-cu112 1.9.1 in {site}" in done.stdout
-    assert "LD_LIBRARY_PATH" in done.stdout
+
+
+def run(*command, **variables):
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.run(
+        [sys.executable, *map(str, command)],
+        env={**environment, **variables},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+
+
+def test_the_folder_runs_with_the_standard_library_alone(tmp_path):
+    # a package that has the name of one of the folder's files is not hidden by it
+    (tmp_path / "caches.py").write_text("__version__ = '1'")
+    (tmp_path / "tqdm.py").write_text("import caches; __version__ = caches.__version__")
+    done = run("-S", FOLDER, HOME=str(tmp_path), PYTHONPATH=str(tmp_path))
+    assert [line.split() for line in done.stdout.splitlines() if " tqdm " in line][0] == ["tqdm", "1"]
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    assert "problem: numpy: ModuleNotFoundError" in done.stdout
+    assert "problem: lazy_loader: missing" in done.stdout
+    read = json.loads(run("-S", FOLDER, "--json", HOME=str(tmp_path)).stdout)
+    assert read["problems"] >= 3
+    assert list(read["sections"]) == SECTIONS
+
+
+def test_the_module_runs_too():
+    done = run("-m", "mxkit.runtime.doctor", "--json", PYTHONPATH=str(FOLDER.parents[2]))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["problems"] == 0

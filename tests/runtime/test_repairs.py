@@ -1,6 +1,8 @@
 """What works in MXNet only with mxkit's repairs, each on the real library."""
 
+import copy
 import pickle
+import sys
 import warnings
 
 import mxkit.runtime  # noqa: F401 - before mxnet
@@ -66,6 +68,129 @@ def test_iterators_take_numpy_scalars(tmp_path):
     assert next(rows).data[0].asnumpy().tolist() == [[1, 2], [3, 4]]
 
 
+def test_a_prefetching_iterator_does_not_warn():
+    # mxnet/io/io.py, line 406: `Thread.setDaemon` warns since Python 3.10
+    rows = mx.io.PrefetchingIter(mx.io.NDArrayIter(np.arange(6).reshape(3, 2), np.arange(3), 1))
+    assert [batch.data[0].asnumpy().tolist() for batch in rows] == [[[0, 1]], [[2, 3]], [[4, 5]]]
+    assert all(thread.daemon for thread in rows.prefetch_threads)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("uniform", (0, 1)), ("normal", (0, 1)), ("choice", (5,)), ("exponential", (1.0,)), ("randint", (0, np.int64(9)))],
+)
+def test_random_arrays_have_a_size_of_numpy(name, arguments):
+    # mxnet/ndarray/numpy/random.py, line 130
+    function = getattr(mx.np.random, name)
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        assert function(*arguments, np.int64(3)).shape == function(*arguments, size=np.int32(3)).shape == (3,)
+        assert function(*arguments, size=(np.int64(2), 3)).shape == (2, 3)
+        mx.random.seed(3)
+        expected = function(*arguments, size=4).tolist()
+        mx.random.seed(3)
+        assert function(*arguments, size=np.int64(4)).tolist() == expected
+
+
+def test_random_arrays_of_extensions_and_symbols_have_a_size_of_numpy():
+    # mxnet/ndarray/numpy_extension/random.py, line 86, and both modules of mxnet/symbol
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        assert mx.npx.random.bernoulli(0.5, size=np.int64(2)).shape == (2,)
+        assert mx.npx.random.uniform_n(0, 1, batch_shape=np.int64(2)).shape == (2,)
+        assert mx.sym.np.random.uniform(0, 1, size=np.int64(2)).infer_shape()[1] == [(2,)]
+        assert mx.sym.npx.random.bernoulli(0.5, size=np.int64(2)).infer_shape()[1] == [(2,)]
+
+
+def test_results_of_numpy_that_are_named_tuples_become_arrays():
+    # mxnet/numpy/multiarray.py, line 149
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        x = mx.np.array([[1.0, 2.0], [3.0, 4.0]])
+        q, r = mx.np.linalg.qr(x)
+        assert isinstance(q, mx.np.ndarray)
+        np.testing.assert_allclose((q @ r).asnumpy(), x.asnumpy(), atol=1e-5)
+        assert type(mx.np.linalg.qr(x)) is type(np.linalg.qr(np.eye(2)))
+
+
+def test_functions_that_numpy_dropped_compute_on_mxnet_arrays():
+    # mxnet/numpy/fallback.py: the view's own functions ask `__array_function__`, as NumPy's did
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        x = mx.np.array([[3.0, 1.0], [2.0, 4.0]])
+        assert mx.np.in1d(x, mx.np.array([1.0, 4.0])).tolist() == [False, True, False, True]
+        assert mx.np.in1d(x, mx.np.array([1.0]), False, True).tolist() == [True, False, True, True]
+        assert mx.np.msort(x > 1).tolist() == [[True, False], [True, True]]
+        assert mx.np.trapz(x).tolist() == [2, 3]
+        assert isinstance(mx.np.trapz(x), mx.np.ndarray)
+        assert mx.np.alltrue(x) == np.True_
+        assert mx.np.alltrue(x > 1, axis=1).tolist() == [False, True]
+        assert mx.np.fix(-2.5) == -2
+        assert mx.np.fix(x).dtype == np.float32
+
+
+@pytest.mark.filterwarnings("ignore:numpy.fix is deprecated:DeprecationWarning")
+def test_numpys_fix_still_reaches_mxnets():
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        x = mx.np.array([1.5, -1.5])
+        x.attach_grad()
+        with mx.autograd.record(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = np.fix(x)  # a function that MXNet leaves to NumPy is refused while recording
+        assert isinstance(y, mx.np.ndarray)
+        assert y.tolist() == [1, -1]
+
+
+class _Ones(mx.metric.EvalMetric):
+    """A metric as users write them: it adds float32 to what `reset` left."""
+
+    def update(self, labels, preds):
+        self.sum_metric += np.float32(0.1)
+        self.num_inst += np.float32(1)
+
+
+def test_metrics_add_in_double_precision():
+    # mxnet/metric.py, line 1687: NumPy 2 makes `0.0 + np.float32(0.1)` a float32
+    loss, mae, own = mx.metric.Loss(), mx.metric.MAE(), _Ones("ones")
+    tenth = mx.nd.array([0.1])
+    for _ in range(2000):
+        loss.update(None, [tenth])
+        mae.update([mx.nd.array([0.0])], [tenth])
+        own.update(None, None)
+    for metric in (loss, mae, own):
+        assert metric.sum_metric == pytest.approx(2000 * float(np.float32(0.1)), rel=1e-12), metric
+        assert metric.get()[1] == pytest.approx(float(np.float32(0.1)), rel=1e-12)
+    assert loss.get_global()[1] == pytest.approx(float(np.float32(0.1)), rel=1e-12)
+
+
+def test_perplexity_counts_words_exactly():
+    # mxnet/metric.py, line 1036: an int minus a float32
+    metric = mx.metric.Perplexity(ignore_label=0)
+    metric.num_inst = 2**24
+    metric.update([mx.nd.array([0, 1])], [mx.nd.array([[0.5, 0.5], [0.5, 0.5]])])
+    metric.update([mx.nd.array([1])], [mx.nd.array([[0.5, 0.5]])])
+    assert int(metric.num_inst) >= 2**24 + 1
+    metric = mx.metric.Perplexity(ignore_label=0)
+    for _ in range(2):
+        metric.update([mx.nd.array([0, 1])], [mx.nd.array([[0.5, 0.5], [0.5, 0.5]])])
+    metric.num_inst += 2**24
+    metric.update([mx.nd.array([0, 1])], [mx.nd.array([[0.5, 0.5], [0.5, 0.5]])])
+    assert metric.num_inst == 2**24 + 3
+
+
+def test_metrics_are_still_plain_objects():
+    metric = mx.metric.Accuracy()
+    assert type(metric.num_inst) is int
+    metric.update([mx.nd.array([0, 1])], [mx.nd.array([[0.5, 0.4], [0.5, 0.4]])])
+    assert (metric.get(), metric.num_inst) == (("accuracy", 0.5), 2)
+    for again in (copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        assert again.get() == metric.get()
+        assert vars(again)["sum_metric"] == vars(metric)["sum_metric"] == 1
+    del vars(metric)["sum_metric"]
+    with pytest.raises(AttributeError, match="'Accuracy' object has no attribute 'sum_metric'"):
+        metric.sum_metric  # noqa: B018
+    lists = mx.metric.EvalMetric("lists")
+    lists.sum_metric = [0.0, 1.0]
+    lists.sum_metric[0] += 1
+    assert lists.sum_metric == [1.0, 1.0]
+
+
 def test_records_are_packed_with_several_labels():
     # T87: mxnet/recordio.py, line 392
     packed = mx.recordio.pack(mx.recordio.IRHeader(0, [1.0, 2.5], 7, 0), b"data")
@@ -97,6 +222,18 @@ def test_the_entropy_calibrator_gives_numbers():
     low, high = thresholds["layer"]
     assert -4 <= float(low) < 0 < float(high) <= 4
     assert "%f" % high  # noqa: UP031 - how line 368 reads it
+
+
+def test_center_net_reads_the_class_of_a_box():
+    # gluoncv/model_zoo/center_net/target_generator.py, line 41
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is under test is not what GluonCV's import warns of
+        from gluoncv.model_zoo.center_net.target_generator import CenterNetTargetGenerator
+
+    targets = CenterNetTargetGenerator(2, 8, 8)(np.float32([[1, 1, 5, 5]]), np.float32([[1]]))
+    heatmap = targets[0].asnumpy()
+    assert heatmap[1, 3, 3] == 1
+    assert heatmap[0].sum() == 0
 
 
 def test_numpy_reads_arrays_of_both_kinds():
@@ -181,6 +318,10 @@ def test_a_second_repair_changes_nothing():
     upstream = vars(dataloader)[workers.UPSTREAM]
     repairs.apply(dataloader)
     repairs.apply(mx.recordio)
+    for name in ("mxnet.metric", "mxnet.numpy.multiarray", "mxnet.ndarray.numpy.random", "mxnet.io.io"):
+        before = dict(vars(sys.modules[name]))
+        repairs.apply(sys.modules[name])
+        assert {one for one, value in vars(sys.modules[name]).items() if value is not before.get(one)} <= {"threading"}
     assert vars(dataloader)[workers.UPSTREAM] is upstream is not workers.initialize_mxnet_worker
     assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 

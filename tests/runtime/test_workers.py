@@ -36,4 +36,4 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_loader_with_processes_gives_its_batches(run_python, method):
-    assert run_python(SCRIPT, method, timeout=60).stdout == "done\n"
+    assert run_python(SCRIPT, method, timeout=300).stdout == "done\n"

@@ -1,0 +1,324 @@
+"""The NVIDIA libraries of an MXNet built for CUDA: found, loaded before MXNet, and accounted for.
+
+pip's CUDA wheels of MXNet hold none of them and expect CUDA 11 on the system. NVIDIA publishes the same libraries
+as wheels, in folders that the dynamic linker does not look into. A library that is loaded already satisfies the
+linker whatever its folder, so that is what happens here, just before MXNet's own library is loaded (T81).
+"""
+
+import ctypes
+import os
+from pathlib import Path
+import re
+import sys
+from typing import Any, Iterable, Iterator, List, NamedTuple, Sequence, Set, Tuple
+import warnings
+
+from mxkit.errors import MXNetImportError, TrapWarning
+from mxkit.runtime import driver_stand_in
+from mxkit.runtime.elf import needs
+from mxkit.runtime.wheels import cpu_command, described, load_problem
+
+# The NVIDIA wheel that brings each library, with the version that MXNet 1.9.1 was tried with (T81).
+REQUIREMENTS = {
+    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11==11.8.89",
+    "libnvToolsExt.so.1": "nvidia-nvtx-cu11==11.8.86",
+    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11==11.8.89",
+    "libcublasLt.so.11": "nvidia-cublas-cu11==11.11.3.6",
+    "libcublas.so.11": "nvidia-cublas-cu11==11.11.3.6",
+    "libcufft.so.10": "nvidia-cufft-cu11==10.9.0.58",
+    "libcurand.so.10": "nvidia-curand-cu11==10.3.0.86",
+    "libcusparse.so.11": "nvidia-cusparse-cu11==11.7.5.86",
+    "libcusolver.so.11": "nvidia-cusolver-cu11==11.4.1.48",
+    "libcudnn.so.8": "nvidia-cudnn-cu11==8.9.6.50",
+    "libnccl.so.2": "nvidia-nccl-cu11==2.21.5",
+}
+
+_NOT_FOUND = "not found"
+
+_CUDA = re.compile(
+    r"^lib(cudart|nvToolsExt|nvrtc|nvJitLink|cublas|cublasLt|cufft|curand|cusparse|cusolver|cudnn|nccl)\.so"
+)
+_RUNTIME = re.compile(r"^libcudart\.so\.(\d+)")
+# In a wheel's name; since CUDA 13 in its folder instead.
+_BUILT_FOR = re.compile(r"(?:-cu|^cu)(\d\d)")
+_SYSTEM_CUDA = re.compile(r"/cuda-(\d+)")
+
+
+class CudaLibrary(NamedTuple):
+    """A library that MXNet needs from NVIDIA.
+
+    Attributes:
+        soname: The name that MXNet asks for, like `libcudnn.so.8`.
+        path: The file that was loaded; empty if there is none.
+        provider: Who brought it: a wheel with its version, "LD_LIBRARY_PATH", "system", the package of Python that
+            has it inside, or "mxkit's stand-in".
+        problem: What is wrong with it; empty if nothing is.
+    """
+
+    soname: str
+    path: str
+    provider: str
+    problem: str
+
+
+_found: List[CudaLibrary] = []
+
+
+def libraries() -> Tuple[CudaLibrary, ...]:
+    """List what MXNet's library needs of CUDA, as it was found when MXNet was imported or its import was tried.
+
+    Returns:
+        The libraries in the order of loading, the driver last. Empty for an MXNet without CUDA, and before the import.
+    """
+    if not _found and "mxnet.libinfo" in sys.modules:  # MXNet was there before mxkit: all of them are loaded
+        path = Path(sys.modules["mxnet.libinfo"].find_lib_path()[0])
+        if needs_cuda(path):
+            _found.extend(_load_all(path))
+            _found.append(_driver(path))
+    return tuple(_found)
+
+
+def needs_cuda(library: Path) -> bool:
+    """Say whether a library of MXNet is built for CUDA; False where there is no library that could be read.
+
+    Args:
+        library: The path of libmxnet.so.
+    """
+    return any(map(_is_nvidias, _needed(library)))
+
+
+def prepare(library: Path) -> None:
+    """Load what MXNet's library needs of CUDA, so that the library itself can be loaded. Without CUDA: nothing.
+
+    What is loaded already, LD_LIBRARY_PATH and a system's CUDA of the right version win over NVIDIA's wheels.
+
+    Args:
+        library: The path of libmxnet.so.
+
+    Raises:
+        MXNetImportError: Something is missing or does not load; the text says what to type.
+
+    Side effects:
+        The libraries stay loaded. Warns of a library made for another version of CUDA.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    try:
+        sonames = needs(library).libraries
+    except ValueError as error:  # some files that are cut off end the process when they are loaded
+        raise MXNetImportError(load_problem(error, library), name="mxnet") from error
+    if not any(map(_is_nvidias, sonames)):
+        return
+    _found[:] = _load_all(library)
+    if not all(found.path for found in _found):
+        raise MXNetImportError(_unusable(_found, library), name="mxnet")
+    if any(found.problem for found in _found):
+        warnings.warn(_doubtful(_found, library), TrapWarning, stacklevel=2)
+    _found.append(_driver(library))
+
+
+def repair_command(found: Iterable[CudaLibrary]) -> str:
+    """Say what to type so that NVIDIA's wheels for CUDA 11 bring what is missing or wrong.
+
+    Args:
+        found: Libraries; those without a problem are left alone.
+
+    Returns:
+        A command of pip, or "" if nothing is wrong or no wheel is known to bring it.
+    """
+    wrong = (REQUIREMENTS.get(library.soname, "") for library in found if library.problem)
+    requirements = " ".join(dict.fromkeys(filter(None, wrong)))
+    return f"pip install --force-reinstall --no-deps {requirements}" if requirements else ""
+
+
+def _is_nvidias(soname: str) -> bool:
+    return bool(_CUDA.match(soname)) or soname == driver_stand_in.SONAME
+
+
+def _needed(library: Path) -> Tuple[str, ...]:
+    try:
+        return needs(library).libraries
+    except (OSError, ValueError):  # the attempt to load it says what is wrong
+        return ()
+
+
+def _driver(library: Path) -> CudaLibrary:
+    driver = driver_stand_in.provide_driver(library)
+    if driver is None:
+        return CudaLibrary(driver_stand_in.SONAME, "", "mxkit's stand-in", "")
+    path = _path_of(driver)
+    return CudaLibrary(driver_stand_in.SONAME, path, _holder(path), "")
+
+
+def _listed(found: Iterable[CudaLibrary]) -> str:
+    return "\n".join(f"    {library.soname}: {library.problem}" for library in found if library.problem)
+
+
+def _unusable(found: Sequence[CudaLibrary], library: Path) -> str:
+    who, command = described(library), repair_command(found)
+    extra = "cu117" if who.startswith("mxnet-cu117 ") else "cu112"
+    return (
+        f"{who} needs libraries of NVIDIA that are not usable here:\n{_listed(found)}\nType one of\n"
+        f"    pip install 'mxkit[{extra}]'    # all that it needs\n"
+        + (f"    {command}    # these alone\n" if command else "")
+        + f"    {cpu_command(library)}    # to compute on the CPU alone\n"
+        "Libraries of the system are taken too, if LD_LIBRARY_PATH named their folder when Python was started."
+    )
+
+
+def _doubtful(found: Sequence[CudaLibrary], library: Path) -> str:
+    return (
+        f"{described(library)} gets libraries that were made for another version of CUDA:\n{_listed(found)}\n"
+        "NVIDIA's wheels for CUDA 11 and 12 share folders and overwrite each other's files of one name; the last one "
+        "installed wins. Give MXNet an environment of its own. Or type\n"
+        f"    {repair_command(found)}\n"
+        "after which the other owner of the files (PyTorch, for instance) may not run any more."
+    )
+
+
+def _load_all(library: Path) -> List[CudaLibrary]:
+    sonames = [soname for soname in _needed(library) if _CUDA.match(soname)]
+    # The runtime first: its name tells the version of CUDA, and where it lies decides for the others.
+    sonames.sort(key=lambda soname: not _RUNTIME.match(soname))
+    loader = _Loader(library, sonames)
+    for soname in sonames:
+        loader.load(soname)
+    return loader.found
+
+
+class _Loader:
+    """Loads libraries, each after those that it needs, and keeps the record of them."""
+
+    def __init__(self, library: Path, sonames: Sequence[str]) -> None:
+        runtime = next((soname for soname in sonames if _RUNTIME.match(soname)), "")
+        self._major = runtime.split(".")[2] if runtime else ""
+        self._sonames = sonames
+        self._folders = needs(library).folders
+        self._system_first = bool(runtime) and _opens(runtime)
+        self._tried: Set[str] = set()
+        self.found: List[CudaLibrary] = []
+
+    def load(self, soname: str) -> None:
+        if soname in self._tried:
+            return
+        self._tried.add(soname)
+        problem = _NOT_FOUND
+        for candidate in self._candidates(soname):
+            try:
+                path = self._load_file(candidate)
+            except (OSError, ValueError) as error:
+                # As in driver_stand_in: what is not found is named as it was asked for.
+                if not str(error).startswith(f"{soname}: "):
+                    problem = "; ".join(filter(None, [str(error), _account(candidate, self._major)[1]]))
+                continue
+            self.found.append(CudaLibrary(soname, path, *_account(path, self._major_of(soname))))
+            return
+        # What only another library wants may still be found by that one's own folders.
+        if soname in self._sonames:
+            self.found.append(CudaLibrary(soname, "", "", problem))
+
+    def _load_file(self, candidate: str) -> str:
+        if os.sep in candidate:
+            for soname in needs(Path(candidate)).libraries:
+                if _CUDA.match(soname):
+                    self.load(soname)
+        return _path_of(ctypes.CDLL(candidate))
+
+    def _major_of(self, soname: str) -> str:
+        # A library of CUDA 12 may need others of CUDA 12.
+        return self._major if soname in self._sonames else ""
+
+    def _candidates(self, soname: str) -> List[str]:
+        own = [str(folder / soname) for folder in self._folders if (folder / soname).is_file()]
+        wheels = [str(path) for path in _in_wheels(soname)]
+        wheels.sort(key=lambda path: bool(_account(path, self._major)[1]))
+        # One name can stand for several versions of CUDA (libcurand.so.10 is in 11, 12 and 13), so the system's is
+        # taken first only where the system's CUDA is known to be the right one.
+        first = self._system_first or _is_loaded(soname) or _in_library_path(soname)
+        return [*own, soname, *wheels] if first else [*own, *wheels, soname]
+
+
+def _opens(soname: str) -> bool:
+    try:
+        ctypes.CDLL(soname)
+    except OSError:
+        return False
+    return True
+
+
+def _is_loaded(soname: str) -> bool:
+    try:
+        ctypes.CDLL(soname, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
+
+
+def _library_path() -> List[str]:
+    return [os.path.normpath(entry) for entry in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if entry]
+
+
+def _in_library_path(soname: str) -> bool:
+    return any((Path(folder) / soname).is_file() for folder in _library_path())
+
+
+def _in_wheels(soname: str) -> Iterator[Path]:
+    for entry in dict.fromkeys(sys.path):
+        yield from sorted((Path(entry or ".").absolute() / "nvidia").glob(f"*/lib/{soname}"))
+
+
+class _LinkMap(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+
+
+def _path_of(library: ctypes.CDLL) -> str:
+    """Ask the linker which file a library was loaded from."""
+    link_map: Any = ctypes.POINTER(_LinkMap)()
+    information = ctypes.CDLL(None).dlinfo
+    information.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+    information(library._handle, 2, ctypes.byref(link_map))  # RTLD_DI_LINKMAP
+    return os.path.normpath(os.fsdecode(link_map.contents.name))
+
+
+def _account(path: str, major: str) -> Tuple[str, str]:
+    """Tell who brought a file, and what is wrong with that."""
+    parts = Path(path).parts
+    if len(parts) > 4 and parts[-4] == "nvidia" and parts[-2] == "lib":
+        return _wheel_account(Path(path), major)
+    other = _SYSTEM_CUDA.search(os.path.realpath(path))
+    if major and other and other[1] != major:
+        return _holder(path), f"{path} is of CUDA {other[1]}, and MXNet is built for CUDA {major}"
+    return _holder(path), ""
+
+
+def _holder(path: str) -> str:
+    if str(Path(path).parent) in _library_path():
+        return "LD_LIBRARY_PATH"
+    for entry in sys.path:
+        if "-packages" in entry and Path(entry) in Path(path).parents:
+            return Path(path).relative_to(entry).parts[0]
+    return "system"
+
+
+def _wheel_account(path: Path, major: str) -> Tuple[str, str]:
+    """Tell which of NVIDIA's wheels wrote a file: those for CUDA 11 and 12 overwrite each other's."""
+    owners = _owners(path)
+    size = path.stat().st_size
+    if not owners:
+        return "a folder of NVIDIA's wheels", ""
+    writer = next((owner for owner, recorded in owners if recorded == size), owners[0][0])
+    built_for = _BUILT_FOR.search(writer) or _BUILT_FOR.match(path.parts[-3])
+    if not major or not built_for or built_for[1] == major:
+        return writer, ""
+    return writer, f"{path} was written by {writer}, for CUDA {built_for[1]} instead of {major}"
+
+
+def _owners(path: Path) -> List[Tuple[str, int]]:
+    site, relative = path.parents[3], "/".join(path.parts[-4:]) + ","
+    owners = []
+    for record in sorted(site.glob("nvidia_*.dist-info/RECORD")):
+        for line in record.read_text(encoding="utf-8").splitlines():
+            if line.startswith(relative):
+                name, _, version = record.parent.stem.rpartition("-")
+                owners.append((f"{name.replace('_', '-')} {version}", int(line.rpartition(",")[2] or -1)))
+    return owners

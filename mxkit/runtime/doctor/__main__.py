@@ -1,0 +1,34 @@
+"""`python -m mxkit.runtime.doctor [--json]`: the report with nothing but the standard library.
+
+Where even mxkit's own dependencies are missing, `python PATH/mxkit/runtime/doctor` still runs.
+"""
+
+from pathlib import Path
+import sys
+
+
+def _prepare() -> None:
+    here = Path(__file__).resolve().parent
+    if not __package__:  # run as a folder, which Python then puts first into sys.path
+        sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
+        sys.path.append(str(here.parents[2]))
+    # The root may be here only as far as -m needs it, or not at all.
+    from types import ModuleType
+
+    root = ModuleType("mxkit")
+    root.__path__ = [str(here.parents[1])]
+    sys.modules.setdefault("mxkit", root)
+
+
+def main() -> int:
+    """Print the report; 1 if there is a problem."""
+    _prepare()
+    from mxkit.runtime.doctor import render, report, to_json
+
+    found = report()
+    sys.stdout.write((to_json(found) if "--json" in sys.argv[1:] else render(found)) + "\n")
+    return 1 if found.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What a report is made of, and how it is written as text and as JSON."""
+
+from dataclasses import dataclass
+import json
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from mxkit.version import __version__
+
+# Grows with each change that a reader of the JSON could stumble over.
+FORMAT = 1
+
+_MARKS = {"ok": " ", "warning": "!", "problem": "X"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One finding.
+
+    Attributes:
+        name: What was looked at.
+        value: What was found.
+        status: "ok"; "warning": it works, but not as it could; "problem": MXNet or mxkit does not run with it.
+        fix: What to type, or to do, where it is not "ok".
+        data: The numbers behind the value, where a program could want them.
+    """
+
+    name: str
+    value: str
+    status: str = "ok"
+    fix: str = ""
+    data: Optional[Mapping[str, Any]] = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled group of findings; `key` is its name in the JSON."""
+
+    key: str
+    title: str
+    lines: Tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings, in the order in which they are shown."""
+
+    sections: Tuple[Section, ...] = ()
+
+    @property
+    def lines(self) -> Tuple[Line, ...]:
+        """Every line of every section."""
+        return tuple(line for section in self.sections for line in section.lines)
+
+    @property
+    def problems(self) -> Tuple[Line, ...]:
+        """The lines without whose repair MXNet or mxkit does not run."""
+        return tuple(line for line in self.lines if line.status == "problem")
+
+    @property
+    def warnings(self) -> Tuple[Line, ...]:
+        """The lines that cost speed or a part of what mxkit can do."""
+        return tuple(line for line in self.lines if line.status == "warning")
+
+
+def to_dict(report: Report) -> Dict[str, Any]:
+    """A report as JSON knows it; docs/doctor.md lists the keys."""
+    return {
+        "format": FORMAT,
+        "mxkit": __version__,
+        "problems": len(report.problems),
+        "warnings": len(report.warnings),
+        "sections": {section.key: [_line_to_dict(line) for line in section.lines] for section in report.sections},
+    }
+
+
+def to_json(report: Report) -> str:
+    """A report as JSON text."""
+    return json.dumps(to_dict(report), indent=2)
+
+
+def _line_to_dict(line: Line) -> Dict[str, Any]:
+    return {
+        "name": line.name,
+        "value": line.value,
+        "status": line.status,
+        "fix": line.fix,
+        "data": dict(line.data or {}),
+    }
+
+
+def render(report: Report) -> str:
+    """Lay a report out as plain text in aligned columns, the problems and their fixes at the end."""
+    return "\n".join(text for text, _ in rows(report))
+
+
+def rows(report: Report) -> Iterator[Tuple[str, str]]:
+    """The text of `render` line by line, each with "title", "ok", "warning", "problem" or "fix", for colours."""
+    width = max((len(line.name) for line in report.lines), default=0)
+    for section in report.sections:
+        yield section.title, "title"
+        for line in section.lines:
+            yield from ((text, line.status) for text in _render_line(line, width))
+        yield "", "ok"
+    for line in (*report.problems, *report.warnings):
+        first, *rest = line.value.splitlines() or [""]
+        yield f"{line.status}: {line.name}: {first}", line.status
+        yield from ((f"    {text}", "fix") for text in [*rest, *line.fix.splitlines()])
+    worst = "problem" if report.problems else "warning" if report.warnings else "ok"
+    yield f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}", worst
+
+
+def _render_line(line: Line, width: int) -> List[str]:
+    first, *rest = line.value.splitlines() or [""]
+    indent = " " * (width + 6)
+    return [f"{_MARKS[line.status]}   {line.name:<{width}}  {first}".rstrip(), *(indent + more for more in rest)]
+
+
+def _count(lines: Tuple[Line, ...], word: str) -> str:
+    return f"{len(lines)} {word}{'' if len(lines) == 1 else 's'}"

@@ -1,0 +1,67 @@
+"""The MXNet that is installed: which wheel, whether it imports, and what it was built with."""
+
+import re
+import textwrap
+from typing import Any, List, Mapping, Tuple
+
+from mxkit.runtime.doctor.findings import Line
+from mxkit.runtime.doctor.probes import refused_variables
+from mxkit.runtime.wheels import installed_wheels, package_spec, wheel_problem
+
+_MXNET = "1.9.1"
+
+
+def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
+    """Lines about MXNet, from what its probe answered and wrote."""
+    if mxnet["error"]:
+        # It may have come as far as the first operator (MXNET_ENGINE_TYPE).
+        return (*_wheels(), _failure(mxnet, noise))
+    version = mxnet["version"]
+    fix = f"mxkit's repairs are written for MXNet {_MXNET}: `mxkit install`"
+    return (
+        *_wheels(),
+        Line("version", version) if version == _MXNET else Line("version", version, "warning", fix),
+        Line("library", mxnet["library"]),
+        Line("features", "\n".join(textwrap.wrap(" ".join(mxnet["features"]), 80)), data={"on": mxnet["features"]}),
+        *_onednn(mxnet["features"], noise),
+    )
+
+
+def _wheels() -> Tuple[Line, ...]:
+    wheels = installed_wheels()
+    if not wheels:
+        return (Line("distribution", "none: built from source" if package_spec() else "none"),)
+    return tuple(
+        Line("distribution", f"{wheel} in {wheel.folder}", data={"name": wheel.name, "version": wheel.version})
+        for wheel in wheels
+    )
+
+
+def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:
+    error, text = mxnet["error"], mxnet["text"]
+    first, *rest = text.splitlines()
+    if error == "MXNetImportError":
+        return Line("import", first, "problem", "\n".join([*rest, "or let mxkit do it:", "    mxkit install"]))
+    refused = [name for name, status in refused_variables(noise).items() if status == "problem"]
+    if refused:
+        fix = f"MXNet ends the process at a value that it cannot read: unset {' '.join(refused)}"
+    elif re.search(r"Cannot find Engine|thread_pool\.h", text):
+        first = next((line for line in rest if line.startswith("MXNetError")), first)
+        fix = "unset MXNET_ENGINE_TYPE MXNET_CPU_WORKER_NTHREADS, or give them what MXNet knows: NaiveEngine; 4"
+    else:
+        fix = wheel_problem() or f"python -m pip install --force-reinstall --no-deps mxnet=={_MXNET}"
+    return Line("import", first if first.startswith(error) else f"{error}: {first}", "problem", fix)
+
+
+def _onednn(features: List[str], noise: str) -> Tuple[Line, ...]:
+    if "MKLDNN" not in features:
+        return (Line("oneDNN", "not built in: convolutions on the CPU are slow"),)
+    version = re.search(r"^dnnl_verbose,info,oneDNN v(\S+)", noise, re.M)
+    isa = re.search(r"^dnnl_verbose,info,cpu,isa:(.+)$", noise, re.M)
+    if not (version and isa):
+        return (Line("oneDNN", "built in, but not used here (MXNET_MKLDNN_ENABLED=0 turns it off)"),)
+    told = {"version": version[1], "isa": isa[1]}
+    if "AVX2" in isa[1] or "AVX-512" in isa[1]:
+        return (Line("oneDNN", f"{version[1]}, {isa[1]}", data=told),)
+    fix = "without AVX2 it is several times slower; DNNL_MAX_CPU_ISA limits it, a virtual machine may hide it"
+    return (Line("oneDNN", f"{version[1]}, {isa[1]}", "warning", fix, told),)

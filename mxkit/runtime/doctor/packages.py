@@ -1,0 +1,144 @@
+"""Packages that mxkit needs or can use, whether they import, and those that get in each other's way."""
+
+from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
+from importlib.util import find_spec
+from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+
+from mxkit.runtime.doctor.findings import Line
+
+
+class Package(NamedTuple):
+    """What is imported, what it is for, what pip calls it, and what it means if it is not there."""
+
+    module: str
+    use: str
+    distribution: str
+    status: str
+
+
+# Without a "problem" mxkit's command or MXNet does not start; with a "warning" a part of mxkit does not work.
+_PACKAGES = [
+    Package(*row)
+    for row in [
+        ("lazy_loader", "mxkit itself", "lazy_loader", "problem"),
+        ("tqdm", "progress", "tqdm", "problem"),
+        ("requests", "MXNet itself", "requests", "problem"),
+        ("typer", "mxkit's command", "typer", "problem"),
+        ("pydantic", "recipes", "pydantic", "problem"),
+        ("yaml", "recipes", "pyyaml", "problem"),
+        ("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
+        ("cv2", "image files and augmenters", "opencv-python", "warning"),
+        ("sklearn", "the digits, tables and metrics", "scikit-learn", "warning"),
+        ("matplotlib", "plots", "matplotlib", "warning"),
+        ("PIL", "images", "pillow", "warning"),
+        ("graphviz", "plots of graphs", "graphviz", "ok"),
+        ("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
+        ("pandas", "tables", "pandas", "ok"),
+        ("onnx", "export to ONNX", "onnx", "ok"),
+        ("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
+        ("safetensors", "export to safetensors", "safetensors", "ok"),
+        ("ml_dtypes", "bfloat16 outside of nets", "ml_dtypes", "ok"),
+        ("tensorboardX", "logging to TensorBoard", "tensorboardX", "ok"),
+        ("horovod", "training on several machines", "horovod", "ok"),
+    ]
+]
+
+# gluoncv imports MXNet, so it is asked for in MXNet's process.
+WITH_MXNET = ("gluoncv",)
+
+_OPENCV = (
+    "opencv-python", "opencv-python-headless", "opencv-contrib-python", "opencv-contrib-python-headless",
+)  # fmt: skip
+
+
+def modules() -> List[str]:
+    """What a probe should import, besides NumPy and what comes with MXNet: the packages that are there."""
+    return [package.module for package in _PACKAGES if package.module not in WITH_MXNET and _is_there(package.module)]
+
+
+def package_lines(answers: Mapping[str, Mapping[str, Any]]) -> Tuple[Line, ...]:
+    """Lines about each package, from what its probe answered, and about packages that spoil each other."""
+    return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines(_installed()))
+
+
+def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
+    """Packages that own the same files, twice installed ones, and pairs that do not work together.
+
+    Args:
+        installed: Versions by distribution, several where pip left the record of an old one.
+
+    >>> print(conflict_lines({"opencv-python": ["4.11"], "opencv-python-headless": ["4.11"]})[0].value)
+    opencv-python 4.11 and opencv-python-headless 4.11 overwrite each other's files
+    """
+    lines: List[Line] = []
+    both = [name for name in _OPENCV if name in installed]
+    if len(both) > 1:
+        said = " and ".join(f"{name} {installed[name][0]}" for name in both) + " overwrite each other's files"
+        keep = "opencv-python-headless" if "opencv-python-headless" in both else both[0]
+        fix = f"python -m pip uninstall -y {' '.join(both)}\npython -m pip install --no-deps {keep}"
+        lines.append(Line("opencv", said, "warning", fix))
+    for name in ("numpy", "gluoncv", "mxkit"):
+        if len(installed.get(name, [])) > 1:
+            said = f"records of {' and '.join(installed[name])}: files of one may lie among those of the other"
+            lines.append(Line(name, said, "warning", f"python -m pip install --force-reinstall --no-deps {name}"))
+    protobuf = installed.get("protobuf", ["0"])[0]
+    if "mxboard" in installed and int(protobuf.split(".")[0]) > 3:
+        fix = "python -m pip install tensorboardX    which mxkit.TensorBoardLog writes with, instead of mxboard"
+        lines.append(Line("mxboard", f"does not import with protobuf {protobuf}", "warning", fix))
+    return tuple(lines)
+
+
+def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
+    name, install = package.module, f"python -m pip install {package.distribution}"
+    if not _is_there(name) and package.status == "ok":
+        return Line(name, f"not installed ({package.use}): {install}")
+    if not _is_there(name):
+        return Line(name, f"missing: {package.use}", package.status, install)
+    if name in WITH_MXNET and answers["mxnet"]["error"]:
+        return Line(name, f"{_version(package.distribution.split('=')[0], '')}, not tried without MXNet")
+    answer = answers.get(name)
+    if answer is None or not answer["error"]:
+        return Line(name, _version(package.distribution.split("=")[0], (answer or {}).get("version", "")))
+    said = f"does not import: {answer['error']}: {answer['text'].splitlines()[0]}"
+    status = "warning" if package.status == "ok" else package.status
+    return Line(name, said, status, _way_out(name, answer["text"], install))
+
+
+def _way_out(name: str, text: str, install: str) -> str:
+    if name == "cv2" and ("libGL" in text or "libgthread" in text or "libglib" in text or "libX" in text):
+        return (
+            "sudo apt-get install libgl1 libglib2.0-0\n"
+            "or, without a screen, the same OpenCV that needs neither:\n"
+            "python -m pip uninstall -y opencv-python\n"
+            "python -m pip install opencv-python-headless"
+        )
+    return install.replace("install ", "install --force-reinstall ", 1)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):  # a half-imported module of that name
+        return False
+
+
+def _version(distribution: str, told: str) -> str:
+    for candidate in (distribution, *(_OPENCV if distribution in _OPENCV else ())):
+        try:
+            return version(candidate)
+        except PackageNotFoundError:
+            continue
+    return told or "there, of unknown version"
+
+
+def _installed() -> Dict[str, List[str]]:
+    found: Dict[str, List[str]] = {}
+    folders: Dict[str, str] = {}
+    one: Distribution
+    for one in distributions():
+        name = (one.metadata["Name"] or "").lower().replace("_", "-")
+        folder = str(one.locate_file(""))
+        # The same package further down the path is hidden, and does no harm.
+        if folders.setdefault(name, folder) == folder:
+            found.setdefault(name, []).append(one.version)
+    return found

@@ -1,0 +1,110 @@
+"""Asks other processes to import modules, and survives whatever they do."""
+
+import json
+import os
+from pathlib import Path
+import re
+import signal
+import subprocess
+import sys
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+
+_SECONDS = 180.0
+
+# `import mxnet` would serve, and never come back (T72).
+_LEFT_OUT = ("DMLC_ROLE",)
+
+
+class Probe(NamedTuple):
+    """What came of some imports.
+
+    Attributes:
+        answers: By module: `error` (a type of exception, or how the process ended; "" if it was imported), `text`
+            of the error, `version`, and more of MXNet.
+        noise: What the processes wrote besides.
+    """
+
+    answers: Dict[str, Dict[str, Any]]
+    noise: str
+
+
+class _Run(NamedTuple):
+    code: Optional[int]
+    answers: Dict[str, Dict[str, Any]]
+    noise: str
+
+
+def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, seconds: float = _SECONDS) -> Probe:
+    """Import modules one after the other in another process.
+
+    Args:
+        names: The modules. Where one ends the process, the ones after it are imported in a new one.
+        variables: Environment variables that are set for it besides those there are.
+        seconds: How long a process may take.
+
+    Returns:
+        An answer for each name.
+    """
+    answers: Dict[str, Dict[str, Any]] = {}
+    noise: List[str] = []
+    left = list(names)
+    while left:
+        run = _run(left, dict(variables or {}), seconds)
+        answers.update(run.answers)
+        noise.append(run.noise)
+        left = [name for name in left if name not in answers]
+        if left:
+            answers[left.pop(0)] = _ended(run, seconds)
+    return Probe(answers, "".join(noise))
+
+
+def _run(names: List[str], variables: Dict[str, str], seconds: float) -> _Run:
+    here = Path(__file__).resolve()
+    request = {"names": names, "path": sys.path, "root": str(here.parents[2])}
+    environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    command = [
+        sys.executable,
+        *(["-S"] if sys.flags.no_site else []),
+        "-Wignore",
+        str(here.parent / "child.py"),
+        json.dumps(request),
+    ]
+    try:
+        done = subprocess.run(
+            command,
+            env={**environment, **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        return _Run(None, _parse(error.stdout or b""), (error.stderr or b"").decode(errors="replace"))
+    return _Run(done.returncode, _parse(done.stdout), done.stderr.decode(errors="replace"))
+
+
+def _parse(told: bytes) -> Dict[str, Dict[str, Any]]:
+    # A process that is ended can leave half a line.
+    lines = [line for line in told.decode(errors="replace").split("\n")[:-1] if line.startswith("{")]
+    answers = [json.loads(line) for line in lines]
+    return {answer["name"]: answer for answer in answers}
+
+
+def _ended(run: _Run, seconds: float) -> Dict[str, Any]:
+    if run.code is None:
+        return {"error": "no answer", "text": f"the import did not end within {seconds:.0f} s"}
+    name = signal.Signals(-run.code).name if run.code < 0 else f"exit code {run.code}"
+    last = [line.strip() for line in run.noise.splitlines() if line.strip() and "dnnl_verbose" not in line]
+    return {"error": name, "text": "the import ended the process: " + " ".join(last[-2:] or ["without a word"])}
+
+
+def refused_variables(noise: str) -> Dict[str, str]:
+    """Environment variables that OpenMP or MXNet could not read, with "warning" or "problem".
+
+    >>> refused_variables("libgomp: Invalid value for environment variable OMP_DYNAMIC")
+    {'OMP_DYNAMIC': 'warning'}
+    >>> refused_variables("  what():  Invalid Parameter format for OMP_NUM_THREADS expect int but value='abc'")
+    {'OMP_NUM_THREADS': 'problem'}
+    """
+    found = dict.fromkeys(re.findall(r"^libgomp: Invalid value for environment variable (\w+)", noise, re.M), "warning")
+    found.update(dict.fromkeys(re.findall(r"Invalid Parameter format for (\w+) expect", noise), "problem"))
+    return found

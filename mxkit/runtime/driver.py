@@ -1,0 +1,211 @@
+"""The NVIDIA driver and its GPUs, asked without a CUDA context and without MXNet.
+
+It is asked in this process, not in one of its own: only so are the numbers those of `mx.gpu(i)` when
+CUDA_VISIBLE_DEVICES was changed on the way. The cost is CUDA's own rule that a process which has been initialized must
+not use CUDA in children that it forks; MXNet's `num_gpus()`, which every script for GPUs calls, initializes it too.
+"""
+
+import ctypes
+from dataclasses import dataclass
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+import uuid
+
+from mxkit.runtime.driver_stand_in import in_use
+
+# 450.80.02 and newer run what was built with any CUDA 11 ("minor version compatibility" in NVIDIA's CUDA Compatibility
+# guide), so MXNet's wheels for CUDA 11.2 and 11.7 too.
+OLDEST_CUDA = (11, 0)
+
+# After the linker's own folders: Windows' Linux, NixOS, Kubernetes.
+_LIBRARIES = (
+    "libcuda.so.1",
+    "/usr/lib/wsl/lib/libcuda.so.1",
+    "/run/opengl-driver/lib/libcuda.so.1",
+    "/usr/local/nvidia/lib64/libcuda.so.1",
+)
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+
+_NO_DEVICE = 100
+_ERRORS: Dict[int, Tuple[str, str]] = {
+    2: ("CUDA_ERROR_OUT_OF_MEMORY", "free memory on this machine"),
+    34: (
+        "CUDA_ERROR_STUB_LIBRARY",
+        "the libcuda.so.1 that is found is the CUDA toolkit's stub: take its folder, .../stubs, out of LD_LIBRARY_PATH",
+    ),
+    46: ("CUDA_ERROR_DEVICE_UNAVAILABLE", "another process holds the GPU for itself: see `nvidia-smi`"),
+    _NO_DEVICE: (
+        "CUDA_ERROR_NO_DEVICE",
+        "it sees no GPU: see that `nvidia-smi -L` lists one; a container needs to be started with its GPUs "
+        "(`docker run --gpus all`)",
+    ),
+    304: ("CUDA_ERROR_OPERATING_SYSTEM", "see that this user may read and write /dev/nvidia*, and `nvidia-smi` runs"),
+    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "start what its GPUs wait for: `systemctl start nvidia-fabricmanager`"),
+    803: (
+        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        "the kernel still runs the driver from before an update: restart the machine; in a container, take a "
+        "libcuda.so.1 that is not the host's out of LD_LIBRARY_PATH",
+    ),
+    804: (
+        "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        "this GPU does not run with the libcuda.so.1 of a cuda-compat package: take its folder out of LD_LIBRARY_PATH "
+        "or remove the package",
+    ),
+    999: (
+        "CUDA_ERROR_UNKNOWN",
+        "mostly its module nvidia_uvm is not loaded, or was lost when the machine slept: `sudo modprobe -r nvidia_uvm; "
+        "sudo modprobe nvidia_uvm`, or restart the machine",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this process may use; `mx.gpu(index)`.
+
+    Attributes:
+        index: Counted from 0 over what CUDA_VISIBLE_DEVICES leaves.
+        name: As NVIDIA names it.
+        capability: Compute capability, like (9, 0) for sm_90.
+        memory: In bytes.
+        uuid: As `nvidia-smi -L` prints it, or empty where the driver does not tell.
+    """
+
+    index: int
+    name: str
+    capability: Tuple[int, int]
+    memory: int
+    uuid: str
+
+    def __str__(self) -> str:
+        """Name it for messages.
+
+        >>> print(Gpu(0, "NVIDIA H200", (9, 0), 149 * 2**30, ""))
+        NVIDIA H200 (sm_90, 149 GiB)
+        """
+        return f"{self.name} (sm_{self.capability[0]}{self.capability[1]}, {self.memory / 2**30:.0f} GiB)"
+
+
+class Driver(NamedTuple):
+    """What the NVIDIA driver says.
+
+    Attributes:
+        version: The newest CUDA that it knows, like (12, 4); None without a driver.
+        gpus: Those that this process may use.
+        problem: Why MXNet cannot use it, and the way out; empty if nothing is wrong.
+    """
+
+    version: Optional[Tuple[int, int]] = None
+    gpus: Tuple[Gpu, ...] = ()
+    problem: str = ""
+
+
+def read_driver() -> Driver:
+    """Ask the driver for its version and its GPUs.
+
+    Returns:
+        Never an error: `problem` says what is wrong. CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count as for MXNet.
+
+    Side effects:
+        Initializes CUDA in this process, where there is a driver; see the module. No context, no GPU memory.
+    """
+    try:
+        library = _load()
+    except OSError as error:
+        return Driver(problem=str(error))
+    version: Optional[Tuple[int, int]] = None
+    try:
+        number = _number(library, "cuDriverGetVersion")
+        version = (number // 1000, number % 1000 // 10)
+        _call(library, "cuInit", ctypes.c_uint(0))
+        count = _number(library, "cuDeviceGetCount")
+        if not count:
+            raise OSError(_explain(library, "cuDeviceGetCount", _NO_DEVICE))
+        gpus = tuple(_gpu(library, index) for index in range(count))
+    except OSError as error:
+        return Driver(version, problem=str(error))
+    return Driver(version, gpus, _too_old(version))
+
+
+def _load() -> Any:
+    reasons: List[str] = []
+    for name in () if in_use() else _LIBRARIES:  # a loaded stand-in answers to the first of these names
+        try:
+            return ctypes.CDLL(name)
+        except OSError as error:
+            if not (str(error).startswith(f"{name}:") and "No such file" in str(error)):
+                reasons.append(str(error))
+    if reasons:
+        raise OSError(
+            f"the NVIDIA driver's libcuda.so.1 cannot be loaded: {reasons[0]}. Install the driver again; in a "
+            "container, start it with its GPUs (`docker run --gpus all`)"
+        )
+    raise OSError(
+        "no NVIDIA driver: libcuda.so.1 was not found. Install the driver, 450.80.02 or newer, not the CUDA toolkit; "
+        "in a container, start it with its GPUs (`docker run --gpus all`)"
+    )
+
+
+def _gpu(library: Any, index: int) -> Gpu:
+    device = ctypes.c_int()
+    _call(library, "cuDeviceGet", ctypes.byref(device), index)
+    name = ctypes.create_string_buffer(256)
+    _call(library, "cuDeviceGetName", name, len(name), device)
+    memory = ctypes.c_size_t()
+    _call(library, "cuDeviceTotalMem_v2", ctypes.byref(memory), device)
+    capability = (
+        _number(library, "cuDeviceGetAttribute", _MAJOR, device),
+        _number(library, "cuDeviceGetAttribute", _MINOR, device),
+    )
+    return Gpu(index, name.value.decode(errors="replace"), capability, memory.value, _uuid(library, device))
+
+
+def _uuid(library: Any, device: ctypes.c_int) -> str:
+    if not hasattr(library, "cuDeviceGetUuid"):  # before CUDA 9.2
+        return ""
+    data = ctypes.create_string_buffer(16)
+    _call(library, "cuDeviceGetUuid", data, device)
+    return f"GPU-{uuid.UUID(bytes=data.raw)}"
+
+
+def _number(library: Any, function: str, *arguments: Any) -> int:
+    result = ctypes.c_int()
+    _call(library, function, ctypes.byref(result), *arguments)
+    return result.value
+
+
+def _call(library: Any, function: str, *arguments: Any) -> None:
+    try:
+        code = int(getattr(library, function)(*arguments))
+    except AttributeError:
+        raise OSError(f"the libcuda.so.1 that is found is no NVIDIA driver: it lacks {function}") from None
+    if code:
+        raise OSError(_explain(library, function, code))
+
+
+def _explain(library: Any, function: str, code: int) -> str:
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if code == _NO_DEVICE and hidden is not None:
+        return (
+            f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU from this process ({_ERRORS[code][0]}): unset it, or "
+            "name GPUs of `nvidia-smi -L` in it"
+        )
+    name, way_out = _ERRORS.get(code) or (_name(library, code), "see that `nvidia-smi` lists the GPUs")
+    return f"the NVIDIA driver fails in {function}: {name} ({code}): {way_out}"
+
+
+def _name(library: Any, code: int) -> str:
+    name = ctypes.c_char_p()
+    if hasattr(library, "cuGetErrorName"):
+        library.cuGetErrorName(code, ctypes.byref(name))
+    return (name.value or b"an error without a name").decode(errors="replace")
+
+
+def _too_old(version: Tuple[int, int]) -> str:
+    if version >= OLDEST_CUDA:
+        return ""
+    return (
+        f"the NVIDIA driver is too old: it knows CUDA {version[0]}.{version[1]}, MXNet's wheels need CUDA "
+        f"{OLDEST_CUDA[0]}.{OLDEST_CUDA[1]}, which is driver 450.80.02 or newer (`nvidia-smi` shows yours). Update it"
+    )

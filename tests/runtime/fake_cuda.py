@@ -1,0 +1,126 @@
+"""Small real libraries with the names of NVIDIA's, laid out as its wheels and MXNet's lay them out.
+
+They hold no code of NVIDIA's, but the dynamic linker treats them as it treats those.
+"""
+
+import ctypes
+import os
+from pathlib import Path
+import re
+import shutil
+import subprocess
+import sys
+from typing import Dict, Sequence
+
+import pytest
+
+COMPILER = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc")
+
+# What mxnet-cu112 1.9.1 asks for, in its order, and what these ask for themselves (T81).
+SONAMES = [
+    *("libcudnn.so.8", "libnccl.so.2", "libcudart.so.11.0", "libcufft.so.10", "libcublas.so.11", "libcusolver.so.11"),
+    *("libcurand.so.10", "libnvrtc.so.11.2", "libnvToolsExt.so.1"),
+]
+NEEDED = {"libcublas.so.11": ["libcublasLt.so.11"], "libcusolver.so.11": ["libcublas.so.11", "libcublasLt.so.11"]}
+
+
+def has_driver() -> bool:
+    """Say whether this machine has an NVIDIA driver of its own."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(
+    COMPILER is None or not sys.platform.startswith("linux"), reason="small libraries are made with a C compiler here"
+)
+needs_no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+
+
+def library(path: Path, soname: str, needed: Sequence[str] = (), code: str = "", flags: Sequence[str] = ()) -> Path:
+    """Compile a library with a soname, which needs others that need not be there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stubs = path.parent.parent / "link" / path.name
+    arguments = [str(named) for named in needed if os.sep in str(named)]
+    for name in needed:
+        if os.sep not in str(name):
+            arguments.append(str(_compile(stubs / name, ["-Wl,-soname," + name])))
+    source = stubs / "code.c"
+    source.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text(code)
+    named = ["-Wl,-soname," + soname] if soname else []
+    return _compile(path, [*named, *flags, "-Wl,--no-as-needed", str(source), *arguments])
+
+
+def _compile(path: Path, arguments: Sequence[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    command = [COMPILER, "-shared", "-fPIC", "-nostdlib", "-Wl,--allow-shlib-undefined", "-o", str(path), *arguments]
+    if not any(argument.endswith(".c") for argument in arguments):
+        command += ["-x", "c", os.devnull]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return path
+
+
+def nvidia_wheel(site: Path, requirement: str, soname: str, needed: Sequence[str] = (), padding: int = 0) -> Path:
+    """Install a wheel of NVIDIA's with one library, as pip does: its file replaces one that is there.
+
+    Returns:
+        The library.
+    """
+    name, _, version = requirement.partition("==")
+    folder = re.sub(r"^nvidia-|-cu\d+$", "", name).replace("-", "_")
+    padded = f"const char padding[{padding}] = {{1}};" if padding else ""
+    path = library(site / "nvidia" / folder / "lib" / soname, soname, needed, padded)
+    information = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    information.mkdir(exist_ok=True)
+    line = f"nvidia/{folder}/lib/{soname},sha256=abc,{path.stat().st_size}\n"
+    with (information / "RECORD").open("a") as record:
+        record.write(f"nvidia/__init__.py,sha256=abc,0\n{line}{information.name}/RECORD,,\n")
+    return path
+
+
+def nvidia_wheels(site: Path, requirements: Dict[str, str], without: Sequence[str] = ()) -> None:
+    """Install a wheel for each soname but those left out."""
+    for soname, requirement in requirements.items():
+        if soname not in without:
+            nvidia_wheel(site, requirement, soname, NEEDED.get(soname, ()))
+
+
+def mxnet_wheel(site: Path, name: str, needed: Sequence[str], code: str = "", flags: Sequence[str] = ()) -> Path:
+    """Install a package `mxnet` that does nothing but load its library, in MXNet's own way.
+
+    Returns:
+        The library.
+    """
+    import mxnet
+
+    package = site / "mxnet"
+    package.mkdir(parents=True)
+    shutil.copy(Path(mxnet.__file__).parent / "libinfo.py", package)
+    (package / "__init__.py").write_text("from . import base\nprint('MXNet is loaded')\n")
+    (package / "base.py").write_text(
+        "import ctypes\n"
+        "from . import libinfo\n"
+        "_LIB = ctypes.CDLL(libinfo.find_lib_path()[0], ctypes.RTLD_LOCAL)\n"  # as line 347 of the real one
+    )
+    if name:
+        (site / f"{name.replace('-', '_')}-1.9.1.dist-info").mkdir()
+    return library(package / "libmxnet.so", "libmxnet.so", needed, code, flags)
+
+
+def real_mxnet_for_cuda(folder: Path, driver_functions: Sequence[str] = ("cuLaunchKernel",)) -> Path:
+    """Make a library that is the real MXNet, the one of these tests, and asks for CUDA as mxnet-cu112 does.
+
+    Returns:
+        What MXNET_LIBRARY_PATH is to be set to.
+    """
+    from mxnet import libinfo
+
+    real = Path(libinfo.find_lib_path()[0])
+    calls = "".join(f"int {name}(void); void *use_{name} = (void *){name};\n" for name in driver_functions)
+    path = folder / "engine" / "libmxnet_for_cuda.so"
+    return library(
+        path, "", [*SONAMES, "libcuda.so.1", str(real)], calls, ["-Wl,-rpath," + str(real.parent), "-Wl,-z,lazy"]
+    )

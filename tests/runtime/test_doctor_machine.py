@@ -1,0 +1,151 @@
+"""Processors, memory and shared memory as control groups leave them, read from given folders."""
+
+import os
+from pathlib import Path
+
+from mxkit.runtime.doctor.machine import Memory, Processors, count_cores, cpu_quota, read_memory, read_processors
+from mxkit.runtime.doctor.resources import memory_line, openmp_lines, shared_memory_line, taken_threads, thread_line
+import pytest
+
+GIB = 2**30
+
+
+@pytest.fixture
+def root(tmp_path):
+    def write(path, text):
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        return tmp_path
+
+    write("proc/meminfo", "MemTotal: 16777216 kB\nMemFree: 1048576 kB\nMemAvailable: 8388608 kB\n")
+    return write
+
+
+def test_here():
+    found = read_processors()
+    assert 1 <= found.cores <= found.usable == len(os.sched_getaffinity(0)) <= os.cpu_count()
+    assert 1 <= found.threads <= found.cores
+    memory = read_memory()
+    assert 0 < memory.available <= memory.total
+    assert memory.total <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def test_two_threads_of_a_core_count_once(root):
+    for number, siblings in enumerate(["0,2", "1,3", "0,2", "1,3"]):
+        tmp = root(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list", f"{siblings}\n")
+    assert count_cores({0, 1, 2, 3}, tmp) == 2
+    assert count_cores({0, 2}, tmp) == 1
+    assert count_cores({7, 8}, tmp) == 2, "where the system does not tell, each is a core"
+
+
+def test_quota_of_version_2(root):
+    root("proc/self/cgroup", "0::/user/job\n")
+    tmp = root("sys/fs/cgroup/user/job/cpu.max", "max 100000\n")
+    assert cpu_quota(tmp) is None
+    root("sys/fs/cgroup/user/cpu.max", "250000 100000\n")
+    assert cpu_quota(tmp) == 2.5, "the group around it"
+    root("sys/fs/cgroup/user/job/cpu.max", "150000 100000\n")
+    assert cpu_quota(tmp) == 1.5
+
+
+def test_quota_of_version_1(root):
+    root("proc/self/cgroup", "9:name=systemd:/x\n2:cpu,cpuacct:/docker/abc\n0::/\n")
+    root("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n")
+    tmp = root("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
+    assert cpu_quota(tmp) is None
+    root("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n")
+    assert cpu_quota(tmp) == 4.0, "in a container the host's path is not there, and the top folder is its own"
+
+
+@pytest.mark.parametrize("text", ["", "0::\n", "rubbish"])
+def test_odd_control_groups(root, text):
+    tmp = root("proc/self/cgroup", text)
+    assert cpu_quota(tmp) is None
+    assert read_memory(tmp) == Memory(16 * GIB, 8 * GIB, False)
+
+
+def test_memory_of_both_versions(root):
+    root("proc/self/cgroup", "0::/job\n")
+    root("sys/fs/cgroup/job/memory.current", str(3 * GIB))
+    root("sys/fs/cgroup/job/memory.stat", f"anon 5\ninactive_file {GIB}\n")
+    tmp = root("sys/fs/cgroup/job/memory.max", "max\n")
+    assert read_memory(tmp) == Memory(16 * GIB, 8 * GIB, False)
+    root("sys/fs/cgroup/job/memory.max", str(4 * GIB))
+    assert read_memory(tmp) == Memory(4 * GIB, 2 * GIB, True)
+    root("proc/self/cgroup", "4:memory:/job\n")
+    root("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712\n")
+    assert read_memory(tmp) == Memory(16 * GIB, 8 * GIB, False)
+    root("sys/fs/cgroup/memory/job/memory.limit_in_bytes", str(4 * GIB))
+    root("sys/fs/cgroup/memory/job/memory.usage_in_bytes", str(4 * GIB))
+    root("sys/fs/cgroup/memory/job/memory.stat", f"inactive_file 0\ntotal_inactive_file {GIB}\n")
+    assert read_memory(tmp) == Memory(4 * GIB, GIB, True)
+
+
+def test_no_memory_information_is_no_error(tmp_path):
+    assert read_memory(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("processors", "variables", "taken", "status", "says"),
+    [
+        (Processors(8, 4, None, ""), {}, 4, "ok", ""),
+        (Processors(2, 2, None, ""), {}, 1, "warning", "OMP_NUM_THREADS=2 "),
+        (Processors(64, 32, 4.0, ""), {}, 32, "warning", "OMP_NUM_THREADS=4 "),
+        (Processors(64, 32, 0.5, ""), {"OMP_NUM_THREADS": "1"}, 1, "ok", ""),
+        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2"}, 2, "ok", ""),
+        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "8"}, 8, "ok", ""),
+        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "16"}, 16, "warning", "OMP_NUM_THREADS=4 "),
+        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2", "MXNET_OMP_MAX_THREADS": "9"}, 9, "warning", "=4 "),
+        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2,1"}, None, "problem", "OMP_NUM_THREADS=4 "),
+    ],
+)
+def test_threads(monkeypatch, processors, variables, taken, status, says):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert taken_threads(processors, variables) == taken
+    line = thread_line(processors, variables)
+    assert line.status == status
+    assert says in line.fix
+    assert line.data == {"taken": taken, "sensible": processors.threads}
+
+
+def test_threads_are_what_mxnet_takes(run_python):
+    code = (
+        "import mxkit, mxnet, ctypes, os\n"
+        "mxnet.nd.waitall()\n"
+        "print(ctypes.CDLL('libgomp.so.1').omp_get_max_threads())\n"
+        "from mxkit.runtime.doctor.machine import read_processors\n"
+        "from mxkit.runtime.doctor.resources import taken_threads\n"
+        "print(taken_threads(read_processors(), os.environ))\n"
+    )
+    for setting in ("", "import os; os.environ['OMP_NUM_THREADS'] = '3'\n"):
+        measured, said = run_python(setting + code).stdout.split()
+        assert measured == said
+
+
+def test_two_kinds_of_openmp():
+    gnu = "/usr/lib/libgomp.so.1.0.0"
+    assert openmp_lines([]) == ()
+    assert openmp_lines([gnu, "/x/scikit_learn.libs/libgomp-e985bcbb.so.1.0.0"])[0].status == "ok"
+    (line,) = openmp_lines([gnu, "/opt/conda/lib/libiomp5.so"])
+    assert line.status == "warning"
+    assert "libgomp and libiomp5" in line.fix
+
+
+def test_little_memory():
+    assert memory_line(Memory(16 * GIB, 8 * GIB, False)).status == "ok"
+    line = memory_line(Memory(2 * GIB, GIB, True))
+    assert line.status == "warning"
+    assert line.value == "1.0 GiB available of 2.0 GiB that its control group allows"
+
+
+def test_little_shared_memory():
+    assert shared_memory_line(8 * GIB, 8 * GIB).status == "ok"
+    docker = shared_memory_line(GIB // 16, GIB // 16)
+    assert docker.status == "warning"
+    assert docker.fix.startswith("docker run --shm-size=2g")
+    assert "ls -l /dev/shm" in shared_memory_line(8 * GIB, GIB // 8).fix
+
+
+def test_no_folder_of_this_machine_is_written(tmp_path):
+    assert cpu_quota(Path(tmp_path)) is None

@@ -1,0 +1,217 @@
+"""What `mxkit install` decides on given machines, and what it does on this one without changing it."""
+
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+from mxkit.cli import main
+from mxkit.errors import MXNetImportError
+from mxkit.runtime import installing
+from mxkit.runtime.cuda_libraries import REQUIREMENTS
+from mxkit.runtime.driver import Driver, Gpu
+from mxkit.runtime.installing import Command, Machine, command_line, describe, plan, run
+from mxkit.runtime.wheels import Wheel
+import pytest
+
+# pip refuses to do anything: should the command run it by mistake, these tests still have an MXNet afterwards.
+HARMLESS = {**os.environ, "PIP_PYTHON": "/nowhere"}
+
+SITE = Path("site-packages")
+NONE = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
+H200 = Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, "")
+T4 = Gpu(1, "Tesla T4", (7, 5), 15 * 2**30, "")
+BARE = Machine((3, 11), ("Linux", "x86_64"), (), False, "1.26.4", (), NONE)
+
+
+def wheels(*names, version="1.9.1"):
+    return tuple(Wheel(name, version, SITE) for name in names)
+
+
+def commands(machine, kind=None):
+    """The commands without those for NVIDIA's libraries, which depend on what is installed here."""
+    found = plan(machine, kind).commands
+    return [" ".join(one.arguments) for one in found if "nvidia-" not in one.arguments[1]]
+
+
+def test_without_a_driver_it_is_the_cpu():
+    assert commands(BARE) == ["install mxnet==1.9.1"]
+    assert plan(BARE).reason == "no NVIDIA driver: libcuda.so.1 was not found"
+    assert commands(BARE._replace(numpy="")) == ["install mxnet==1.9.1"]
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        BARE._replace(python=(3, 13), numpy=""),
+        BARE._replace(numpy="2.0.2"),
+        BARE._replace(python=(3, 13), numpy="2.5.5"),
+    ],
+    ids=["Python 3.13", "NumPy 2", "both"],
+)
+def test_the_pin_of_numpy_is_stepped_around(machine):
+    assert commands(machine) == ["install --no-deps mxnet==1.9.1"]
+    assert "numpy<2" in plan(machine).commands[-1].reason
+    lacking = machine._replace(missing=("requests", "graphviz"))
+    assert commands(lacking) == ["install requests graphviz", "install --no-deps mxnet==1.9.1"]
+
+
+def test_a_gpu_that_can_run_gets_the_wheel_for_gpus_and_the_libraries():
+    machine = BARE._replace(driver=Driver((12, 4), (H200, T4)))
+    found = plan(machine)
+    assert found.wheel == "mxnet-cu112==1.9.1"
+    assert found.reason == "it has kernels for Tesla T4 (sm_75, 15 GiB)"
+    named = [word for command in found.commands for word in command.arguments if word.startswith("nvidia-")]
+    absent = [one for one in dict.fromkeys(REQUIREMENTS.values()) if not installing._has(one)]
+    assert named == absent
+    assert commands(machine._replace(wheels=wheels("mxnet"))) == ["uninstall -y mxnet", "install mxnet-cu112==1.9.1"]
+    assert "--no-deps" in commands(machine._replace(python=(3, 13)))[0]
+
+
+def test_a_gpu_too_new_for_the_kernels_gets_the_cpu_and_the_reason():
+    machine = BARE._replace(driver=Driver((12, 4), (H200,)))
+    found = plan(machine)
+    assert found.wheel == "mxnet==1.9.1"
+    assert found.reason.endswith("sm_80, sm_86, and here is NVIDIA H200 (sm_90, 140 GiB)")
+    (note,) = plan(machine, "cuda").notes
+    assert "nothing of it runs on NVIDIA H200" in note
+
+
+def test_a_driver_that_fails_gets_the_cpu():
+    machine = BARE._replace(driver=Driver((10, 2), (), "the NVIDIA driver is too old: it knows CUDA 10.2. Update it"))
+    assert plan(machine).wheel == "mxnet==1.9.1"
+    assert "too old" in plan(machine).reason
+    assert "Update it. Until then" in plan(machine, "cuda").notes[0]
+
+
+@pytest.mark.parametrize(
+    ("there", "kind"),
+    [(["mxnet"], None), (["mxnet"], "cpu"), (["mxnet-mkl"], None), (["mxnet-cu112"], "cuda"), (["mxnet-cu117"], None)],
+)
+def test_what_fits_already_is_left(there, kind):
+    machine = BARE._replace(wheels=wheels(*there))
+    assert commands(machine, kind) == []
+    assert plan(machine, kind).wheel == f"{there[0]}==1.9.1"
+
+
+def test_a_smaller_wheel_is_taken_where_it_is_asked_for():
+    machine = BARE._replace(wheels=wheels("mxnet-cu112"))
+    assert commands(machine, "cpu") == ["uninstall -y mxnet-cu112", "install mxnet==1.9.1"]
+
+
+def test_two_wheels_are_both_removed():
+    machine = BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"), numpy="2.2.6")
+    assert commands(machine) == ["uninstall -y mxnet mxnet-cu112", "install --no-deps mxnet==1.9.1"]
+
+
+def test_other_releases_and_damage():
+    old = BARE._replace(wheels=wheels("mxnet", version="1.6.0"))
+    assert commands(old) == ["uninstall -y mxnet", "install mxnet==1.9.1"]
+    damaged = BARE._replace(wheels=wheels("mxnet"), damaged=True)
+    assert commands(damaged) == ["install --force-reinstall --no-deps mxnet==1.9.1"]
+    damaged = BARE._replace(wheels=wheels("mxnet-cu112"), damaged=True)
+    assert commands(damaged) == ["uninstall -y mxnet-cu112", "install mxnet==1.9.1"]
+
+
+@pytest.mark.parametrize(
+    ("system", "kind"), [(("Windows", "AMD64"), "cpu"), (("Darwin", "arm64"), None), (("Linux", "aarch64"), "cuda")]
+)
+def test_systems_without_a_wheel(system, kind):
+    with pytest.raises(
+        MXNetImportError, match=f"there is no wheel of mxnet.* for {system[0]} {system[1]}, only for Linux"
+    ):
+        plan(BARE._replace(system=system), kind)
+
+
+def test_a_plan_is_told_with_its_reasons():
+    text = describe(plan(BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"))))
+    assert text.splitlines() == [
+        "mxnet==1.9.1: no NVIDIA driver: libcuda.so.1 was not found",
+        "    # all of them own the folder mxnet, and have overwritten each other's files",
+        f"    {sys.executable} -m pip uninstall -y mxnet mxnet-cu112",
+        "    # MXNet, with what it needs",
+        f"    {sys.executable} -m pip install mxnet==1.9.1",
+    ]
+    assert describe(plan(BARE._replace(wheels=wheels("mxnet")))).endswith("there is nothing to run")
+
+
+def test_where_pip_is_missing_uv_is_named(bare_python, tmp_path):
+    (tmp_path / "mxkit").write_text(
+        "from mxkit.runtime.installing import *\n"
+        "from mxkit.runtime.installing import Command, command_line, describe, has_pip, look, plan\n"
+        "print(has_pip()); print(command_line(Command(('uninstall', '-y', 'mxnet'), '')))\n"
+        "print(describe(plan(look(), 'cpu')))\n"
+    )
+    done = bare_python(tmp_path / "mxkit")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"False\nuv pip uninstall --python {sys.executable} mxnet\n")
+    assert "this Python has no pip: type these" in done.stdout
+    assert f"    uv pip install --python {sys.executable} " in done.stdout
+
+
+def test_a_command_that_fails_tells_what_is_left(capfd, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    left = [
+        Command(("install", "no-such-package-of-mxkit"), ""),
+        Command(("--version",), ""),
+    ]
+    with pytest.raises(MXNetImportError) as caught:
+        run(left)
+    assert str(caught.value).splitlines() == [
+        "pip ended with exit code 1. What is left to run:",
+        f"    {sys.executable} -m pip install no-such-package-of-mxkit",
+        f"    {command_line(left[1])}",
+    ]
+    assert "no-such-package-of-mxkit" in capfd.readouterr().err
+
+
+def test_a_python_of_the_system_is_left_alone(monkeypatch, tmp_path):
+    (tmp_path / "EXTERNALLY-MANAGED").write_text("")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(sys, "base_prefix", sys.prefix)
+    with pytest.raises(MXNetImportError, match="belongs to the system.*python3 -m venv"):
+        run([Command(("--version",), "")])
+
+
+def test_a_file_in_the_way_is_told(bare_python, tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "mxnet.py").write_text("")
+    (tmp_path / "mxkit").write_text("from mxkit.runtime.installing import look; look()")
+    done = bare_python(tmp_path / "mxkit", site=site)
+    assert "MXNetImportError: `import mxnet` would load" in done.stderr
+
+
+def mxkit(*arguments):
+    root = Path(installing.__file__).parents[2]
+    command = [sys.executable, "-m", "mxkit", *arguments]
+    return subprocess.run(
+        command, cwd=root, env=HARMLESS, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180
+    )
+
+
+def test_the_command_changes_nothing_without_a_yes():
+    before = installing.installed_wheels()
+    other = "--cuda" if not before[0].name.startswith("mxnet-cu") else "--cpu"
+    shown = mxkit("install", other, "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert f"-m pip uninstall -y {before[0].name}\n" in shown.stdout
+    asked = mxkit("install", other)
+    assert asked.returncode == 2
+    assert asked.stdout == shown.stdout
+    assert "nothing was run" in asked.stderr
+    both = mxkit("install", "--cpu", "--cuda")
+    assert both.returncode == 2
+    assert installing.installed_wheels() == before
+
+
+def test_the_command_has_nothing_to_run_where_all_is_well(capsys):
+    kind = "--cuda" if installing.installed_wheels()[0].name.startswith("mxnet-cu") else "--cpu"
+    with pytest.raises(SystemExit) as caught:
+        main(["install", kind])
+    assert caught.value.code == 0
+    assert "there is nothing to run" in capsys.readouterr().out
+
+
+def test_what_was_installed_is_tried():
+    assert installing.verify().startswith("MXNet 1.9.1 imports and computes; it sees ")

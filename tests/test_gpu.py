@@ -1,0 +1,346 @@
+"""What GPUs must do as the CPU does, and what only they do. Without a usable GPU the tests of it tell why they do not
+run; each body runs on virtual CPU devices all the same."""
+
+import os
+from pathlib import Path
+import subprocess
+import sys
+import time
+import warnings
+
+import mxkit
+from mxkit.errors import DeviceError, TrapWarning
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+CPU = mx.cpu(0)
+
+
+@pytest.fixture(params=[pytest.param("gpu", marks=pytest.mark.gpu), "rehearsal"])
+def accelerators(request):
+    """Every GPU that MXNet has kernels for, or two virtual devices of the CPU."""
+    if request.param == "rehearsal":
+        return [mx.cpu(1), mx.cpu(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrapWarning)  # of a GPU without kernels beside usable ones
+        found = [device for device in mxkit.devices("auto") if device.device_type == "gpu"]
+    if not found:
+        try:
+            mxkit.devices("gpu")
+        except DeviceError as error:
+            pytest.skip(f"no usable GPU: {error}")
+    return found
+
+
+@pytest.fixture
+def on_gpu(accelerators):
+    return accelerators[0].device_type == "gpu"
+
+
+def data(samples=96, shape=(6,), batch_size=16):
+    random = np.random.RandomState(0)
+    x = random.randn(samples, *shape).astype("float32")
+    y = np.arange(samples) % 3
+    x.reshape(samples, -1)[np.arange(samples), y] += 2
+    return mxkit.data.ArrayLoader(x, y, batch_size)
+
+
+def dense(devices, hybridize=True):
+    mxkit.seed_all(3)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(8, in_units=6, activation="tanh"), nn.Dense(3, in_units=8))
+    mxkit.initialize(net, devices=devices)
+    if hybridize:
+        net.hybridize()
+    return net
+
+
+def convolutional(devices):
+    mxkit.seed_all(3)
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(8, 3, in_channels=2), nn.BatchNorm(in_channels=8), nn.Activation("relu"), nn.GlobalAvgPool2D())
+    net.add(nn.Flatten(), nn.Dense(3, in_units=8))
+    mxkit.initialize(net, devices=devices)
+    net.hybridize()
+    return net
+
+
+def values(net):
+    """Parameters by path as NumPy, after checking that what is trained is the same on every device."""
+    found = {}
+    for path, parameter in net._collect_params_with_prefix().items():
+        first, *others = (array.asnumpy() for array in parameter.list_data())
+        if parameter.grad_req != "null":  # BatchNorm's statistics are each device's own (T71)
+            for other in others:
+                np.testing.assert_array_equal(other, first, err_msg=path)
+        found[path] = first
+    return found
+
+
+def assert_close(found, expected, rtol):
+    assert found.keys() == expected.keys()
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=rtol, atol=rtol * np.abs(value).max(), err_msg=path)
+
+
+def test_kernels_run_on_every_usable_device(accelerators, on_gpu):
+    if on_gpu:
+        numbers = ",".join(str(device.device_id) for device in accelerators)
+        assert mxkit.devices(f"gpu:{numbers}") == mxkit.devices(accelerators) == accelerators
+        assert set(mxkit.devices("auto")) == set(accelerators)
+    for device in accelerators:
+        x = mx.nd.arange(6, ctx=device).reshape((2, 3))
+        assert x.context == device
+        np.testing.assert_array_equal(mx.nd.dot(x, x.T).asnumpy(), [[5, 14], [14, 50]])
+
+
+@pytest.mark.parametrize("optimizer", [("sgd", {"learning_rate": 0.1, "momentum": 0.9}), "adam"], ids=["sgd", "adam"])
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_fit_equals_the_cpu(accelerators, several, optimizer):
+    if several and len(accelerators) == 1:
+        pytest.skip("one usable GPU, no second one")
+    where = accelerators if several else accelerators[:1]
+    nets = {"there": dense(where), "cpu": dense(CPU)}
+    arguments = {"loss": "softmax_ce", "trainer": optimizer, "metrics": ["accuracy"], "accumulate": 2}
+    histories = {
+        name: mxkit.fit(net, data(90), valid=data(30), epochs=3, clip_norm=1.0, progress=False, **arguments)
+        for name, net in nets.items()
+    }
+    assert nets["there"][0].weight.list_ctx() == where
+    assert_close(values(nets["there"]), values(nets["cpu"]), rtol=1e-4)
+    for column in ("train_loss", "valid_loss", "train_accuracy", "valid_accuracy"):
+        found, expected = (history.column(column) for history in (histories["there"], histories["cpu"]))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+def test_convolutions_and_batch_norm_are_close_to_the_cpus(accelerators, on_gpu):
+    nets = [convolutional(accelerators[:1]), convolutional(CPU)]
+    for net in nets:
+        mxkit.fit(net, data(64, (2, 9, 9)), loss="softmax_ce", trainer="sgd", epochs=3, progress=False)
+    # cuDNN computes float32 convolutions in TF32 on sm_80 and newer, with 10 bits of digits
+    assert_close(values(nets[0]), values(nets[1]), rtol=0.02 if on_gpu else 1e-4)
+
+
+def test_a_batch_smaller_than_the_devices_leaves_replicas_equal(accelerators):
+    net = dense(accelerators)
+    loader = data(16 + 1, batch_size=16)
+    mxkit.fit(net, loader, loss="softmax_ce", trainer="adam", epochs=2, progress=False)
+    expected = dense(CPU)
+    mxkit.fit(expected, loader, loss="softmax_ce", trainer="adam", epochs=2, progress=False)
+    assert_close(values(net), values(expected), rtol=1e-3)
+
+
+def test_mixed_precision(accelerators, on_gpu):
+    dtype = "float16" if on_gpu else "bfloat16"  # MXNet has no float16 products on the CPU
+    low, full = dense(accelerators[:1]), dense(accelerators[:1])
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1})}
+    first = [next(mxkit.updates(net, data(), amp=amp, **arguments)).loss for net, amp in ((low, dtype), (full, None))]
+    assert 0 < abs(first[0] - first[1]) < 0.01 * first[1]
+    history = mxkit.fit(low, data(), amp=dtype, epochs=20, progress=False, **arguments)
+    expected = mxkit.fit(full, data(), epochs=20, progress=False, **arguments)
+    # float16 begins with skipped updates, until the loss scale fits
+    assert history[-1]["train_loss"] < 0.6 * history[0]["train_loss"]
+    np.testing.assert_allclose(history[-1]["train_loss"], expected[-1]["train_loss"], rtol=0.2)
+    assert all(array.dtype == np.float32 for array in values(low).values())
+    if on_gpu:
+        assert history[-1]["skipped_updates"] == 0
+        assert history[-1]["loss_scale"] > 1
+
+
+MEMORY = """
+import resource, sys
+import mxkit
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+
+device, accumulate = mxkit.devices(sys.argv[1])[0], int(sys.argv[2])
+
+
+def used():
+    if device.device_type == "gpu":
+        free, total = mx.context.gpu_memory_info(device.device_id)
+        return (total - free) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+net = nn.HybridSequential()
+for _ in range(3):
+    net.add(nn.Conv2D(32, 3, padding=1, activation="relu"))
+net.add(nn.GlobalAvgPool2D(), nn.Flatten(), nn.Dense(10))
+mxkit.initialize(net, devices=[device])
+net.hybridize()
+
+
+def train(samples, batch_size, every):
+    x, y = np.zeros((samples, 3, 32, 32), "uint8"), np.arange(samples) % 10
+    loader = mxkit.data.ArrayLoader(x, y, batch_size)
+    mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, accumulate=every, progress=False)
+    mx.nd.waitall()
+
+
+train(4, 2, 2)  # what the libraries take for themselves
+before = used()
+train(256, 256 // accumulate, accumulate)
+print(used() - before)
+"""
+
+
+def test_accumulation_takes_the_memory_of_a_micro_batch(accelerators, on_gpu, capsys):
+    grown = {}
+    for accumulate in (1, 8):
+        spec = f"gpu:{accelerators[0].device_id}" if on_gpu else "cpu"
+        done = subprocess.run(
+            [sys.executable, "-c", MEMORY, spec, str(accumulate)],
+            env={**os.environ, "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0"},
+            cwd=str(Path(__file__).parents[1]),
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        grown[accumulate] = float(done.stdout)
+    told = f"\nmemory of an update of 256 samples, MiB: {grown[1]:.0f} at once, {grown[8]:.0f} as 8 x 32\n"
+    with capsys.disabled():
+        sys.stdout.write(told)
+    assert grown[8] < grown[1] / 2
+
+
+def test_checkpoints_go_to_the_cpu_and_back_to_the_bit(accelerators, tmp_path):
+    def trained(devices, epochs):
+        net = dense(devices)
+        trainer = mx.gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.05}, update_on_kvstore=False)
+        if epochs:
+            mxkit.fit(net, data(), loss="softmax_ce", trainer=trainer, epochs=epochs, progress=False)
+        return net, trainer
+
+    def states(trainer):
+        return [array.asnumpy() for state in trainer._updaters[0].states.values() for array in state]
+
+    first, first_trainer = trained(accelerators, 2)
+    mxkit.save_checkpoint(tmp_path / "a", first, first_trainer, step=12)
+    second, second_trainer = trained(CPU, 0)
+    mxkit.load_checkpoint(tmp_path / "a", second, second_trainer)
+    mxkit.save_checkpoint(tmp_path / "b", second, second_trainer, step=12)
+    third, third_trainer = trained(accelerators, 1)
+    mxkit.load_checkpoint(tmp_path / "b", third, third_trainer)
+    for net, trainer in ((second, second_trainer), (third, third_trainer)):
+        for path, value in values(first).items():
+            np.testing.assert_array_equal(values(net)[path], value, err_msg=path)
+        for found, expected in zip(states(trainer), states(first_trainer)):
+            np.testing.assert_array_equal(found, expected)
+        assert trainer._optimizer.num_update == first_trainer._optimizer.num_update == 12
+    for net, trainer in ((first, first_trainer), (second, second_trainer), (third, third_trainer)):
+        mxkit.fit(net, data(), loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+    assert_close(values(second), values(first), rtol=1e-4)
+    assert_close(values(third), values(first), rtol=1e-4)
+
+
+def test_a_run_goes_on_from_its_checkpoint(accelerators, tmp_path):
+    def run(directory, epochs, resume=False):
+        net = dense(accelerators)
+        arguments = {"loss": "softmax_ce", "trainer": "adam", "seed": 7, "progress": False}
+        history = mxkit.fit(net, data(), epochs=epochs, checkpoint=directory, resume=resume, **arguments)
+        return values(net), history
+
+    expected, _ = run(tmp_path / "whole", 4)
+    run(tmp_path / "parts", 2)
+    found, history = run(tmp_path / "parts", 4, resume=True)
+    assert len(history) == 4
+    for path, value in expected.items():
+        np.testing.assert_array_equal(found[path], value, err_msg=path)
+
+
+def test_nets_move_to_the_bit(accelerators, tmp_path):
+    net = convolutional(CPU)
+    before = values(net)
+    mxkit.to(net, accelerators)
+    assert net[0].weight.list_ctx() == accelerators
+    mxkit.save_net(tmp_path / "net", net)
+    for other in (net, mxkit.load_net(tmp_path / "net")):
+        mxkit.to(other, "cpu")
+        for path, value in values(other).items():
+            np.testing.assert_array_equal(value, before[path], err_msg=path)
+
+
+def test_features_evaluation_and_prediction(accelerators, on_gpu):
+    here, there = convolutional(CPU), convolutional(accelerators)
+    loader = data(20, (2, 9, 9), batch_size=8)
+    x = mx.nd.array(loader.x[:5], ctx=accelerators[0])
+    found = mxkit.Features(there, ["1", "3"])(x)
+    expected = mxkit.Features(here, ["1", "3"])(x.as_in_context(CPU))
+    assert found["1"].context == accelerators[0]
+    tolerance = {"rtol": 0.01, "atol": 0.01} if on_gpu else {"rtol": 1e-5, "atol": 1e-6}
+    for path in ("1", "3"):
+        np.testing.assert_allclose(found[path].asnumpy(), expected[path].asnumpy(), **tolerance)
+    np.testing.assert_allclose(
+        mxkit.predict(there, loader).asnumpy(), mxkit.predict(here, loader).asnumpy(), **tolerance
+    )
+    scores = [mxkit.evaluate(net, loader, loss="softmax_ce") for net in (there, here)]
+    np.testing.assert_allclose(scores[0]["loss"], scores[1]["loss"], rtol=tolerance["rtol"])
+
+
+def brighter(image, rng):
+    return image * np.float32(0.5 + rng.random())
+
+
+def noisy(image):
+    return image + mx.nd.random.uniform(shape=image.shape).asnumpy()
+
+
+@pytest.mark.parametrize(
+    ("workers", "transform"),
+    [("arrays", None), (0, brighter), ("thread:2", brighter), ("process:2", brighter), ("process:2", noisy)],
+)
+def test_batches_of_loaders_arrive_whole(accelerators, workers, transform):
+    x, y = np.random.RandomState(1).rand(50, 3, 16, 16).astype("float32"), np.arange(50)
+    device = accelerators[0]
+    # a generator on the device, which worker processes must leave alone: CUDA does not survive a fork
+    mx.nd.Dropout(mx.nd.ones((8, 8), ctx=device), p=0.5, mode="always").wait_to_read()
+    if workers == "arrays":
+        loader = mxkit.data.ArrayLoader(x, y, 8, prefetch=2)
+    else:
+        dataset = mx.gluon.data.ArrayDataset(x, y)
+        loader = mxkit.data.DatasetLoader(dataset, 8, workers=workers, transform=transform, seed=5)
+        one_by_one = mxkit.data.DatasetLoader(dataset, 8, transform=transform, seed=5)
+        x = np.concatenate([images.asnumpy() for images, _ in one_by_one])
+    arrived, kinds = [], set()
+    for images, labels in loader:
+        kinds.add(images.context.device_type)
+        arrived.append((images.as_in_context(device), labels.as_in_context(device)))
+    np.testing.assert_array_equal(np.concatenate([images.asnumpy() for images, _ in arrived]), x)
+    np.testing.assert_array_equal(np.concatenate([labels.asnumpy() for _, labels in arrived]), y)
+    if workers == "arrays":
+        assert kinds == {"cpu_pinned" if mx.context.num_gpus() else "cpu"}
+
+
+def test_a_seed_decides_each_devices_numbers(accelerators):
+    drawn = []
+    for _ in range(2):
+        mxkit.seed_all(11)
+        for device in accelerators:
+            ones = mx.nd.ones((100,), ctx=device)
+            drawn.append(mx.nd.random.uniform(shape=(3,), ctx=device).asnumpy())
+            drawn.append(mx.nd.Dropout(ones, p=0.5, mode="always").asnumpy())
+    for first, second in zip(drawn, drawn[len(drawn) // 2 :]):
+        np.testing.assert_array_equal(first, second)
+
+
+def test_throughput(accelerators, on_gpu, capsys):
+    net = mxkit.models.lenet()
+    mxkit.initialize(net, devices=accelerators)
+    net.hybridize()
+    samples = 20_000 if on_gpu else 500
+    x, y = np.zeros((samples, 1, 28, 28), "uint8"), np.arange(samples) % 10
+    loader = mxkit.data.ArrayLoader(x, y, 64 * len(accelerators))
+    arguments = {"loss": "softmax_ce", "trainer": "sgd", "progress": False}
+    mxkit.fit(net, loader, epochs=1, **arguments)
+    started = time.perf_counter()
+    history = mxkit.fit(net, loader, epochs=1, **arguments)
+    mx.nd.waitall()
+    told = f"\nLeNet on {accelerators}: {samples / (time.perf_counter() - started):,.0f} samples/s\n"
+    with capsys.disabled():
+        sys.stdout.write(told)
+    assert history[0]["samples"] == samples
