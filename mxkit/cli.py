@@ -2,7 +2,7 @@
 
 from pathlib import Path
 import sys
-from typing import List, Optional
+from typing import Any, List, Optional
 import warnings
 
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
@@ -47,18 +47,27 @@ def train(
     output: Path = typer.Option(Path("runs"), help="Where the folder of the run is made."),
     resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Go on with this stopped run, without RECIPE."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
 ) -> None:
     """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part."""
+    from mxkit.recipe.folder import RunFolder
+    from mxkit.recipe.reading import load_recipe
     from mxkit.recipe.run import describe_scores, resume_run, run_recipe
 
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")
+    if quiet and verbose:
+        raise typer.BadParameter("pass --quiet or --verbose, not both")
+    progress: Any = "verbose" if verbose else not quiet
+    if verbose:
+        loaded = load_recipe(str(recipe), settings) if resume is None else RunFolder(resume).recipe(settings)
+        typer.echo(_layer_table(loaded), err=True)
     if resume is not None:
-        run = resume_run(resume, overrides=settings, progress=not quiet)
+        run = resume_run(resume, overrides=settings, progress=progress)
     else:
-        run = run_recipe(str(recipe), overrides=settings, output=output, progress=not quiet)
+        run = run_recipe(str(recipe), overrides=settings, output=output, progress=progress)
     typer.echo(f"run {run.folder}")
-    for line in describe_scores("test", run.scores):
+    for line in describe_scores(run.split, run.scores):
         typer.echo(line)
 
 
@@ -69,7 +78,8 @@ def evaluate(
     which: str = WHICH,
 ) -> None:
     """Compute loss and metrics of a RUN's newest checkpoint."""
-    from mxkit.recipe.run import describe_scores, evaluate_split, load_data, load_run
+    from mxkit.recipe.batches import load_data
+    from mxkit.recipe.run import describe_scores, evaluate_split, load_run
 
     recipe, net = load_run(run, which)
     for line in describe_scores(split, evaluate_split(recipe, net, load_data(recipe), split)):
@@ -84,16 +94,18 @@ def predict(
     which: str = WHICH,
 ) -> None:
     """Classify IMAGES with a RUN's newest checkpoint: file, class, probability."""
-    from mxkit.recipe.images import read_images
-    from mxkit.recipe.run import load_data, load_run
+    from mxkit.recipe.batches import load_data
+    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.run import load_run
     from mxkit.training.evaluation import predict as predict_arrays
 
     recipe, net = load_run(run, which)
     data = load_data(recipe)
-    scores = predict_arrays(net, read_images(images, data.train.x, invert=invert))
+    scores = predict_arrays(net, net_inputs(recipe, data, images, invert=invert))
     probabilities = scores.softmax(axis=1).asnumpy()
     for image, row in zip(images, probabilities):
-        typer.echo(f"{image}\t{data.classes[int(row.argmax())]}\t{row.max():.4f}")
+        name = data.classes[int(row.argmax())] if data.classes else str(int(row.argmax()))
+        typer.echo(f"{image}\t{name}\t{row.max():.4f}")
 
 
 @app.command()
@@ -102,12 +114,18 @@ def layers(
     depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
-    from mxkit.layer_table import layers as layers_of
     from mxkit.recipe.folder import RunFolder
-    from mxkit.recipe.run import build_net, load_data
 
-    recipe = RunFolder(run).recipe()
-    typer.echo(str(layers_of(build_net(recipe), (1, *load_data(recipe).train.x.shape[1:]), depth=depth)))
+    typer.echo(_layer_table(RunFolder(run).recipe(), depth))
+
+
+def _layer_table(recipe: Any, depth: Optional[int] = None) -> str:
+    from mxkit.layer_table import layers as layers_of
+    from mxkit.recipe.batches import first_inputs, load_data
+    from mxkit.recipe.nets import empty_net
+
+    inputs = first_inputs(recipe, load_data(recipe))
+    return str(layers_of(empty_net(recipe, inputs), *(one.shape for one in inputs), depth=depth))
 
 
 @app.command()
@@ -124,12 +142,13 @@ def features(
     from mxkit.blocks import net_devices
     from mxkit.feature_plots import plot_features
     from mxkit.features import Features
-    from mxkit.recipe.images import read_images
-    from mxkit.recipe.run import load_data, load_run
+    from mxkit.recipe.batches import load_data
+    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.run import load_run
     import mxnet as mx
 
     recipe, net = load_run(run, which)
-    x = mx.nd.array(read_images([image], load_data(recipe).train.x, invert=invert), ctx=net_devices(net)[0])
+    x = mx.nd.array(net_inputs(recipe, load_data(recipe), [image], invert=invert), ctx=net_devices(net)[0])
     found = Features(net, layers)(x)
     plot_features(found, image=x, channels=channels, order="strength", path=out)
     for name, array in found.items():
@@ -138,11 +157,38 @@ def features(
 
 
 @app.command()
-def show(recipe: str = RECIPE, settings: List[str] = SETTINGS) -> None:
-    """Print RECIPE with every default filled in."""
-    from mxkit.recipe.reading import dump_recipe, load_recipe
+def show(
+    recipe: str = RECIPE,
+    other: Optional[str] = typer.Argument(None, help="With --diff: what RECIPE is compared with."),
+    settings: List[str] = SETTINGS,
+    diff: bool = typer.Option(False, "--diff", help="Print what RECIPE and OTHER say differently."),
+    as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
+) -> None:
+    """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
+    from mxkit.recipe.reading import differences, dump_recipe, load_recipe
 
-    typer.echo(dump_recipe(load_recipe(recipe, settings)), nl=False)
+    if diff != (other is not None) or (diff and as_script):
+        raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")
+    loaded = load_recipe(recipe, settings)
+    if as_script:
+        from mxkit.recipe.script import as_script as script_of
+
+        typer.echo(script_of(loaded), nl=False)
+    elif other is None:
+        typer.echo(dump_recipe(loaded), nl=False)
+    else:
+        for line in differences(loaded, load_recipe(other)):
+            typer.echo(line)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of recipes, for editors that complete and check YAML."""
+    import json
+
+    from mxkit.recipe.json_schema import recipe_schema
+
+    typer.echo(json.dumps(recipe_schema(), indent=1))
 
 
 @app.command()
@@ -174,6 +220,38 @@ def checkpoints(
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    runs: List[Path] = typer.Argument(..., metavar="RUN...", help="The folder of a run; several are compared."),
+    out: Optional[Path] = typer.Option(
+        None, "--out", metavar="FILE", help="The page; RUN/report.html by default, for several runs ./report.html."
+    ),
+) -> None:
+    """Write an HTML page of a RUN: scores, curves, confusion matrix, worst mistakes, layers; or compare several."""
+    from mxkit.reporting.page import write_report
+
+    typer.echo(f"page {write_report(runs, out)}")
+
+
+@app.command()
+def runs(
+    directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="Holds the folders of runs."),
+    sort: str = typer.Option("started", metavar="COLUMN", help="Any column or metric; -COLUMN puts the highest first."),
+    json: bool = typer.Option(False, "--json", help="For programs."),
+) -> None:
+    """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
+    from mxkit.reporting.run_list import list_runs, runs_table, to_json
+    from rich.console import Console
+
+    found = list_runs(directory, sort=sort)
+    if json:
+        typer.echo(to_json(found))
+    elif found:
+        Console(width=None if sys.stdout.isatty() else 200).print(runs_table(found))
+    else:
+        typer.echo(f"no run in {directory}")
 
 
 @cache_app.callback()
@@ -224,14 +302,50 @@ def _size(count: int) -> str:
 
 
 @app.command()
-def doctor() -> None:
-    """Tell what is installed, what MXNet can use here, and how to mend what is wrong."""
-    from mxkit.runtime.doctor import render, report
+def doctor(json: bool = typer.Option(False, "--json", help="For programs; docs/doctor.md lists the keys.")) -> None:
+    """Tell what is installed, what MXNet can use here, and how to mend what is wrong; exit code 1 on a problem."""
+    from mxkit.runtime.doctor import render, report, rows, to_json
 
     found = report()
-    typer.echo(render(found))
+    if json or not sys.stdout.isatty():
+        typer.echo(to_json(found) if json else render(found))
+    else:
+        from rich.console import Console
+        from rich.text import Text
+
+        colours = {"title": "bold", "warning": "yellow", "problem": "bold red", "fix": "cyan"}
+        for text, status in rows(found):
+            Console().print(Text(text, style=colours.get(status, "")), soft_wrap=True)
     if found.problems:
         raise typer.Exit(1)
+
+
+@app.command()
+def install(
+    cpu: bool = typer.Option(False, "--cpu", help="MXNet for the CPU, whatever GPUs there are."),
+    cuda: bool = typer.Option(False, "--cuda", help="MXNet for NVIDIA GPUs, with the CUDA libraries that it needs."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be run."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Run it without asking."),
+) -> None:
+    """Install the MXNet that fits this machine and Python; shows what it runs, and asks before.
+
+    Exit code 2: there is something to run, but nobody to ask (use --yes), or no pip.
+    """
+    from mxkit.runtime.installing import describe, has_pip, look, plan, run, verify
+
+    if cpu and cuda:
+        raise typer.BadParameter("pass --cpu or --cuda, not both")
+    chosen = plan(look(), "cpu" if cpu else "cuda" if cuda else None)
+    typer.echo(describe(chosen))
+    if not chosen.commands or dry_run:
+        return
+    if not has_pip():
+        raise typer.Exit(2)
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Run this?")):
+        typer.echo("nothing was run; --yes runs it without asking", err=True)
+        raise typer.Exit(2)
+    run(chosen.commands)
+    typer.echo(verify())
 
 
 def main(arguments: Optional[List[str]] = None) -> None:

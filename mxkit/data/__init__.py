@@ -10,6 +10,7 @@ from .datasets import cifar10 as cifar10
 from .datasets import cifar100 as cifar100
 from .datasets import digits as digits
 from .datasets import fashion_mnist as fashion_mnist
+from .datasets import made_linear as made_linear
 from .datasets import mnist as mnist
 from .files.cache import clean_cache as clean_cache
 from .files.cache import list_cache as list_cache

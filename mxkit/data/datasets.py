@@ -10,8 +10,9 @@ from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, 
 from mxkit.data.files.mirrors import files_of
 from mxkit.data.splits import Split as Split
 from mxkit.data.splits import Splits as Splits
-from mxkit.data.splits import channel_statistics, chosen_part
+from mxkit.data.splits import channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError
+from mxkit.specs import whole_number
 import numpy as np
 
 TEST_EVERY = 6
@@ -20,7 +21,7 @@ DIGITS = [str(digit) for digit in range(10)]
 Root = Union[str, Path, None]
 
 
-def digits(size: int = 8) -> Splits:
+def digits(size: int = 8, channels: int = 1) -> Splits:
     """Real handwritten digits: scikit-learn's bundled 1,797 scans of 8x8 pixels.
 
     The split is fixed and stratified: of each class, in the order of the data, every 6th sample is for
@@ -29,24 +30,29 @@ def digits(size: int = 8) -> Splits:
     Args:
         size: 8 for the scans as they are, or a larger multiple of 4 from 28 on, for nets made for MNIST:
             each pixel becomes a square and a border is added on all sides (28: x3 and 2 pixels).
+        channels: How many times the grey picture is there: 3 for nets made for colour. With a size of 32 it has the
+            shape of CIFAR's pictures.
 
     Returns:
-        Inputs float32 NCHW of shape (N, 1, size, size) in 0 to 1 (the scans' 0 to 16 divided by 16),
+        Inputs float32 NCHW of shape (N, channels, size, size) in 0 to 1 (the scans' 0 to 16 divided by 16),
         labels int32 of shape (N,).
 
     Raises:
-        ValueError: `size` is none of the allowed ones.
+        ValueError: `size` is none of the allowed ones, or `channels` is below 1.
 
     Source:
         https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits
 
     >>> digits(28).test.x.shape
     (296, 1, 28, 28)
+    >>> digits(32, channels=3).test.x.shape
+    (296, 3, 32, 32)
     """
     from sklearn.datasets import load_digits  # 0.5 s of imports that only this dataset needs
 
     bunch = load_digits()
     x = upsample((bunch.images / 16).astype(np.float32)[:, None], size)
+    x = x.repeat(whole_number(channels, "digits: channels"), axis=1)
     y = bunch.target.astype(np.int32)
     part = _stratified_parts(y)
     train, valid, test = (Split(x[part == i], y[part == i]) for i in range(3))
@@ -257,3 +263,45 @@ def _stratified_parts(y: "np.ndarray") -> "np.ndarray":
         rest = rows[~test]
         part[rest[np.arange(len(rest)) % VALID_EVERY == VALID_EVERY - 1]] = 1
     return part
+
+
+def made_linear(
+    samples: int = 1000,
+    weights: Sequence[float] = (2.0, -3.4),
+    bias: float = 4.2,
+    *,
+    noise: float = 0.01,
+    valid: Union[int, float] = 0.1,
+    test: Union[int, float] = 0.1,
+    seed: int = 0,
+) -> Splits:
+    """Made data for linear regression: `y = weights * x + bias`, with noise, as the tutorials make it.
+
+    Args:
+        samples: How many, at least 3.
+        weights: One for each feature.
+        bias: Added to all.
+        noise: Standard deviation of what is added to y.
+        valid: Share or number of the samples for validation.
+        test: The same for testing.
+        seed: Another whole number makes other data.
+
+    Returns:
+        x float32 of shape (N, len(weights)), normal with standard deviation 1; y float32 of shape (N,). No classes.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    >>> data = made_linear(100, noise=0)
+    >>> float(abs(data.test.x @ np.array([2, -3.4]) + 4.2 - data.test.y).max()) < 1e-5
+    True
+    """
+    whole_number(samples, "made_linear: samples", least=3)
+    if not len(weights) or not noise >= 0:
+        raise ValueError(f"made_linear: expected weights, and noise of at least 0; received {weights!r} and {noise!r}")
+    draws = np.random.RandomState(seed)
+    x = draws.standard_normal((samples, len(weights)))
+    y = x @ np.asarray(weights, np.float64) + bias + noise * draws.standard_normal(samples)
+    x, y = x.astype(np.float32), y.astype(np.float32)
+    train, validated, tested = (Split(x[rows], y[rows]) for rows in three_parts(None, samples, valid, test, seed))
+    return Splits(train, validated, tested, [], *channel_statistics(train.x))

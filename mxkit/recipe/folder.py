@@ -8,6 +8,7 @@ from typing import Optional, Sequence, Union
 
 from mxkit.errors import RecipeError
 from mxkit.files import write_atomically
+from mxkit.recipe.environment import record_environment
 from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.schema import Recipe
 from mxkit.training.callbacks import Callback, FitState
@@ -20,7 +21,7 @@ import numpy as np
 
 
 class RunFolder:
-    """`recipe.yaml`, `history.csv`, `history.json`, `curves.png`, `scores.json`, `log.txt`, `checkpoints/`.
+    """`recipe.yaml`, `environment.json`, `history.csv` `.json`, `curves.png`, `scores.json`, `log.txt`, `checkpoints/`.
 
     Attributes:
         path: The folder.
@@ -84,6 +85,7 @@ class Recorder(Callback):
         self._folder = folder
 
     def on_fit_begin(self, state: FitState) -> None:
+        record_environment(self._folder.path, state.trainer._contexts)
         what = f"goes on after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {what}: {state.length} on {state.trainer._contexts}")
 

@@ -4,8 +4,46 @@ from pathlib import Path
 from typing import Sequence, Union
 import warnings
 
+from mxkit.data.files.decoding import decode
+from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError
+from mxkit.recipe.building import augment_of
+from mxkit.recipe.schema import Recipe
 import numpy as np
+
+
+def net_inputs(
+    recipe: Recipe, data: Splits, paths: Sequence[Union[str, Path]], *, invert: bool = False
+) -> "np.ndarray":
+    """Read image files as the recipe's net gets those that it is evaluated on.
+
+    Args:
+        recipe: Of a run.
+        data: Of the recipe.
+        paths: Image files.
+        invert: Swap dark and bright.
+
+    Returns:
+        float32 of shape (len(paths), C, H, W), with `data.eval_augment` done.
+
+    Raises:
+        DataError: A file is no image, or the net was not trained on images.
+    """
+    augment = augment_of(recipe.data.eval_augment)
+    if isinstance(data.train, Split):
+        found = read_images(paths, data.train.x, invert=invert)
+        return found if augment is None else np.asarray(augment.batch(found)[0])
+    channels = getattr(data.train, "channels", 0)
+    if not channels or augment is None:
+        raise DataError(f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment")
+    images = []
+    for path in paths:
+        try:
+            image = decode(Path(path).read_bytes(), str(path), channels)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read as an image: {error}") from error
+        images.append(augment(255 - image if invert else image))
+    return np.stack(images)
 
 
 def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert: bool = False) -> "np.ndarray":

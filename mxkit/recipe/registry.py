@@ -1,29 +1,75 @@
-"""Which names a recipe may use for what, and which arguments each takes."""
+"""Which names a recipe may use for what, which arguments each takes, and how own names get there."""
 
+from functools import wraps
 import inspect
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
 
+from mxkit.contrastive import Siamese
+import mxkit.data as data
 from mxkit.data import datasets
-from mxkit.data.files import tables
-from mxkit.errors import UnknownNameError
+from mxkit.data.augmentation.augment import STEPS
+from mxkit.data.augmentation.foreign import Foreign
+from mxkit.data.augmentation.presets import PRESETS
+from mxkit.data.augmentation.steps import INTERPOLATIONS
+from mxkit.data.files import image_files, image_records, imagenet_files, tables
+from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.initializers import initializer_names
 from mxkit.losses import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS, model_names
 from mxkit.optimizers import optimizer_names
+from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
+from mxkit.schedules import TAKES, schedule
+from mxkit.training.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit
+from mxkit.training.builtin_ema import EMA
+from mxkit.training.builtin_logs import CSVLog, TensorBoardLog
+from mxkit.training.learning_rate import Plateau
 import mxnet as mx
 
-DATASETS: Dict[str, Callable[..., Any]] = {
-    "digits": datasets.digits,
-    "mnist": datasets.mnist,
-    "fashion_mnist": datasets.fashion_mnist,
+Builder = Callable[..., Any]
+_Function = TypeVar("_Function", bound=Builder)
+
+DATASETS: Dict[str, Builder] = {
     "cifar10": datasets.cifar10,
     "cifar100": datasets.cifar100,
     "csv": tables.csv,
+    "digits": datasets.digits,
+    "fashion_mnist": datasets.fashion_mnist,
+    "image_folder": image_files.image_folder,
+    "image_records": image_records.image_records,
+    "imagenet": imagenet_files.imagenet,
+    "made_linear": datasets.made_linear,
+    "mnist": datasets.mnist,
 }
 
+CALLBACKS: Dict[str, Builder] = {
+    "csv": CSVLog,
+    "early_stopping": EarlyStopping,
+    "ema": EMA,
+    "freeze_until": FreezeUntil,
+    "plateau": Plateau,
+    "tensorboard": TensorBoardLog,
+    "terminate_on_nan": TerminateOnNaN,
+    "time_limit": TimeLimit,
+}
+
+# Nets made of other nets: each of their arguments is a model itself.
+COMPOSED: Dict[str, Builder] = {"siamese": Siamese}
+
+# Texts that MXNet looks at only when they are used, or that have few values.
+_CHOICES: Dict[str, Dict[str, List[str]]] = {
+    "initializer": {
+        "rnd_type": ["uniform", "gaussian"],
+        "factor_type": ["avg", "in", "out"],
+        "rand_type": ["uniform", "normal"],
+    },
+    "callback": {"mode": ["min", "max"]},
+    "augment": {"interpolation": list(INTERPOLATIONS)},
+}
 # Gluon's Trainer sets these itself; a scheduler is an object, which YAML cannot hold.
 _NOT_FOR_RECIPES = {"self", "param_idx2name", "sym", "param_dict", "begin_num_update", "lr_scheduler", "rescale_grad"}
+_ZOO = {"classes": {"type": "integer"}, "pretrained": {"type": "boolean"}, "root": {"type": "string"}}
+_ZOO_MORE = {"resnet": {"thumbnail": {"type": "boolean"}}, "densenet": {"bn_size": NUMBER, "dropout": NUMBER}}
 
 
 class Kind(NamedTuple):
@@ -31,15 +77,17 @@ class Kind(NamedTuple):
 
     Attributes:
         names: Every known name.
-        callable_of: What a name is built with, for its signature; None where that is not known.
+        builder: What a name is built with, for its signature; None where that is not known.
+        own: Where `register` puts a name of this kind; None where MXNet has a registry of its own for it.
     """
 
     names: Callable[[], Iterable[str]]
-    callable_of: Callable[[str], Optional[Callable[..., Any]]]
+    builder: Callable[[str], Optional[Builder]]
+    own: Optional[Dict[str, Builder]] = None
 
 
 def _all_models() -> List[str]:
-    return model_names() + [f"zoo:{name}" for name in model_names("zoo")]
+    return sorted({*model_names(), *COMPOSED}) + [f"zoo:{name}" for name in model_names("zoo")]
 
 
 def _registered(base: type) -> Dict[str, Any]:
@@ -47,47 +95,136 @@ def _registered(base: type) -> Dict[str, Any]:
 
 
 KINDS: Dict[str, Kind] = {
-    "data": Kind(lambda: DATASETS, lambda name: DATASETS.get(name)),
-    "model": Kind(_all_models, lambda name: MODELS.get(name)),
+    "data": Kind(lambda: DATASETS, DATASETS.get, DATASETS),
+    "augment": Kind(lambda: {*STEPS, *PRESETS}, lambda name: STEPS.get(name) or _preset, STEPS),  # type: ignore[arg-type]
+    "model": Kind(_all_models, lambda name: MODELS.get(name) or COMPOSED.get(name), MODELS),
     "initializer": Kind(initializer_names, lambda name: _registered(mx.init.Initializer).get(name.lower())),
-    "loss": Kind(lambda: LOSSES, lambda name: LOSSES.get(name)),
+    "loss": Kind(lambda: LOSSES, LOSSES.get, LOSSES),
     "optimizer": Kind(optimizer_names, lambda name: mx.optimizer.Optimizer.opt_registry.get(name.lower())),
-    "metrics": Kind(
+    "schedule": Kind(lambda: TAKES, lambda name: schedule),
+    "callback": Kind(lambda: CALLBACKS, CALLBACKS.get, CALLBACKS),
+    "metric": Kind(
         lambda: set(METRICS) | set(_registered(mx.metric.EvalMetric)),
         lambda name: METRICS.get(name) or _registered(mx.metric.EvalMetric).get(name.lower()),
+        METRICS,
     ),
 }
+
+
+def _preset(*, size: Optional[int] = None, white: float = 1.0) -> None:
+    """The arguments of `Augment.preset`."""
+
+
+def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Function]:
+    """Let recipes use a function or a class of your own by name; a decorator.
+
+    A recipe names the module by `imports: [my_module]`, and then the name as one of mxkit's. Its arguments are
+    checked against the signature, so annotate them. Losses, models, metrics and steps of augmentation are known to
+    `mxkit.fit`, `get_model` and `Augment` too. MXNet's own registries take initializers (`mx.init.register`) and
+    optimizers (`mx.optimizer.Optimizer.register`), and recipes know what is in them.
+
+    Args:
+        kind: "data": returns `Splits`, whose parts are a `Split`, a Dataset or a loader. "model": returns a block.
+            "loss": returns what `loss=` of `fit` may be. "metric": returns a `Metric`. "callback": returns a
+            `Callback`. "augment": returns a function of `(image, rng)`, as for `Augment`.
+        name: In recipes; by default the function's.
+
+    Raises:
+        UnknownNameError: `kind` is none of these.
+        ValueError: Something else has the name. The same function of the same module takes its own place, as in a
+            notebook's cell that runs twice.
+
+    >>> @register("model")
+    ... def two_layers(units: int = 8, classes: int = 10):
+    ...     return mxkit.models.mlp(classes, hidden=[units])
+    >>> mxkit.models.get_model("two_layers", units=3)[1]
+    Dense(None -> 3, Activation(relu))
+    >>> del mxkit.models.registry.MODELS["two_layers"]
+    """
+    tables_of = {known: one.own for known, one in KINDS.items() if one.own is not None}
+    if kind not in tables_of:
+        raise unknown_name("kind of component", kind, tables_of)
+    table = tables_of[kind]
+
+    def put(function: _Function) -> _Function:
+        own = name or function.__name__
+        other = table.get(own)
+        if other is None and own in set(KINDS[kind].names()):
+            raise ValueError(f"register: {kind} {own!r} is a name of mxkit; choose another")
+        if other is not None and _place(other) != _place(function):
+            raise ValueError(f"register: {kind} {own!r} is {'.'.join(_place(other))} already; choose another name")
+        table[own] = _as_step(function) if kind == "augment" else function
+        return function
+
+    return put
+
+
+def _place(function: Builder) -> List[str]:
+    return [str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", function))]
+
+
+def _as_step(function: Builder) -> Builder:
+    @wraps(function)
+    def step(**arguments: Any) -> Any:
+        return Foreign(function(**arguments))
+
+    return step
 
 
 def is_known(kind: str, name: str) -> bool:
     """Whether a component of this kind has this name; `gluoncv:` names ask gluoncv."""
     if kind == "model" and name.startswith("gluoncv:"):
         return name[len("gluoncv:") :] in model_names("gluoncv")
-    if kind in ("initializer", "optimizer", "metrics"):
+    if kind in ("initializer", "optimizer") or (kind == "metric" and name not in METRICS):
         name = name.lower()
     return name in set(KINDS[kind].names())
 
 
-def accepted_arguments(kind: str, name: str) -> Optional[Set[str]]:
-    """Names of the arguments a component takes, or None where only building it can tell.
+def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
+    """Arguments that a component takes, or None where only building it can tell.
 
     Raises:
         UnknownNameError: There is no such component.
     """
     if not is_known(kind, name):
         raise UnknownNameError(f"unknown {kind} {name!r}")
-    target = KINDS[kind].callable_of(name)
+    if kind == "model" and name.startswith("zoo:"):
+        more = next((found for family, found in _ZOO_MORE.items() if name.startswith(f"zoo:{family}")), {})
+        return {key: Argument(schema, False) for key, schema in {**_ZOO, **more}.items()}
+    target = KINDS[kind].builder(name)
     if target is None:
         return None
-    accepted, open_ended = _named(target)
+    accepted, open_ended = arguments_of(target)
+    for key, choices in _CHOICES.get(kind, {}).items():
+        if key in accepted and target.__module__.startswith(("mxkit.", "mxnet.")):
+            accepted[key] = accepted[key]._replace(schema={"enum": choices})
     if kind == "optimizer":  # every optimizer hands the rest to its base
-        return (accepted | _named(mx.optimizer.Optimizer)[0]) - _NOT_FOR_RECIPES
+        everything = {**arguments_of(mx.optimizer.Optimizer)[0], **accepted}
+        return {key: _number(one) for key, one in everything.items() if key not in _NOT_FOR_RECIPES}
+    if kind == "schedule":
+        taken = [*TAKES[name][0], *TAKES[name][1]]
+        return {key: accepted[key]._replace(required=key in TAKES[name][0]) for key in taken}
     if kind == "loss":  # HybridBlock's own two
-        return accepted - {"prefix", "params"}
+        return {key: one for key, one in accepted.items() if key not in ("prefix", "params")}
+    if name in COMPOSED and kind == "model":
+        return accepted
     return None if open_ended else accepted
 
 
-def _named(target: Callable[..., Any]) -> Tuple[Set[str], bool]:
-    parameters = inspect.signature(target).parameters.values()
-    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+def _number(argument: Argument) -> Argument:
+    # MXNet takes text for a number without a word (T26), and some hyper-parameters are objects
+    kinds = [NUMBER, {"type": "boolean"}, {"type": "null"}]
+    return argument._replace(schema={"anyOf": kinds}, required=False)
+
+
+def public_name(function: Builder) -> str:
+    """How a script calls a builder: `mxkit.data.digits`, or with its module where it is a user's own.
+
+    >>> public_name(EarlyStopping), public_name(datasets.digits)
+    ('mxkit.EarlyStopping', 'mxkit.data.digits')
+    """
+    function = inspect.unwrap(function)
+    module, name = _place(function)
+    if module.startswith("mxkit.data"):
+        return f"mxkit.data.{name}" if hasattr(data, name) else f"{module}.{name}"
+    return f"mxkit.{name}" if module.startswith("mxkit.") else f"{module}.{name}"

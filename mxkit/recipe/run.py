@@ -2,30 +2,38 @@
 
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from mxkit.checkpoint.snapshot import load_checkpoint
-from mxkit.data import ArrayLoader, Splits
-from mxkit.device import devices
-from mxkit.errors import MxkitError, RecipeError, unknown_name
+from mxkit.data.splits import Splits
 from mxkit.files import write_atomically
-from mxkit.initializers import get_initializer, initialize
-from mxkit.losses import get_loss
-from mxkit.metrics import get_metrics
-from mxkit.models import get_model
+from mxkit.recipe.batches import batches, first_inputs, has_samples, load_data
+from mxkit.recipe.building import callbacks_of
 from mxkit.recipe.folder import Recorder, RunFolder
+from mxkit.recipe.nets import empty_net, ready_net
+from mxkit.recipe.pair_scores import pair_scores
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.registry import DATASETS
-from mxkit.recipe.schema import Component, Recipe
+from mxkit.recipe.schema import Recipe
 from mxkit.seeding import seed_all
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History
 from mxkit.training.loop import fit
-import mxnet as mx
-from mxnet import gluon
 
-SPLITS = ("train", "valid", "test")
+# Arguments of `fit` that are keys of a recipe, under the same name.
+SAME = (
+    "epochs",
+    "updates",
+    "accumulate",
+    "accumulate_samples",
+    "clip_norm",
+    "clip_value",
+    "amp",
+    "limit_batches",
+    "validate_every",
+    "seed",
+    "check_finite",
+)
 
 
 class Run(NamedTuple):
@@ -35,13 +43,15 @@ class Run(NamedTuple):
         folder: Where its files are.
         net: The trained net.
         history: One row an epoch.
-        scores: Loss and metrics over the test part.
+        scores: Loss and metrics over the part of the data that is reported on.
+        split: That part, "test" unless the recipe says otherwise.
     """
 
     folder: Path
     net: Any
     history: History
     scores: Dict[str, Any]
+    split: str = "test"
 
 
 def run_recipe(
@@ -68,10 +78,10 @@ def run_recipe(
         MxkitError: As `fit` says; the folder holds what was reached, and `log.txt` the traceback.
 
     Side effects:
-        Reseeds Python's, NumPy's and MXNet's generators with the recipe's seed.
+        Imports the modules of `imports`. Reseeds Python's, NumPy's and MXNet's generators with the recipe's seed.
     """
     recipe = load_recipe(recipe, overrides)
-    data, net = _prepare(recipe)
+    data, net = prepare(recipe)
     return _train(recipe, RunFolder.create(recipe, output), data, net, progress)
 
 
@@ -89,68 +99,49 @@ def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress
     """
     folder = RunFolder(run)
     recipe = folder.recipe(overrides)
-    data, net = _prepare(recipe)
+    data, net = prepare(recipe)
     if overrides:
         folder.write_recipe(recipe)
     return _train(recipe, folder, data, net, progress)
 
 
-def _prepare(recipe: Recipe) -> Tuple[Splits, Any]:
+def prepare(recipe: Recipe) -> Tuple[Splits, Any]:
+    """The data and the net of a recipe, ready for `fit`; what only they can judge is judged here.
+
+    Raises:
+        RecipeError: The recipe cannot be run as written.
+
+    Side effects:
+        Reseeds the generators, as `run_recipe` says.
+    """
     data = load_data(recipe)
-    check_buildable(recipe)
+    sample = None if recipe.model.finetune is None else first_inputs(recipe, data)
     seed_all(recipe.seed)
-    where = devices(recipe.devices)
-    net = build_net(recipe)
-    initialize(net, spec_of(recipe.initializer), devices=where)
-    return data, net
+    return data, ready_net(recipe, sample)
 
 
 def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: bool) -> Run:
     history = fit(
         net,
-        loader(recipe, data, "train"),
-        loss=spec_of(recipe.loss),
-        trainer=spec_of(recipe.optimizer),
-        epochs=recipe.epochs,
-        valid=loader(recipe, data, "valid"),
-        metrics=[spec_of(metric) for metric in recipe.metrics],
-        accumulate=recipe.accumulate,
-        clip_norm=recipe.clip_norm,
-        callbacks=[Recorder(folder)],
-        seed=recipe.seed,
-        checkpoint=Checkpoints(folder.checkpoints, **dict(recipe.checkpoints)),
+        batches(recipe, data, "train", training=True),
+        loss=recipe.loss.spec,
+        trainer=recipe.optimizer.spec,
+        valid=batches(recipe, data, "valid") if has_samples(data.valid) else None,
+        metrics=[one.spec for one in recipe.metrics],
+        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder)],
+        checkpoint=Checkpoints(folder.checkpoints, **recipe.checkpoints.model_dump()),
         resume="auto",
         progress=progress,
+        **{name: getattr(recipe, name) for name in SAME},
     )
-    scores = evaluate_split(recipe, net, data, "test")
-    write_atomically(folder.path / "scores.json", json.dumps({"test": scores}, indent=1).encode())
-    for line in describe_scores("test", scores):
+    split = recipe.evaluate.split
+    if recipe.evaluate.which == "best":
+        load_checkpoint(folder.checkpoints, net, which="best")
+    scores = evaluate_split(recipe, net, data, split)
+    write_atomically(folder.path / "scores.json", json.dumps({split: scores}, indent=1).encode())
+    for line in describe_scores(split, scores):
         folder.log(line)
-    return Run(folder.path, net, history, scores)
-
-
-def check_buildable(recipe: Recipe) -> None:
-    """Build once what is built by name, because some values only their builder can judge.
-
-    Raises:
-        RecipeError: A builder refuses its arguments.
-    """
-    builders: Dict[str, Callable[[Any], Any]] = {
-        "loss": get_loss,
-        "initializer": get_initializer,
-        "optimizer": lambda spec: mx.optimizer.create(spec[0], **spec[1]),
-        "metrics": get_metrics,
-    }
-    try:
-        Checkpoints(recipe.name, **dict(recipe.checkpoints))
-    except ValueError as error:
-        raise RecipeError(f"recipe {recipe.name}: checkpoints: {error}") from error
-    for section, build in builders.items():
-        part = getattr(recipe, section)
-        try:
-            build([spec_of(one) for one in part] if isinstance(part, list) else spec_of(part))
-        except (TypeError, ValueError, AssertionError) as error:
-            raise RecipeError(f"recipe {recipe.name}: {section}: {type(error).__name__}: {error}") from error
+    return Run(folder.path, net, history, scores, split)
 
 
 def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
@@ -165,59 +156,19 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
     """
     folder = RunFolder(run)
     recipe = folder.recipe()
-    net = build_net(recipe)
+    sample = None if recipe.model.finetune is None else first_inputs(recipe, load_data(recipe))
+    net = empty_net(recipe, sample)
     load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
     return recipe, net
 
 
-def build_net(recipe: Recipe) -> Any:
-    """The recipe's net, not initialized."""
-    try:
-        net = get_model(recipe.model.name, **recipe.model.arguments)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, MxkitError):
-            raise
-        raise RecipeError(f"recipe {recipe.name}: model: {error}") from error
-    if recipe.hybridize and isinstance(net, gluon.HybridBlock):
-        net.hybridize(static_alloc=True)
-    return net
-
-
-def load_data(recipe: Recipe) -> Splits:
-    """The recipe's dataset.
-
-    Raises:
-        RecipeError: The dataset refuses an argument's value.
-    """
-    try:
-        data: Splits = DATASETS[recipe.data.name](**recipe.data.arguments)
-    except (TypeError, ValueError) as error:
-        raise RecipeError(f"recipe {recipe.name}: data: {error}") from error
-    return data
-
-
-def loader(recipe: Recipe, data: Splits, split: str) -> ArrayLoader:
-    """Batches of one part of the data; the training part is shuffled by the recipe's seed.
-
-    Raises:
-        UnknownNameError: `split` is no part of the data.
-    """
-    if split not in SPLITS:
-        raise unknown_name("part of the data", split, SPLITS)
-    part = getattr(data, split)
-    if split == "train":
-        return ArrayLoader(part.x, part.y, recipe.data.batch_size, shuffle=True, seed=recipe.seed)
-    return ArrayLoader(part.x, part.y, recipe.data.eval_batch_size)
-
-
 def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
-    """Loss and metrics of the recipe over one part of the data."""
-    return evaluate(
-        net,
-        loader(recipe, data, split),
-        loss=spec_of(recipe.loss),
-        metrics=[spec_of(metric) for metric in recipe.metrics],
-    )
+    """Loss and metrics of the recipe over one part of the data; for pairs also how often their distances are right."""
+    metrics = recipe.metrics if recipe.evaluate.metrics is None else recipe.evaluate.metrics
+    scores = evaluate(net, batches(recipe, data, split), loss=recipe.loss.spec, metrics=[one.spec for one in metrics])
+    if recipe.data.pairs is not None:
+        scores.update(pair_scores(recipe, net, data, split))
+    return scores
 
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
@@ -229,8 +180,3 @@ def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
         else:
             lines += [f"{split} {name} {' '.join(f'{count:4}' for count in row)}" for row in value]
     return lines
-
-
-def spec_of(component: Component) -> Any:
-    """A component as the public calls take it: a name, and its arguments."""
-    return component.name, component.arguments

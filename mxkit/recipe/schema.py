@@ -1,9 +1,17 @@
 """What a recipe may say, format 1."""
 
-from typing import Any, Dict, List, Optional, Tuple
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from typing_extensions import Literal
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from typing_extensions import Annotated, Literal, get_args, get_origin
+
+# 3 is no "3", and true is no 1: what pydantic would turn into another type is refused.
+Whole = Annotated[int, Field(strict=True)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Yes = Annotated[bool, Field(strict=True)]
+Name = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
+DEVICES = r"^(auto|cpu(:\d+)?|gpu(:\d+(,\d+)*)?)$"
 
 
 class Section(BaseModel):
@@ -32,8 +40,52 @@ class Component(BaseModel):
 
     @property
     def arguments(self) -> Dict[str, Any]:
-        """All keys but the name."""
+        """All keys that are not this class's own."""
         return dict(self.model_extra or {})
+
+    @property
+    def spec(self) -> Tuple[str, Dict[str, Any]]:
+        """The component as the public calls take it: a name, and its arguments."""
+        return self.name, self.arguments
+
+
+def _exact(value: Any) -> Any:
+    return value if type(value) is int else repr(value)  # else true and 1.0 would be a 1
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, (str, dict)) else value
+
+
+def _workers(value: Any) -> Any:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if (whole and value == 0) or (isinstance(value, str) and re.fullmatch(r"(thread|process):[1-9]\d*", value)):
+        return value
+    raise ValueError("expected 0, 'thread:4' or 'process:4'")
+
+
+Steps = Annotated[Optional[List[Component]], BeforeValidator(_listed)]
+Workers = Annotated[
+    Union[int, str],
+    BeforeValidator(_workers),
+    WithJsonSchema({"anyOf": [{"const": 0}, {"type": "string", "pattern": r"^(thread|process):[1-9]\d*$"}]}),
+]
+
+
+class PairSection(Section):
+    """Pairs or triplets of samples in place of samples, for siamese nets; as for `mxkit.data.PairLoader`.
+
+    Attributes:
+        kind: "pairs" or "triplets".
+        same: Share of pairs of one class.
+        balanced: Each class gives equally many anchors.
+        length: Pairs a training epoch, or null for as many as there are samples.
+    """
+
+    kind: Literal["pairs", "triplets"] = "pairs"
+    same: Number = Field(0.5, ge=0, le=1)
+    balanced: Yes = False
+    length: Optional[Whole] = Field(None, ge=1)
 
 
 class DataComponent(Component):
@@ -42,10 +94,75 @@ class DataComponent(Component):
     Attributes:
         batch_size: Samples a training batch.
         eval_batch_size: Samples a batch in evaluation; no result depends on it.
+        workers: Who reads image files: 0, "thread:4" or "process:4"; as for `mxkit.data.DatasetLoader`.
+        drop_last: Leave out a last training batch that is short.
+        augment: Steps for training images, or the name of a preset; as for `mxkit.data.Augment`. Null takes
+            `eval_augment`.
+        eval_augment: The same for validation, test and prediction.
+        pairs: Pairs or triplets in place of samples, or null.
     """
 
-    batch_size: int = Field(64, ge=1)
-    eval_batch_size: int = Field(256, ge=1)
+    batch_size: Whole = Field(64, ge=1)
+    eval_batch_size: Whole = Field(256, ge=1)
+    workers: Workers = 0
+    drop_last: Yes = False
+    augment: Steps = None
+    eval_augment: Steps = None
+    pairs: Optional[PairSection] = None
+
+
+class FinetuneSection(Section):
+    """Another last layer for other classes; as for `mxkit.finetune`.
+
+    Attributes:
+        classes: Outputs of the new layer.
+        freeze: "features" for all but the head, a glob over paths, or null.
+        head_multiplier: The new layer learns this many times as fast.
+        head: Path of the last layer, or null for the zoos' names.
+        initializer: Of the new layer.
+    """
+
+    classes: Whole = Field(ge=1)
+    freeze: Optional[str] = "features"
+    head_multiplier: Number = Field(10.0, ge=0)
+    head: Optional[str] = None
+    initializer: Component = Component(name="xavier")
+
+
+class ModelComponent(Component):
+    """A net.
+
+    Attributes:
+        weights: A parameter file, a run's folder or a checkpoint, whose values the net begins with; or null.
+        finetune: The net gets another last layer then, or null.
+    """
+
+    weights: Optional[str] = None
+    finetune: Optional[FinetuneSection] = None
+
+
+class MultiplierSection(Section):
+    """What multiplies the learning rate and the weight decay of some parameters; null leaves it.
+
+    Attributes:
+        lr: Of the learning rate.
+        wd: Of the weight decay.
+    """
+
+    lr: Optional[Number] = Field(None, ge=0)
+    wd: Optional[Number] = Field(None, ge=0)
+
+
+class OptimizerComponent(Component):
+    """An optimizer, and what it does to some parameters only.
+
+    Attributes:
+        multipliers: By globs over paths; as for `mxkit.set_multipliers`.
+        no_weight_decay: Biases and norms do not decay; as `mxkit.no_weight_decay`.
+    """
+
+    multipliers: Dict[str, MultiplierSection] = Field(default_factory=dict)
+    no_weight_decay: Yes = False
 
 
 class CheckpointSection(Section):
@@ -59,9 +176,23 @@ class CheckpointSection(Section):
     """
 
     every: str = "1 epoch"
-    keep_last: int = Field(3, ge=1)
+    keep_last: Whole = Field(3, ge=1)
     keep_best: Optional[Tuple[str, Literal["min", "max"]]] = None
     keep_every: Optional[str] = None
+
+
+class EvaluateSection(Section):
+    """What is reported when training has ended.
+
+    Attributes:
+        split: Part of the data.
+        which: The net as training left it, "last", or of the checkpoint that `keep_best` keeps, "best".
+        metrics: In place of the recipe's, or null.
+    """
+
+    split: Literal["train", "valid", "test"] = "test"
+    which: Literal["last", "best"] = "last"
+    metrics: Optional[List[Component]] = None
 
 
 class Recipe(Section):
@@ -71,34 +202,93 @@ class Recipe(Section):
         format: Version of this vocabulary.
         name: Begins the name of the run's folder; the file's name by default.
         description: For people.
+        imports: Modules whose `@mxkit.register` makes own names known.
+        import_path: Where they are looked for before Python's own path; the recipe's folder by default.
         seed: Decides first values, order and dropout.
         devices: As for `mxkit.devices`.
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
         initializer: Of MXNet's registry.
         hybridize: Run the net as a graph where it is a HybridBlock.
+        freeze: Globs over paths of parameters that are not trained; as for `mxkit.freeze`.
         loss: As for `mxkit.fit`.
         optimizer: Of MXNet's registry.
+        schedule: Of the learning rate, as for `mxkit.LearningRate` and `mxkit.schedule`; or null.
         epochs: Times the training part is read.
+        updates: In their place: optimizer updates.
         accumulate: Batches per update.
+        accumulate_samples: In its place: samples per update, at least.
         clip_norm: Largest norm of the averaged gradient, or null.
+        clip_value: Largest absolute value of its elements, or null.
+        amp: "bfloat16" or "float16", or null.
+        limit_batches: Batches that an epoch reads of each part, or null for all.
+        validate_every: Epochs between two validations.
+        check_finite: Stop where a loss or a weight is NaN or infinite.
+        callbacks: Called in their order, after the schedule's. Files of theirs lie in the run's folder.
         checkpoints: When they are written, and which are kept.
         metrics: Reported for the training, validation and test part.
+        evaluate: What is reported when training has ended.
     """
 
-    format: Literal[1] = 1
-    name: str = Field("recipe", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")
+    format: Annotated[Literal[1], BeforeValidator(_exact)] = 1
+    name: str = Field("recipe", pattern=Name)
     description: str = ""
-    seed: int = 0
-    devices: str = "auto"
+    imports: List[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = []
+    import_path: Optional[str] = None
+    seed: Whole = 0
+    devices: str = Field("auto", pattern=DEVICES)
     data: DataComponent
-    model: Component
+    model: ModelComponent
     initializer: Component = Component(name="xavier")
-    hybridize: bool = True
+    hybridize: Yes = True
+    freeze: List[str] = []
     loss: Component
-    optimizer: Component
-    epochs: int = Field(ge=1)
-    accumulate: int = Field(1, ge=1)
-    clip_norm: Optional[float] = Field(None, gt=0)
+    optimizer: OptimizerComponent
+    schedule: Optional[Component] = None
+    epochs: Optional[Whole] = Field(None, ge=1)
+    updates: Optional[Whole] = Field(None, ge=1)
+    accumulate: Whole = Field(1, ge=1)
+    accumulate_samples: Optional[Whole] = Field(None, ge=1)
+    clip_norm: Optional[Number] = Field(None, gt=0)
+    clip_value: Optional[Number] = Field(None, gt=0)
+    amp: Optional[Literal["bfloat16", "float16"]] = None
+    limit_batches: Optional[Whole] = Field(None, ge=1)
+    validate_every: Whole = Field(1, ge=1)
+    check_finite: Yes = True
+    callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []
+    evaluate: EvaluateSection = Field(default_factory=lambda: EvaluateSection.model_validate({}))
+
+
+# Keys of a file that are worked in before it is checked, and are not part of the resolved recipe.
+FILE_KEYS = ("base", "variables")
+
+
+def fields_at(location: Sequence[Any]) -> List[str]:
+    """Keys that the section at a place of a recipe may have; of a component its own ones.
+
+    >>> fields_at(["optimizer", "multipliers", "*.bias"]), fields_at(["metrics", 0])
+    (['lr', 'wd'], ['name'])
+    """
+    found: Any = Recipe
+    for key in location:
+        if isinstance(found, type) and issubclass(found, BaseModel):
+            field = found.model_fields.get(key)
+            found = None if field is None else field.annotation
+        else:  # a number in a list, or a key that is free
+            found = next((one for one in get_args(found) if get_args(one) or _is_section(one)), None)
+        found = _without_none(found)
+    keys = list(found.model_fields) if _is_section(found) else []
+    return keys if location else [*keys, *FILE_KEYS]
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def _without_none(annotation: Any) -> Any:
+    """What is inside of Annotated and Optional."""
+    while get_origin(annotation) in (Annotated, Union):
+        annotation = next((one for one in get_args(annotation) if one is not type(None)), None)
+    return annotation

@@ -136,13 +136,13 @@ def test_unknown_recipe_lists_the_known_ones():
 
 
 def test_values_that_only_building_can_judge(tmp_path):
-    with pytest.raises(RecipeError, match="data: size: expected 8, or .* received 9"):
+    with pytest.raises(RecipeError, match="data.size: size: expected 8, or .* received 9"):
         mxkit.run_recipe(SMALL, overrides=["data.size=9"], output=tmp_path)
-    with pytest.raises(RecipeError, match="model: mlp: dropout must be at least 0 and below 1; received 2"):
+    with pytest.raises(RecipeError, match="model.dropout: mlp: dropout must be at least 0 and below 1; received 2"):
         mxkit.run_recipe(SMALL, overrides=["model.name=mlp", "model.dropout=2"], output=tmp_path)
     for override, text in {
-        "metrics=[{name: top_k, k: 0}]": "metrics: ValueError: TopK: k: expected a whole number, at least 1",
-        "metrics=[accuracy, accuracy]": "metrics: ValueError: metrics: names must differ",
+        "metrics=[{name: top_k, k: 0}]": "metrics.0.k: TopK: k: expected a whole number, at least 1",
+        "metrics=[accuracy, accuracy]": "metrics: metrics: names must differ",
     }.items():
         with pytest.raises(RecipeError, match=text):
             mxkit.run_recipe(SMALL, overrides=[override], output=tmp_path)

@@ -1,0 +1,82 @@
+"""What a run ran on: `environment.json` in its folder."""
+
+import datetime
+from importlib.metadata import PackageNotFoundError, version
+import json
+import os
+from pathlib import Path
+import platform
+from typing import Any, Dict, List, Optional, Sequence
+
+from mxkit.files import write_atomically
+from mxkit.runtime.doctor.machine import read_memory, read_processors
+from mxkit.runtime.doctor.resources import taken_threads
+from mxkit.runtime.driver import read_driver
+from mxkit.version import __version__
+import mxnet as mx
+import numpy as np
+
+FILE = "environment.json"
+_PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
+_VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_")
+
+
+def record_environment(folder: Path, devices: Sequence[Any]) -> None:
+    """Add to a run's `environment.json` what it trains on now; nothing where that is what it trained on before.
+
+    Args:
+        folder: Of the run.
+        devices: Contexts that the net lives on.
+
+    Side effects:
+        The file holds a list, one entry for each environment that the run had, the first one first.
+    """
+    file, now = folder / FILE, describe_environment(devices)
+    earlier: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    if earlier and {**earlier[-1], "since": now["since"]} == now:
+        return
+    write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
+
+
+def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
+    """Versions, machine, devices, threads, variables and MXNet's features, as plain JSON values.
+
+    Args:
+        devices: Contexts that the net lives on.
+
+    Returns:
+        Memory in bytes; `threads` is what MXNet takes for its operators, None where a variable is no number. GPUs
+        are named only where `devices` has some.
+
+    >>> describe_environment([mx.cpu()])["devices"]
+    ['cpu(0)']
+    """
+    processors, memory = read_processors(), read_memory()
+    with_gpu = any(one.device_type == "gpu" for one in devices)
+    packages = {name: _version(name) for name in _PACKAGES}
+    return {
+        "since": datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
+        "versions": {
+            "mxkit": __version__,
+            "MXNet": mx.__version__,
+            "NumPy": np.__version__,
+            "Python": platform.python_version(),
+            **{name: found for name, found in packages.items() if found},
+        },
+        "platform": platform.platform(),
+        "processor": processors.model,
+        "cores": processors.cores,
+        "threads": taken_threads(processors, os.environ),
+        "memory": None if memory is None else memory.total,
+        "devices": [str(one) for one in devices],
+        "gpus": [str(gpu) for gpu in read_driver().gpus] if with_gpu else [],
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
+        "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
+    }
+
+
+def _version(package: str) -> Optional[str]:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,48 @@
+"""Drawn pictures in the layout of the tutorials' hotdog data, for where that cannot be fetched."""
+
+from pathlib import Path
+from typing import Optional
+
+import mxkit
+from mxkit.data.files.cache import dataset_folder
+import numpy as np
+from PIL import Image, ImageDraw
+
+SIDE = 80
+
+
+@mxkit.register("data")
+def made_hotdog(root: Optional[str] = None, images: int = 480) -> mxkit.data.Splits:
+    """Half of the pictures show a sausage in a bun, the others balls and boxes of the same colours.
+
+    Args:
+        root: Where they are, or are written to: `train/hotdog/0.png`, `train/not-hotdog/0.png`, and `test` the same.
+            None is the cache.
+        images: How many for training; half as many are for testing.
+    """
+    folder = dataset_folder(f"made_hotdog_{images}") if root is None else Path(root).expanduser()
+    for number, (part, count) in enumerate((("train", images), ("test", images // 2))):
+        for label, name in enumerate(("hotdog", "not-hotdog")):
+            place = folder / part / name
+            place.mkdir(parents=True, exist_ok=True)
+            for i in range(count // 2):
+                if not (place / f"{i}.png").exists():
+                    _draw(np.random.default_rng([number, label, i]), hotdog=label == 0).save(place / f"{i}.png")
+    return mxkit.data.image_folder(folder, valid=0.2)
+
+
+def _draw(rng: np.random.Generator, hotdog: bool) -> Image.Image:
+    image = Image.fromarray(rng.integers(90, 256, (5, 5, 3)).astype(np.uint8)).resize((SIDE, SIDE), 2)
+    pen = ImageDraw.Draw(image)
+    centre, size = rng.uniform(0.35, 0.65, 2) * SIDE, rng.uniform(0.2, 0.35) * SIDE
+    colours = [tuple(int(one + rng.integers(-20, 21)) for one in colour) for colour in ((205, 150, 80), (150, 50, 30))]
+    if hotdog:
+        angle = rng.uniform(0, np.pi)
+        end = size * np.array([np.cos(angle), np.sin(angle)])
+        for width, colour in zip((0.9, 0.4), colours):
+            pen.line([*(centre - end), *(centre + end)], fill=colour, width=int(size * width))
+    else:
+        shape = pen.ellipse if rng.random() < 0.5 else pen.rectangle
+        for width, colour in zip((0.9, 0.4), colours):
+            shape([*(centre - size * width), *(centre + size * width)], fill=colour)
+    return image

@@ -1,0 +1,214 @@
+"""Whatever is changed in a recipe, it is refused at the right place or says what was written: never a default."""
+
+import copy
+import json
+from pathlib import Path
+import string
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from mxkit.errors import RecipeError
+from mxkit.recipe.checking import components
+from mxkit.recipe.files import _read as read_file
+from mxkit.recipe.files import find_recipe, lay_over_bases
+from mxkit.recipe.reading import load_recipe, recipe_names
+import pytest
+
+# says as much as a recipe can
+RICH = {
+    "name": "rich",
+    "description": "all of it",
+    "variables": {"width": 64},
+    "seed": 3,
+    "devices": "cpu:2",
+    "data": {
+        "name": "digits",
+        "size": 28,
+        "batch_size": 32,
+        "augment": [
+            {"name": "crop", "size": 28, "padding": 2},
+            "to_tensor",
+            {"name": "normalize", "mean": 0.1, "std": 0.3},
+        ],
+        "eval_augment": ["to_tensor", {"name": "normalize", "mean": 0.1, "std": 0.3}],
+    },
+    "model": {"name": "mlp", "classes": 10, "hidden": ["${width}", 16], "dropout": 0.2},
+    "initializer": {"name": "xavier", "rnd_type": "gaussian", "magnitude": 2},
+    "freeze": ["1.*"],
+    "loss": {"name": "label_smoothing", "epsilon": 0.1},
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "multipliers": {"3.*": {"lr": 0.5, "wd": 0}},
+        "no_weight_decay": True,
+    },
+    "schedule": {"name": "cosine", "warmup": "2 updates", "final": 0.01},
+    "updates": 4,
+    "accumulate": 2,
+    "clip_norm": 1.0,
+    "amp": "bfloat16",
+    "validate_every": 2,
+    "callbacks": [
+        {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
+        {"name": "ema", "decay": 0.9},
+        {"name": "csv", "path": "log.csv"},
+        {"name": "freeze_until", "epoch": 2, "glob": "3.*"},
+    ],
+    "checkpoints": {"every": "2 updates", "keep_best": ["valid_accuracy", "max"]},
+    "metrics": ["accuracy", {"name": "top_k", "k": 3}],
+    "evaluate": {"split": "valid", "which": "best", "metrics": ["accuracy"]},
+}
+SIAMESE = {**RICH, "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": ["${width}"]}}}
+SHIPPED = {name: find_recipe(name, Path()) for name in recipe_names()}
+CONTENTS = {"rich": RICH, "siamese": SIAMESE, **{name: read_file(path) for name, path in SHIPPED.items()}}
+slow = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def places(content, path=()):
+    """Every place of a recipe: its keys, and what stands there."""
+    inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
+    for key, value in inner:
+        yield (*path, key), value
+        yield from places(value, (*path, key))
+
+
+def at(content, path):
+    for key in path:
+        content = content[key]
+    return content
+
+
+def dotted(path):
+    return ".".join(map(str, path))
+
+
+def loaded(name, content):
+    """The changed recipe as a file beside the true one would be read."""
+    folder = SHIPPED[name].parent if name in SHIPPED else Path()
+    merged = lay_over_bases(copy.deepcopy(content), folder, name).content
+    if merged.get("imports"):
+        merged["import_path"] = str(folder)
+    return load_recipe(merged)
+
+
+@st.composite
+def misspelt(draw, word):
+    """A word with one edit: a letter lost, doubled, changed or swapped with its neighbour."""
+    i = draw(st.integers(0, len(word) - 1))
+    letter = draw(st.sampled_from(string.ascii_lowercase))
+    kind = draw(st.sampled_from(["lost", "more", "other", "swapped"]))
+    if kind == "lost":
+        return word[:i] + word[i + 1 :]
+    if kind == "more":
+        return word[:i] + letter + word[i:]
+    if kind == "other":
+        return word[:i] + letter + word[i + 1 :]
+    return word[:i] + word[i : i + 2][::-1] + word[i + 2 :]
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_the_recipes_are_right_as_they_are(name):
+    loaded(name, CONTENTS[name])
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@slow
+@given(data=st.data())
+def test_a_misspelt_key_is_refused_by_its_path_with_the_right_one(name, data):
+    content = copy.deepcopy(CONTENTS[name])
+    paths = [path for path, _ in places(content) if isinstance(path[-1], str) and path[-2:-1] != ("multipliers",)]
+    path = data.draw(st.sampled_from(paths))
+    key = path[-1]
+    wrong = data.draw(misspelt(key))
+    section = at(content, path[:-1])
+    assume(wrong and wrong not in section)
+    section[wrong] = section.pop(key)
+    try:
+        recipe = loaded(name, content)
+    except RecipeError as error:
+        text = str(error)
+    else:  # the misspelt key is another one's right spelling, as mse is of mae
+        assert find(recipe.model_dump(), (*path[:-1], wrong))
+        return
+    assert dotted((*path[:-1], wrong)) in text
+    if len(key) >= 4:
+        assert f"did you mean {key!r}?" in text or "variables" in path, text
+
+
+def find(content, path):
+    for key in path:
+        if isinstance(content, dict) and key in content or isinstance(content, (list, tuple)) and key < len(content):
+            content = content[key]
+        else:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@slow
+@given(data=st.data())
+def test_a_misspelt_name_is_refused_by_its_path_with_the_right_one(name, data):
+    content = json.loads(json.dumps(loaded(name, CONTENTS[name]).model_dump()))
+    recipe = load_recipe(content)
+    named = [(*path.split("."), "name") for path, _, _ in components(recipe)]
+    chosen = [("checkpoints", "keep_best", "0"), ("checkpoints", "keep_best", "1"), ("evaluate", "split")]
+    chosen += [("evaluate", "which"), ("callbacks", "0", "monitor"), ("callbacks", "0", "mode"), ("amp",)]
+    chosen += [("initializer", "rnd_type"), ("model", "branch", "name")]
+    everything = [tuple(int(key) if key.isdigit() else key for key in path) for path in named + chosen]
+    path = data.draw(st.sampled_from([one for one in everything if find(content, one) and at(content, one)]))
+    right = at(content, path)
+    wrong = data.draw(misspelt(right))
+    assume(wrong != right)
+    at(content, path[:-1])[path[-1]] = wrong
+    try:
+        recipe = load_recipe(content)
+    except RecipeError as error:
+        text = str(error)
+    else:
+        assert at(json.loads(json.dumps(recipe.model_dump())), path) == wrong
+        return
+    prefix = dotted(path[:-1])  # where the wrong name is another's right one, that one's arguments are missed
+    assert f"{dotted(path)}: " in text or f"{prefix}." in text
+    if f"{dotted(path)}: " in text and len(right.split(":")[-1]) >= 4:
+        assert "did you mean" in text, text
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.floats(allow_nan=True),
+    st.text(string.printable, max_size=8),
+    st.sampled_from(["1", "0.5", "${width}", "${with}", "1e400", "null"]),
+    st.lists(st.one_of(st.integers(-1, 2), st.text(max_size=3)), max_size=2),
+    st.dictionaries(st.text(string.ascii_letters, max_size=4), st.integers(), max_size=2),
+)
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@slow
+@given(data=st.data())
+def test_another_value_is_refused_by_its_path_or_kept(name, data):
+    content = copy.deepcopy(CONTENTS[name])
+    path = data.draw(st.sampled_from([path for path, _ in places(content) if path[0] not in ("base", "name")]))
+    value = data.draw(VALUES)
+    at(content, path[:-1])[path[-1]] = value
+    try:
+        recipe = loaded(name, content)
+        text = ""
+    except RecipeError as error:
+        text = str(error)
+    if text:
+        told = any(dotted(path[:depth]) in text for depth in range(1, len(path) + 1))
+        assert told or path[0] == "variables" or "\n  variables." in text, text  # used elsewhere, or no more
+        return
+    if path[0] == "variables" or (isinstance(value, str) and "${" in value):
+        return
+    kept = at(recipe.model_dump(), path)
+    kept = kept["name"] if isinstance(kept, dict) and isinstance(value, str) else kept
+    kept = [one["name"] if isinstance(one, dict) else one for one in kept] if isinstance(value, list) else kept
+    if isinstance(value, dict) and isinstance(kept, dict):
+        kept = {key: kept[key] for key in value}
+    assert kept == value, (path, value, kept)
+    assert isinstance(kept, bool) == isinstance(value, bool)

@@ -1,0 +1,140 @@
+"""The Python of a recipe ends with the recipe's scores, bit for bit, in a process of its own."""
+
+import json
+import os
+from pathlib import Path
+import re
+import subprocess
+import sys
+
+import mxkit
+from mxkit.cli import main
+from mxkit.recipe.reading import load_recipe, recipe_names
+from mxkit.recipe.run import run_recipe
+from mxkit.recipe.script import as_script
+import numpy as np
+from PIL import Image
+import pytest
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+STEPS = ["to_tensor", {"name": "normalize", "mean": 0.2, "std": 0.4}]
+RICH = {
+    "name": "rich",
+    "description": 'says "a lot"',
+    "seed": 5,
+    "devices": "cpu:2",
+    "data": {
+        "name": "digits",
+        "size": 28,
+        "batch_size": 100,
+        "drop_last": True,
+        "augment": [{"name": "crop", "size": 28, "padding": 2}, *STEPS],
+        "eval_augment": STEPS,
+    },
+    "model": {"name": "lenet", "classes": 10},
+    "initializer": {"name": "normal", "sigma": 0.1},
+    "freeze": ["0.*"],
+    "loss": {"name": "label_smoothing", "epsilon": 0.1},
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": 0.05,
+        "momentum": 0.9,
+        "multipliers": {"2.*": {"lr": 0.5}},
+        "no_weight_decay": True,
+        "wd": 0.001,
+    },
+    "schedule": {"name": "cosine", "warmup": "2 updates"},
+    "updates": 20,
+    "clip_norm": 1.0,
+    "validate_every": 2,
+    "callbacks": [
+        {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
+        {"name": "ema", "decay": 0.9},
+        {"name": "csv", "path": "rows.csv"},
+    ],
+    "checkpoints": {"every": "16 updates", "keep_best": ["valid_accuracy", "max"]},
+    "metrics": ["accuracy", {"name": "top_k", "k": 3}],
+    "evaluate": {"split": "test", "which": "best", "metrics": ["accuracy", "f1"]},
+}
+PAIRS = {
+    "name": "pairs",
+    "data": {"name": "digits", "pairs": {"same": 0.4, "length": 128}},
+    "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": [16], "classes": 4}},
+    "loss": "contrastive",
+    "optimizer": "adam",
+    "updates": 4,
+}
+
+
+def images(root):
+    rng = np.random.RandomState(0)
+    for part in ("train", "test"):
+        for name in "ab":
+            (root / part / name).mkdir(parents=True)
+            for i in range(6):
+                Image.fromarray(rng.randint(0, 255, (30, 30, 3)).astype(np.uint8)).save(root / part / name / f"{i}.png")
+    return {
+        "name": "folders",
+        "data": {
+            "name": "image_folder", "root": str(root), "valid": 0.3, "batch_size": 4, "workers": "thread:2",
+            "augment": [{"name": "resized_crop", "size": 32}, "to_tensor"],
+            "eval_augment": [{"name": "resize", "size": [32, 32]}, "to_tensor"],
+        },
+        "model": {"name": "zoo:mobilenet0.25", "finetune": {"classes": 2, "freeze": "features.0.*"}},
+        "loss": "softmax_ce",
+        "optimizer": "adam",
+        "epochs": 1,
+    }  # fmt: skip
+
+
+def run_script(text, folder):
+    """What a script prints, as scores."""
+    (folder / "same.py").write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "same.py"], capture_output=True, cwd=str(folder), env=ENVIRONMENT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return {line.split(" ", 2)[1]: json.loads(line.split(" ", 2)[2]) for line in done.stdout.decode().splitlines()}
+
+
+@pytest.mark.parametrize("which", ["digits_lenet", "rich", "pairs", "folders"])
+def test_a_script_ends_with_the_recipes_scores(which, tmp_path, capsys):
+    recipe = {"rich": RICH, "pairs": PAIRS}.get(which, which)
+    recipe = images(tmp_path / "images") if which == "folders" else recipe
+    overrides = ["epochs=2"] if which == "digits_lenet" else []
+    run = run_recipe(recipe, overrides=overrides, output=tmp_path / "runs", progress=False)
+    text = as_script(load_recipe(recipe, overrides))
+    if which == "digits_lenet":
+        with pytest.raises(SystemExit):
+            main(["show", "--as-script", which, "--set", "epochs=2"])
+        assert capsys.readouterr().out == text
+    assert run_script(text, tmp_path) == run.scores
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_scripts_of_the_shipped_recipes_call_public_names_alone(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
+    try:
+        text = as_script(load_recipe(name))
+    except mxkit.errors.DownloadError:
+        pytest.skip("its data is not here")
+    compile(text, name, "exec")
+    assert max(map(len, text.splitlines())) <= 160
+    for called in set(re.findall(r"mxkit(?:\.\w+)+", text.split('"""', 2)[2])):
+        found = mxkit
+        for part in called.split(".")[1:]:
+            found = getattr(found, part)
+        first = called.split(".")[1]
+        assert first in mxkit.__all__, called
+
+
+def test_diff_prints_what_differs(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["show", "--diff", "digits_lenet", "digits_lenet", "--set", "epochs=2", "--set", "loss=l2"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.splitlines() == ["loss.name: l2 -> softmax_ce", "epochs: 2 -> 20"]
+    for wrong in (["--diff", "digits_lenet"], ["digits_lenet", "digits_lenet"]):
+        with pytest.raises(SystemExit) as caught:
+            main(["show", *wrong])
+        assert caught.value.code == 2
+        assert "--diff RECIPE OTHER" in " ".join(capsys.readouterr().err.split())

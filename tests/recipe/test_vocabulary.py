@@ -1,0 +1,300 @@
+"""Each thing that a recipe can say, trained on the digits."""
+
+import csv
+import json
+from pathlib import Path
+
+import mxkit
+from mxkit.cli import main
+from mxkit.errors import RecipeError
+from mxkit.recipe.batches import batches, load_data
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import load_run, prepare, resume_run, run_recipe
+import numpy as np
+from PIL import Image
+import pytest
+
+SMALL = {
+    "name": "small",
+    "data": {"name": "digits", "batch_size": 64},
+    "model": {"name": "mlp", "hidden": [16]},
+    "loss": "softmax_ce",
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "updates": 4,
+    "metrics": ["accuracy"],
+}
+
+
+@pytest.fixture
+def train(tmp_path):
+    """Train SMALL with changes."""
+
+    def trained(*overrides, **sections):
+        recipe = {**SMALL, **sections}
+        return run_recipe(recipe, overrides=overrides, output=tmp_path / "runs", progress=False)
+
+    return trained
+
+
+def refusal(*overrides, **sections):
+    with pytest.raises(RecipeError) as caught:
+        prepare(load_recipe({**SMALL, **sections}, overrides))
+    return str(caught.value)
+
+
+def values(net):
+    return {path: one.data().asnumpy() for path, one in net._collect_params_with_prefix().items()}
+
+
+def begun(*overrides, **sections):
+    """First values of the net, as the first batch brings them out."""
+    recipe = load_recipe({**SMALL, **sections}, overrides)
+    data, net = prepare(recipe)
+    mxkit.seed_all(recipe.seed)
+    mxkit.predict(net, data.test.x[:1])
+    return values(net)
+
+
+def test_updates_and_a_schedule_in_their_unit(train):
+    run = train(schedule={"name": "step", "every": "1 update", "factor": 0.5})
+    assert run.history[-1]["updates"] == 4
+    assert run.history[-1]["learning_rate"] == pytest.approx(0.1 * 0.5**4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "still"),
+    [
+        (["freeze=['1.*']"], {"1.weight", "1.bias"}),
+        (["optimizer.multipliers={'*.weight': {lr: 0}}"], {"1.weight", "2.weight"}),
+        (["callbacks=[{name: freeze_until, epoch: 2, glob: '2.*'}]"], {"2.weight", "2.bias"}),
+    ],
+)
+def test_what_is_frozen_or_multiplied_by_0_stays(train, overrides, still):
+    before, after = begun(*overrides), values(train(*overrides).net)
+    assert {path for path in before if (before[path] == after[path]).all()} == still
+
+
+def test_weight_decay_spares_biases(train):
+    settings = ["optimizer.wd=0.5", "optimizer.multipliers={'*': {lr: 1}}"]
+    decayed, spared = (values(train(*settings, f"optimizer.no_weight_decay={on}").net) for on in ("false", "true"))
+    net = mxkit.models.mlp(hidden=[16])
+    assert mxkit.no_weight_decay(net) == ["1.bias", "2.bias"]
+    assert (decayed["1.bias"] != spared["1.bias"]).any()
+
+
+def test_fit_gets_what_the_recipe_says(train):
+    plain = train()
+    halves = train("data.batch_size=32", "accumulate=2")
+    samples = train("data.batch_size=32", "accumulate_samples=64")
+    for other in (halves, samples):
+        assert other.history[-1]["train_loss"] == pytest.approx(plain.history[-1]["train_loss"], rel=1e-5)
+    assert train("clip_value=1e-6").history[-1]["train_loss"] > plain.history[-1]["train_loss"]
+    assert train("clip_norm=1e-6").history[-1]["train_loss"] > plain.history[-1]["train_loss"]
+    assert train("amp=bfloat16").history[-1]["train_loss"] != plain.history[-1]["train_loss"]
+    limited = train("limit_batches=2", "validate_every=2")
+    assert [row["updates"] for row in limited.history] == [2, 4]
+    assert [row["valid_loss"] is None for row in limited.history] == [True, False]
+
+
+def test_callbacks_by_name_and_their_files_in_the_runs_folder(train):
+    pytest.importorskip("tensorboardX")
+    callbacks = [
+        {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 1, "min_delta": 100},
+        {"name": "ema", "decay": 0.9},
+        {"name": "plateau", "monitor": "valid_loss", "mode": "min", "patience": 1, "min_delta": 100},
+        {"name": "time_limit", "seconds": 1000},
+        "terminate_on_nan",
+        {"name": "csv", "path": "rows.csv"},
+        {"name": "tensorboard", "folder": "board"},
+    ]
+    run = train("updates=null", "epochs=5", callbacks=callbacks)
+    assert "has not become better" in run.history.stopped
+    assert len(run.history) == 2
+    assert run.history[-1]["learning_rate"] == pytest.approx(0.1)  # it stopped before the reduction was used
+    rows = list(csv.DictReader((run.folder / "rows.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2"]
+    assert list((run.folder / "board").iterdir())
+
+
+def test_what_is_reported_on(train, capsys):
+    run = train(
+        "updates=null",
+        "epochs=3",
+        "evaluate={split: valid, which: best, metrics: [{name: top_k, k: 3}]}",
+        "checkpoints.keep_best=[valid_loss, min]",
+        "optimizer.learning_rate=2",
+    )
+    best = min(row["valid_loss"] for row in run.history)
+    assert run.split == "valid"
+    assert set(run.scores) == {"loss", "top_3_accuracy"}
+    assert run.scores["loss"] == best
+    assert json.loads((run.folder / "scores.json").read_text()) == {"valid": run.scores}
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run.folder), "--split", "valid", "--which", "best"])
+    assert f"valid loss {best:.4f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["run", "file", "checkpoint"])
+def test_weights_of_another_run(train, kind):
+    first = train()
+    place = first.folder
+    if kind != "run":
+        (place,) = (first.folder / "checkpoints").iterdir()
+    if kind == "file":
+        place = place / "net.params"
+    recipe = load_recipe({**SMALL, "model": {**SMALL["model"], "weights": str(place)}})
+    found = values(prepare(recipe)[1])
+    for path, value in values(first.net).items():
+        np.testing.assert_array_equal(found[path], value)
+
+
+def test_finetuning_begins_with_the_other_runs_features(train):
+    first = train()
+    head = {"classes": 3, "head": "2", "freeze": "1.*", "head_multiplier": 5}
+    recipe = {**SMALL, "model": {**SMALL["model"], "weights": str(first.folder), "finetune": head}}
+    _, net = prepare(load_recipe(recipe))
+    np.testing.assert_array_equal(values(net)["1.weight"], values(first.net)["1.weight"])
+    assert net[2].weight.shape == (3, 16)
+    assert net[2].weight.lr_mult == 5
+    assert net[1].weight.grad_req == "null"
+
+
+def test_augmentation_changes_training_images_alone():
+    images = {"augment": [{"name": "crop", "size": 8, "padding": 2}, "flip"]}
+    recipe = load_recipe({**SMALL, "data": {**SMALL["data"], **images}})
+    data = load_data(recipe)
+    (x, _), (again, _) = (next(iter(batches(recipe, data, "train", training=True))) for _ in range(2))
+    np.testing.assert_array_equal(x.asnumpy(), again.asnumpy())  # a function of the seed
+    (still, _) = next(iter(batches(recipe, data, "test")))
+    np.testing.assert_array_equal(still.asnumpy(), data.test.x[:256])
+    plain = load_recipe(SMALL)
+    (before, _) = next(iter(batches(plain, data, "train", training=True)))
+    assert (before.asnumpy() != x.asnumpy()).any()
+
+
+def test_normalization_holds_for_training_too_where_it_has_no_steps_of_its_own():
+    steps = ["to_tensor", {"name": "normalize", "mean": 0.5, "std": 0.5}]
+    recipe = load_recipe({**SMALL, "data": {**SMALL["data"], "eval_augment": steps}})
+    data = load_data(recipe)
+    for part, training in (("train", True), ("test", False)):
+        x, _ = next(iter(batches(recipe, data, part, training=training)))
+        assert x.min().asscalar() == -1
+    text = refusal("data.augment=[flip]", data={**SMALL["data"], "eval_augment": steps})
+    assert "data.eval_augment: training normalizes by None, evaluation by Normalize(" in text
+
+
+@pytest.mark.parametrize("kind", ["pairs", "triplets"])
+def test_siamese_nets(train, kind, capsys):
+    loss = {"pairs": "contrastive", "triplets": "batch_hard_triplet"}[kind]
+    run = train(
+        data={**SMALL["data"], "pairs": {"kind": kind, "length": 256}},
+        model={"name": "siamese", "branch": {"name": "mlp", "hidden": [16], "classes": 8}},
+        loss=loss,
+        metrics=[],
+        optimizer={"name": "adam", "learning_rate": 0.01},
+        updates=16,
+    )
+    score = run.scores["pair_accuracy" if kind == "pairs" else "triplet_accuracy"]
+    assert 0.6 < score <= 1
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(run.folder)])
+    assert f"test {kind[:-1] if kind == 'pairs' else 'triplet'}_accuracy {score:.4f}" in capsys.readouterr().out
+
+
+def folders(root, side=40):
+    """Two classes that a mean colour tells apart, in hotdog's layout."""
+    rng = np.random.RandomState(0)
+    for part, count in (("train", 12), ("test", 4)):
+        for label, name in enumerate(("bright", "dark")):
+            (root / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.randint(0, 90, (side + i, side, 3)) + (1 - label) * 150
+                Image.fromarray(pixels.astype(np.uint8)).save(root / part / name / f"{i}.png")
+    return root
+
+
+def test_image_folders_train_and_predict(train, tmp_path, capsys):
+    root = folders(tmp_path / "images")
+    size = [{"name": "resize", "size": 24}, {"name": "center_crop", "size": 20}, "to_tensor"]
+    run = train(
+        data={
+            "name": "image_folder",
+            "root": str(root),
+            "valid": 0.2,
+            "batch_size": 8,
+            "workers": "thread:2",
+            "augment": [{"name": "resized_crop", "size": 20}, "flip", "to_tensor"],
+            "eval_augment": size,
+        },  # fmt: skip
+        model={"name": "lenet", "finetune": {"classes": 2, "freeze": None, "head": "6"}},
+        optimizer={"name": "adam", "learning_rate": 0.0005},
+        updates=40,
+    )
+    files = [root / "test" / name / f"{i}.png" for name in ("bright", "dark") for i in (0, 1)]
+    with pytest.raises(SystemExit):
+        main(["predict", str(run.folder), *map(str, files)])
+    told = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in told] == [str(file) for file in files]
+    recipe, net = load_run(run.folder)
+    data = load_data(recipe)
+    augment = mxkit.data.Augment([("resize", {"size": 24}), ("center_crop", {"size": 20}), "to_tensor"])
+    x = np.stack([augment(data.test[i][0]) for i in (0, 1, 4, 5)])
+    expected = mxkit.predict(net, x).softmax(axis=1).asnumpy()
+    assert {row[1] for row in told} == {"bright", "dark"}
+    assert [row[1] for row in told] == [data.classes[i] for i in expected.argmax(axis=1)]
+    assert [row[2] for row in told] == [f"{one:.4f}" for one in expected.max(axis=1)]
+    with pytest.raises(SystemExit):
+        main(["layers", str(run.folder)])
+    assert "Conv2D 5x5" in capsys.readouterr().out
+    again = resume_run(run.folder, progress=False)
+    assert again.scores == run.scores
+
+
+def test_image_folders_need_a_size(tmp_path):
+    root = folders(tmp_path / "images")
+    data = {"name": "image_folder", "root": str(root), "batch_size": 8}
+    assert "data.eval_augment: is missing: images of image_folder are files of any size" in refusal(data=data)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["freeze=['1.wieght']"], "freeze.0: no parameter fits '1.wieght' ... 1.weight"),
+        (["optimizer.multipliers={'3.*': {lr: 1}}"], "optimizer.multipliers.3.*: no parameter fits"),
+        (["callbacks=[{name: freeze_until, epoch: 2, glob: x}]"], "callbacks.0.glob: no parameter fits 'x'"),
+        (["model.weights=nowhere.params"], "model.weights:  ... nowhere.params"),
+        (["model.finetune={classes: 2, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
+        (["devices=gpu:77"], "devices: devices: gpu(77) does not exist"),
+        (["evaluate.which=best"], "evaluate.which: 'best' needs checkpoints.keep_best"),
+        (["checkpoints.keep_best=[valid_acuracy, max]"], "did you mean 'valid_accuracy'?"),
+        (["accumulate=2", "accumulate_samples=4"], "accumulate_samples: stands in place of accumulate"),
+        (["data.pairs={}", "data.augment=[flip]"], "data.pairs: pairs of augmented images are not made"),
+        (["data.name=made_linear", "data.samples=100", "data.test=0"], "evaluate.split: this part of the data has no"),
+        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: warmup: expected a number with its unit"),
+        (["schedule=step"], "schedule.every: is missing"),
+        (["initializer={name: xavier, rnd_type: unifrom}"], "did you mean 'uniform'?"),
+        (["data.augment=[to_tensor, flip]"], "data.augment: "),
+        (["data.augment=[{name: crop}]"], "data.augment.0.size: is missing"),
+        (["data.workers=4"], "data.workers: expected 0, 'thread:4' or 'process:4'; received 4"),
+        (["optimizer.multipliers={'*': {l: 1}}"], "optimizer.multipliers.*.l: unknown key; received 1; accepted: lr"),
+        (["model.hidden=64"], "model.hidden: expected a list, of each element a whole number; received 64"),
+        (["model=siamese"], "model.branch: expected a model"),
+        (["model={name: siamese, branch: mpl}"], "did you mean 'mlp'?"),
+        (["model.name=zoo:resnet18_v1", "model.clases=3"], "model.clases: "),
+        (["model.classes=true"], "model.classes: expected a whole number; received True"),
+        (["seed=x"], "seed: input should be a valid integer"),
+        (["amp=float8"], "did you mean 'float16'?"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_place(overrides, expected):
+    text = refusal(*overrides)
+    assert all(part in text for part in expected.split(" ... ")), text
+
+
+def test_an_older_runs_recipe_is_read_as_before(tmp_path):
+    """As mxkit 0.1 wrote it into a run's folder."""
+    old = Path(__file__).with_name("recipe_of_an_old_run.yaml")
+    recipe = load_recipe(old)
+    assert (recipe.epochs, recipe.model.name, recipe.optimizer.arguments) == (20, "lenet", {"learning_rate": 0.001})
+    assert recipe.evaluate.split == "test"
+    assert (recipe.data.batch_size, recipe.updates, recipe.callbacks, recipe.data.augment) == (64, None, [], None)

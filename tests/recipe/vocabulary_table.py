@@ -1,0 +1,103 @@
+"""Tables of docs/recipes.md, made from the schema: `python tests/recipe/vocabulary_table.py` writes them anew."""
+
+import inspect
+from pathlib import Path
+import re
+import sys
+
+import mxkit
+from mxkit.recipe import schema
+from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments, public_name
+from pydantic import BaseModel
+
+PAGE = Path(mxkit.__file__).parents[1] / "docs" / "recipes.md"
+SECTIONS = [
+    ("", schema.Recipe),
+    ("data.", schema.DataComponent),
+    ("data.pairs.", schema.PairSection),
+    ("model.", schema.ModelComponent),
+    ("model.finetune.", schema.FinetuneSection),
+    ("optimizer.", schema.OptimizerComponent),
+    ("optimizer.multipliers.GLOB.", schema.MultiplierSection),
+    ("checkpoints.", schema.CheckpointSection),
+    ("evaluate.", schema.EvaluateSection),
+]
+
+
+def meanings(section):
+    """What a section's docstring says of each attribute."""
+    text = inspect.getdoc(section).split("Attributes:")[-1]
+    found = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", meaning) for name, meaning in found}
+
+
+def default(field):
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, schema.Component):
+        return f"`{value.name}`"
+    if isinstance(value, BaseModel) or value == {}:
+        return ""
+    told = {None: "null", True: "true", False: "false"}.get(value if value is None or value is True else repr(value))
+    told = "false" if value is False else told
+    return f"`{told or value}`" if value != "" else ""
+
+
+def keys():
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for prefix, section in SECTIONS:
+        told = meanings(section)
+        for name, field in section.model_fields.items():
+            if name != "name" or not issubclass(section, schema.Component):
+                lines.append(f"| `{prefix}{name}` | {default(field)} | {told[name]} |")
+    return lines
+
+
+CALLS = {
+    "data": "the dataset itself",
+    "augment": "`mxkit.data.Augment`, or `Augment.preset` for `cifar_*` and `imagenet_*`",
+    "model": "`mxkit.models.get_model`",
+    "initializer": "`mxkit.initialize`",
+    "loss": "`loss=` of `mxkit.fit`",
+    "optimizer": "`trainer=` of `mxkit.fit`",
+    "schedule": "`mxkit.LearningRate`",
+    "callback": "the callback itself",
+    "metric": "`metrics=` of `mxkit.fit`",
+}
+
+
+def names():
+    lines = []
+    for kind, table in KINDS.items():
+        lines += ["", f"### {kind}: {CALLS[kind]}", ""]
+        every = sorted(table.names())
+        if kind in ("metric", "optimizer", "initializer"):
+            own = " and mxkit's own" if kind == "metric" else ""
+            lines.append(f"MXNet's{own}: {', '.join(f'`{name}`' for name in every if name != 'test')}.")
+            continue
+        lines += ["| name | arguments |", "|---|---|"]
+        for name in every:
+            if name.startswith("zoo:"):
+                continue
+            accepted = accepted_arguments(kind, name) or {}
+            told = ", ".join(f"`{key}`" if not one.required else f"**`{key}`**" for key, one in accepted.items())
+            shown = f" `{public_name(table.builder(name))}`" if kind in ("data", "callback") or name in COMPOSED else ""
+            lines.append(f"| `{name}`{shown} | {told} |")
+    return lines
+
+
+def written(text):
+    """The page with both tables made anew."""
+    for mark, lines in (("keys", keys()), ("names", names())):
+        begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+        before, after = text.split(begin)[0], text.split(end)[1]
+        text = f"{before}{begin}\n" + "\n".join(lines).strip() + f"\n{end}{after}"
+    return text
+
+
+if __name__ == "__main__":
+    page = written(PAGE.read_text(encoding="utf-8"))
+    if "--check" in sys.argv:
+        sys.exit(page != PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(page, encoding="utf-8")
