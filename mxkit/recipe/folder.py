@@ -77,6 +77,10 @@ class RunFolder:
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
             file.writelines(f"{now}  {line}\n" for line in text.splitlines())
 
+    def log_error(self, error: BaseException) -> None:
+        """Add an error's traceback to `log.txt`."""
+        self.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+
 
 class Recorder(Callback):
     """Keeps the folder up to date, so that a run that ends early leaves what it had reached."""
@@ -101,4 +105,4 @@ class Recorder(Callback):
         if isinstance(error, (KeyboardInterrupt, Terminated)):
             self._folder.log(f"stopped by {state.stop_reason}")
         elif error is not None:
-            self._folder.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+            self._folder.log_error(error)

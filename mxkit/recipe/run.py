@@ -134,6 +134,15 @@ def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: 
         progress=progress,
         **{name: getattr(recipe, name) for name in SAME},
     )
+    try:
+        scores = _final_scores(recipe, folder, data, net)
+    except Exception as error:
+        folder.log_error(error)
+        raise
+    return Run(folder.path, net, history, scores, recipe.evaluate.split)
+
+
+def _final_scores(recipe: Recipe, folder: RunFolder, data: Splits, net: Any) -> Dict[str, Any]:
     split = recipe.evaluate.split
     if recipe.evaluate.which == "best":
         load_checkpoint(folder.checkpoints, net, which="best")
@@ -141,7 +150,7 @@ def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: 
     write_atomically(folder.path / "scores.json", json.dumps({split: scores}, indent=1).encode())
     for line in describe_scores(split, scores):
         folder.log(line)
-    return Run(folder.path, net, history, scores, split)
+    return scores
 
 
 def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:

@@ -26,6 +26,7 @@ _PACKAGES = [
         ("typer", "mxkit's command", "typer", "problem"),
         ("pydantic", "recipes", "pydantic", "problem"),
         ("yaml", "recipes", "pyyaml", "problem"),
+        ("jinja2", "reports", "jinja2", "warning"),
         ("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
         ("cv2", "image files and augmenters", "opencv-python", "warning"),
         ("sklearn", "the digits, tables and metrics", "scikit-learn", "warning"),

@@ -1,0 +1,1 @@
+"""Runs looked at: a page of one or several, and a table of all."""
