@@ -59,7 +59,7 @@ def run_recipe(
     *,
     overrides: Sequence[str] = (),
     output: Union[str, Path] = "runs",
-    progress: bool = True,
+    progress: Union[bool, str] = True,
 ) -> Run:
     """Train as a recipe says, evaluate on the test part, and keep everything in a folder.
 
@@ -85,7 +85,7 @@ def run_recipe(
     return _train(recipe, RunFolder.create(recipe, output), data, net, progress)
 
 
-def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: bool = True) -> Run:
+def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
     """Go on with a run that was stopped, from its newest whole checkpoint, to the same end bit for bit.
 
     Args:
@@ -120,7 +120,7 @@ def prepare(recipe: Recipe) -> Tuple[Splits, Any]:
     return data, ready_net(recipe, sample)
 
 
-def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: bool) -> Run:
+def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: Union[bool, str]) -> Run:
     history = fit(
         net,
         batches(recipe, data, "train", training=True),

@@ -16,6 +16,7 @@ from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.accumulator import checked_count
 from mxkit.training.checks import check_labels, check_loss_shape
+from mxkit.training.progress import batches_bar
 from mxkit.training.update import Count
 import mxnet as mx
 from mxnet import autograd
@@ -37,6 +38,7 @@ def evaluate(
     devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     name: str = "data",
+    progress: bool = False,
 ) -> Dict[str, Any]:
     """Compute loss and metrics over every sample of `data`, in predict mode.
 
@@ -50,6 +52,7 @@ def evaluate(
         devices: An error tells if the net lives elsewhere. None accepts any.
         limit_batches: Read no more batches than this. None reads all.
         name: What the messages call the data.
+        progress: Show a bar where it takes more than a second, on a terminal or in a notebook.
 
     Returns:
         `{"loss": mean per sample, metric's name: value, ...}`. Every sample counts once, so the numbers do
@@ -76,7 +79,9 @@ def evaluate(
     mean_loss, looked = Metric(), Metric()
     throttle = _Throttle()
     unchecked = True
-    with autograd.pause(train_mode=False), explained(net, lambda: forward(net, shard.inputs, shard.labels)):
+    with autograd.pause(train_mode=False), explained(
+        net, lambda: forward(net, shard.inputs, shard.labels)
+    ), batches_bar(name, data, limit_batches, progress) as bar:
         for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
             for shard in split_batch(batch, where):
@@ -94,6 +99,7 @@ def evaluate(
                     values = output[0] if isinstance(output, (list, tuple)) else output
                     looked.add(values)
                 throttle.after(values)
+            bar.update()
         finite = math.isfinite(looked.get())
         scores = {"loss": mean_loss.get()} if with_loss else {}
         scores.update({metric.name: metric.get() for metric in measured})
@@ -103,7 +109,7 @@ def evaluate(
     return scores
 
 
-def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] = None) -> Any:
+def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] = None, progress: bool = False) -> Any:
     """Run `net` over every sample, in predict mode.
 
     Args:
@@ -111,6 +117,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)` from
             anything that `updates` reads, of which `y` is ignored.
         devices: An error tells if the net lives elsewhere. None accepts any.
+        progress: As for `evaluate`.
 
     Returns:
         Outputs joined in order, an NDArray of shape (N, ...) on the CPU; a tuple of them where the net
@@ -133,7 +140,9 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     parts: List[List[Any]] = []
     throttle = _Throttle()
     several = False
-    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)):
+    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)), batches_bar(
+        "predict", data, None, progress
+    ) as bar:
         for batch in read_epoch(data, keep_count=True):
             inputs, _ = unpack(batch)
             for shard in split_batch((inputs,), where):
@@ -142,6 +151,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
                 outputs = list(output) if several else [output]
                 parts.append([one.as_in_context(mx.cpu()) for one in outputs])
                 throttle.after(parts[-1][0])
+            bar.update()
         joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
         for one in joined:
             one.wait_to_read()  # an error is raised once, at the first read (T43): it is to be raised here

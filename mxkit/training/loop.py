@@ -25,7 +25,7 @@ from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
 from mxkit.training.precision import get_precision
-from mxkit.training.progress import Progress
+from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.update import Count, refuse_broken, watch_weights
@@ -58,7 +58,7 @@ def fit(
     resume: Union[bool, str] = False,
     devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
-    progress: bool = True,
+    progress: Union[bool, str] = True,
 ) -> History:
     """Train `net` and return what happened.
 
@@ -108,14 +108,15 @@ def fit(
             why. One that had ended returns its history.
         devices: An error tells if the net lives elsewhere. None accepts any.
         check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
-        progress: A bar on a terminal, a line an epoch elsewhere, on standard error.
+        progress: A bar on a terminal or in a notebook, a line an epoch elsewhere (see `Progress`), on standard error.
+            "verbose" also tells devices, parameters, data and each checkpoint. False shows nothing.
 
     Returns:
         The `History`: one row an epoch. After Ctrl-C it holds the epochs done and says so in `stopped`.
 
     Raises:
         ValueError: Neither `epochs` nor `updates` is given, or both are; one of them, `validate_every` or
-            `limit_batches` is below 1.
+            `limit_batches` is below 1; `progress` is another word.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1.
         CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer or
             the metrics; or it is False and the directory holds checkpoints.
@@ -146,6 +147,7 @@ def fit(
     forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
     writer = get_checkpoints(checkpoint)
+    shown = get_progress(progress)
     found = None if writer is None else _checkpoint_to_resume(writer.directory, resume)
     if writer is None and resume:
         raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
@@ -184,7 +186,9 @@ def fit(
     if found is not None:
         _refuse_shorter(found, epochs, updates)
         restore(state, found)
-    hooks = [*callbacks, *([Progress()] if progress else []), *([writer] if writer else [])]
+    hooks = [*callbacks, *shown, *([writer] if writer else [])]
+    if writer is not None and progress == "verbose":
+        hooks.append(CheckpointNews(writer.directory))
     training = partial(
         stream_updates,
         net,
@@ -234,7 +238,7 @@ def fit(
                     with ExitStack() as around:
                         for hook in hooks:
                             around.enter_context(hook.around_validation(state))
-                        scores = validation(limit_batches=limit_batches)
+                        scores = validation(limit_batches=limit_batches, progress=bool(progress))
                     row.update({f"valid_{name}": value for name, value in scores.items()})
                 state.history.append(row)
                 for hook in hooks:

@@ -257,3 +257,14 @@ def test_metrics_that_are_no_single_number(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["train", "digits_lenet", "--set", "metrics=[{name: top_k, top: 3}]"])
     assert "metrics.0.top: top_k takes no such argument; received 3; accepted: " in capsys.readouterr().err
+
+
+def test_an_error_after_the_training_is_in_the_log(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("mxkit.recipe.run.write_atomically", refuse)
+    with pytest.raises(OSError, match="no space left"):
+        mxkit.run_recipe("softmax_regression", overrides=["epochs=1"], output=tmp_path, progress=False)
+    (folder,) = tmp_path.iterdir()
+    assert "OSError: no space left" in (folder / "log.txt").read_text()

@@ -1,13 +1,9 @@
-"""What surrounds the updates of `fit`: history, callbacks, progress, and what it leaves alone."""
+"""What surrounds the updates of `fit`: history, callbacks, and what it leaves alone."""
 
 import csv
-import io
-from types import SimpleNamespace
 
 import mxkit
 from mxkit.errors import UnknownNameError
-from mxkit.training import progress as progress_module
-from mxkit.training.progress import Progress
 import mxnet as mx
 import numpy as np
 from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
@@ -248,90 +244,7 @@ def test_a_scheduler_of_the_optimizer_shows_in_the_history():
     assert history.column("learning_rate") == [0.4, 0.2, 0.1]
 
 
-# progress
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_progress_prints_a_line_an_epoch_where_there_is_no_terminal():
-    stream = io.StringIO()
-    history = run(valid=BATCHES[:], epochs=2, callbacks=[Progress(stream)])
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 2
-    for number, (line, row) in enumerate(zip(lines, history), start=1):
-        assert line.startswith(f"epoch {number}/2  train_loss {row['train_loss']:.4f}  train_accuracy ")
-        assert f"valid_loss {row['valid_loss']:.4f}  valid_accuracy {row['valid_accuracy']:.4f}" in line
-        assert line.endswith(f"samples/s  {row['seconds']:.1f} s")
-    assert "\r" not in stream.getvalue()
-
-
-def test_progress_draws_a_bar_on_a_terminal():
-    stream = Terminal()
-    run(epochs=2, callbacks=[Progress(stream)])
-    text = stream.getvalue()
-    assert "\r" in text
-    assert "epoch 1/2:" in text
-    assert "/3 [" in text  # of three updates
-    assert text.rstrip().splitlines()[-1].lstrip("\r ").startswith("epoch 2/2  train_loss")
-    forced = io.StringIO()
-    run(epochs=1, callbacks=[Progress(forced, lines=False)])
-    assert "\r" in forced.getvalue()
-
-
-def test_progress_reads_numbers_at_most_four_times_a_second(monkeypatch):
-    clock, reads = [0.0], []
-
-    def count(updates):
-        reads.append(clock[0])
-        original(updates)
-
-    original = progress_module.settle
-    monkeypatch.setattr(progress_module, "settle", count)
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    class Tick(mxkit.Callback):
-        def on_update(self, state, update):
-            clock[0] += 0.0625  # sixteen updates a second
-
-    stream = Terminal()
-    run(data=make_batches([4] * 33), epochs=1, callbacks=[Tick(), Progress(stream)])
-    assert reads == [0.25 * i for i in range(1, 9)]
-
-
-def test_progress_prints_a_line_each_half_minute_of_a_long_epoch(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-
-    class Tick(mxkit.Callback):
-        def on_update(self, state, update):
-            clock[0] += 10
-
-    stream = io.StringIO()
-    history = run(data=make_batches([4] * 6), epochs=1, metrics=[], callbacks=[Tick(), Progress(stream)])
-    first, second, last = stream.getvalue().splitlines()
-    assert first.startswith("epoch 1/1  update 3/6  loss ")
-    assert first.endswith("0 samples/s")
-    assert second.startswith("epoch 1/1  update 6/6  loss ")
-    assert last.startswith(f"epoch 1/1  train_loss {history[0]['train_loss']:.4f}")
-
-
-def test_the_running_loss_of_the_bar_is_the_mean_of_what_was_read(monkeypatch):
-    clock = [0.0]
-    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    seen = []
-
-    class Tick(mxkit.Callback):
-        def on_update(self, state, update):
-            clock[0] += 10
-            seen.append(update)
-
-    stream = io.StringIO()
-    run(data=make_batches([4, 1, 5]), epochs=1, metrics=[], callbacks=[Tick(), Progress(stream)])
-    expected = sum(update.loss * update.samples for update in seen[:2]) / 5  # the newest may still run
-    assert f"loss {expected:.4f}" in stream.getvalue().splitlines()[0]
+# the history in other forms
 
 
 def test_a_history_as_a_dataframe_and_as_a_table():

@@ -1,0 +1,569 @@
+"""What people see while `fit` runs: on terminals of any width, in pipes, in notebooks, and when it is stopped."""
+
+from contextlib import contextmanager
+import fcntl
+import io
+import os
+from pathlib import Path
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from types import SimpleNamespace
+import warnings
+
+import mxkit
+from mxkit.cli import main
+from mxkit.training import progress as progress_module
+from mxkit.training.progress import Progress, describe_row
+import mxnet as mx
+import numpy as np
+from oracle import make_batches, make_net
+import pytest
+
+BATCHES = make_batches([8] * 10)
+ROOT = Path(mxkit.__file__).parents[1]
+
+
+def run(data=BATCHES, net=None, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 2, "progress": False}
+    return mxkit.fit(net or make_net(), data, **{**arguments, "metrics": ["accuracy"], **changes})
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Tick(mxkit.Callback):
+    """Moves the clock of the progress at each update."""
+
+    def __init__(self, monkeypatch, seconds):
+        self.now, self.seconds = 0.0, seconds
+        monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+    def on_update(self, state, update):
+        self.now += self.seconds
+
+
+def set_size(terminal, columns):
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+
+@contextmanager
+def terminal_of(columns):
+    """A stream to a real pseudo-terminal, and the list of what came out at its other end."""
+    master, slave = pty.openpty()
+    set_size(slave, columns)
+    found = []
+
+    def read():
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other end is closed
+                return
+            found.append(part.decode())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        with os.fdopen(slave, "w", encoding="utf-8") as stream:
+            yield stream, found
+    finally:
+        reader.join()
+        os.close(master)
+
+
+def screen(text):
+    """The lines that a terminal shows after all of `text`; the last one is where the cursor stands."""
+    lines, row, column = [""], 0, 0
+    for piece in re.findall(r"\x1b\[A|[\r\n]|[^\r\n\x1b]+", text):
+        if piece == "\r":
+            column = 0
+        elif piece == "\n":
+            row, column = row + 1, 0
+            lines += [""] * (row + 1 - len(lines))
+        elif piece == "\x1b[A":
+            row -= 1
+        else:
+            lines[row] = lines[row][:column].ljust(column) + piece + lines[row][column + len(piece) :]
+            column += len(piece)
+    return [line.rstrip() for line in lines]
+
+
+def frames(text):
+    """Every picture of the bar, in order."""
+    return [piece for piece in re.split(r"[\r\n]+", text) if re.match(r"epoch .* (left|updates, )", piece)]
+
+
+# on a terminal
+
+
+def test_each_epoch_is_a_bar_that_ends_as_a_line(monkeypatch):
+    with terminal_of(80) as (stream, found):
+        history = run(valid=BATCHES[:], callbacks=[Tick(monkeypatch, 0.1), Progress(stream)])
+    text = "".join(found)
+    shown = frames(text)
+    assert shown[0].startswith("epoch 1/2 ")
+    assert shown[0].endswith(" 0/10, ? left")  # there before the first update, which may take long
+    assert {"epoch 1/2", "epoch 2/2"} == {one[:9] for one in shown}
+    assert all(len(one) <= 80 for one in shown)
+    assert re.fullmatch(
+        r"epoch 1/2 [█▏▎▍▌▋▊▉ ]+ 3/10, \S+ left, loss \d\.\d{4}, accuracy \d\.\d{4}, [\d,]+ samples/s", shown[1]
+    )
+    lines = screen(text)
+    assert lines == [f"epoch {row['epoch']}/2  {describe_row(row)}" for row in history] + [""]
+
+
+def test_the_bar_is_full_and_its_numbers_are_final_while_validation_runs(monkeypatch):
+    seen = []
+    stream = Terminal()
+
+    class Look(mxkit.Callback):
+        def around_validation(self, state):
+            seen.append(frames(stream.getvalue())[-1])
+            return super().around_validation(state)
+
+    history = run(valid=BATCHES[:], callbacks=[Tick(monkeypatch, 0.0), Progress(stream), Look()])
+    for number, (text, row) in enumerate(zip(seen, history), start=1):
+        assert text.startswith(f"epoch {number}/2 ########## 10/10, ")
+        assert f"loss {row['train_loss']:.4f}, accuracy {row['train_accuracy']:.4f}, " in text
+
+
+def test_the_loss_is_the_mean_over_samples_so_far(monkeypatch):
+    stream, seen = Terminal(), []
+    record = mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update))
+    sizes = [4, 1, 5, 2]
+    run(data=make_batches(sizes), epochs=1, callbacks=[Tick(monkeypatch, 1.0), record, Progress(stream)])
+    for done, text in enumerate(frames(stream.getvalue())[2:], start=1):  # the newest update may still be on its way
+        expected = sum(one.loss * one.samples for one in seen[:done]) / sum(sizes[:done])
+        assert f"loss {expected:.4f}" in text
+
+
+def test_numbers_are_read_at_most_four_times_a_second(monkeypatch):
+    reads, waited = [], []
+    tick = Tick(monkeypatch, 0.0625)  # sixteen updates a second
+    original = progress_module.settle
+
+    def count(updates):
+        reads.append(tick.now)
+        waited.append(any(not one.settled for one in updates))
+        original(updates)
+
+    monkeypatch.setattr(progress_module, "settle", count)
+    run(data=make_batches([4] * 33), epochs=1, callbacks=[tick, Progress(Terminal())], valid=BATCHES[:])
+    assert reads == [*(0.25 * i for i in range(1, 9)), 33 / 16]
+    assert not waited[-1]  # at validation all is read already
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [
+        (160, ["loss", "accuracy", "top_k_accuracy_2", "samples/s", "lr"]),
+        (100, ["loss", "accuracy", "top_k_accuracy_2"]),
+        (80, ["loss", "accuracy"]),
+        (50, ["loss"]),
+        (30, []),
+    ],
+)
+def test_a_narrow_terminal_leaves_out_whole_numbers_from_the_end(monkeypatch, columns, parts):
+    metrics = ["accuracy", mx.metric.TopKAccuracy(top_k=2)]
+    schedule = mx.lr_scheduler.FactorScheduler(step=3, factor=0.5, base_lr=0.4)
+    optimizer = ("sgd", {"learning_rate": 0.4, "lr_scheduler": schedule})
+    with terminal_of(columns) as (stream, found):
+        callbacks = [Tick(monkeypatch, 0.2), Progress(stream)]
+        run(epochs=1, metrics=metrics, trainer=optimizer, callbacks=callbacks)
+    shown = frames("".join(found))
+    assert all(len(one) <= columns for one in shown)
+    assert " 10/10, " in shown[-1]
+    assert columns < 160 or shown[1].endswith(", lr 0.4")  # a schedule is told before it changes anything
+    if parts:
+        assert re.findall(r"top_k_accuracy_2|loss|accuracy|samples/s|lr", shown[-1]) == parts
+        assert re.search(r"(samples/s|[\d.]{3,})$", shown[-1])  # no number is cut
+
+
+def test_a_learning_rate_that_changes_is_shown(monkeypatch):
+    stream = Terminal()
+
+    def halve(state, row):
+        state.trainer.set_learning_rate(0.05)
+
+    slower = mxkit.LambdaCallback(on_epoch=halve)
+    run(epochs=2, callbacks=[Tick(monkeypatch, 1.0), Progress(stream), slower])
+    shown = frames(stream.getvalue())
+    assert not [one for one in shown if one.startswith("epoch 1") and "lr" in one]
+    assert shown[-1].endswith("samples/s, lr 0.05")
+    assert screen(stream.getvalue())[-2].endswith("s  lr 0.05")
+
+
+def test_without_a_length_there_is_no_total_unless_updates_are_asked_for(monkeypatch):
+    def shown(**arguments):
+        stream = Terminal()
+        run(data=lambda: iter(BATCHES), callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], **arguments)
+        return frames(stream.getvalue())
+
+    assert shown(epochs=1)[-1].startswith("epoch 1/1 10 updates, 00:00, loss ")
+    bars = shown(epochs=None, updates=14)
+    assert [one for one in bars if " 10/14, " in one and one.startswith("epoch 1 ")]
+    assert " 4/4, " in bars[-1]
+
+
+def test_updates_are_counted_whatever_they_are_made_of(monkeypatch):
+    stream = Terminal()
+    data = make_batches([4] * 7)
+    run(data=data, net=make_net("cpu:2"), accumulate=2, epochs=1, callbacks=[Tick(monkeypatch, 1.0), Progress(stream)])
+    assert [re.search(r"(\d+/\d+), ", one)[1] for one in frames(stream.getvalue())] == [
+        "0/4",
+        "1/4",
+        "2/4",
+        "3/4",
+        "4/4",
+    ]
+
+
+def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
+    def stop(state, update):
+        if update.step == 14:
+            raise KeyboardInterrupt
+
+    arguments = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 update"), "seed": 1, "epochs": 3}
+    run(callbacks=[mxkit.LambdaCallback(on_update=stop)], **arguments)
+    stream = Terminal()
+    history = run(callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], resume=True, **arguments)
+    text = stream.getvalue()
+    assert screen(text)[0] == "goes on in epoch 2/3, after update 13"
+    assert " 3/10, " in frames(text)[0]
+    whole = run(seed=1, epochs=3)
+    assert history[1]["train_loss"] == whole[1]["train_loss"]
+    ends = [one for one in frames(text) if one.startswith("epoch 2/3") and " 10/10, " in one]
+    # all but the newest update, also those before the stop
+    seen = []
+    run(seed=1, epochs=2, callbacks=[mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update))])
+    assert f"loss {np.mean([one.loss for one in seen[10:19]]):.4f}" in ends[-1]
+
+
+# what else is written meanwhile
+
+
+def test_prints_and_warnings_appear_above_the_bar(monkeypatch):
+    script = f"""
+import sys, time, warnings
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import mxkit
+from mxkit.training import progress
+from oracle import make_batches, make_net
+progress.LONG_SECONDS = 0.0
+def tell(state, update):
+    time.sleep(0.02)
+    if update.step == 3: print("half", end=""); print(" and whole")
+    if update.step == 5: warnings.warn("careful")
+    if update.step == 7: print("to the end", end="")
+class Slow(list):
+    def __iter__(self):
+        for one in super().__iter__():
+            time.sleep(0.3)
+            yield one
+batches = make_batches([8] * 10)
+hook = mxkit.LambdaCallback(on_update=tell, on_epoch=lambda state, row: print("", "epoch told", sep="\\n"))
+mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=Slow(batches[:3]), callbacks=[hook])
+print("after")
+"""
+    status, text = in_terminal([sys.executable, "-c", script], 80)
+    assert status == 0, text
+    lines = screen(text)
+    assert lines[0] == "half and whole"
+    assert lines[1].endswith("UserWarning: careful")
+    assert lines[-5:-3] == ["to the end", "epoch told"]
+    assert lines[-3].startswith("epoch 1/1  train_loss ")
+    assert lines[-2:] == ["after", ""]
+    assert [one for one in text.split("\r") if re.match(r"valid .* 2/3, \S+ left", one)]
+    assert "valid" not in "".join(line for line in lines if "valid_loss" not in line)
+
+
+def in_terminal(command, columns, act=lambda text, process: None, **environment):
+    """Run a command on a pseudo-terminal; `act` sees what is there after each piece of it."""
+    master, slave = pty.openpty()
+    set_size(slave, columns)
+    told = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "TERM": "xterm", **environment}
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=told)
+    os.close(slave)
+    found = b""
+    with process:
+        while True:
+            try:
+                found += os.read(master, 65536)
+            except OSError:
+                break
+            act(found.decode(errors="ignore"), process)
+    os.close(master)
+    return process.returncode, found.decode()
+
+
+def test_what_was_replaced_is_back_at_the_end(capsys):
+    before = sys.stdout, warnings.showwarning
+    seen = []
+    look = mxkit.LambdaCallback(on_update=lambda state, update: seen.append((sys.stdout, warnings.showwarning)))
+    run(callbacks=[Progress(Terminal()), look])
+    assert all(now is not then for now, then in zip(seen[0], before))
+    assert (sys.stdout, warnings.showwarning) == before
+    with pytest.raises(LookupError):
+        run(callbacks=[Progress(Terminal()), mxkit.LambdaCallback(on_update=fail)])
+    assert (sys.stdout, warnings.showwarning) == before
+    del seen[:]
+    capsys.readouterr()
+    run(callbacks=[mxkit.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line")), Progress(Terminal())])
+    assert capsys.readouterr().out == "no new line"
+    run(callbacks=[Progress(io.StringIO()), look])
+    assert set(seen) == {before}  # lines need nothing
+
+
+def fail(state, update):
+    if update.step == 14:
+        raise LookupError("broken")
+
+
+def test_ctrl_c_in_validation_leaves_the_bar_too(monkeypatch):
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
+
+    class Stopped(list):
+        def __iter__(self):
+            yield self[0]
+            yield self[1]
+            raise KeyboardInterrupt
+
+    with terminal_of(80) as (stream, found):
+        monkeypatch.setattr(sys, "stderr", stream)
+        run(progress=True, valid=Stopped(BATCHES))
+    text = "".join(found)
+    bar, stopped, last = screen(text)
+    assert re.search(r"\rvalid .* 0/10, ", text)
+    assert re.match(r"epoch 1/2 [^/]* 10/10, \S+ left, loss", bar)
+    assert stopped == "stopped: KeyboardInterrupt in epoch 1, after update 10"
+    assert last == ""
+
+
+def test_an_error_leaves_the_bar_as_it_stood_and_the_cursor_on_a_new_line():
+    with terminal_of(80) as (stream, found), pytest.raises(LookupError):
+        run(callbacks=[Progress(stream), mxkit.LambdaCallback(on_update=fail)])
+    first, second, last = screen("".join(found))
+    assert first.startswith("epoch 1/2  train_loss")
+    assert re.match(r"epoch 2/2 [^/]* 4/10, ", second)
+    assert last == ""
+
+
+def test_a_stop_is_explained():
+    for stream in (Terminal(), io.StringIO()):
+        stop = mxkit.LambdaCallback(on_update=lambda state, update: state.stop("enough") if update.step == 4 else None)
+        run(callbacks=[Progress(stream), stop])
+        assert screen(stream.getvalue())[-2:] == ["stopped: enough", ""]
+        assert len(screen(stream.getvalue())) == 3
+
+
+def test_ctrl_c_leaves_the_bar_and_tells_where_it_was():
+    script = f"""
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import mxkit
+from oracle import make_batches, make_net
+slow = mxkit.LambdaCallback(on_update=lambda state, update: time.sleep(0.02))
+mxkit.fit(make_net(), make_batches([8]) * 100000, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[slow])
+print("went on")
+"""
+    sent = []
+
+    def interrupt(text, process):
+        if "left, loss" in text and not sent:
+            sent.append(process.send_signal(signal.SIGINT))
+
+    status, text = in_terminal([sys.executable, "-c", script], 80, interrupt)
+    assert status == 0, text
+    bar, stopped, *rest = screen(text)
+    done = int(re.match(r"epoch 1/1 [^/]* (\d+)/100000, ", bar)[1])
+    assert stopped == f"stopped: KeyboardInterrupt in epoch 1, after update {done}"
+    assert rest == ["went on", ""]
+
+
+# elsewhere
+
+
+def test_no_bar_where_the_terminal_can_do_nothing(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    stream = Terminal()
+    run(callbacks=[Progress(stream)])
+    assert len(stream.getvalue().splitlines()) == 2
+    assert not set("\r\x1b") & set(stream.getvalue())
+
+
+def test_lines_each_minute_of_a_long_epoch(monkeypatch):
+    stream = io.StringIO()
+    run(data=make_batches([4] * 15), epochs=1, callbacks=[Tick(monkeypatch, 10), Progress(stream)])
+    lines = stream.getvalue().splitlines()
+    form = r"epoch 1/1  update {}/15  \d\d:\d\d left  loss \d\.\d{{4}}  accuracy \d\.\d{{4}}  [\d,]+ samples/s"
+    assert len(lines) == 3
+    assert re.fullmatch(form.format(6), lines[0])
+    assert re.fullmatch(form.format(12), lines[1])
+    assert lines[2].startswith("epoch 1/1  train_loss")
+
+
+@pytest.mark.parametrize("progress", [True, "verbose", False])
+def test_what_fit_writes_where_there_is_no_terminal(capsys, tmp_path, progress):
+    data = mxkit.data.ArrayLoader(np.random.rand(20, 5), np.arange(20) % 3, batch_size=8)
+    history = run(data=data, epochs=1, progress=progress, checkpoint=tmp_path / "run", seed=1)
+    out, err = capsys.readouterr()
+    line = f"epoch 1/1  {describe_row(history[0])}"
+    assert out == ""
+    if progress == "verbose":
+        assert err.splitlines() == [
+            "devices      cpu(0)",
+            "parameters   4 parameters, 66 numbers, 264 bytes: 66 trained",
+            f"data         {data!r}",
+            "training     1 epochs, 3 updates an epoch",
+            f"checkpoints  {tmp_path / 'run'}",
+            line,
+            "checkpoint step-00000003 is written",
+        ]
+    else:
+        assert err.splitlines() == ([line] if progress else [])
+
+
+def test_what_is_told_of_data_stays_short(capsys):
+    run(epochs=1, progress="verbose")
+    assert "data         list\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["loud", None, 2])
+def test_another_word_for_progress_is_refused(value):
+    net = make_net()
+    with pytest.raises(ValueError, match=f"fit: progress is True, False or 'verbose'; received {value!r}"):
+        run(net=net, progress=value)
+
+
+def test_small_and_large_numbers_keep_their_digits():
+    row = {"train_loss": 1.25e-6, "train_a": 0.5, "train_b": 1234567.0, "valid_c": 0.0, "valid_loss": float("nan")}
+    text = describe_row({**row, "samples_per_second": 1234.5, "seconds": 2.0})
+    assert text == (
+        "train_loss 1.25e-06  train_a 0.5000  train_b 1.23e+06  valid_c 0.0000  valid_loss nan  1,234 samples/s  2.0 s"
+    )
+
+
+# evaluate and predict
+
+
+def test_evaluate_and_predict_show_a_bar_where_asked_and_long(monkeypatch):
+    net, data = make_net(), BATCHES
+
+    def shown(**arguments):
+        stream = Terminal()
+        monkeypatch.setattr(sys, "stderr", stream)
+        mxkit.evaluate(net, data, metrics=["accuracy"], limit_batches=4, **arguments)
+        mxkit.predict(net, data, **arguments)
+        return stream.getvalue()
+
+    assert shown() == ""
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 1000.0)
+    assert shown(progress=True) == ""
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
+    assert shown(progress=False) == ""
+    text = shown(progress=True)
+    assert re.search(r"\rdata .* 0/4, \? left", text)
+    assert re.search(r"\rpredict .* 0/10, \? left", text)
+    assert screen(text) == [""]
+
+
+def test_an_error_in_evaluate_takes_its_bar_away(monkeypatch):
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with pytest.raises(mxkit.errors.MxkitError):
+        mxkit.evaluate(make_net(), [(mx.nd.ones((2, 9)), mx.nd.ones(2))], metrics=["accuracy"], progress=True)
+    assert "data" in stream.getvalue()
+    assert screen(stream.getvalue()) == [""]
+
+
+# in a notebook
+
+EXECUTE = """
+import json, sys, nbclient, nbformat
+cell = nbformat.v4.new_code_cell(sys.argv[1])
+notebook = nbformat.v4.new_notebook(cells=[cell])
+nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+widgets = [one["state"] for kind in notebook.metadata.get("widgets", {}).values() for one in kind["state"].values()]
+print(json.dumps([notebook.cells[0].outputs, [one["bar_style"] for one in widgets if one.get("bar_style")]]))
+"""
+
+CELL = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(ROOT)!r})
+import mxkit
+from mxkit.training import progress
+from oracle import make_batches, make_net
+if HIDE:
+    sys.modules["ipywidgets"] = None
+progress.LONG_SECONDS = progress.REFRESH_SECONDS = 0.0
+batches = make_batches([8] * 3)
+stop = mxkit.LambdaCallback(on_update=lambda state, update: state.stop("enough") if update.step == 2 else None)
+mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=batches[:], callbacks=[stop])
+"""
+
+
+@pytest.mark.parametrize("widgets", [False, True])
+def test_a_notebook_has_its_own_bar_or_text_without_a_warning(widgets):
+    import json
+
+    if widgets:
+        pytest.importorskip("ipywidgets")
+    cell = CELL.replace("HIDE", str(not widgets))
+    done = subprocess.run([sys.executable, "-c", EXECUTE, cell], capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    outputs, styles = json.loads(done.stdout.decode().splitlines()[-1])
+    written = "".join(one["text"] for one in outputs if one.get("name") == "stdout")
+    assert not [one for one in outputs if one.get("name") == "stderr"]  # red, and with the warning of tqdm
+    line = screen(written)[-3]
+    assert re.match(r"epoch 1/1  train_loss \S+  valid_loss ", line)
+    views = [one for one in outputs if "application/vnd.jupyter.widget-view+json" in one.get("data", {})]
+    if widgets:
+        assert len(views) == 2
+        assert screen(written) == [line, "stopped: enough", ""]
+        assert "danger" not in styles  # it stopped early, but nothing broke
+    else:
+        assert not views
+        assert re.search(r"\repoch 1/1 .* 2/3, ", written)
+        assert "\x1b" not in written  # notebooks cannot move up: no bar below another
+
+
+# the command
+
+
+def test_verbose_and_quiet_commands_train_the_same(capsys, tmp_path):
+    def train(*options):
+        arguments = ["train", "digits_lenet", "--set", "epochs=1", "--set", "limit_batches=2"]
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--output", str(tmp_path), *options])
+        assert not ended.value.code
+        return capsys.readouterr()
+
+    quiet, verbose = train("-q"), train("-v")
+    assert quiet.err == ""
+    assert quiet.out.splitlines()[1:] == verbose.out.splitlines()[1:]
+    folder = verbose.out.splitlines()[0].replace("run ", "")
+    for part in (
+        "Conv2D 5x5",
+        "\ndevices      cpu(0)\n",
+        "\ndata         ArrayLoader(",
+        "\ntraining     1 epochs, 2 updates an epoch\n",
+        f"\ncheckpoints  {folder}/checkpoints\n",
+        "\ncheckpoint step-00000002 is written\n",
+        "\nepoch 1/1  train_loss ",
+    ):
+        assert part in verbose.err
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--resume", folder, "-q", "-v"])
+    assert ended.value.code == 2
+    assert "not both" in capsys.readouterr().err
