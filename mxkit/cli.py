@@ -5,6 +5,7 @@ import sys
 from typing import Any, List, Optional
 import warnings
 
+from mxkit.cli_machine import cache_app, doctor, install
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.version import __version__
 import typer
@@ -17,7 +18,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-cache_app = typer.Typer(invoke_without_command=True)
 app.add_typer(cache_app, name="cache")
 
 RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
@@ -254,98 +254,8 @@ def runs(
         typer.echo(f"no run in {directory}")
 
 
-@cache_app.callback()
-def cache(context: typer.Context) -> None:
-    """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; move or clean them."""
-    if context.invoked_subcommand is not None:
-        return
-    from mxkit.data.files.cache import home, list_cache
-    from rich.console import Console
-    from rich.table import Table
-
-    found = list_cache()
-    table = Table("kind", "name", "size", "files", "state", "folder", box=None, header_style="bold")
-    for one in found:
-        table.add_row(one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent))
-    if found:
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
-    typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
-
-
-@cache_app.command("move")
-def move_files(to: Path = typer.Argument(..., metavar="DIR", help="The new folder, on any disk.")) -> None:
-    """Move the cache folder to DIR; tells what to set, so that MXNet, gluoncv and mxkit find it there."""
-    from mxkit.data.files.cache import move_cache
-
-    moved = move_cache(to)
-    typer.echo(f"moved {moved.files:,} files, {_size(moved.bytes)}, to {moved.to}")
-    typer.echo(moved.advice)
-
-
-@cache_app.command("clean")
-def clean_files(
-    name: Optional[str] = typer.Option(None, help="Delete this entry too."),
-    older_than: Optional[float] = typer.Option(None, metavar="DAYS", help="Delete what was not written to for DAYS."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would be deleted."),
-) -> None:
-    """Delete what stopped downloads left, and what the options name."""
-    from mxkit.data.files.cache import clean_cache
-
-    deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
-    for one in deleted:
-        typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.path}\t{_size(one.bytes)}")
-    typer.echo(f"{len(deleted)} entries, {_size(sum(one.bytes for one in deleted))}")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB"
-
-
-@app.command()
-def doctor(json: bool = typer.Option(False, "--json", help="For programs; docs/doctor.md lists the keys.")) -> None:
-    """Tell what is installed, what MXNet can use here, and how to mend what is wrong; exit code 1 on a problem."""
-    from mxkit.runtime.doctor import render, report, rows, to_json
-
-    found = report()
-    if json or not sys.stdout.isatty():
-        typer.echo(to_json(found) if json else render(found))
-    else:
-        from rich.console import Console
-        from rich.text import Text
-
-        colours = {"title": "bold", "warning": "yellow", "problem": "bold red", "fix": "cyan"}
-        for text, status in rows(found):
-            Console().print(Text(text, style=colours.get(status, "")), soft_wrap=True)
-    if found.problems:
-        raise typer.Exit(1)
-
-
-@app.command()
-def install(
-    cpu: bool = typer.Option(False, "--cpu", help="MXNet for the CPU, whatever GPUs there are."),
-    cuda: bool = typer.Option(False, "--cuda", help="MXNet for NVIDIA GPUs, with the CUDA libraries that it needs."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be run."),
-    yes: bool = typer.Option(False, "--yes", "-y", help="Run it without asking."),
-) -> None:
-    """Install the MXNet that fits this machine and Python; shows what it runs, and asks before.
-
-    Exit code 2: there is something to run, but nobody to ask (use --yes), or no pip.
-    """
-    from mxkit.runtime.installing import describe, has_pip, look, plan, run, verify
-
-    if cpu and cuda:
-        raise typer.BadParameter("pass --cpu or --cuda, not both")
-    chosen = plan(look(), "cpu" if cpu else "cuda" if cuda else None)
-    typer.echo(describe(chosen))
-    if not chosen.commands or dry_run:
-        return
-    if not has_pip():
-        raise typer.Exit(2)
-    if not yes and not (sys.stdin.isatty() and typer.confirm("Run this?")):
-        typer.echo("nothing was run; --yes runs it without asking", err=True)
-        raise typer.Exit(2)
-    run(chosen.commands)
-    typer.echo(verify())
+app.command()(doctor)
+app.command()(install)
 
 
 def main(arguments: Optional[List[str]] = None) -> None:

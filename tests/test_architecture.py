@@ -63,7 +63,7 @@ LAYERS = [
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
     {"training.loop"},
     {"recipe"},
-    {"reporting"},
+    {"reporting", "cli_machine"},
     {"cli"},
     {"__main__"},
 ]
