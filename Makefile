@@ -1,6 +1,7 @@
 # make demo   set up, then train on real handwritten digits
 # make test   set up, then run every check
-# Both take PYTHON=python3.13 and the like; each Python has a virtual environment of its own.
+# make docs   set up, then build the pages, into .site/
+# All take PYTHON=python3.13 and the like; each Python has a virtual environment of its own.
 
 PYTHON ?= python3
 INTERPRETER := $(shell .ci/find-python $(PYTHON))
@@ -12,7 +13,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo
+.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo docs
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -49,6 +50,10 @@ zoo: $(VENV)/.tested
 	$(BIN)/python tests/zoo/check_features.py
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 
+# Strict: a warning of a link, an anchor or a docstring is an error.
+docs: $(VENV)/.documented
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
 	rm -rf .venv
 
@@ -67,4 +72,8 @@ endif
 
 $(VENV)/.tested: $(VENV)/.installed
 	$(PIP) -e '.[test]'
+	touch $@
+
+$(VENV)/.documented: $(VENV)/.installed
+	$(PIP) -e '.[docs]'
 	touch $@

@@ -196,7 +196,8 @@ def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = Non
     searched on the test's own pairs makes it look better than it is.
 
     Args:
-        a, b: Embeddings, NDArray or NumPy of shape (N, D), as `mxkit.predict` gives them for a `Siamese`.
+        a: Embeddings, NDArray or NumPy of shape (N, D), as `mxkit.predict` gives them for a `Siamese`.
+        b: Those of the other ones, of the same shape.
         same: Shape (N,) or (N, 1), above 0 for a pair of one class.
         threshold: Pairs nearer than this are taken for one class. None searches the one with the most
             pairs right: halfway between two neighbouring distances, the lowest of equals.
@@ -223,7 +224,9 @@ def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
     """Share of triplets whose anchor is nearer to its positive than to its negative; a tie is wrong.
 
     Args:
-        anchor, positive, negative: Embeddings, NDArray or NumPy of shape (N, D).
+        anchor: Embeddings, NDArray or NumPy of shape (N, D).
+        positive: Those of samples of the anchors' classes, of the same shape.
+        negative: Those of samples of other classes, of the same shape.
 
     Raises:
         DataError: Shapes do not fit, or an embedding is NaN or infinite.

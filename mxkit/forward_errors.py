@@ -274,7 +274,7 @@ def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Di
     way = "net.hybridize() anew drops a graph that is out of date (T36), hybridize(False) goes without"
     if "(elemwise_" in operator:
         way = "In a graph + - * / do not broadcast: use F.broadcast_add and its like"
-    got = operator or f" got {_described(graph.inputs)}: {_brief(error)}"
+    got = operator or f"; it got {_described(graph.inputs)}: {_brief(error)}"
     return _told(maker, f" raises only because it is hybridized{got}. {way}")
 
 

@@ -1,41 +1,31 @@
 """Every code block of the README runs."""
 
-import os
 from pathlib import Path
 import re
-import subprocess
-import sys
 
 import mxkit
 import mxnet as mx
 import numpy as np
+from pages import ROOT, blocks, run_commands, run_python
 import pytest
 
-README = Path(mxkit.__file__).parents[1] / "README.md"
-TEXT = README.read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
-
-
-def blocks(language):
-    return [code for found, code in BLOCKS if found == language]
+README = ROOT / "README.md"
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_runs():
-    assert {language for language, _ in BLOCKS} == {"bash", "diff", "python"}
+    assert {language for language, _ in blocks(README)} == {"bash", "diff", "python"}
 
 
 def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    names = {}
-    for code in blocks("python"):
-        exec(compile(code, str(README), "exec"), names)
+    names = run_python(README)
     assert (tmp_path / "curves.png").stat().st_size > 10_000
     assert names["history"][-1]["valid_accuracy"] > 0.9
     assert "'accuracy': 0.9" in capsys.readouterr().out
 
 
 def test_both_sides_of_the_diff_end_with_the_same_weights():
-    (diff,) = blocks("diff")
+    ((_, diff),) = blocks(README, "diff")
     lines = diff.splitlines()
     sides = {side: "\n".join(line[1:] for line in lines if line[:1] in (side, " ")) for side in "-+"}
     rng = np.random.RandomState(0)
@@ -55,36 +45,24 @@ def test_both_sides_of_the_diff_end_with_the_same_weights():
 
 def test_bash_blocks(tmp_path):
     """The commands run one after another in an empty folder; `make` runs in .ci/run, on a fresh clone."""
-    commands = [line.split("#")[0].strip() for code in blocks("bash") for line in code.splitlines()]
+    commands = [line.split("#")[0].strip() for _, code in blocks(README, "bash") for line in code.splitlines()]
     targets = [command for command in commands if command.startswith("make ")]
-    ci = (README.parent / ".ci" / "run").read_text(encoding="utf-8")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    environment = {**os.environ, "PYTHONPATH": str(README.parent)}
-    script = [
-        command.replace("mxkit", f"'{sys.executable}' -m mxkit", 1) for command in commands if command not in targets
-    ]
-    done = subprocess.run(
-        ["bash", "-ec", "\n".join(script)],
-        cwd=str(tmp_path),
-        env=environment,
-        capture_output=True,
-        timeout=300,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    trained, evaluated, _ = re.findall(r"^test accuracy (0\.[89]\d+)$", done.stdout, re.MULTILINE)
+    printed = run_commands("\n".join(command for command in commands if command not in targets), tmp_path)
+    trained, evaluated, _ = re.findall(r"^test accuracy (0\.[89]\d+)$", printed, re.MULTILINE)
     assert trained == evaluated
 
 
 def test_links_lead_somewhere():
-    for page in [README, *README.parent.glob("docs/*.md")]:
+    for page in [README, *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
-    page = (README.parent / "docs" / "traps.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
     named = {
         int(number)
         for path in Path(mxkit.__file__).parent.rglob("*.py")
@@ -101,7 +79,7 @@ def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
 
 
 def test_every_test_named_on_the_page_of_traps_exists():
-    page = (README.parent / "docs" / "traps.md").read_text(encoding="utf-8")
-    defined = "\n".join(path.read_text(encoding="utf-8") for path in (README.parent / "tests").rglob("test_*.py"))
+    page = (ROOT / "docs" / "traps.md").read_text(encoding="utf-8")
+    defined = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", page):
         assert f"def {name}(" in defined, name

@@ -61,7 +61,8 @@ def mlp(
         hidden: Units of each hidden layer.
         dropout: Share of hidden units set to 0 in training, after each hidden layer; or one for each of them, like
             (0.2, 0.5): less near the input.
-        in_channels, input_size: As for `softmax_regression`.
+        in_channels: As for `softmax_regression`.
+        input_size: As for `softmax_regression`.
 
     Returns:
         An uninitialized net from any shape (B, ...) to scores of shape (B, classes).
@@ -134,7 +135,8 @@ def lenet5(classes: int = 10, batch_norm: bool = False, in_channels: int = 0, in
         classes: Number of outputs.
         batch_norm: Normalize before each sigmoid; without it the net needs a learning rate near 1 to leave the
             plateau it begins on.
-        in_channels, input_size: As for `lenet`.
+        in_channels: As for `lenet`.
+        input_size: As for `lenet`.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 12 pixels a side to scores of shape (B, classes).

@@ -108,7 +108,7 @@ class Callback:
     for each epoch:
         on_update            after each optimizer update
         around_validation    a context that validation runs in
-        on_epoch             after validation, with the row that was added to the history
+        on_epoch             after validation, with a copy of the row that was added to the history
     on_fit_end        also after an error, which it is given
     ```
     """
