@@ -13,7 +13,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo docs
+.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo notebooks docs
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -49,6 +49,10 @@ fuzz: $(VENV)/.tested
 zoo: $(VENV)/.tested
 	$(BIN)/python tests/zoo/check_features.py
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
+
+# All ten, each in a kernel of its own; make test runs the first.
+notebooks: $(VENV)/.tested
+	MXKIT_NOTEBOOKS=all $(BIN)/python -m pytest -n auto --maxprocesses=2 tests/test_notebooks.py
 
 # Strict: a warning of a link, an anchor or a docstring is an error.
 docs: $(VENV)/.documented

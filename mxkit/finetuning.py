@@ -113,10 +113,13 @@ def copy_net(net: Any) -> Any:
     """
     blocks = list({id(block): block for _, block in blocks_by_path(net)}.values())
     kept = [(block, dict(vars(block))) for block in blocks]
+    # a trace leaves the scope of the net that it was made in, whose graph nobody can copy
+    scopes = [(block._scope, block._scope._old_scope) for block in blocks]
     own = {id(one): one for block in blocks for one in [*block.params.values(), *block._reg_params.values()]}
     memo: Dict[int, Any] = {key: _copy_parameter(parameter) for key, parameter in own.items()}
     try:
         for block in blocks:
+            block._scope._old_scope = None
             for name in ("_forward_hooks", "_forward_pre_hooks"):
                 vars(block)[name] = type(vars(block)[name])()
             if isinstance(block, gluon.HybridBlock):
@@ -126,6 +129,8 @@ def copy_net(net: Any) -> Any:
         for block, attributes in kept:
             vars(block).clear()
             vars(block).update(attributes)
+        for scope, outer in scopes:
+            scope._old_scope = outer
 
 
 def _copy_parameter(parameter: Any) -> Any:

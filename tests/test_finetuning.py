@@ -336,3 +336,29 @@ class TestPreprocess:
     def test_unknown_names(self):
         with pytest.raises(UnknownNameError, match="unknown preprocessing 'imagnet': did you mean 'imagenet'"):
             preprocess("imagnet")
+
+
+def test_t54_a_net_whose_layers_ran_inside_another_one_is_copied():
+    class Net(nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.HybridSequential()
+            self.features.add(nn.Dense(4))
+            self.output = nn.Dense(5)
+
+        def hybrid_forward(self, F, x):
+            return self.output(self.features(x))
+
+    nets = [Net(), Net()]
+    x = mx.nd.ones((2, 3))
+    for net in nets:
+        mxkit.initialize(net, sample=x)
+        net.hybridize()
+        net(x)
+    base, other = nets
+    other.features = base.features
+    other(x)
+    tuned = mxkit.finetune(base, 7)
+    assert tuned(x).shape == (2, 7)
+    assert (tuned.features(x) == base.features(x)).asnumpy().all()
+    assert base(x).shape == (2, 5)
