@@ -141,6 +141,13 @@ def test_crafted_pickles_are_refused_and_run_nothing(tmp_path, name):
     assert not (tmp_path / "harm").exists()
 
 
+def test_a_pickle_cannot_ask_for_room(tmp_path):
+    """Under a limit of 8 GB of addresses, Python's unpickler raises MemoryError at this file."""
+    (tmp_path / "data_batch_1").write_bytes(b"\x80\x02Nr\xff\xff\xff\x3f.")
+    with pytest.raises(DataError, match="it remembers an object as number 1073741823 at byte 3"):
+        read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
+
+
 def test_pickles_of_mutated_bytes_never_do_anything_but_fail_or_give_pixels(tmp_path):
     x, y = cifar_arrays(2, [10])
     content = python_bytes(x, y, ["labels"])

@@ -25,6 +25,8 @@ BARS = {
 }
 # Nets for CIFAR's pictures, and the smallest pictures that they take, of those that the digits can be.
 SMALLEST = {"alexnet": 16, "densenet121": 8, "googlenet": 8, "nin": 16, "resnet18": 8, "vgg11": 32}
+# Those whose full run is still to be measured.
+UNMEASURED = {"densenet121", "googlenet", "nin"}
 # What makes two updates of a recipe quick; each net and each optimizer is the shipped one.
 QUICK = {
     **{name: [f"data.size={size}", "data.batch_size=4"] for name, size in SMALLEST.items()},
@@ -59,7 +61,7 @@ def test_every_recipe_trains_two_updates(name, runs):
     run = two_updates(name, runs)
     assert run.history[-1]["updates"] == 2
     assert all(math.isfinite(score) for score in run.scores.values() if isinstance(score, float))
-    assert stated_bar(name).metric in run.scores
+    assert name in UNMEASURED or stated_bar(name).metric in run.scores
 
 
 @pytest.mark.parametrize("name", sorted(BARS))
@@ -74,16 +76,22 @@ def test_a_recipe_on_digits_asks_for_what_issue_7_does(name, least):
     assert stated_bar(name) == Bar("accuracy", least)
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", sorted({*recipe_names()} - UNMEASURED))
 def test_every_recipe_states_what_it_reaches(name):
     bar, text = stated_bar(name), text_of(name)
     assert text.count("reaches:") == 1
     assert bar is not None, "a statement that is not read"
     # the figures that were seen stand in the first lines, and are within the bar
     head = " ".join(line.lstrip("# ") for line in text.split("# reaches:")[0].splitlines())
-    seen = re.search(rf"test {bar.metric} (\d[\d.e-]*)(?: to (\d[\d.e-]*))? ", head)
+    seen = re.search(rf"test {bar.metric} (?:of )?(\d[\d.e-]*)(?: to (\d[\d.e-]*))? ", head)
     assert seen is not None, head
     assert bar.reached([float(figure) for figure in seen.groups() if figure])
+
+
+@pytest.mark.parametrize("name", sorted(UNMEASURED))
+def test_what_was_not_measured_is_not_stated(name):
+    assert "reaches:" not in text_of(name)
+    assert "no full run has been measured yet" in text_of(name)
 
 
 def test_every_job_of_the_seeds_has_a_recipe():
@@ -94,11 +102,14 @@ def test_every_job_of_the_seeds_has_a_recipe():
 
 
 @pytest.mark.parametrize("name", ["accumulation", "two_devices"])
-def test_the_same_update_in_pieces_ends_the_same(name, tmp_path):
+def test_the_same_update_in_pieces_ends_the_same(name, runs):
     # Adam multiplies a difference of rounding wherever a gradient is near 0
-    pieces, whole = two_updates(name, tmp_path), two_updates("digits_lenet", tmp_path)
+    pieces, whole = two_updates(name, runs), two_updates("digits_lenet", runs)
     assert pieces.history[-1]["train_loss"] == pytest.approx(whole.history[-1]["train_loss"], rel=1e-4)
     assert pieces.scores["loss"] == pytest.approx(whole.scores["loss"], rel=1e-3)
+    changed = {"accumulation": (16, 4, "auto"), "two_devices": (64, 1, "cpu:2")}
+    recipe = load_recipe(name)
+    assert (recipe.data.batch_size, recipe.accumulate, recipe.devices) == changed[name]
 
 
 @pytest.mark.parametrize("name", SMALLEST)

@@ -192,7 +192,8 @@ def probe_pictures(mx):
 
 
 def probe_datasets_and_batches(mx):
-    from gluoncv.data import LstDetection, RecordFileDetection, SplitSortedBucketSampler, VOCDetection, batchify
+    from gluoncv.data import LstDetection, RecordFileDetection, VOCDetection, batchify
+    from gluoncv.data.sampler import SplitSortedBucketSampler
 
     def voc():
         import cv2

@@ -5,6 +5,7 @@ import io
 import math
 from pathlib import Path
 import pickle
+import pickletools
 import tarfile
 from typing import Any, BinaryIO, Dict, Iterable, List, NamedTuple, Tuple
 import zlib
@@ -170,6 +171,7 @@ def _binary_batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.nd
 
 def _python_batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.ndarray", "np.ndarray"]:
     try:
+        _check_memo(content)
         batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
     except Exception as error:  # a crafted pickle can make the machine of the unpickler raise anything
         raise DataError(f"{where}: it is no pickle of lists, numbers and arrays of uint8 ({error})") from error
@@ -199,6 +201,13 @@ def _checked(x: "np.ndarray", y: "np.ndarray", files: CifarFiles, where: str) ->
                 "Is it the other CIFAR, or a damaged file?"
             )
     return np.ascontiguousarray(x).reshape(-1, 3, 32, 32), y.astype(np.int32)
+
+
+def _check_memo(content: bytes) -> None:
+    """Refuse numbers of remembered objects that no pickle has: Python would make room for all below, in GB."""
+    for count, (operation, argument, place) in enumerate(pickletools.genops(content)):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= count:
+            raise pickle.UnpicklingError(f"it remembers an object as number {argument} at byte {place}")
 
 
 class _PickledArray:
