@@ -93,7 +93,7 @@ class DataComponent(Component):
 
     Attributes:
         batch_size: Samples a training batch.
-        eval_batch_size: Samples a batch in evaluation; no result depends on it.
+        eval_batch_size: Samples a batch in evaluation; no result of mxkit's metrics depends on it (T16).
         workers: Who reads image files: 0, "thread:4" or "process:4"; as for `mxkit.data.DatasetLoader`.
         drop_last: Leave out a last training batch that is short.
         augment: Steps for training images, or the name of a preset; as for `mxkit.data.Augment`. Null takes
