@@ -129,7 +129,7 @@ def dispatched_functions(module: ModuleType) -> None:
 
 
 def metric_sums(module: ModuleType) -> None:
-    """NumPy 2 (T107): `0.0 + np.float32(x)` is a float32, so a metric's sum is rounded to 7 digits at each batch, silent.
+    """NumPy 2 (T107): `0.0 + np.float32(x)` is float32: a metric's sum is rounded to 7 digits at each batch, silent.
 
     4,000 batches of a loss of 0.1 gave a sum of 400.015. Upstream: `metric.py` lines 1040, 1135, 1199, 1263, 1336, 1408
     and 1687, where `reset` (lines 149 to 157) left 0.0; `Perplexity` counts its words so too (line 1036).
