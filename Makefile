@@ -45,10 +45,11 @@ fuzz: $(VENV)/.tested
 	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_files.py --count 2000 --seed 0
 	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_directory.py --count 2000 --seed 0
 
-# Features of every layer of 110 real nets; the 34 of MXNet's zoo described, built and compared.
+# Features of every layer of 110 real nets; the 34 of MXNet's zoo described, built and compared; an epoch of each model.
 zoo: $(VENV)/.tested
 	$(BIN)/python tests/zoo/check_features.py
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
+	$(BIN)/python tests/models/heavy_epochs.py
 
 # All ten, each in a kernel of its own; make test runs the first.
 notebooks: $(VENV)/.tested

@@ -80,7 +80,7 @@ class LearningRateSearch:
         axes.set_xscale("log")
         axes.set_xlabel("learning rate")
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        axes.legend(frameon=False, loc="lower left")
         if path is not None:
             figure.savefig(str(path))
         return figure
