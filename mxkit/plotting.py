@@ -50,7 +50,7 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None]
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
-        # the corner that the curve left; to look for the best one takes Matplotlib long enough to warn on a busy machine
+        # the corner that the curve left; to look for the best one takes so long that Matplotlib may warn
         corner = "upper right" if values[-1] < values[0] else "lower right"
         axes.legend(title="last epoch", frameon=False, loc=corner)
     if path is not None:
