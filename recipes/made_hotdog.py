@@ -5,10 +5,12 @@ from typing import Optional
 
 import mxkit
 from mxkit.data.files.cache import dataset_folder
+from mxkit.errors import DataError
 import numpy as np
 from PIL import Image, ImageDraw
 
 SIDE = 80
+CLASSES = ("hotdog", "not-hotdog")
 
 
 @mxkit.register("data")
@@ -19,16 +21,31 @@ def made_hotdog(root: Optional[str] = None, images: int = 480) -> mxkit.data.Spl
         root: Where they are, or are written to: `train/hotdog/0.png`, `train/not-hotdog/0.png`, and `test` the same.
             None is the cache.
         images: How many for training; half as many are for testing.
+
+    Raises:
+        DataError: `root` has other folders of its own: those of somebody who wants to train on them.
     """
     folder = dataset_folder(f"made_hotdog_{images}") if root is None else Path(root).expanduser()
+    _check_own(folder)
     for number, (part, count) in enumerate((("train", images), ("test", images // 2))):
-        for label, name in enumerate(("hotdog", "not-hotdog")):
+        for label, name in enumerate(CLASSES):
             place = folder / part / name
             place.mkdir(parents=True, exist_ok=True)
             for i in range(count // 2):
                 if not (place / f"{i}.png").exists():
                     _draw(np.random.default_rng([number, label, i]), hotdog=label == 0).save(place / f"{i}.png")
     return mxkit.data.image_folder(folder, valid=0.2)
+
+
+def _check_own(folder: Path) -> None:
+    """Pictures are drawn beside no others: they would be two more classes of somebody's own."""
+    drawn = {Path(part, *rest) for part in ("train", "test") for rest in ((), *((name,) for name in CLASSES))}
+    others = sorted(path for path in [*folder.glob("*"), *folder.glob("t*/*")] if path.relative_to(folder) not in drawn)
+    if others:
+        raise DataError(
+            f"made_hotdog draws its own pictures, and {folder} has others, like {others[0]}; to train on those: "
+            f"--set data.name=image_folder --set data.root={folder}"
+        )
 
 
 def _draw(rng: np.random.Generator, hotdog: bool) -> Image.Image:

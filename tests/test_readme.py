@@ -2,11 +2,14 @@
 
 from pathlib import Path
 import re
+import sys
 
 import mxkit
+from mxkit.recipe.registry import DATASETS
 import mxnet as mx
 import numpy as np
 from pages import ROOT, blocks, run_commands, run_python
+from PIL import Image
 import pytest
 
 README = ROOT / "README.md"
@@ -43,16 +46,77 @@ def test_both_sides_of_the_diff_end_with_the_same_weights():
     assert ends["+"][1] == pytest.approx(ends["-"][1])
 
 
+def draw_photos(root, classes=("cats", "dogs"), count=12):
+    """What stands for the reader's own images: dark and bright ones, of differing sizes, modes and formats."""
+    for label, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            mode, suffix = (("RGB", "jpg"), ("RGBA", "png"), ("L", "jpg"))[(i + 2) % 3]
+            pixels = np.full((40 + i, 60 - i, 3), 40 + 100 * label + i, "uint8")
+            Image.fromarray(pixels).convert(mode).save(root / name / f"{i}.{suffix}")
+    return root
+
+
 def test_bash_blocks(tmp_path):
-    """The commands run one after another in an empty folder; `make` runs in .ci/run, on a fresh clone."""
+    """The commands run one after another in a folder with images; `make` runs in .ci/run, on a fresh clone."""
+    draw_photos(tmp_path / "photos")
     commands = [line.split("#")[0].strip() for _, code in blocks(README, "bash") for line in code.splitlines()]
     targets = [command for command in commands if command.startswith("make ")]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
     printed = run_commands("\n".join(command for command in commands if command not in targets), tmp_path)
-    trained, evaluated, _ = re.findall(r"^test accuracy (0\.[89]\d+)$", printed, re.MULTILINE)
+    scores = re.findall(r"^test accuracy ([\d.]+)$", printed, re.MULTILINE)
+    trained, evaluated, _, own, own_evaluated = scores
     assert trained == evaluated
+    assert own == own_evaluated
+    assert float(trained) > 0.8
+    assert re.search(r"^photos/cats/1.jpg\t(cats|dogs)\t[01]\.\d{4}$", printed, re.MULTILINE)
+
+
+# What its reader may get wrong
+
+
+@pytest.fixture
+def _forgets_made_hotdog():
+    yield
+    sys.modules.pop("made_hotdog", None)
+    DATASETS.pop("made_hotdog", None)
+
+
+OWN = ["data.name=image_folder", "data.workers=0", "updates=1"]
+
+
+@pytest.mark.usefixtures("_forgets_made_hotdog")
+def test_more_folders_than_classes_is_told_with_the_key(tmp_path):
+    root = draw_photos(tmp_path / "photos", ("cats", "dogs", "dosg"))
+    overrides = [*OWN, f"data.root={root}"]
+    with pytest.raises(mxkit.errors.RecipeError, match=r"cats, dogs, dosg.*--set model.finetune.classes=3"):
+        mxkit.run_recipe("finetune_image_folder", overrides=overrides, output=tmp_path / "runs", progress=False)
+    assert not (tmp_path / "runs").exists()
+    fits = [*overrides, "model.finetune.classes=3", "variables.size=32", "variables.resize=36"]
+    mxkit.run_recipe("finetune_image_folder", overrides=fits, output=tmp_path / "runs", progress=False)
+
+
+@pytest.mark.usefixtures("_forgets_made_hotdog")
+def test_made_pictures_are_not_drawn_among_ones_own(tmp_path):
+    root = draw_photos(tmp_path / "photos")
+    before = sorted(root.rglob("*"))
+    with pytest.raises(mxkit.errors.RecipeError, match=r"cats; to train on those: --set data.name=image_folder"):
+        mxkit.run_recipe("finetune_image_folder", overrides=[f"data.root={root}"], output=tmp_path, progress=False)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_folder_that_is_no_folder_of_classes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    root = draw_photos(tmp_path / "photos" / "train", ("cats", "dogs"))
+    draw_photos(tmp_path / "photos" / "test", ("cats", "dosg"))
+    with pytest.raises(mxkit.errors.DataError, match=r"has \['dosg'\] too; did you mean 'dogs'"):
+        mxkit.data.image_folder(tmp_path / "photos")
+    with pytest.raises(mxkit.errors.DataError, match="it has none. If it is a class, pass the folder above it"):
+        mxkit.data.image_folder(root / "cats")
+    with pytest.raises(mxkit.errors.DataError, match=re.escape(f"there is no folder {tmp_path / 'fotos'}")):
+        mxkit.data.image_folder("fotos")
 
 
 def test_links_lead_somewhere():

@@ -1,6 +1,6 @@
 """A recipe's data, as the batches that training, evaluation and prediction read."""
 
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
@@ -58,6 +58,7 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
             f"{name}evaluate.split: this part of the data has no sample; received {recipe.evaluate.split!r}; accepted: "
             + ", ".join(split for split in SPLITS if has_samples(getattr(data, split)))
         )
+    _check_classes(recipe, data.classes)
     of_files = not is_loader(data.train) and not isinstance(data.train, Split)
     if of_files and recipe.data.eval_augment is None:
         raise RecipeError(
@@ -67,6 +68,21 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
     if recipe.data.pairs is not None and not isinstance(data.train, Split):
         raise RecipeError(
             f"{name}data.pairs: pairs are made of arrays; {recipe.data.name} gives {type(data.train).__name__}"
+        )
+
+
+def _check_classes(recipe: Recipe, classes: Optional[Sequence[str]]) -> None:
+    """Refuse a net that was told of fewer classes than the data has, with the key that says so."""
+    if not classes or recipe.data.pairs is not None or recipe.loss.name != "softmax_ce":
+        return
+    head = recipe.model.finetune
+    path = "model.finetune.classes" if head is not None else "model.classes"
+    told = head.classes if head is not None else recipe.model.arguments.get("classes")
+    if isinstance(told, int) and told < len(classes):
+        raise RecipeError(
+            f"recipe {recipe.name}:\n  {path}: the data has {len(classes)} classes, {', '.join(classes[:5])}"
+            f"{', ...' if len(classes) > 5 else ''}; received {told}; expected {len(classes)}: "
+            f"--set {path}={len(classes)}, or remove the folders that are no class"
         )
 
 

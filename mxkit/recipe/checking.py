@@ -113,12 +113,10 @@ def by_registry(path: str, kind: str, component: Component) -> List[Problem]:
         return []
     if kind == "model" and component.name in COMPOSED:
         return _parts(path, component, accepted)
-    own = [key for key in type(component).model_fields if key != "name"]
-    known = (*own, *sorted(accepted))
+    own = list(type(component).model_fields)
+    known = (*(key for key in own if key != "name"), *sorted(accepted), "name")
     problems = [
-        Problem(
-            f"{path}.{key}", f"{component.name} takes no such argument; received {value!r}", known or ("none",), key
-        )
+        Problem(f"{path}.{key}", f"{component.name} takes no such argument; received {value!r}", known, key)
         for key, value in component.arguments.items()
         if key not in accepted
     ]

@@ -150,11 +150,11 @@ def test_weights_of_another_run(train, kind):
 
 def test_finetuning_begins_with_the_other_runs_features(train):
     first = train()
-    head = {"classes": 3, "head": "2", "freeze": "1.*", "head_multiplier": 5}
+    head = {"classes": 12, "head": "2", "freeze": "1.*", "head_multiplier": 5}
     recipe = {**SMALL, "model": {**SMALL["model"], "weights": str(first.folder), "finetune": head}}
     _, net = prepare(load_recipe(recipe))
     np.testing.assert_array_equal(values(net)["1.weight"], values(first.net)["1.weight"])
-    assert net[2].weight.shape == (3, 16)
+    assert net[2].weight.shape == (12, 16)
     assert net[2].weight.lr_mult == 5
     assert net[1].weight.grad_req == "null"
 
@@ -263,7 +263,7 @@ def test_image_folders_need_a_size(tmp_path):
         (["optimizer.multipliers={'3.*': {lr: 1}}"], "optimizer.multipliers.3.*: no parameter fits"),
         (["callbacks=[{name: freeze_until, epoch: 2, glob: x}]"], "callbacks.0.glob: no parameter fits 'x'"),
         (["model.weights=nowhere.params"], "model.weights:  ... nowhere.params"),
-        (["model.finetune={classes: 2, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
+        (["model.finetune={classes: 10, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
         (["devices=gpu:77"], "devices: devices: gpu(77) does not exist"),
         (["evaluate.which=best"], "evaluate.which: 'best' needs checkpoints.keep_best"),
         (["checkpoints.keep_best=[valid_acuracy, max]"], "did you mean 'valid_accuracy'?"),

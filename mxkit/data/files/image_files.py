@@ -10,7 +10,7 @@ import warnings
 from mxkit.data.files.decoding import decode
 from mxkit.data.sample_draws import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits
-from mxkit.errors import DataError, TrapWarning
+from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
 from mxnet.gluon.data.dataset import _TransformFirstClosure
 import numpy as np
@@ -183,10 +183,15 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
     folders = _visible_folders(root)
     known = list(classes) if classes is not None else [folder.name for folder in folders]
     new = sorted({folder.name for folder in folders} - set(known))
-    if new or not folders:
+    if new:
+        hint = nearest(new[0], known)
         raise DataError(
-            f"{root}: expected one folder for each class"
-            + (f" of the training part; it has {new[:5]} too" if new else "; it has none")
+            f"{root}: expected one folder for each class of the training part; it has {new[:5]} too"
+            + (f"; {hint}" if hint else "")
+        )
+    if not folders:
+        raise DataError(
+            f"{root}: expected one folder for each class; it has none. If it is a class, pass the folder above it"
         )
     names: List[str] = []
     labels: List[int] = []
@@ -231,7 +236,7 @@ def _images(folder: Path, rest: List[str], check_sizes: bool) -> List[str]:
 def _part_folders(root: Path) -> Dict[str, Path]:
     """Folders that are parts; a folder `train` among classes of vehicles is none."""
     if not root.is_dir():
-        raise DataError(f"image_folder: there is no folder {root}")
+        raise DataError(f"image_folder: there is no folder {root.absolute()}")
     folders = _visible_folders(root)
     found = {part: folder for folder in folders for part, names in _PARTS.items() if folder.name.lower() in names}
     are_parts = "train" in found and len(found) == len(folders) and bool(_visible_folders(found["train"]))
@@ -273,7 +278,7 @@ def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, cha
     if lost:
         raise DataError(
             f"{root}: the training part has no image of {[classes[label] for label in lost][:5]}; "
-            "smaller shares for valid and test, or another seed, leave it some"
+            "more images, smaller shares for valid and test, or another seed, leave it some"
         )
     train, valid, test = (ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts)
     return Splits(train, valid, test, classes)
