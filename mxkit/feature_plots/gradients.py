@@ -139,11 +139,16 @@ def _mark(frozen: bool, finite: bool, gradient: float, weight: float) -> str:
     return "" if weight else "weight 0"
 
 
+def _drawable(values: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        return np.isfinite(values) & (values > 0)
+
+
 def _log_bars(axes: Any, rows: Any, values: Any, label: str, xlabel: str, all_values: Any) -> None:
     """Horizontal bars where there is a value above 0, from whole decade to whole decade."""
-    drawn = np.isfinite(values) & (values > 0)
+    drawn = _drawable(values)
     axes.barh(rows[drawn], values[drawn], height=0.7, color=BLUE, label=label)
-    within = all_values[np.isfinite(all_values) & (all_values > 0)]
+    within = all_values[_drawable(all_values)]
     decades = np.log10(within) if within.size else np.zeros(1)
     axes.set_xscale("log")
     axes.set_xlim(10 ** (np.floor(decades.min()) - 0.3), 10 ** (np.ceil(decades.max()) + 0.3))

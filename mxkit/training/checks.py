@@ -55,7 +55,8 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
     classes = output.shape[loss._axis]
     everything = getattr(data, "y", None)
     found = everything if isinstance(everything, np.ndarray) else labels[0].asnumpy()
-    wrong = found[~((found >= 0) & (found < classes) & (found == np.floor(found)))]
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        wrong = found[~((found >= 0) & (found < classes) & (found == np.floor(found)))]
     if wrong.size:
         raise LabelError(
             f"labels must be whole numbers from 0 to {classes - 1}, because the net has {classes} outputs; received "

@@ -54,7 +54,9 @@ class Foreign(Step):
         return self.sources & {PYTHON, NUMPY}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[int]:
-        return [int(number) for number in rng.integers(2**32, size=3)] if self.draws else []
+        # integers(2**32) gives zeros alone in NumPy 1.17
+        drawn = rng.integers(2**32 - 1, size=3, dtype=np.uint32, endpoint=True) if self.draws else ()
+        return [int(number) for number in drawn]
 
     def apply(self, image: "np.ndarray", drawn: List[int], white: float) -> "np.ndarray":
         pixels = np.array(image, np.float32, order="C")

@@ -136,7 +136,8 @@ def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
             f"{name}: expected class numbers of shape (N,) or soft labels of shape (N, {classes}); "
             f"received {labels.shape} of {labels.dtype}"
         )
-    wrong = labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        wrong = labels[~((labels >= 0) & (labels < classes) & (labels == np.floor(labels)))]
     if wrong.size:
         raise LabelError(f"{name}: expected class numbers from 0 to {classes - 1}; received {wrong[:5].tolist()}")
     soft = np.zeros((len(labels), classes), np.float32)
