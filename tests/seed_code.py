@@ -12,8 +12,8 @@ X = mx.nd.array([[0.5, 2.0]])
 ONE_BATCH = [(np.ones((4, 2), "float32"), np.zeros(4))]
 
 
-def leaf(*values, request="write"):
-    made = mx.nd.array(values)
+def leaf(*values, request="write", device=None):
+    made = mx.nd.array(values, ctx=device or mx.cpu())
     made.attach_grad(request)
     return made
 

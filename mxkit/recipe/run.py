@@ -173,7 +173,7 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
 
 def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
     """Loss and metrics of the recipe over one part of the data; for pairs also how often their distances are right."""
-    metrics = recipe.metrics if recipe.evaluate.metrics is None else recipe.evaluate.metrics
+    metrics = recipe.scored_metrics
     scores = evaluate(net, batches(recipe, data, split), loss=recipe.loss.spec, metrics=[one.spec for one in metrics])
     if recipe.data.pairs is not None:
         scores.update(pair_scores(recipe, net, data, split))

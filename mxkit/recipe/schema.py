@@ -260,6 +260,11 @@ class Recipe(Section):
     metrics: List[Component] = []
     evaluate: EvaluateSection = Field(default_factory=lambda: EvaluateSection.model_validate({}))
 
+    @property
+    def scored_metrics(self) -> List[Component]:
+        """Those of the final scores."""
+        return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
+
 
 # Keys of a file that are worked in before it is checked, and are not part of the resolved recipe.
 FILE_KEYS = ("base", "variables")

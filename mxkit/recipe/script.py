@@ -222,7 +222,7 @@ def _callback(component: Component) -> Code:
 
 
 def _evaluation(recipe: Recipe, data: Splits) -> List[Code]:
-    metrics = recipe.metrics if recipe.evaluate.metrics is None else recipe.evaluate.metrics
+    metrics = recipe.scored_metrics
     given = {"metrics": [_spec(one) for one in metrics]} if metrics else {}
     scored = Code(_scored(recipe))
     lines = [call("mxkit.evaluate", Code("net"), scored, target="scores", loss=_spec(recipe.loss), **given)]

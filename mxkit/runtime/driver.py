@@ -11,19 +11,14 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import uuid
 
-from mxkit.runtime.driver_stand_in import in_use
+from mxkit.runtime.driver_stand_in import DRIVER_FOLDERS, SONAME, in_use
 
 # 450.80.02 and newer run what was built with any CUDA 11 ("minor version compatibility" in NVIDIA's CUDA Compatibility
 # guide), so MXNet's wheels for CUDA 11.2 and 11.7 too.
 OLDEST_CUDA = (11, 0)
 
-# After the linker's own folders: Windows' Linux, NixOS, Kubernetes.
-_LIBRARIES = (
-    "libcuda.so.1",
-    "/usr/lib/wsl/lib/libcuda.so.1",
-    "/run/opengl-driver/lib/libcuda.so.1",
-    "/usr/local/nvidia/lib64/libcuda.so.1",
-)
+# The linker's own folders first.
+_LIBRARIES = (SONAME, *(f"{folder}/{SONAME}" for folder in DRIVER_FOLDERS))
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 

@@ -22,7 +22,7 @@ from mxkit.runtime.wheels import cpu_command, described
 SONAME = "libcuda.so.1"
 
 # Where drivers lie that the dynamic linker may not be told of: Windows' Linux, NixOS, Kubernetes.
-_DRIVER_FOLDERS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64")
+DRIVER_FOLDERS = ("/usr/lib/wsl/lib", "/run/opengl-driver/lib", "/usr/local/nvidia/lib64")
 
 # What CUDA's runtime and other libraries ask a driver for by name, besides what MXNet's library lists itself.
 _ALWAYS = ("cuInit", "cuDriverGetVersion", "cuGetProcAddress", "cuDeviceGetCount", "cuGetErrorName", "cuGetErrorString")
@@ -71,7 +71,7 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
 
 
 def _find_driver() -> Optional[ctypes.CDLL]:
-    folders = (Path(folder) / SONAME for folder in _DRIVER_FOLDERS)
+    folders = (Path(folder) / SONAME for folder in DRIVER_FOLDERS)
     for candidate in (SONAME, *(str(path) for path in folders if path.exists())):
         try:
             return ctypes.CDLL(candidate)

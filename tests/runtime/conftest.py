@@ -56,3 +56,11 @@ def bare_python(tmp_path):
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder of packages with nothing in it."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    return folder

@@ -30,13 +30,6 @@ for library in libraries():
 """
 
 
-@pytest.fixture
-def site(tmp_path):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    return folder
-
-
 def shown(done):
     assert done.returncode == 0, done.stderr
     lines = [line.split("|") for line in done.stdout.splitlines() if "|" in line]

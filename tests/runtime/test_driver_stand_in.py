@@ -35,13 +35,6 @@ ASK = "int cuInit(int); int ask(void) { return cuInit(0); }"
 
 
 @pytest.fixture
-def site(tmp_path):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def written(tmp_path):
     path = tmp_path / "written.so"
     # Not the driver's own name: it would stay loaded in the process of the tests.
@@ -163,7 +156,7 @@ def test_a_driver_where_the_linker_does_not_look(tmp_path, monkeypatch):
     driver = library(
         tmp_path / "wsl" / "libcuda.so.1", "libcuda_of_windows.so.1", code="int cuInit(int x) { return 7; }"
     )
-    monkeypatch.setattr(driver_stand_in, "_DRIVER_FOLDERS", ("/not/there", str(driver.parent)))
+    monkeypatch.setattr(driver_stand_in, "DRIVER_FOLDERS", ("/not/there", str(driver.parent)))
     assert driver_stand_in.provide_driver(Path("unused")).cuInit(0) == 7
     assert not driver_stand_in.in_use()
 

@@ -17,13 +17,6 @@ IMPORT = "import mxkit, mxnet"
 CPU_INSTEAD = "pip uninstall -y mxnet-cu112 && pip install --no-deps mxnet==1.9.1"
 
 
-@pytest.fixture
-def site(tmp_path):
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    return folder
-
-
 def plain_error(done):
     """The last line of what Python says without mxkit."""
     assert done.returncode == 1
