@@ -90,7 +90,7 @@ def test_the_cpu_and_auto_without_gpus_never_ask_the_driver(monkeypatch):
             mxkit.devices("gpu")
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(samples=st.integers(1, 17), count=st.integers(1, 6), as_numpy=st.booleans())
 def test_shards_join_to_the_batch(samples, count, as_numpy):
     x = np.random.RandomState(samples).randn(samples, 2, 3).astype("float32")

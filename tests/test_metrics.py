@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     devices=st.integers(1, 3),

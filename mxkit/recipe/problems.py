@@ -89,7 +89,9 @@ def located(path: str, error: BaseException, arguments: Dict[str, Any]) -> Probl
     """What a builder raised, under the argument that its text names, if that is one of those given."""
     named = [key for key in arguments if re.search(rf"(?<![\w.]){re.escape(key)}\b", str(error))]
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-    return Problem(f"{path}.{named[0]}" if len(named) == 1 else path, f"{kind}{error}")
+    where = f"{path}.{named[0]}" if len(named) == 1 else path
+    text = re.sub(rf"^{re.escape(where.split('.')[-1])}: ", "", str(error))  # told by the path already
+    return Problem(where, f"{kind}{text}")
 
 
 def origin_of(origins: Mapping[str, str], path: str) -> str:

@@ -22,7 +22,7 @@ def read(loader):
     return [(x.asnumpy(), lengths.asnumpy(), y.asnumpy()) for (x, lengths), y in loader]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=50),
     batch_size=st.integers(1, 12),

@@ -128,7 +128,7 @@ def test_another_seed_gives_other_samples():
     assert not np.intersect1d(one[:, :3], other[:, :3]).size
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     size=st.integers(1, 30),
     batch_size=st.integers(1, 32),
@@ -158,7 +158,7 @@ def test_each_epoch_holds_every_sample_once(size, batch_size, shuffle, drop_last
     assert_same(read(loader), batches[skipped:])
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6)
 @given(
     size=st.integers(1, 20), batch_size=st.integers(1, 8), count=st.integers(1, 3), prefetch=st.integers(1, 3),
     shuffle=st.booleans(),

@@ -17,7 +17,7 @@ def read(loader):
     return [tuple(array.asnumpy() for array in batch) for batch in loader]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30)
 @given(
     samples=st.integers(1, 40),
     batch_size=st.integers(1, 45),

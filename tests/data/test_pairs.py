@@ -25,7 +25,7 @@ def read(loader):
     return np.stack(columns, axis=1).astype(int), labels
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda sizes: max(sizes) > 1),
     length=st.one_of(st.none(), st.integers(1, 50)),

@@ -46,7 +46,7 @@ def assert_equal(one, other):
             np.testing.assert_array_equal(x, y)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 20),

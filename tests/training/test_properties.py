@@ -143,7 +143,7 @@ def assert_every_replica_close(net, expected, tolerance):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=16, deadline=None, derandomize=True)
+@settings(max_examples=16)
 @given(case=CASES)
 def test_t42_any_split_equals_one_big_batch(name, case):
     dtype, arguments = OPTIMIZERS[name]
@@ -178,7 +178,7 @@ def test_t42_any_split_equals_one_big_batch(name, case):
             np.testing.assert_array_equal(later, seen[window])
 
 
-@settings(max_examples=24, deadline=None, derandomize=True)
+@settings(max_examples=24)
 @given(
     first=st.sampled_from(["write", "add", "null"]),
     last=st.sampled_from(["write", "add"]),
@@ -223,7 +223,7 @@ def test_grad_req_is_what_it_was_however_the_loop_ends(first, last, batches, acc
     assert all(found == added for found in inside)
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),
     broken=st.integers(1, 5),
