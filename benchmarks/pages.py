@@ -1,0 +1,106 @@
+"""Rows as a table on the terminal, as docs/benchmarks.md and as docs/benchmarks.png."""
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from mxkit.plotting import new_figure
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.harness import ROOT, Row
+
+COLUMNS = ("case", "way", "median", "spread", "ratio", "spread of it", "bar")
+PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
+INTRODUCTION = """# Benchmarks
+
+Written by `python -m benchmarks`; do not edit. Ways of one case took turns in one run; medians, the spread from the
+best round to the worst, and ratios of the rounds. Below 1 is faster than what is compared with (above 1 for what
+counts samples a second).
+
+![Ratios with their spread](benchmarks.png)
+"""
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Print rows; ratios that miss their bar are red."""
+    table = Table(*COLUMNS)
+    for row in rows:
+        missed = row.bar is not None and row.ratio is not None and row.ratio > row.bar
+        table.add_row(*_cells(row), style="red" if missed else None)
+    Console(width=150).print(table)
+
+
+def write_pages(questions: Mapping[str, Tuple[Dict[str, Any], List[Row]]]) -> None:
+    """Write the page and the picture of all questions; each with what `results.json` says of it, and its rows."""
+    parts = [INTRODUCTION]
+    for name, (about, rows) in questions.items():
+        machine = about["machine"]
+        lines = [f"## {about['title']}", about["text"]]
+        lines.append("\n".join(_table(rows)))
+        lines.append(
+            f"`python -m benchmarks {name}`, {about['date']}, commit {about['commit']}, {about['seconds']} s, on "
+            f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, MXNet "
+            f"{machine['mxnet']}, NumPy {machine['numpy']}, Python {machine['python']}"
+        )
+        parts.append("\n\n".join(lines) + "\n")
+    PAGE.write_text("\n".join(parts))
+    draw({about["title"]: rows for about, rows in questions.values()}).savefig(str(PICTURE), dpi=80)
+
+
+def draw(questions: Mapping[str, Sequence[Row]]) -> Any:
+    """One panel a question: a dot a ratio, on a logarithmic axis, a line from its smallest to its largest."""
+    shown = {title: [row for row in rows if _is_comparison(row)] for title, rows in questions.items()}
+    shown = {title: rows for title, rows in shown.items() if rows}
+    heights = [len(rows) + 2 for rows in shown.values()]
+    figure = new_figure(1)
+    figure.set_size_inches(9, 0.22 * sum(heights) + 1)
+    axes = figure.subplots(len(shown), 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
+    for panel, (title, rows) in zip(axes, shown.items()):
+        for position, row in enumerate(rows):
+            colour = "#C44E52" if row.bar is not None and row.ratio > row.bar else "#4C72B0"
+            panel.plot([row.ratio_low, row.ratio_high], [position] * 2, color=colour, linewidth=1.5)
+            panel.plot([row.ratio], [position], "o", color=colour, markersize=4)
+            panel.text(1.01, position, f"{row.ratio:.2f}", transform=panel.get_yaxis_transform(), va="center", size=7)
+        panel.axvline(1, color="grey", linewidth=0.8)
+        panel.set_xscale("log")
+        panel.set_yticks(range(len(rows)))
+        panel.set_yticklabels([f"{row.case}: {row.way} / {row.against}" for row in rows], size=7)
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.set_title(title, size=9, loc="left")
+        panel.tick_params(axis="x", labelsize=7)
+        panel.grid(axis="x", alpha=0.3, which="both")
+    return figure
+
+
+def _is_comparison(row: Row) -> bool:
+    return row.ratio is not None and row.way != row.against
+
+
+def _table(rows: Sequence[Row]) -> List[str]:
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * 2 + "|---:" * (len(COLUMNS) - 2) + "|"]
+    return [*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows)]
+
+
+def _cells(row: Row) -> List[str]:
+    ratio = f"{row.ratio:.3f} x {row.against}" if _is_comparison(row) else ""
+    return [
+        row.case,
+        row.way,
+        f"{_short(row.value)} {row.unit}",
+        _spread(row.low, row.high),
+        ratio,
+        _spread(row.ratio_low, row.ratio_high) if ratio else "",
+        "" if row.bar is None else f"{row.bar:g}",
+    ]
+
+
+def _spread(low: Optional[float], high: Optional[float]) -> str:
+    return "" if low is None or high is None else f"{_short(low)} to {_short(high)}"
+
+
+def _short(value: float) -> str:
+    """Three digits, without an exponent.
+
+    >>> [_short(one) for one in (0.01234, 1.5, 21_334.2)]
+    ['0.0123', '1.50', '21,334']
+    """
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
