@@ -136,7 +136,7 @@ def test_unknown_recipe_lists_the_known_ones():
 
 
 def test_values_that_only_building_can_judge(tmp_path):
-    with pytest.raises(RecipeError, match="data.size: size: expected 8, or .* received 9"):
+    with pytest.raises(RecipeError, match="data.size: expected 8, or .* received 9"):
         mxkit.run_recipe(SMALL, overrides=["data.size=9"], output=tmp_path)
     with pytest.raises(RecipeError, match="model.dropout: mlp: dropout must be at least 0 and below 1; received 2"):
         mxkit.run_recipe(SMALL, overrides=["model.name=mlp", "model.dropout=2"], output=tmp_path)
