@@ -142,7 +142,7 @@ def test_values_that_only_building_can_judge(tmp_path):
         mxkit.run_recipe(SMALL, overrides=["model.name=mlp", "model.dropout=2"], output=tmp_path)
     for override, text in {
         "metrics=[{name: top_k, k: 0}]": "metrics.0.k: TopK: k: expected a whole number, at least 1",
-        "metrics=[accuracy, accuracy]": "metrics: metrics: names must differ",
+        "metrics=[accuracy, accuracy]": r"\n  metrics: names must differ",
     }.items():
         with pytest.raises(RecipeError, match=text):
             mxkit.run_recipe(SMALL, overrides=[override], output=tmp_path)
