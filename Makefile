@@ -13,7 +13,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean matrix-short matrix-full torture fuzz zoo notebooks docs
+.PHONY: demo test lint unit clean torture fuzz zoo notebooks docs
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -28,13 +28,6 @@ lint: $(VENV)/.tested
 # Few processes: each runs MXNet, which takes half of the processors for itself.
 unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n auto --maxprocesses=4
-
-# What .ci/matrix runs with each further Python.
-matrix-short: $(VENV)/.tested
-	$(BIN)/python -m pytest tests/runtime tests/test_architecture.py tests/training/test_equals_gluon.py
-	$(BIN)/mxkit train digits_lenet --set epochs=3 --output $(VENV)/runs
-
-matrix-full: test demo
 
 # What .ci/run adds to the short versions inside the tests.
 torture: $(VENV)/.tested
