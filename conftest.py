@@ -1,5 +1,12 @@
 """What the examples in docstrings find without an import. `import mxkit` first: MXNet does not import without it."""
 
+import os
+
+# Before MXNet is loaded: pytest-xdist runs several processes, and threads without a core of their own wait for each
+# other (T96); and sums, down to the last bit, depend on the number of threads (T67). Tests of the choice itself run
+# processes without it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import mxkit
 import mxnet as mx
 import numpy as np

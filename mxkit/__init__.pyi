@@ -59,6 +59,7 @@ from .net_file import save_net as save_net
 from .own_layer import Layer as Layer
 from .parameter_table import count as count
 from .parameter_table import parameters as parameters
+from .profiling.measuring import profile as profile
 from .recipe.registry import register as register
 from .recipe.run import run_recipe as run_recipe
 from .schedules import schedule as schedule

@@ -6,6 +6,7 @@ from typing import Any, List, Optional
 import warnings
 
 from mxkit.cli_machine import cache_app, doctor, install
+from mxkit.cli_profile import profile
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.version import __version__
 import typer
@@ -255,6 +256,7 @@ def runs(
 
 
 app.command()(doctor)
+app.command()(profile)
 app.command()(install)
 
 

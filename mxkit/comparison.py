@@ -95,6 +95,9 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
         rtol: How far two elements may be apart, as part of the second net's.
         atol: How far they may be apart in any case. With 0 and 0 they must be equal; NaN equals NaN.
 
+    Returns:
+        What differs, by path: true where nothing does.
+
     Raises:
         NotInitializedError: A parameter that both nets have has no values yet in one of them.
         ValueError: A tolerance is below 0 or NaN.

@@ -202,6 +202,9 @@ def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = Non
         threshold: Pairs nearer than this are taken for one class. None searches the one with the most
             pairs right: halfway between two neighbouring distances, the lowest of equals.
 
+    Returns:
+        The share of pairs told right, from 0 to 1, and the threshold that told them.
+
     Raises:
         DataError: Shapes do not fit, or an embedding is NaN or infinite.
 
@@ -227,6 +230,9 @@ def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
         anchor: Embeddings, NDArray or NumPy of shape (N, D).
         positive: Those of samples of the anchors' classes, of the same shape.
         negative: Those of samples of other classes, of the same shape.
+
+    Returns:
+        The share, from 0 to 1.
 
     Raises:
         DataError: Shapes do not fit, or an embedding is NaN or infinite.

@@ -75,7 +75,16 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
 
 
 class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
-    """A layer that computes `forward` and whose gradient is `backward`; see `custom_gradient`.
+    """A layer that computes `forward` and whose gradient is `backward`; `custom_gradient` tells how they are called.
+
+    Args:
+        forward: Called with the layer's inputs; returns an array, or a tuple of them.
+        backward: Called with the gradient for each output, the inputs and the outputs.
+        outputs: How many arrays `forward` returns.
+        **kwargs: `prefix` and `params`, as for any block.
+
+    Raises:
+        TypeError, ValueError: As `custom_gradient` says.
 
     >>> net = gluon.nn.HybridSequential()
     >>> net.add(CustomGradient(lambda x: x.clip(0, 6), lambda dy, x, y: dy * (x > 0)))
@@ -93,9 +102,15 @@ class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
 
 
 def sign_ste(x: Any) -> Any:
-    """Return the sign of `x`, -1, 0 or 1; the gradient passes as if it were `x` (straight-through estimator).
+    """Take the sign; the gradient passes as if nothing had been done (straight-through estimator).
 
-    It is MXNet's own `contrib.sign_ste`, for NDArrays and Symbols, and can be exported.
+    It is MXNet's own `contrib.sign_ste`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+
+    Returns:
+        Of the same kind and shape: -1, 0 or 1.
 
     >>> sign_ste(mx.nd.array([-0.3, 2])).asnumpy().tolist()
     [-1.0, 1.0]
@@ -104,17 +119,30 @@ def sign_ste(x: Any) -> Any:
 
 
 def round_ste(x: Any) -> Any:
-    """Return `x` rounded to whole numbers, halves away from 0; the gradient passes as if it were `x`.
+    """Round to whole numbers; the gradient passes as if nothing had been done (straight-through estimator).
 
-    It is MXNet's own `contrib.round_ste`, for NDArrays and Symbols, and can be exported.
+    It is MXNet's own `contrib.round_ste`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+
+    Returns:
+        Of the same kind and shape, halves rounded away from 0.
     """
     return _namespace(x).contrib.round_ste(x)
 
 
 def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
-    """Return `x`; its gradient is multiplied by `-scale`, as domain-adversarial training does (arXiv:1505.07818).
+    """Turn the gradient around, as domain-adversarial training does (arXiv:1505.07818).
 
-    It is MXNet's own `contrib.gradientmultiplier`, for NDArrays and Symbols, and can be exported.
+    It is MXNet's own `contrib.gradientmultiplier`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+        scale: The gradient is multiplied by minus this.
+
+    Returns:
+        The values of `x`.
     """
     return _namespace(x).contrib.gradientmultiplier(x, scalar=-float(scale))
 

@@ -53,7 +53,8 @@ def show_images(
             any sizes. uint8 is 0 to 255, floats are 0 to 1, or to 255 if one is above 1; other floats need `mean` and
             `std`. What is not finite is green.
         labels: Of each image its class number, text, or soft label of shape (classes,): the two largest are told.
-        predicted: Of each image what a net said, in the same form: a title tells both where they differ, in red.
+        predicted: Of each image what a net said, in the same form: where they differ, the title is the label and
+            "read as" what the net said, in red.
         classes: Names of the class numbers.
         columns: Of the grid; by default the picture is about square.
         mean: What was subtracted from the images, for each channel or one for all, in a unit where white is 1.
@@ -258,7 +259,7 @@ def _cell(pixels: Any, truth: Optional[str], guess: Optional[str], nothing: str)
         return _Cell(pixels, guess)
     if truth == guess:
         return _Cell(pixels, truth, _RIGHT)
-    return _Cell(pixels, f"{guess}\nnot {truth}", _WRONG, framed=True)
+    return _Cell(pixels, f"{truth}\nread as {guess}", _WRONG, framed=True)
 
 
 def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:

@@ -264,6 +264,9 @@ def preprocess(name: str) -> Preprocessing:
         name: "imagenet", "cifar10", or a net: "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1". All nets of MXNet's zoo
             were trained on ImageNet at 224 pixels, Inception v3 at 299; gluoncv's `cifar_` nets on CIFAR-10 at 32.
 
+    Returns:
+        Mean, standard deviation and image size; called with a batch it normalizes it.
+
     Raises:
         UnknownNameError: Nothing is known of this name. Other nets of gluoncv were trained on several data sets: use
             "imagenet" where that is so.

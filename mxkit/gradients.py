@@ -61,7 +61,16 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
 
 def grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode: bool = False) -> Function:
-    """Return a function that gives the gradient of `f`; see `value_and_grad`.
+    """Return a function that gives the gradient of `f`; see `value_and_grad`, also for what is raised.
+
+    Args:
+        f: A function of arrays that returns one NDArray of any shape; also a Block.
+        wrt: Which argument, or a sequence of them, to differentiate by, counted from 0.
+        head: What `f`'s elements are weighted with; None is ones.
+        train_mode: Whether dropout and batch normalization behave as in training.
+
+    Returns:
+        A function that returns an NDArray of the argument's shape, or a tuple of them if `wrt` is a sequence.
 
     >>> grad(lambda x: x.mean() + 2 * x)(mx.nd.array([1, 2, 3, 4])).asnumpy().tolist()
     [3.0, 3.0, 3.0, 3.0]
@@ -75,10 +84,16 @@ def grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode:
 def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Function:
     """Return a function that gives the derivative of each of `f`'s elements by each of its argument's.
 
-    It costs a backward pass for each element of the value. Arguments and errors are those of `value_and_grad`.
+    It costs a backward pass for each element of the value. What is raised is that of `value_and_grad`.
+
+    Args:
+        f: A function of arrays that returns one NDArray of any shape; also a Block.
+        wrt: Which argument, or a sequence of them, to differentiate by, counted from 0.
+        train_mode: Whether dropout and batch normalization behave as in training.
 
     Returns:
-        A function that returns an NDArray of shape `value.shape + argument.shape`, or a tuple of them.
+        A function that returns an NDArray of shape `value.shape + argument.shape`, or a tuple of them if `wrt` is a
+        sequence.
 
     >>> jacobian(lambda x: x.mean() + 2 * x)(mx.nd.array([1, 2])).asnumpy().tolist()
     [[2.5, 0.5], [0.5, 2.5]]

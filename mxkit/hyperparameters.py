@@ -225,8 +225,14 @@ def no_weight_decay(net: Any) -> List[str]:
     These are the parameters named `...bias`, `...gamma` or `...beta`, and all with one axis. How many axes
     there are is known before the sizes are, so a net whose shapes are deferred is no exception.
 
+    Args:
+        net: Any block.
+
     Returns:
         Their paths.
+
+    Side effects:
+        Their `wd_mult` is 0.
 
     >>> no_weight_decay(mxkit.models.mlp(hidden=[8]))
     ['1.bias', '2.bias']

@@ -19,6 +19,9 @@ def mode(*, record: Optional[bool] = None, train: Optional[bool] = None) -> Iter
         record: Record for gradients, or not. None leaves it.
         train: Dropout drops and BatchNorm takes its statistics from the batch, or not. None leaves it.
 
+    Returns:
+        A context manager; what was before is put back at its end, also after an error.
+
     >>> with mode(record=True):  # a gradient through the net as it predicts
     ...     mx.autograd.is_recording(), mx.autograd.is_training()
     (True, False)

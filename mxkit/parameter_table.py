@@ -249,6 +249,9 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
         net: Any block.
         trainable: True counts what is trained, False what is frozen or has no gradient, None both.
 
+    Returns:
+        The number of elements.
+
     Raises:
         NotInitializedError: A shape is not known yet.
 

@@ -56,14 +56,15 @@ LAYERS = [
             "rate_search",
             "evaluation",
             "place",
+            "one_graph",
             "extraction",
             "modes",
         ]
     }
     | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
-    {"training.loop"},
+    {"training.loop", "profiling"},
     {"recipe"},
-    {"reporting", "cli_machine"},
+    {"reporting", "cli_machine", "cli_profile"},
     {"cli"},
     {"__main__"},
 ]

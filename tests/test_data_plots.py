@@ -72,7 +72,7 @@ def test_lost_pixels_are_green():
 
 def test_labels_and_what_a_net_said():
     figure = show_images(IMAGES, [0, 1, 2, 0, 1], predicted=np.array([0, 2, 2, 0, 0]), classes=["ant", "bee", "$cow"])
-    assert titles(figure) == ["ant", r"\$cow" + "\nnot bee", r"\$cow", "ant", "ant\nnot bee"]
+    assert titles(figure) == ["ant", "bee\n" + r"read as \$cow", r"\$cow", "ant", "bee\nread as ant"]
     colours = [text.get_color() for text in figure.axes[0].texts]
     assert [colour == colours[1] for colour in colours] == [False, True, False, False, True]
     assert len(figure.axes[0].patches) == 2  # frames of the wrong ones

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from mxkit.data.collate import Spec
 from mxkit.data.samples import Samples, told
 from mxkit.data.worker_memory import Place, anonymous_file, plan, views
+from mxkit.runtime.threads import take_one_thread
 import mxnet as mx
 from mxnet.base import _LIB
 import numpy as np
@@ -36,6 +37,8 @@ def serve(connection: Any, work: Any) -> None:
     _end_with_parent()
     _LIB.MXSetNumOMPThreads(1)  # the processes are what runs at once
     try:
+        if isinstance(work, bytes):  # not forked
+            take_one_thread()
         samples: Samples = pickle.loads(work) if isinstance(work, bytes) else work
     except BaseException as error:
         _send(connection, _failure(error, None))

@@ -54,6 +54,12 @@ class Layer(NamedTuple):
 class LayerTable(Sequence[Layer]):
     """Rows of a net, by number or by path, in the order of its blocks; prints as a table. `layers` makes it.
 
+    Args:
+        net: Any block.
+        inputs: What it was given, with their shapes and dtypes; may be empty.
+        measures: What was measured with them; None where nothing was.
+        depth: How deep the rows go; None shows all. Sums are over all in any case.
+
     Attributes:
         kind: Name of the net's class.
         inputs, input_dtypes: Shapes and dtypes that it holds for; empty where there were none.

@@ -40,6 +40,9 @@ def model_names(source: str = "") -> List[str]:
     Args:
         source: `""` for mxkit's own, `"zoo"` for MXNet's model zoo, `"gluoncv"` for gluoncv's.
 
+    Returns:
+        The names, sorted; those of a zoo without `zoo:` or `gluoncv:` before them.
+
     Raises:
         UnknownNameError: `source` is none of these.
     """

@@ -9,9 +9,10 @@ import platform
 from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.files import write_atomically
-from mxkit.runtime.doctor.machine import read_memory, read_processors
-from mxkit.runtime.doctor.resources import taken_threads
+from mxkit.runtime.doctor.machine import read_memory
 from mxkit.runtime.driver import read_driver
+from mxkit.runtime.processors import processor_model, read_processors
+from mxkit.runtime.threads import in_force
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -45,13 +46,13 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         devices: Contexts that the net lives on.
 
     Returns:
-        Memory in bytes; `threads` is what MXNet takes for its operators, None where a variable is no number. GPUs
-        are named only where `devices` has some.
+        Memory in bytes; `threads` is what an operator of MXNet takes in this process, whoever chose it. GPUs are
+        named only where `devices` has some.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
     """
-    processors, memory = read_processors(), read_memory()
+    memory = read_memory()
     with_gpu = any(one.device_type == "gpu" for one in devices)
     packages = {name: _version(name) for name in _PACKAGES}
     return {
@@ -64,9 +65,9 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
             **{name: found for name, found in packages.items() if found},
         },
         "platform": platform.platform(),
-        "processor": processors.model,
-        "cores": processors.cores,
-        "threads": taken_threads(processors, os.environ),
+        "processor": processor_model(),
+        "cores": read_processors().cores,
+        "threads": in_force(),
         "memory": None if memory is None else memory.total,
         "devices": [str(one) for one in devices],
         "gpus": [str(gpu) for gpu in read_driver().gpus] if with_gpu else [],

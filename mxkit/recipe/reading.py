@@ -58,7 +58,7 @@ def differences(one: Recipe, other: Recipe) -> List[str]:
     >>> differences(first, load_recipe(first, ["epochs=3", "optimizer=sgd"]))
     ['optimizer.name: adam -> sgd', 'optimizer.learning_rate: 0.001 -> (not said)', 'epochs: 20 -> 3']
     """
-    left, right = _flat(one.model_dump()), _flat(other.model_dump())
+    left, right = flattened(one.model_dump()), flattened(other.model_dump())
     missing = "(not said)"
     return [
         f"{path}: {left.get(path, missing)} -> {right.get(path, missing)}"
@@ -67,12 +67,15 @@ def differences(one: Recipe, other: Recipe) -> List[str]:
     ]
 
 
-def _flat(value: Any, path: str = "") -> Dict[str, Any]:
-    """Values by dotted path; empty lists and mappings count as values."""
-    inner: Any = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    )
+def flattened(value: Any, path: str = "") -> Dict[str, Any]:
+    """Values by dotted path; lists of plain values count as values, and so do empty mappings.
+
+    >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
+    {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
+    """
+    nested = isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value)
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
     found: Dict[str, Any] = {}
     for key, one in inner:
-        found.update(_flat(one, f"{path}.{key}" if path else str(key)))
+        found.update(flattened(one, f"{path}.{key}" if path else str(key)))
     return found or {path: value}

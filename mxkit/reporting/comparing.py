@@ -4,6 +4,7 @@ import math
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
+from mxkit.recipe.reading import flattened
 from mxkit.reporting.run_files import RunFiles, is_number
 import yaml
 
@@ -110,17 +111,3 @@ def _best(values: Sequence[Any], choose: Optional[Callable[[Sequence[float]], fl
         return []
     best = choose(finite)
     return [number for number, value in enumerate(values) if value == best]
-
-
-def flattened(value: Any, path: str = "") -> Dict[str, Any]:
-    """Values by dotted path; lists of plain values count as values.
-
-    >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
-    {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
-    """
-    nested = isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
-    found: Dict[str, Any] = {}
-    for key, one in inner:
-        found.update(flattened(one, f"{path}.{key}" if path else str(key)))
-    return found or {path: value}

@@ -33,6 +33,9 @@ REQUIREMENTS = {
     "libnccl.so.2": "nvidia-nccl-cu11==2.21.5",
 }
 
+# mxnet-cu117's library asks for it by itself; for mxnet-cu112's cuSOLVER has it inside (T81).
+_CU117_ALONE = "libcusparse.so.11"
+
 _NOT_FOUND = "not found"
 
 _CUDA = re.compile(
@@ -115,6 +118,19 @@ def prepare(library: Path) -> None:
     if any(found.problem for found in _found):
         warnings.warn(_doubtful(_found, library), TrapWarning, stacklevel=2)
     _found.append(_driver(library))
+
+
+def requirements(mxnet: str) -> Tuple[str, ...]:
+    """List the wheels of NVIDIA that a wheel of MXNet needs; the extras in pyproject.toml hold the same.
+
+    Args:
+        mxnet: Its name, like `mxnet-cu112`.
+
+    >>> set(requirements("mxnet-cu117")) - set(requirements("mxnet-cu112"))
+    {'nvidia-cusparse-cu11==11.7.5.86'}
+    """
+    needed = (one for soname, one in REQUIREMENTS.items() if soname != _CU117_ALONE or mxnet == "mxnet-cu117")
+    return tuple(dict.fromkeys(needed))
 
 
 def repair_command(found: Iterable[CudaLibrary]) -> str:

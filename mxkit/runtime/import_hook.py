@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import cuda_libraries, repairs
 from mxkit.runtime.numpy_view import numpy_view
+from mxkit.runtime.threads import chosen_threads
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
 from mxkit.runtime.wheels import load_problem, wheel_problem
 
@@ -99,7 +100,8 @@ def _with_library(loader: Any, module: ModuleType) -> None:
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
     cuda_libraries.prepare(library)
     try:
-        loader.exec_module(module)
+        with chosen_threads():
+            loader.exec_module(module)
     except OSError as error:
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error
 

@@ -12,7 +12,7 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime.architectures import CU112, runs_on
-from mxkit.runtime.cuda_libraries import REQUIREMENTS
+from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.driver import Driver, read_driver
 from mxkit.runtime.wheels import Wheel, installed_wheels, package_spec, wheel_problem
@@ -134,7 +134,7 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     keep = _kept(machine, chosen)
     wheel = f"{keep or _WHEELS[chosen]}=={_RELEASE}"
     commands = [
-        *(_libraries() if chosen == "cuda" else []),
+        *(_libraries(keep or _WHEELS[chosen]) if chosen == "cuda" else []),
         *_removed(machine, keep),
         *_installed(machine, wheel, keep),
     ]
@@ -230,8 +230,8 @@ def _kept(machine: Machine, kind: str) -> str:
     return fitting[0] if fitting and len(machine.wheels) == 1 else ""
 
 
-def _libraries() -> List[Command]:
-    absent = [one for one in dict.fromkeys(REQUIREMENTS.values()) if not _has(one)]
+def _libraries(mxnet: str) -> List[Command]:
+    absent = [one for one in requirements(mxnet) if not _has(one)]
     if not absent:
         return []
     # The largest downloads come first: where they fail, the MXNet that is there still works.

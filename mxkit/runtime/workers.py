@@ -6,8 +6,11 @@ a new worker, for ever (T91). The functions here are pickled by reference, so th
 """
 
 import importlib
+import multiprocessing
 from types import ModuleType
 from typing import Any
+
+from mxkit.runtime.threads import take_one_thread
 
 #: Where a repaired module keeps the initializer that it came with.
 UPSTREAM = "_mxkit_upstream_worker_initializer"
@@ -21,7 +24,10 @@ def replace_initializer(module: ModuleType, replacement: Any) -> None:
 
 
 def _call_upstream(module_name: str, *args: Any) -> None:
-    getattr(importlib.import_module(module_name), UPSTREAM)(*args)
+    module = importlib.import_module(module_name)
+    if multiprocessing.get_start_method() != "fork":  # forked ones take one anyway, and MXNet can hang in them
+        take_one_thread()
+    getattr(module, UPSTREAM)(*args)
 
 
 def initialize_mxnet_worker(dataset: Any, active_shape: bool, active_array: bool) -> None:

@@ -1,6 +1,6 @@
 """A running `fit` as a snapshot, and a `fit` that goes on from one."""
 
-import os
+import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
@@ -10,6 +10,7 @@ from mxkit.checkpoint.loading import match_arrays
 from mxkit.checkpoint.parameter_file import read_arrays
 from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
+from mxkit.runtime.threads import in_force
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History
@@ -184,18 +185,23 @@ def _data_state(data: Any) -> Any:
 
 def _settings(state: FitState) -> Dict[str, Any]:
     """What must be the same for a resumed run to end with the same bits."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    affinity = getattr(os, "sched_getaffinity", None)
-    processors = len(affinity(0)) if affinity else os.cpu_count()
     return {
         "devices": [str(device) for device in net_devices(state.net)],
-        "OMP_NUM_THREADS": threads or f"not set, {processors} processors",
+        "OMP_NUM_THREADS": str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.settings,
     }
 
 
+def _threads(stored: Any) -> Any:
+    """The threads in force, as text; before mxkit chose them, the processors were stored, and MXNet took half (T96)."""
+    told = re.fullmatch(r"not set, (\d+) processors", str(stored))
+    return str(max(1, int(told[1]) // 2)) if told else stored
+
+
 def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
+    if "OMP_NUM_THREADS" in stored:
+        stored = {**stored, "OMP_NUM_THREADS": _threads(stored["OMP_NUM_THREADS"])}
     return [
         f"{name} was {stored[name]!r}, is {now[name]!r}" for name in now if name in stored and stored[name] != now[name]
     ]

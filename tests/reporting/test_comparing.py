@@ -42,7 +42,7 @@ def test_differences_are_those_of_the_two_recipes(adam, sgd):
         "checkpoints.keep_best": ["null", "[valid_accuracy, max]"],
     }
     told = differences(*(load_recipe(run / "recipe.yaml") for run in (adam, sgd)))
-    assert {line.split(":")[0] for line in told} == {*found, "checkpoints.keep_best.0", "checkpoints.keep_best.1"}
+    assert {line.split(":")[0] for line in told} == set(found)
     assert recipe_differences([read_run(adam), read_run(adam)]) == []
 
 

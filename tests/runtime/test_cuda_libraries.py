@@ -14,7 +14,14 @@ from fake_cuda import (
     nvidia_wheels,
     real_mxnet_for_cuda,
 )
-from mxkit.runtime.cuda_libraries import REQUIREMENTS, CudaLibrary, libraries, needs_cuda, repair_command
+from mxkit.runtime.cuda_libraries import (
+    REQUIREMENTS,
+    CudaLibrary,
+    libraries,
+    needs_cuda,
+    repair_command,
+    requirements,
+)
 from mxkit.runtime.elf import needs, undefined_symbols
 from mxnet import libinfo
 import pytest
@@ -285,6 +292,9 @@ def test_the_extras_bring_what_is_loaded(extra):
     toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
     project = Path(__file__).parents[2] / "pyproject.toml"
     extras = toml.loads(project.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    # cuSOLVER of CUDA 11 has cuSPARSE inside; only the library of mxnet-cu117 asks for it.
-    expected = {value for soname, value in REQUIREMENTS.items() if soname != "libcusparse.so.11" or extra == "cu117"}
-    assert sorted(extras[extra]) == sorted([f"mxnet-{extra}==1.9.1; python_version < '3.13'", *expected])
+    expected = [f"mxnet-{extra}==1.9.1; python_version < '3.13'", *requirements(f"mxnet-{extra}")]
+    assert sorted(extras[extra]) == sorted(expected)
+
+
+def test_what_the_libraries_of_these_tests_ask_for_is_what_is_installed():
+    assert set(requirements("mxnet-cu112")) == set(WANTED.values())

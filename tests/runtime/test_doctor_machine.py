@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
-from mxkit.runtime.doctor.machine import Memory, Processors, count_cores, cpu_quota, read_memory, read_processors
-from mxkit.runtime.doctor.resources import memory_line, openmp_lines, shared_memory_line, taken_threads, thread_line
+from mxkit.runtime.doctor.machine import Memory, read_memory
+from mxkit.runtime.doctor.resources import memory_line, openmp_lines, shared_memory_line, thread_line
+from mxkit.runtime.processors import Processors, count_cores, cpu_quota, processor_model, read_processors
 import pytest
 
 GIB = 2**30
@@ -86,41 +87,44 @@ def test_no_memory_information_is_no_error(tmp_path):
     assert read_memory(tmp_path) is None
 
 
+WORKER = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
+
+
 @pytest.mark.parametrize(
-    ("processors", "variables", "taken", "status", "says"),
+    ("processors", "variables", "value", "fix"),
     [
-        (Processors(8, 4, None, ""), {}, 4, "ok", ""),
-        (Processors(2, 2, None, ""), {}, 1, "warning", "OMP_NUM_THREADS=2 "),
-        (Processors(64, 32, 4.0, ""), {}, 32, "warning", "OMP_NUM_THREADS=4 "),
-        (Processors(64, 32, 0.5, ""), {"OMP_NUM_THREADS": "1"}, 1, "ok", ""),
-        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2"}, 2, "ok", ""),
-        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "8"}, 8, "ok", ""),
-        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "16"}, 16, "warning", "OMP_NUM_THREADS=4 "),
-        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2", "MXNET_OMP_MAX_THREADS": "9"}, 9, "warning", "=4 "),
-        (Processors(8, 4, None, ""), {"OMP_NUM_THREADS": "2,1"}, None, "problem", "OMP_NUM_THREADS=4 "),
+        (Processors(8, 4, None), {}, "MXNet takes 4: one a core", ""),
+        (Processors(2, 2, None), {}, "MXNet takes 2: one a core; mxkit chose it, MXNet alone takes 1", ""),
+        (Processors(64, 32, 4.0), {}, "MXNet takes 4: the quota is 4; mxkit chose it, MXNet alone takes 32", ""),
+        (Processors(64, 32, 0.5), {"OMP_NUM_THREADS": "1"}, "MXNet takes 1, with OMP_NUM_THREADS=1, yours; 1 can", ""),
+        (Processors(8, 4, None), {"OMP_NUM_THREADS": "2"}, "MXNet takes 2, with OMP_NUM_THREADS=2, yours; 4 can", ""),
+        (Processors(8, 4, None), {"OMP_NUM_THREADS": "8"}, "MXNet takes 8, with OMP_NUM_THREADS=8, yours", ""),
+        (Processors(8, 4, None), {"OMP_NUM_THREADS": "16"}, "MXNet takes 16, ", "OMP_NUM_THREADS=4 "),
+        (Processors(64, 32, 2.0), {"MXNET_OMP_MAX_THREADS": "9"}, "MXNet takes 9, with MXNET_OMP_MAX", "THREADS=2 "),
+        (Processors(8, 4, None), {"OMP_NUM_THREADS": "2,1"}, "OMP_NUM_THREADS='2,1' is no number", "=4 "),
+        (
+            Processors(8, 8, None),
+            {**WORKER, "DMLC_JOB_CLUSTER": "local"},
+            "MXNet takes 2: one a core, shared by 4 workers on this host; mxkit chose it, MXNet alone takes 4",
+            "",
+        ),
+        (Processors(8, 4, None), WORKER, "MXNet takes 4: one a core; 4 workers compute, here", "OMP_NUM_THREADS=N "),
     ],
 )
-def test_threads(monkeypatch, processors, variables, taken, status, says):
+def test_threads(monkeypatch, processors, variables, value, fix):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    assert taken_threads(processors, variables) == taken
     line = thread_line(processors, variables)
-    assert line.status == status
-    assert says in line.fix
-    assert line.data == {"taken": taken, "sensible": processors.threads}
+    assert line.value.startswith(value)
+    assert fix in line.fix
+    assert line.status == ("problem" if "no number" in value else "warning" if fix else "ok")
+    assert line.data["sensible"] == processors.threads
+    assert (line.data["taken"] is None) == ("no number" in value)
 
 
-def test_threads_are_what_mxnet_takes(run_python):
-    code = (
-        "import mxkit, mxnet, ctypes, os\n"
-        "mxnet.nd.waitall()\n"
-        "print(ctypes.CDLL('libgomp.so.1').omp_get_max_threads())\n"
-        "from mxkit.runtime.doctor.machine import read_processors\n"
-        "from mxkit.runtime.doctor.resources import taken_threads\n"
-        "print(taken_threads(read_processors(), os.environ))\n"
-    )
-    for setting in ("", "import os; os.environ['OMP_NUM_THREADS'] = '3'\n"):
-        measured, said = run_python(setting + code).stdout.split()
-        assert measured == said
+def test_the_processor_has_a_name(root):
+    tmp = root("proc/cpuinfo", "processor : 0\nmodel name\t: Some Processor @ 2 GHz\n")
+    assert processor_model(tmp) == "Some Processor @ 2 GHz"
+    assert processor_model()
 
 
 def test_two_kinds_of_openmp():

@@ -93,6 +93,68 @@ assert pandas.Series([1]).values.__class__ is numpy.ndarray
     )
 
 
+def test_the_state_of_the_process_is_what_it_was(run_python):
+    # cv2 and scikit-learn, which MXNet and gluoncv import where they are, set the variables below for themselves
+    run_python(
+        """
+import locale, logging, os, random, re, signal, sys, threading, warnings
+import numpy
+
+def state():
+    kind, keys, *rest = numpy.random.get_state()
+    return {
+        "NumPy's errors": (numpy.geterr(), numpy.geterrcall()),
+        "NumPy's printing": numpy.get_printoptions(),
+        "NumPy's generator": (kind, keys.tolist(), rest),
+        "Python's generator": random.getstate(),
+        "warnings": (warnings.showwarning, warnings.formatwarning),
+        "locale": [locale.setlocale(getattr(locale, name)) for name in dir(locale) if name.startswith("LC_")],
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "hooks": (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.gettrace()),
+        "imports": (sys.path[:], sys.path_hooks[:]),
+        "finders": [one for one in sys.meta_path if "mxkit" not in type(one).__module__],
+        "linker": sys.getdlopenflags(),
+        "interpreter": (sys.getrecursionlimit(), sys.getswitchinterval()),
+        "logging": (logging.root.level, logging.root.handlers[:], logging.root.manager.disable),
+        "processors": os.sched_getaffinity(0),
+        "folder": os.getcwd(),
+    }
+
+def caught_signals():
+    with open("/proc/self/status") as file:
+        return int(re.search(r"SigCgt:\\s*(\\w+)", file.read())[1], 16) & 0x7FFFFFFF  # above: the C library's own
+
+before, environ, filters, caught = state(), dict(os.environ), list(warnings.filters), caught_signals()
+import mxkit, mxnet as mx, gluoncv
+mx.nd.ones((2, 3)).asnumpy()
+for name, value in state().items():
+    assert value == before[name], (name, before[name], value)
+
+changed = {name for name in {*environ, *os.environ} if environ.get(name) != os.environ.get(name)}
+assert changed <= {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "QT_QPA_PLATFORM_PLUGIN_PATH", "QT_QPA_FONTDIR",
+                   "LD_LIBRARY_PATH"}, changed
+# Libraries add filters for warnings of their own, or for one text; none is for what others warn of.
+for action, message, category, module, line in warnings.filters:
+    known = (action, message, category, module, line) in filters
+    assert known or message is not None or category.__module__ not in ("builtins", "__main__"), (action, category)
+# MXNet's library takes the crash alone, and only where nobody had taken it before.
+assert caught_signals() & ~caught in (0, 1 << (signal.SIGSEGV - 1)), hex(caught_signals())
+"""
+    )
+
+
+def test_who_watches_for_crashes_before_the_import_still_does(run_python):
+    run_python(
+        """
+import subprocess, sys
+crash = "import faulthandler; faulthandler.enable(); import mxkit, mxnet, ctypes; ctypes.string_at(0)"
+done = subprocess.run([sys.executable, "-c", crash], stderr=subprocess.PIPE, universal_newlines=True)
+assert done.stderr.startswith("Fatal Python error: Segmentation fault"), done.stderr
+assert "in string_at" in done.stderr
+"""
+    )
+
+
 @pytest.mark.parametrize("flags", [("-W", "error")])
 def test_import_of_mxnet_warns_of_nothing_and_later_imports_are_seen_too(run_python, flags):
     run_python(

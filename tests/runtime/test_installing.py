@@ -8,7 +8,7 @@ import sys
 from mxkit.cli import main
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import installing
-from mxkit.runtime.cuda_libraries import REQUIREMENTS
+from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.driver import Driver, Gpu
 from mxkit.runtime.installing import Command, Machine, command_line, describe, plan, run
 from mxkit.runtime.wheels import Wheel
@@ -32,6 +32,10 @@ def commands(machine, kind=None):
     """The commands without those for NVIDIA's libraries, which depend on what is installed here."""
     found = plan(machine, kind).commands
     return [" ".join(one.arguments) for one in found if "nvidia-" not in one.arguments[1]]
+
+
+def libraries_in(found):
+    return [word for command in found.commands for word in command.arguments if word.startswith("nvidia-")]
 
 
 def test_without_a_driver_it_is_the_cpu():
@@ -61,11 +65,20 @@ def test_a_gpu_that_can_run_gets_the_wheel_for_gpus_and_the_libraries():
     found = plan(machine)
     assert found.wheel == "mxnet-cu112==1.9.1"
     assert found.reason == "it has kernels for Tesla T4 (sm_75, 15 GiB)"
-    named = [word for command in found.commands for word in command.arguments if word.startswith("nvidia-")]
-    absent = [one for one in dict.fromkeys(REQUIREMENTS.values()) if not installing._has(one)]
-    assert named == absent
+    absent = [one for one in requirements("mxnet-cu112") if not installing._has(one)]
+    assert libraries_in(found) == absent
     assert commands(machine._replace(wheels=wheels("mxnet"))) == ["uninstall -y mxnet", "install mxnet-cu112==1.9.1"]
     assert "--no-deps" in commands(machine._replace(python=(3, 13)))[0]
+
+
+def test_cusparse_is_fetched_only_for_the_wheel_that_asks_for_it(monkeypatch):
+    monkeypatch.setattr(installing, "_has", lambda requirement: False)
+    fetched = {}
+    for name in ("mxnet-cu112", "mxnet-cu117"):
+        fetched[name] = libraries_in(plan(BARE._replace(wheels=wheels(name)), "cuda"))
+        assert fetched[name] == list(requirements(name))
+    assert libraries_in(plan(BARE, "cuda")) == fetched["mxnet-cu112"]
+    assert set(fetched["mxnet-cu117"]) - set(fetched["mxnet-cu112"]) == {"nvidia-cusparse-cu11==11.7.5.86"}
 
 
 def test_a_gpu_too_new_for_the_kernels_gets_the_cpu_and_the_reason():

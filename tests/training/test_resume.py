@@ -281,7 +281,7 @@ def test_a_checkpoint_of_another_net_or_optimizer_is_refused_and_nothing_changes
 
 def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch):
     plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.EMA(0.9)])
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr("mxkit.training.resume.in_force", lambda: 7)
     with pytest.warns(CheckpointWarning) as caught:
         plain(tmp_path, make_net("cpu:2"), epochs=2, seed=6, accumulate=2, clip_norm=1.0, resume=True)
     told = " ".join(str(warning.message) for warning in caught)

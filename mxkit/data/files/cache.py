@@ -85,8 +85,9 @@ def dataset_folder(name: str) -> Path:
 def homes() -> List[Path]:
     """Every cache folder there is, `home()` first.
 
-    gluoncv always takes `~/.mxnet`, whatever `MXNET_HOME` says (T57), and a process whose HOME was changed
-    (sudo, containers) has put its files into the one of the account.
+    gluoncv 0.10.5 looks for its nets' numbers in `$MXNET_HOME/models` where that is set, then even if it is given a
+    `root`, and for its datasets in `~/.mxnet` whatever is set (T57). A process whose HOME was changed (sudo,
+    containers) has put its files into the one of the account.
     """
     found = [home(), _default_home(), Path("~/.mxnet").expanduser()]
     try:
@@ -330,7 +331,9 @@ def _remove_empty(folder: Path) -> None:
 def _advice(new: Path) -> str:
     lines = [f"export MXNET_HOME={new}"]
     if new != _default_home().resolve():
-        lines.append(f"gluoncv looks into ~/.mxnet whatever is set: ln -s {new} ~/.mxnet, once that folder is gone")
+        lines.append(
+            f"gluoncv's datasets are looked for in ~/.mxnet whatever is set: ln -s {new} ~/.mxnet, once it is gone"
+        )
     return "\n".join(lines)
 
 

@@ -4,13 +4,16 @@ import os
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, Tuple
 
-from mxkit.runtime.architectures import CU112, Architectures, kernel_architectures
+from mxkit.runtime.architectures import CU112, Architectures, kernel_architectures, runs_on
+from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.doctor.findings import Line
 from mxkit.runtime.driver import Driver, Gpu
 from mxkit.runtime.gpus import unusable_gpus
 from mxkit.runtime.wheels import package_spec
 
 _CPU = "mxkit install --cpu    the smaller wheel, for machines that stay without a GPU"
+_NO_FUSION = "export MXNET_USE_FUSION=0    operators are not fused then"
+_FROM_THE_SYSTEM = {"libz.so.1": "apt-get install zlib1g    or: yum install zlib"}
 
 
 def installed_kernels() -> Optional[Architectures]:
@@ -35,8 +38,10 @@ def accelerator_lines(driver: Driver, kernels: Optional[Architectures], mxnet: M
         _driver(driver, with_cuda, bool(mxnet.get("stand_in"))),
         *gpu_lines(driver, kernels),
         *([] if kernels is None else [_kernels(kernels)]),
+        *fusion_lines(driver, kernels or Architectures(), mxnet.get("nvrtc", {})),
         *_seen(driver, mxnet, with_cuda),
         *library_lines(mxnet.get("cuda_libraries", [])),
+        *part_lines(mxnet.get("cudnn_lacks", {}), bool(driver.gpus)),
     )
 
 
@@ -133,3 +138,58 @@ def _library(soname: str, path: str, provider: str, problem: str) -> Line:
     if path:
         return Line(soname, f"{path} ({provider})", "warning", problem, data)
     return Line(soname, problem, "problem", "mxkit install --cuda", data)
+
+
+def part_lines(lacks: Mapping[str, Sequence[str]], has_gpus: bool) -> Tuple[Line, ...]:
+    """A line for each part of cuDNN that will not load at the first convolution, with the libraries that it lacks.
+
+    >>> (line,) = part_lines({"libcudnn_cnn_infer.so.8": ["libz.so.1"]}, True)
+    >>> line.status, line.fix
+    ('problem', 'apt-get install zlib1g    or: yum install zlib')
+    """
+    status = "problem" if has_gpus else "warning"
+    return tuple(
+        Line(
+            part,
+            f"needs {' and '.join(sonames)}, not found: the first convolution on a GPU ends the process",
+            status,
+            "\n".join(_FROM_THE_SYSTEM.get(one, f"install the system's package that has {one}") for one in sonames),
+            {"lacks": list(sonames)},
+        )
+        for part, sonames in lacks.items()
+    )
+
+
+def fusion_lines(driver: Driver, kernels: Architectures, nvrtc: Mapping[str, Any]) -> Tuple[Line, ...]:
+    """Say whether what MXNet fuses in hybridized nets can be compiled for the GPUs, and run by the driver.
+
+    MXNet asks for PTX of exactly the GPU's architecture. A driver reads no PTX of a newer CUDA than its own:
+    https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#dynamic-code-generation
+
+    >>> l4 = Driver((12, 4), (Gpu(0, "NVIDIA L4", (8, 9), 24 * 2**30, ""),))
+    >>> (line,) = fusion_lines(l4, CU112, {"version": [11, 2], "architectures": [80, 86]})
+    >>> line.value
+    'NVRTC 11.2 cannot compile fused operators for NVIDIA L4 (sm_89, 24 GiB)'
+    """
+    if not nvrtc:
+        return ()
+    version, known = tuple(nvrtc["version"]), nvrtc["architectures"]
+    data = {"version": list(version), "architectures": [f"compute_{one}" for one in known]}
+    if os.environ.get("MXNET_USE_FUSION", "").lower() in ("0", "false"):
+        return (Line("fusion", "off, by MXNET_USE_FUSION", data=data),)
+    usable = [gpu for gpu in driver.gpus if runs_on(kernels, gpu.capability)]
+    unknown = [gpu for gpu in usable if 10 * gpu.capability[0] + gpu.capability[1] not in known]
+    named, problem, instead = f"NVRTC {_dotted(version)}", "", ""
+    if unknown:
+        problem = f"cannot compile fused operators for {unknown[0]}"
+        instead = f"or: pip install --force-reinstall --no-deps {REQUIREMENTS['libnvrtc.so.11.2']}"
+    elif usable and driver.version and driver.version < version:
+        problem = f"compiles fused operators to PTX that a driver for CUDA {_dotted(driver.version)} does not read"
+        instead = f"or a driver for CUDA {_dotted(version)} or newer"
+    if problem:
+        return (Line("fusion", f"{named} {problem}", "warning", f"{_NO_FUSION}\n{instead}", data),)
+    return (Line("fusion", f"{named} compiles fused operators", data=data),)
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))

@@ -84,11 +84,15 @@ def _openmp_runtimes() -> List[str]:
 
 
 def _about_cuda() -> Dict[str, Any]:
-    from mxkit.runtime import cuda_libraries, driver_stand_in
+    from mxkit.runtime import cuda_libraries, driver_stand_in, first_use
 
+    found = cuda_libraries.libraries()
+    paths = {library.soname.partition(".so")[0]: library.path for library in found if library.path}
     return {
-        "cuda_libraries": [[str(value) for value in library] for library in cuda_libraries.libraries()],
+        "cuda_libraries": [[str(value) for value in library] for library in found],
         "stand_in": driver_stand_in.in_use(),
+        "cudnn_lacks": first_use.lacking_parts(paths["libcudnn"]) if "libcudnn" in paths else {},
+        "nvrtc": first_use.nvrtc_abilities(paths["libnvrtc"]) if "libnvrtc" in paths else {},
     }
 
 

@@ -1,32 +1,9 @@
-"""Processors, memory and shared memory as this process may use them: affinity and control groups count."""
+"""Memory as this process may use it: control groups count."""
 
-import os
 from pathlib import Path
-import platform
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, NamedTuple, Optional
 
-_ROOT = Path("/")
-
-
-class Processors(NamedTuple):
-    """What a process may compute with.
-
-    Attributes:
-        usable: Logical processors of its affinity mask.
-        cores: Physical cores that these belong to.
-        quota: Processors' worth of time that its control group gets; None without a limit.
-        model: As the system names it.
-    """
-
-    usable: int
-    cores: int
-    quota: Optional[float]
-    model: str
-
-    @property
-    def threads(self) -> int:
-        """How many threads can compute at the same time: one a core, within the quota."""
-        return max(1, min(self.cores, int(self.quota) if self.quota else self.cores))
+from mxkit.runtime.processors import ROOT, control_groups, read_text
 
 
 class Memory(NamedTuple):
@@ -43,46 +20,18 @@ class Memory(NamedTuple):
     limited: bool
 
 
-def read_processors(root: Path = _ROOT) -> Processors:
-    """Count processors, physical cores and the quota."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    return Processors(len(usable), count_cores(usable, root), cpu_quota(root), _model(root))
-
-
-def count_cores(usable: Set[int], root: Path = _ROOT) -> int:
-    """Physical cores of these logical processors; each is one where the system does not tell."""
-    siblings = (root / f"sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list" for one in usable)
-    return len({_read(path) or path for path in siblings})
-
-
-def cpu_quota(root: Path = _ROOT) -> Optional[float]:
-    """Processors' worth of time that control groups (version 1 or 2) leave; None without a limit.
-
-    `docker run --cpus=1.5` gives 1.5.
-    """
-    found: List[float] = []
-    for folder in _groups("cpu", root):
-        words = _read(folder / "cpu.max").split() or [
-            _read(folder / "cpu.cfs_quota_us"),
-            _read(folder / "cpu.cfs_period_us"),
-        ]
-        if all(word.isdigit() and int(word) for word in words):  # no limit is "max" or -1
-            found.append(int(words[0]) / int(words[1]))
-    return min(found, default=None)
-
-
-def read_memory(root: Path = _ROOT) -> Optional[Memory]:
+def read_memory(root: Path = ROOT) -> Optional[Memory]:
     """Total and available memory; None where the system does not tell."""
     fields = _fields(root / "proc/meminfo")
     if not fields:
         return None
     machine = 1024 * fields["MemTotal:"]
     found = Memory(machine, 1024 * fields.get("MemAvailable:", fields["MemFree:"]), False)
-    for folder in _groups("memory", root):
-        limit = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+    for folder in control_groups("memory", root):
+        limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
         if not limit.isdigit() or int(limit) >= machine:  # "max", or a number near 2^63
             continue
-        used = _read(folder / "memory.current") or _read(folder / "memory.usage_in_bytes")
+        used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
         statistics = _fields(folder / "memory.stat")
         cached = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
         free = max(0, int(limit) - int(used or 0) + cached)
@@ -90,32 +39,6 @@ def read_memory(root: Path = _ROOT) -> Optional[Memory]:
     return found
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, the innermost first, of both versions."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = root / "sys/fs/cgroup" / (controller if controllers else "")
-        folder = top / path.lstrip("/")  # in a container it can be a path of the host, which is not there
-        yield from (one for one in (folder, *folder.parents) if one == top or top in one.parents)
-
-
 def _fields(path: Path) -> Dict[str, int]:
-    rows = (line.split() for line in _read(path).splitlines())
+    rows = (line.split() for line in read_text(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
-
-
-def _model(root: Path) -> str:
-    for line in _read(root / "proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except (OSError, ValueError):
-        return ""

@@ -3,11 +3,12 @@
 import math
 import os
 from pathlib import Path
-import platform
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line
-from mxkit.runtime.doctor.machine import Memory, Processors, read_memory, read_processors
+from mxkit.runtime.doctor.machine import Memory, read_memory
+from mxkit.runtime.processors import Processors, processor_model, read_processors
+from mxkit.runtime.threads import Choice, choose, local_workers
 
 _GIB = 2**30
 _SHARED = Path("/dev/shm")  # noqa: S108
@@ -21,50 +22,43 @@ def resource_lines(openmp: Sequence[str]) -> Tuple[Line, ...]:
     return (*found, *([memory_line(memory)] if memory else []), *_shared_memory())
 
 
-def taken_threads(processors: Processors, environment: Mapping[str, str]) -> Optional[int]:
-    """How many threads MXNet 1.9.1 takes (src/engine/openmp.cc); None for a setting that it cannot read.
-
-    It halves the processors on x86, because it presumes two threads a core (T96).
-    """
-    named = environment.get("MXNET_OMP_MAX_THREADS") or environment.get("OMP_NUM_THREADS")
-    if not named:
-        intel = platform.machine().lower() in ("x86_64", "amd64", "i386", "i686")
-        return max(1, processors.usable // 2 if intel else processors.usable)
-    try:
-        number = int(named)
-    except ValueError:
-        return None
-    return number if number > 0 else processors.usable  # OpenMP ignores it
-
-
 def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
-    """Compare what MXNet takes with what can compute at the same time.
+    """Say what MXNet takes and who chose it, and compare it with what can compute at the same time.
 
-    >>> thread_line(Processors(2, 2, None, ""), {"OMP_NUM_THREADS": "2"}).value
-    'MXNet takes 2, with OMP_NUM_THREADS=2; 2 can compute at the same time'
-    >>> thread_line(Processors(64, 32, 2.0, ""), {"OMP_NUM_THREADS": "32"}).fix
+    >>> thread_line(Processors(2, 2, None), {"OMP_NUM_THREADS": "1"}).value
+    'MXNet takes 1, with OMP_NUM_THREADS=1, yours; 2 can compute at the same time'
+    >>> thread_line(Processors(64, 32, 2.0), {"OMP_NUM_THREADS": "32"}).fix
     'export OMP_NUM_THREADS=2    before Python starts: threads without a core of their own wait for each other'
     """
-    best, taken = processors.threads, taken_threads(processors, environment)
-    names = [name for name in ("MXNET_OMP_MAX_THREADS", "OMP_NUM_THREADS") if environment.get(name)]
-    data = {"taken": taken, "sensible": best}
+    choice, best = choose(processors, environment), processors.threads
+    data = {"taken": choice.taken, "sensible": best, "alone": choice.alone, "setting": choice.setting}
     fix = f"export OMP_NUM_THREADS={best}    before Python starts"
-    if taken is None:
-        return Line("threads", f"{names[0]}={environment[names[0]]!r} is no number", "problem", fix, data)
-    why = f"with {names[0]}={environment[names[0]]}" if names else "its own choice"
-    said = f"MXNet takes {taken}, {why}; {best} can compute at the same time"
-    if taken > _most(processors, bool(names)):
+    if choice.taken is None:
+        said = f"{choice.setting}={environment[choice.setting]!r} is no number"
+        return Line("threads", said, "problem", fix, data)
+    if not choice.setting:
+        return _chosen(processors, environment, choice, data)
+    yours = f"with {choice.setting}={environment[choice.setting]}, yours"
+    said = f"MXNet takes {choice.taken}, {yours}; {best} can compute at the same time"
+    # Two threads a core can be meant; more than the quota gives cannot.
+    if choice.taken > min(processors.usable, math.ceil(processors.quota or processors.usable)):
         return Line("threads", said, "warning", f"{fix}: threads without a core of their own wait for each other", data)
-    if taken < best and not names:
-        return Line("threads", said, "warning", f"{fix}: MXNet takes half of the processors it sees (T96)", data)
     return Line("threads", said, data=data)
 
 
-def _most(processors: Processors, chosen: bool) -> int:
-    if not chosen:
-        return processors.threads
-    # Two threads a core can be meant; more than the quota gives cannot.
-    return min(processors.usable, math.ceil(processors.quota or processors.usable))
+def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choice, data: Mapping[str, Any]) -> Line:
+    workers = local_workers(environment)
+    why = "one a core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
+    shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
+    whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.by_mxkit else ""
+    said = f"MXNet takes {choice.taken}: {why}{shared}{whose}"
+    if workers is not None:
+        return Line("threads", said, data=data)
+    return Line(
+        "threads", f"{said}; {environment['DMLC_NUM_WORKER']} workers compute, here or elsewhere", "warning",
+        "export OMP_NUM_THREADS=N    before each worker starts, N the cores of its host over the workers there. "
+        "MXNet's launchers tell a worker only by DMLC_JOB_CLUSTER=local that all of them share its host", data,
+    )  # fmt: skip
 
 
 def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
@@ -102,7 +96,7 @@ def _processors(processors: Processors) -> Line:
     if processors.quota:
         said.append(f"a quota of {processors.quota:g}")
     return Line(
-        "processors", f"{', '.join(said)}, {processors.model}",
+        "processors", f"{', '.join(said)}, {processor_model()}",
         data={"usable": processors.usable, "cores": processors.cores, "quota": processors.quota},
     )  # fmt: skip
 

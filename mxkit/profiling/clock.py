@@ -1,0 +1,170 @@
+"""A clock that charges the time of the training's thread to the phase it is in."""
+
+from contextlib import contextmanager
+from pathlib import Path
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import mxnet as mx
+from mxnet import autograd
+
+PHASES = ("data", "forward", "backward", "metrics", "update", "other", "waiting")
+_MXNET = str(Path(mx.__file__).parent)
+
+
+class Span(NamedTuple):
+    """One stay in a phase, in seconds since 1970."""
+
+    phase: str
+    begin: float
+    end: float
+
+
+class Clock:
+    """Times of each update by phase; between `begin` and `finish` they add up to the time that passed.
+
+    Args:
+        alone: Wait for the engine before each change of phase, so that a phase is charged with all that it started.
+
+    Attributes:
+        rows: Seconds by phase of each update.
+        tail: Seconds that the engine needed after the last update.
+        wall: Seconds from `begin` to `finish`.
+        samples: Of all updates.
+        spans: Every stay in a phase, in order.
+        reads: Calls and seconds by the place in the code that waited for the engine, `file:line`.
+    """
+
+    def __init__(self, alone: bool) -> None:
+        self.rows: List[Dict[str, float]] = []
+        self.tail = self.wall = 0.0
+        self.samples = 0
+        self.spans: List[Span] = []
+        self.reads: Dict[str, Tuple[int, float]] = {}
+        self._alone = alone
+        self._since_1970 = time.time() - time.perf_counter()
+        self._running = False
+        self._thread = threading.get_ident()
+        self._phase = "other"
+        self._sums: Dict[str, float] = {}
+
+    def begin(self) -> None:
+        """Start measuring; nothing may be queued."""
+        self._running = True
+        self._phase, self._sums = "other", {}
+        self._start = self._since = time.perf_counter()
+
+    def enter(self, phase: str) -> str:
+        """Charge the time so far to the phase before, and return that one."""
+        before = self._phase
+        if phase == before:
+            return before
+        if self._alone:
+            mx.nd.waitall()
+        self._charge()
+        self._phase = phase
+        return before
+
+    def end_update(self, samples: int) -> None:
+        """Close the row of an update."""
+        self.enter("other")
+        self._charge()
+        self.rows.append(self._sums)
+        self.samples += samples
+        self._sums = {}
+
+    def finish(self) -> None:
+        """Wait for the engine, and stop measuring."""
+        self.enter("waiting")
+        mx.nd.waitall()
+        self._charge()
+        self.tail = sum(self._sums.values())
+        self.wall = self._since - self._start
+        self._running = False
+
+    def around(self, phase: str, call: Callable[..., Any], after: Optional[str] = "other") -> Callable[..., Any]:
+        """Wrap a function: it runs in `phase`; then comes `after`, or with None `phase` goes on."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            outer = self.enter(phase) != phase
+            found = call(*arguments, **named)
+            if outer and after is not None:
+                self.enter(after)
+            return found
+
+        return timed
+
+    def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Pass batches on; the time to get one is that of the data."""
+        following = self.around("data", batches.__next__)
+        while True:
+            try:
+                batch = following()
+            except StopIteration:
+                return
+            yield batch
+
+    def _charge(self) -> None:
+        if not self._running:
+            return
+        now = time.perf_counter()
+        self._sums[self._phase] = self._sums.get(self._phase, 0.0) + now - self._since
+        self.spans.append(Span(self._phase, self._since + self._since_1970, now + self._since_1970))
+        self._since = now
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Tell by MXNet's own calls when forward and backward begin, and, unless phases are alone, who waits.
+
+        Side effects:
+            Meanwhile `autograd.record` and `autograd.backward` are wrapped, and `NDArray.asnumpy`,
+            `NDArray.wait_to_read` and `mx.nd.waitall` too. Calls of other threads are not counted.
+        """
+        wrapped: List[Tuple[Any, str, Callable[..., Any]]] = [
+            (autograd, "record", self._entering("forward", autograd.record)),
+            (autograd, "backward", self._entering("backward", autograd.backward)),
+        ]
+        if not self._alone:
+            waits = (mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")
+            wrapped += [(owner, name, self._waiting(getattr(owner, name))) for owner, name in waits]
+        own = [getattr(owner, name) for owner, name, _ in wrapped]
+        try:
+            for owner, name, call in wrapped:
+                setattr(owner, name, call)
+            yield
+        finally:
+            for (owner, name, _), call in zip(wrapped, own):
+                setattr(owner, name, call)
+
+    def _entering(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def entered(*arguments: Any, **named: Any) -> Any:
+            if threading.get_ident() == self._thread:
+                self.enter(phase)
+            return call(*arguments, **named)
+
+        return entered
+
+    def _waiting(self, wait: Callable[..., Any]) -> Callable[..., Any]:
+        def waiting(*arguments: Any) -> Any:
+            if threading.get_ident() != self._thread or not self._running or self._phase == "waiting":
+                return wait(*arguments)
+            before, begin = self.enter("waiting"), time.perf_counter()
+            try:
+                return wait(*arguments)
+            finally:
+                waited, place = time.perf_counter() - begin, _caller()
+                self.enter(before)
+                calls, seconds = self.reads.get(place, (0, 0.0))
+                self.reads[place] = calls + 1, seconds + waited
+
+        return waiting
+
+
+def _caller() -> str:
+    """File and line of the innermost code that is neither MXNet's nor this file's."""
+    frame: Any = sys._getframe(1)
+    while frame.f_back and (frame.f_code.co_filename.startswith(_MXNET) or frame.f_code.co_filename == __file__):
+        frame = frame.f_back
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"

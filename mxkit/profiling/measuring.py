@@ -1,0 +1,168 @@
+"""The passes of a profile, and what they add up to."""
+
+from contextlib import ExitStack
+from pathlib import Path
+import random
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.data.dataset_loader import DatasetLoader
+from mxkit.data.source import Data, check_rereadable
+from mxkit.errors import MxkitError
+from mxkit.losses import ForwardLoss, LossSpec, forward_function
+from mxkit.metrics import MetricSpec
+from mxkit.optimizers import TrainerSpec
+from mxkit.profiling.advice import advice
+from mxkit.profiling.channels import Padding, measure_paddings
+from mxkit.profiling.clock import PHASES, Clock
+from mxkit.profiling.operators import Operators, by_onednn, write_trace
+from mxkit.profiling.passes import Training
+from mxkit.profiling.result import Operator, Phase, Profile, Read
+from mxkit.specs import whole_number
+from mxkit.training.rate_search import _batches, _Kept, _with_known_shapes
+import numpy as np
+
+
+def profile(
+    net: Any,
+    data: Data,
+    *,
+    loss: Optional[LossSpec] = None,
+    trainer: TrainerSpec,
+    forward_loss: Optional[ForwardLoss] = None,
+    updates: int = 50,
+    metrics: Sequence[MetricSpec] = (),
+    trace: Union[None, str, Path] = None,
+    **training: Any,
+) -> Profile:
+    """Train for some updates, tell where their time goes, and put everything back.
+
+    The training is that of `mxkit.updates`, three times: as it runs; with a wait for the engine after each phase;
+    and under MXNet's profiler. Five updates before each are not counted.
+
+    Args:
+        net: An initialized block. Shapes that are not known yet are taken from the first batch, and stay.
+        data: As for `updates`; read again from its beginning as often as it takes.
+        loss: As for `updates`.
+        trainer: As for `updates`. Of a Trainer or an optimizer a copy without states and scheduler trains.
+        forward_loss: As for `updates`.
+        updates: How many are timed in each pass, at least 1.
+        metrics: As for `fit`.
+        trace: A JSON file to write for chrome://tracing or Perfetto: phases over operators.
+        training: What else `updates` takes: `accumulate`, `clip_norm`, `amp`, `seed`, ...
+
+    Returns:
+        A `Profile`: `print` it; `.plot(path)`, `.to_dict()`.
+
+    Raises:
+        DataError: `data` can be read only once.
+        ValueError: `updates` is below 1.
+        OSError: `trace` may not be written.
+        MxkitError: All that `updates` raises.
+
+    Side effects:
+        None is meant to stay, but for what `find_learning_rate` names, as MXNet's generator. MXNet's profiler is
+        configured anew and forgets what it had gathered. Metrics are copied.
+
+    >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
+    >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=10)
+    >>> found = profile(net, train, loss="softmax_ce", trainer="sgd", updates=3)
+    >>> found.samples, [one.name for one in found.phases]
+    (10.0, ['data', 'forward', 'backward', 'update', 'other', 'waiting'])
+    """
+    updates = whole_number(updates, "updates")
+    check_rereadable(data, 2, "data")
+    forward_function(loss, forward_loss)
+    devices = net_devices(net)
+    path = None if trace is None else Path(trace)
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(f"trace: there is no directory {path.parent}; make it first")
+    generators, own_epoch = (random.getstate(), np.random.get_state()), getattr(data, "epoch", None)
+    plain, alone, profiled = Clock(alone=False), Clock(alone=True), Clock(alone=False)
+    operators = Operators()
+    try:
+        with ExitStack() as held:
+            if isinstance(data, DatasetLoader):  # its processes stay for all passes
+                held.enter_context(data)
+            batches = _with_known_shapes(net, _batches(data))
+            held.enter_context(_Kept(net))
+            training = {"loss": loss, "forward_loss": forward_loss, "check_finite": False, **training}
+            work = Training(net, batches, trainer, metrics, training)
+            work.run(plain, updates)
+            work.run(alone, updates)
+            work.run(profiled, updates, [operators.recorded()])
+    finally:
+        if own_epoch is not None:
+            data.epoch = own_epoch  # type: ignore[union-attr]
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
+    if path is not None:
+        write_trace(path, operators.runs, profiled.spans)
+    found = Profile(
+        updates=updates,
+        samples=plain.samples / updates,
+        devices=[str(device) for device in devices],
+        ms=plain.wall / updates * 1e3,
+        busy=min(1.0, operators.busy() / profiled.wall),
+        floor_ms=operators.busy() / updates * 1e3,
+        phases=_phases(plain, alone),
+        operators=_operators(operators, updates, devices[0], training.get("amp") or _dtype(net)),
+        reads=_reads(plain, updates),
+        paddings=_paddings(net, work.shapes(devices), devices),
+        rows=[{name: seconds * 1e3 for name, seconds in row.items()} for row in alone.rows],
+        trace=path,
+    )
+    found.advice = advice(found, net)
+    return found
+
+
+def _phases(plain: Clock, alone: Clock) -> List[Phase]:
+    phases = []
+    for name in PHASES:
+        times = [row.get(name, 0.0) * 1e3 for row in alone.rows]
+        seconds = sum(row.get(name, 0.0) for row in plain.rows) + (plain.tail if name == "waiting" else 0.0)
+        python = seconds / len(plain.rows) * 1e3
+        if name == "waiting":
+            phases.append(Phase(name, python, None, None))
+        elif python or any(times):
+            low, middle, high = (float(np.percentile(times, at)) for at in (25, 50, 75))
+            phases.append(Phase(name, python, middle, (low, high)))
+    return phases
+
+
+def _operators(operators: Operators, updates: int, device: Any, dtype: Any) -> List[Operator]:
+    here = device.device_type == "cpu"
+    sums = operators.by_name()
+    whole = sum(seconds for _, seconds in sums.values())
+    return [
+        Operator(
+            name,
+            calls / updates,
+            seconds / updates * 1e3,
+            seconds / whole,
+            by_onednn(name, str(dtype)) if here else None,
+        )
+        for name, (calls, seconds) in sums.items()
+    ]
+
+
+def _reads(clock: Clock, updates: int) -> List[Read]:
+    reads = [Read(place, calls / updates, seconds / updates * 1e3) for place, (calls, seconds) in clock.reads.items()]
+    return sorted(reads, key=lambda one: -one.ms)
+
+
+def _dtype(net: Any) -> str:
+    dtypes: Dict[str, int] = {}
+    for parameter in parameters_by_path(net).values():
+        name = np.dtype(parameter.dtype).name
+        dtypes[name] = dtypes.get(name, 0) + 1
+    return max(dtypes, key=lambda name: dtypes[name], default="float32")
+
+
+def _paddings(net: Any, shapes: Sequence[Tuple[int, ...]], devices: Sequence[Any]) -> List[Padding]:
+    if devices[0].device_type != "cpu" or _dtype(net) != "float32":
+        return []
+    try:
+        return measure_paddings(net, shapes)
+    except (MxkitError, ValueError):
+        return []  # a net that is called in its own way, of which no table of layers can be made

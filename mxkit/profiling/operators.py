@@ -1,0 +1,147 @@
+"""MXNet's own profiler: what the engine computed, and when."""
+
+from contextlib import contextmanager
+import json
+from pathlib import Path
+import tempfile
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from mxkit.files import write_atomically
+from mxkit.profiling.clock import Span
+from mxnet import profiler
+
+# Operators of MXNet 1.9.1 that oneDNN computes for float32 and bfloat16: seen with DNNL_VERBOSE=1, and tested so. Not
+# among them: mx.nd.relu, tanh and sigmoid (Activation is), LayerNorm, Dropout, and all that adds, multiplies or sums.
+ONEDNN = {"Activation", "BatchNorm", "Concat", "Convolution", "Deconvolution", "FullyConnected", "LRN", "LeakyReLU"} | {
+    "Pooling",
+    "RNN",
+    "log_softmax",
+    "softmax",
+    "transpose",
+}
+_LEADING_COMMA = '"traceEvents": [\n,'
+
+
+class Run(NamedTuple):
+    """One run of an operator.
+
+    Attributes:
+        name: MXNet's, as in "_backward_Convolution".
+        device: MXNet's number of the device.
+        worker: Number of the engine's thread.
+        begin, end: In seconds since 1970.
+    """
+
+    name: str
+    device: int
+    worker: int
+    begin: float
+    end: float
+
+
+class Operators:
+    """What ran while MXNet's profiler did.
+
+    Attributes:
+        runs: Of operators, in the order in which they ended.
+    """
+
+    def __init__(self) -> None:
+        self.runs: List[Run] = []
+
+    @contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Run MXNet's profiler; all that is queued inside must be done when it ends.
+
+        Side effects:
+            MXNet's profiler is configured anew, and forgets what it had gathered.
+        """
+        with tempfile.TemporaryDirectory(prefix="mxkit-profile-") as folder:
+            file = Path(folder) / "trace.json"
+            # What is left out is on, but for aggregate_stats, without which operators hide in "ImperativeBulk"; with
+            # continuous_dump neither this file nor the next one is whole (T108).
+            profiler.set_config(
+                profile_all=False,
+                profile_symbolic=True,
+                profile_imperative=True,
+                profile_api=False,
+                profile_memory=False,
+                aggregate_stats=True,
+                continuous_dump=False,
+                filename=str(file),
+            )
+            profiler.set_state("run")
+            try:
+                yield
+            finally:
+                profiler.set_state("stop")
+                profiler.dumps(reset=True)  # writes the file
+            self.runs = _runs(_events(file.read_text(encoding="utf-8")))
+
+    def busy(self) -> float:
+        """Seconds in which at least one operator ran."""
+        total, reached = 0.0, 0.0
+        for run in sorted(self.runs, key=lambda one: one.begin):
+            total += max(0.0, run.end - max(run.begin, reached))
+            reached = max(reached, run.end)
+        return total
+
+    def by_name(self) -> Dict[str, Tuple[int, float]]:
+        """Calls and seconds of each operator, the longest first."""
+        sums: Dict[str, Tuple[int, float]] = {}
+        for run in self.runs:
+            calls, seconds = sums.get(run.name, (0, 0.0))
+            sums[run.name] = calls + 1, seconds + run.end - run.begin
+        return dict(sorted(sums.items(), key=lambda one: -one[1][1]))
+
+
+def by_onednn(name: str, dtype: str) -> Optional[bool]:
+    """Whether oneDNN computes an operator on the CPU; None where it is several in one.
+
+    >>> by_onednn("_backward_Convolution", "float32"), by_onednn("relu", "float32"), by_onednn("Convolution", "float64")
+    (True, False, False)
+    """
+    if "," in name:
+        return None
+    plain = name[len("_backward_") :] if name.startswith("_backward_") else name
+    return dtype in ("float32", "bfloat16") and plain in ONEDNN
+
+
+def _events(text: str) -> List[Dict[str, Any]]:
+    # From the second file of a process on, MXNet writes a comma before the first event (T108).
+    events: List[Dict[str, Any]] = json.loads(text.replace(_LEADING_COMMA, _LEADING_COMMA[:-1], 1))["traceEvents"]
+    return events
+
+
+def _runs(events: Sequence[Dict[str, Any]]) -> List[Run]:
+    workers: Dict[Any, int] = {}
+    begun: Dict[Any, List[Dict[str, Any]]] = {}
+    runs = []
+    for event in events:
+        if event.get("cat") != "operator" or event["ph"] not in "BE":
+            continue  # each stands there a second time, as "b" and "e"
+        place = event["pid"], event["tid"]
+        if event["ph"] == "B":
+            begun.setdefault(place, []).append(event)
+        elif begun.get(place):
+            begin = begun[place].pop()
+            worker = workers.setdefault(event["tid"], len(workers))
+            runs.append(Run(event["name"], event["pid"], worker, begin["ts"] / 1e6, event["ts"] / 1e6))
+    return runs
+
+
+def write_trace(path: Union[str, Path], runs: Sequence[Run], spans: Sequence[Span]) -> None:
+    """Write what chrome://tracing and https://ui.perfetto.dev show: Python's phases over the engine's operators."""
+    start = min([one.begin for one in runs] + [one.begin for one in spans])
+    lanes = {(0, 0): "Python: phases", **{(1, run.worker): f"engine: worker {run.worker}" for run in runs}}
+    events: List[Dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+        for (pid, tid), name in lanes.items()
+    ]
+    for name, pid, tid, begin, end in [
+        *((span.phase, 0, 0, span.begin, span.end) for span in spans),
+        *((run.name, 1, run.worker, run.begin, run.end) for run in runs),
+    ]:
+        times = {"ts": round((begin - start) * 1e6, 1), "dur": round((end - begin) * 1e6, 1)}
+        events.append({"ph": "X", "name": name, "pid": pid, "tid": tid, **times})
+    write_atomically(Path(path), json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}).encode())

@@ -1,0 +1,79 @@
+"""The training itself, timed from outside: `updates`, with its data, its Trainer and its metrics wrapped."""
+
+from contextlib import ExitStack, closing
+from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
+
+from mxkit.device import split_batch
+from mxkit.metrics import MetricSpec, get_metrics
+from mxkit.optimizers import TrainerSpec
+from mxkit.profiling.clock import Clock
+from mxkit.training.rate_search import _copied_trainer
+from mxkit.training.update import updates
+import mxnet as mx
+
+# Updates before the clock starts: the first ones compile graphs, make the optimizer's states and start workers.
+WARM_UP = 5
+
+
+class Training:
+    """What is trained in each pass."""
+
+    def __init__(
+        self,
+        net: Any,
+        batches: Iterator[Any],
+        trainer: TrainerSpec,
+        metrics: Sequence[MetricSpec],
+        arguments: Dict[str, Any],
+    ) -> None:
+        self._net, self._batches, self._trainer = net, self._remembered(batches), trainer
+        self._metrics, self._arguments = metrics, arguments
+        self._passes = 0
+        self._newest: Any = None
+
+    def run(self, clock: Clock, count: int, around: Sequence[ContextManager[Any]] = ()) -> None:
+        """Do `count` updates by `clock`, inside `around`, after some that nobody counts."""
+        self._passes += 1
+        stream: Any = updates(
+            self._net,
+            clock.batches(self._batches),
+            trainer=self._timed_trainer(clock),
+            metrics=self._timed_metrics(clock),
+            first_step=min(self._passes, 2),  # the first batch is checked once
+            **self._arguments,
+        )
+        with closing(stream), clock.watching(), ExitStack() as held:
+            for number, update in enumerate(stream, 1 - WARM_UP):
+                if number == 0:
+                    mx.nd.waitall()
+                    for one in around:
+                        held.enter_context(one)
+                    clock.begin()
+                elif number > 0:
+                    clock.end_update(update.samples)
+                if number == count:
+                    break
+            clock.finish()
+
+    def shapes(self, devices: Sequence["mx.Context"]) -> List[Tuple[int, ...]]:
+        """Of the newest batch's inputs, on the first device."""
+        return [one.shape for one in split_batch(self._newest, devices)[0].inputs]
+
+    def _remembered(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._newest = batch
+            yield batch
+
+    def _timed_trainer(self, clock: Clock) -> Any:
+        trainer = _copied_trainer(self._net, self._trainer)
+        for name in ("allreduce_grads", "update", "step"):  # what follows is the update's too: clipping stands between
+            setattr(trainer, name, clock.around("update", getattr(trainer, name), after=None))
+        return trainer
+
+    def _timed_metrics(self, clock: Clock) -> List[Any]:
+        metrics: List[Any] = get_metrics(self._metrics)
+        for metric in metrics:
+            for name in ("update", "add_total"):  # the latter where the net's graph holds the sum
+                if hasattr(metric, name):
+                    setattr(metric, name, clock.around("metrics", getattr(metric, name)))
+        return metrics

@@ -1,0 +1,250 @@
+"""The threads of MXNet's operators, counted in processes of their own: chosen, set by the user, and shared (T96)."""
+
+import json
+import os
+from pathlib import Path
+import subprocess
+import sys
+
+import mxkit
+from mxkit.runtime import threads
+from mxkit.runtime.processors import Processors, read_processors
+from mxkit.runtime.threads import Choice, choose, chosen_threads, local_workers
+import pytest
+from test_import_hook import LEND
+
+MOST = "MXNET_OMP_MAX_THREADS"
+LAUNCHED = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
+LOCAL = {**LAUNCHED, "DMLC_JOB_CLUSTER": "local"}
+# The number that OpenMP keeps for the engine's thread, told by that thread; and threads that a convolution starts.
+COUNTING = """
+import ctypes, json, os, sys
+
+class Cpu(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int32), ("number", ctypes.c_int32)]
+
+def in_engine():
+    import mxnet
+    base, found = mxnet.base, []
+    task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(
+        lambda *_: found.append(base._LIB.omp_get_max_threads())
+    )
+    where = ctypes.byref(Cpu(1, 0))
+    base.check_call(base._LIB.MXEnginePushSync(task, None, None, where, None, 0, None, 0, None, 0, None))
+    mxnet.nd.waitall()
+    return found[0]
+
+def computing():
+    import mxnet
+    x, weight = mxnet.nd.ones((16, 16, 64, 64)), mxnet.nd.ones((16, 16, 3, 3))
+    mxnet.nd.waitall()
+    before = len(os.listdir("/proc/self/task"))
+    mxnet.nd.Convolution(x, weight, kernel=(3, 3), num_filter=16, no_bias=True).wait_to_read()
+    return 1 + len(os.listdir("/proc/self/task")) - before
+
+def tell(**found):
+    print(json.dumps(found), flush=True)
+"""
+LOAD = """
+import subprocess
+before = dict(os.environ)
+import mxkit
+import mxnet
+inherited = subprocess.run(["env"], stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout.splitlines()
+named = {line.partition("=")[0]: line.partition("=")[2] for line in inherited if "THREADS" in line}
+assert named == {name: value for name, value in before.items() if "THREADS" in name}
+assert named == {name: value for name, value in os.environ.items() if "THREADS" in name}
+"""
+TELL = """
+from mxkit.runtime.threads import in_force
+tell(engine=in_engine(), computing=computing(), in_force=in_force())
+"""
+LOADED_BEFORE = """
+import ctypes, os
+ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
+os.environ["OMP_NUM_THREADS"] = "7"
+"""
+FORKED = """
+import mxkit
+import mxnet
+outer = computing()
+inner, outer_end = os.pipe()
+if os.fork() == 0:
+    os.write(outer_end, str(computing()).encode())
+    os._exit(0)
+tell(here=outer, forked=int(os.read(inner, 9)))
+"""
+LOADERS = """
+import multiprocessing
+import mxkit
+import mxnet
+import numpy
+from mxkit.data import DatasetLoader
+
+class Counted:
+    draws = ()
+    def __len__(self):
+        return 4
+    def __getitem__(self, number):
+        return numpy.float32(in_engine()), numpy.float32(0)
+
+def counts(method):
+    loader = DatasetLoader(Counted(), 2, workers="process:2", start_method=method)
+    return [int(one) for batch in loader for one in batch[0].asnumpy()]
+
+if __name__ == "__main__":
+    tell(**{method: counts(method) for method in METHODS})
+"""
+
+
+@pytest.fixture
+def child(tmp_path):
+    """Run a script that tells, in an environment that says nothing of threads but what is given."""
+
+    def run(code, **variables):
+        script = tmp_path / "script.py"
+        script.write_text(COUNTING + code)
+        said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
+        inherited["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")])
+        )
+        done = subprocess.run(
+            [sys.executable, str(script)], env={**inherited, **variables}, cwd=tmp_path,
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("processors", "variables", "expected"),
+    [
+        (Processors(2, 2, None), {}, Choice(2, 1)),  # one processor a core: a virtual machine
+        (Processors(64, 32, None), {}, Choice(32, 32)),
+        (Processors(64, 32, 4.0), {}, Choice(4, 32)),
+        (Processors(64, 32, 0.5), {}, Choice(1, 32)),
+        (Processors(1, 1, None), {}, Choice(1, 1)),
+        (Processors(8, 8, None), LOCAL, Choice(2, 4)),
+        (Processors(2, 2, None), LOCAL, Choice(1, 1)),
+        (Processors(8, 8, None), LAUNCHED, Choice(8, 4)),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "2"}, Choice(2, 2, "OMP_NUM_THREADS")),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "16", **LOCAL}, Choice(16, 16, "OMP_NUM_THREADS")),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "2", MOST: "3"}, Choice(2, 2, "OMP_NUM_THREADS")),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "0"}, Choice(8, 8, "OMP_NUM_THREADS")),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": ""}, Choice(8, 4)),
+        (Processors(8, 8, None), {MOST: "3"}, Choice(3, 3, MOST)),
+        (Processors(8, 8, None), {MOST: "99"}, Choice(8, 8, MOST)),
+        (Processors(8, 8, None), {MOST: "0"}, Choice(8, 8, MOST)),
+        (Processors(8, 8, None), {MOST: "-3"}, Choice(1, 1, MOST)),
+        (Processors(8, 8, None), {"MXNET_CPU_WORKER_NTHREADS": "1"}, Choice(8, 4)),
+        (Processors(8, 8, None), {"MXNET_CPU_WORKER_NTHREADS": "2"}, Choice(4, 4, "MXNET_CPU_WORKER_NTHREADS")),
+        (Processors(8, 8, None), {"MXNET_ENGINE_TYPE": "NaiveEngine"}, Choice(4, 4, "MXNET_ENGINE_TYPE")),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "2", MOST: "many"}, Choice(None, None, MOST)),
+        (Processors(8, 8, None), {"OMP_NUM_THREADS": "2,1"}, Choice(None, None, "OMP_NUM_THREADS")),
+    ],
+)
+def test_what_is_chosen(monkeypatch, processors, variables, expected):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert choose(processors, variables) == expected
+
+
+def test_elsewhere_mxnet_does_not_halve(monkeypatch):
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    assert choose(Processors(8, 8, None), {}) == Choice(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("variables", "workers"),
+    [
+        ({"DMLC_NUM_WORKER": "4"}, 1),
+        (LOCAL, 4),
+        (LAUNCHED, None),
+        ({**LAUNCHED, "DMLC_JOB_CLUSTER": "ssh", "DMLC_PS_ROOT_URI": "10.0.0.1"}, None),
+        ({**LAUNCHED, "DMLC_PS_ROOT_URI": "127.0.0.1"}, 4),
+        ({**LOCAL, "DMLC_NUM_WORKER": "1"}, 1),
+        ({**LOCAL, "DMLC_NUM_WORKER": "some"}, None),
+        ({"DMLC_ROLE": "server", "DMLC_NUM_WORKER": "4", "DMLC_JOB_CLUSTER": "local"}, 4),
+    ],
+)
+def test_workers_that_are_known_to_share_this_host(variables, workers):
+    assert local_workers(variables) == workers
+
+
+def test_t96_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
+    chosen = choose(read_processors(), {}).taken
+    assert child(LOAD + TELL) == {"engine": chosen, "computing": chosen, "in_force": chosen}
+
+
+def test_workers_of_a_job_on_this_host_share_its_cores(child):
+    alike = {**LOCAL, "DMLC_NUM_WORKER": "2"}
+    chosen = choose(read_processors(), alike).taken
+    assert chosen == max(1, choose(read_processors(), {}).taken // 2)
+    assert child(LOAD + TELL, **alike) == {"engine": chosen, "computing": chosen, "in_force": chosen}
+
+
+@pytest.mark.parametrize(
+    ("variables", "taken"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, 1),
+        ({"OMP_NUM_THREADS": "3"}, 3),
+        ({"OMP_NUM_THREADS": "3", MOST: "1"}, 3),
+        ({MOST: "1"}, 1),
+        ({MOST: "1", **LOCAL}, 1),
+    ],
+)
+def test_a_setting_of_the_users_own_wins_and_stays(child, variables, taken):
+    assert child(LOAD + TELL, **variables) == {"engine": taken, "computing": taken, "in_force": taken}
+
+
+@pytest.mark.parametrize("variables", [{"MXNET_CPU_WORKER_NTHREADS": "2"}, {"MXNET_ENGINE_TYPE": "NaiveEngine"}])
+def test_other_engines_are_left_alone_and_what_is_recorded_is_what_they_take(child, variables):
+    found = child(LOAD + TELL, **variables)
+    assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
+
+
+def test_what_is_recorded_is_in_force_where_openmp_was_loaded_before(child):
+    found = child(LOADED_BEFORE + LOAD + TELL)
+    assert found["engine"] == found["in_force"] == read_processors().usable
+
+
+def test_what_is_recorded_does_not_follow_the_environment(child):
+    found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'\n" + TELL)
+    assert found["engine"] == found["in_force"] == choose(read_processors(), {}).taken
+
+
+def test_what_is_recorded_where_mxnet_was_there_before_mxkit(child):
+    found = child(LEND + LOAD + TELL)
+    assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
+
+
+def test_forked_processes_take_one_thread(child):
+    assert child(FORKED) == {"here": choose(read_processors(), {}).taken, "forked": 1}
+
+
+def test_workers_of_a_loader_take_one_thread_however_they_are_started(child):
+    methods = LOADERS.replace("METHODS", "('fork', 'spawn', 'forkserver')")
+    assert child(methods) == dict.fromkeys(("fork", "spawn", "forkserver"), [1, 1, 1, 1])
+    assert child(LOADERS.replace("METHODS", "('spawn',)"), OMP_NUM_THREADS="2") == {"spawn": [2, 2, 2, 2]}
+
+
+@pytest.mark.parametrize("before", [None, ""])
+def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypatch, before):
+    for name in ("OMP_NUM_THREADS", MOST):
+        monkeypatch.delenv(name, raising=False)
+    if before is not None:
+        monkeypatch.setenv(MOST, before)
+    monkeypatch.setattr(threads, "read_processors", lambda: Processors(64, 32, 4.0))
+    loaded = threads._loaded
+
+    def load():
+        with chosen_threads():
+            assert os.environ[MOST] == "4"
+            raise OSError("libcudart.so.11.0: cannot open shared object file")
+
+    with pytest.raises(OSError, match="libcudart"):
+        load()
+    assert os.environ.get(MOST) == before
+    assert threads._loaded is loaded
