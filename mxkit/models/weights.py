@@ -9,6 +9,8 @@ import zipfile
 import zlib
 
 from mxkit.blocks import parameters_by_path
+from mxkit.checkpoint.directory import PARAMETERS, find_checkpoint
+from mxkit.checkpoint.listing import checkpoints_of
 from mxkit.checkpoint.loading import load_parameters, match_arrays
 from mxkit.checkpoint.parameter_file import describe_file, read_arrays
 from mxkit.data.files.cache import home, homes, locked
@@ -43,14 +45,15 @@ def load_weights(
     Args:
         net: The net.
         name: As for `get_model`.
-        weights: A path of a `.params` file, whatever wrote it and whatever it hashes to; or `"pretrained"`: the file
-            that the zoo published, as `find_weights` finds it.
+        weights: A path of a `.params` file, whatever wrote it and whatever it hashes to; a run's folder, its directory
+            of checkpoints or one of them, of which the newest whole one is taken; or `"pretrained"`: the file that the
+            zoo published, as `find_weights` finds it. A file of that name is `"./pretrained"`.
         root: As for `find_weights`.
         ctx: Devices the net goes to, as for `mxkit.devices`; None is the CPU.
 
     Raises:
-        CheckpointError: The file is damaged, or does not fit the net, whose shapes are told; or, of "pretrained", the
-            checksum is another one.
+        CheckpointError: The file is damaged, or does not fit the net, whose shapes are told; a folder has no whole
+            checkpoint; or, of "pretrained", the checksum is another one.
         DownloadError, ValueError: As for `find_weights`.
         OSError: The file cannot be read.
     """
@@ -63,9 +66,12 @@ def load_weights(
             f"{PRETRAINED!r} for the published ones of a zoo's net"
         )
     try:
+        if path.is_dir():
+            path = find_checkpoint(checkpoints_of(path)).path / PARAMETERS
         load_parameters(net, path, devices=ctx)
     except CheckpointError as error:
-        raise CheckpointError(f"model {name!r}: {error}{_other_classes(net, name, path, weights)}") from error
+        way = _other_classes(net, name, path, weights) if path.is_file() else ""
+        raise CheckpointError(f"model {name!r}: {error}{way}") from error
 
 
 def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
@@ -205,7 +211,7 @@ def _other_classes(net: Any, name: str, path: Path, weights: Union[str, Path]) -
         return ""
     theirs, ours = rest[0].shape[0], missing[0][1].shape[0]
     return (
-        f"\nThe file is of {theirs} classes, the net of {ours}: load it into a net of its own number of classes, and "
-        f"give that a new last layer: mxkit.finetune(mxkit.models.get_model({name!r}, classes={theirs}, "
-        f"weights={str(weights)!r}), {ours})"
+        f"\nThe file is of {theirs} classes, the net of {ours} (a recipe says model.classes: {theirs} and "
+        f"model.finetune.classes: {ours}): load it into a net of its own number of classes, and give that a new last "
+        f"layer: mxkit.finetune(mxkit.models.get_model({name!r}, classes={theirs}, weights={str(weights)!r}), {ours})"
     )

@@ -170,6 +170,8 @@ def _rules(recipe: Recipe) -> List[Problem]:
         problems.append(Problem("epochs", f"{both}; expected epochs or updates"))
     if recipe.accumulate_samples is not None and recipe.accumulate != 1:
         problems.append(Problem("accumulate_samples", "stands in place of accumulate; leave one of them out"))
+    if recipe.model.weights is not None and recipe.model.arguments.get("pretrained"):
+        problems.append(Problem("model.weights", "stands in place of pretrained: true; leave one of them out"))
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:
         problems.append(
             Problem("evaluate.which", "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null")

@@ -1,19 +1,18 @@
 """A recipe's net: built, given its first values, and frozen where it says so."""
 
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Iterator, Optional, Tuple
 
-from mxkit.checkpoint.listing import checkpoints_of
-from mxkit.checkpoint.loading import load_parameters
-from mxkit.checkpoint.snapshot import load_checkpoint
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import MxkitError, RecipeError
 from mxkit.finetuning import finetune
 from mxkit.hyperparameters import freeze, match_parameters, no_weight_decay, set_multipliers
 from mxkit.initializers import initialize
 from mxkit.models.registry import get_model
+from mxkit.models.weights import load_weights
 from mxkit.moving import to
+from mxkit.parameter_table import never_trained
+from mxkit.recipe.building import GLOBS
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import COMPOSED
 from mxkit.recipe.schema import Component, ModelComponent, Recipe
@@ -73,10 +72,21 @@ def ready_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
         with _refused(recipe, f"optimizer.multipliers.{glob}"):
             set_multipliers(net, {glob: one.model_dump(exclude_none=True)})
     for number, callback in enumerate(recipe.callbacks):
-        if callback.name == "freeze_until":
+        if callback.name in GLOBS:
             with _refused(recipe, f"callbacks.{number}.glob"):
-                match_parameters(net, callback.arguments["glob"])
+                _check_glob(net, callback.arguments.get("glob", "*"), GLOBS[callback.name])
     return net
+
+
+def _check_glob(net: Any, glob: str, needed: str) -> None:
+    """Refuse here what the callback would refuse when the run has its folder."""
+    never = never_trained(net)
+    found = [one for one in match_parameters(net, glob).values() if id(one) not in never]
+    if needed not in {"frozen" if one.grad_req == "null" else "trained" for one in found}:
+        raise ValueError(
+            f"nothing that fits {glob!r} is {needed} when the run begins. model.finetune.freeze and freeze freeze, "
+            "unfreeze_at trains what they froze, and freeze_until freezes by itself"
+        )
 
 
 def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
@@ -92,23 +102,14 @@ def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
     return _with_head(recipe, net)
 
 
-def weights_place(weights: str) -> Path:
-    """A parameter file, or the directory of checkpoints that a run's folder has."""
-    path = Path(weights).expanduser()
-    return checkpoints_of(path) if path.is_dir() else path
-
-
 def _give_values(recipe: Recipe, net: Any, sample: Optional[Tuple[Any, ...]]) -> None:
     with _refused(recipe, "devices"):
         where = resolve_devices(recipe.devices)
-    if recipe.model.weights is not None:
+    model = recipe.model
+    if model.weights is not None:
         with _refused(recipe, "model.weights"):
-            place = weights_place(recipe.model.weights)
-            if place.is_dir():
-                load_checkpoint(place, net, devices=where)
-            else:
-                load_parameters(net, place, devices=where)
-    elif is_pretrained(recipe.model):
+            load_weights(net, model.name, model.weights, root=model.arguments.get("root"))
+    if model.weights is not None or is_pretrained(model):
         to(net, where)
     else:
         initialize(net, recipe.initializer.spec, devices=where, sample=sample)

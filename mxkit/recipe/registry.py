@@ -20,7 +20,7 @@ from mxkit.models.registry import MODELS, model_names
 from mxkit.optimizers import optimizer_names
 from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
 from mxkit.schedules import TAKES, schedule
-from mxkit.training.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit
+from mxkit.training.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
 from mxkit.training.builtin_ema import EMA
 from mxkit.training.builtin_logs import CSVLog, TensorBoardLog
 from mxkit.training.learning_rate import Plateau
@@ -51,6 +51,7 @@ CALLBACKS: Dict[str, Builder] = {
     "tensorboard": TensorBoardLog,
     "terminate_on_nan": TerminateOnNaN,
     "time_limit": TimeLimit,
+    "unfreeze_at": UnfreezeAt,
 }
 
 # Nets made of other nets: each of their arguments is a model itself.

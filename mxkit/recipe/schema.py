@@ -133,7 +133,8 @@ class ModelComponent(Component):
     """A net.
 
     Attributes:
-        weights: A parameter file, a run's folder or a checkpoint, whose values the net begins with; or null.
+        weights: What the net begins with, as for `mxkit.models.get_model`: a parameter file, a run's folder, a
+            checkpoint, or "pretrained", which is what a zoo published; or null.
         finetune: The net gets another last layer then, or null.
     """
 

@@ -1,15 +1,17 @@
 """A recipe as the Python that does the same, with nothing but public calls."""
 
 import json
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
+from mxkit.checkpoint.listing import checkpoints_of
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.models.registry import MODELS
 from mxkit.recipe.batches import augmentation, data_arguments, has_samples, is_loader, load_data, loader_arguments
 from mxkit.recipe.building import PATHS
-from mxkit.recipe.nets import is_pretrained, weights_place
+from mxkit.recipe.nets import is_pretrained
 from mxkit.recipe.registry import CALLBACKS, COMPOSED, DATASETS, public_name
 from mxkit.recipe.run import SAME
 from mxkit.recipe.schema import Component, Recipe
@@ -152,19 +154,16 @@ def _loader(recipe: Recipe, data: Splits, split: str, target: str, training: boo
 
 def _net(recipe: Recipe) -> List[Code]:
     model, where = recipe.model, {} if recipe.devices == "auto" else {"devices": recipe.devices}
-    lines = [call("mxkit.seed_all", recipe.seed), Code(f"net = {_model(model)}")]
+    lines = [call("mxkit.seed_all", recipe.seed), _model(model, "net", model.weights)]
     if model.finetune is not None:  # before the seed, because a loader may draw
         lines.insert(0, Code(f"sample = next(iter({_scored(recipe)}))[0][:1]"))
     if recipe.hybridize:
         hybridize = "net.hybridize(static_alloc=True)"
         only = "" if _is_hybrid(recipe) else "if isinstance(net, mx.gluon.HybridBlock):\n    "
         lines.append(Code(only + hybridize))
-    if model.weights is not None:
-        place = weights_place(model.weights)
-        function = "mxkit.load_checkpoint" if place.is_dir() else "mxkit.load_parameters"
-        first = [str(place), Code("net")] if place.is_dir() else [Code("net"), str(place)]
-        lines.append(call(function, *first, devices=Code(f"mxkit.devices({literal(recipe.devices)})")))
-    elif is_pretrained(model):
+    if model.weights is not None and model.name in COMPOSED:
+        lines.append(_composed_weights(model.weights))
+    if model.weights is not None or is_pretrained(model):
         lines.append(call("mxkit.to", Code("net"), recipe.devices))
     else:
         sample = {} if model.finetune is None else {"sample": Code("sample")}
@@ -185,11 +184,20 @@ def _settings(recipe: Recipe) -> List[Code]:
     return lines + ([call("mxkit.set_multipliers", Code("net"), multipliers)] if multipliers else [])
 
 
-def _model(model: Component) -> Code:
+def _model(model: Component, target: str = "", weights: Optional[str] = None) -> Code:
     if model.name not in COMPOSED:
-        return call("mxkit.models.get_model", model.name, **model.arguments)
+        given = {} if weights is None else {"weights": weights}
+        return call("mxkit.models.get_model", model.name, target=target, **model.arguments, **given)
     parts = {key: _model(Component.model_validate(part)) for key, part in model.arguments.items()}
-    return call(public_name(COMPOSED[model.name]), **parts)
+    return call(public_name(COMPOSED[model.name]), target=target, **parts)
+
+
+def _composed_weights(weights: str) -> Code:
+    """`get_model` makes no net of nets, so that it cannot give it weights."""
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return call("mxkit.load_checkpoint", str(checkpoints_of(path)), Code("net"))
+    return call("mxkit.load_parameters", Code("net"), str(path))
 
 
 def _training(recipe: Recipe, data: Splits) -> List[Code]:

@@ -97,10 +97,54 @@ def run_script(text, folder):
     return {line.split(" ", 2)[1]: json.loads(line.split(" ", 2)[2]) for line in done.stdout.decode().splitlines()}
 
 
-@pytest.mark.parametrize("which", ["digits_lenet", "rich", "pairs", "folders"])
+def tuned(folder):
+    """A recipe that begins with another run's weights, and trains all of them from the second epoch on."""
+    first = {**RICH, "devices": "cpu", "freeze": [], "callbacks": []}
+    run = run_recipe(first, overrides=["updates=4"], output=folder, progress=False)
+    return {
+        **RICH,
+        "name": "tuned",
+        "model": {
+            **RICH["model"],
+            "weights": str(run.folder),
+            "finetune": {"classes": 10, "head": "6", "freeze": "[0-3].*"},
+        },
+        "freeze": [],
+        "updates": 30,
+        "callbacks": [{"name": "unfreeze_at", "epoch": 2, "glob": "[2-3].*", "lr": 0.2}],
+    }
+
+
+def tuned_pairs(folder):
+    """A net of nets that begins with another run's weights."""
+    run = run_recipe(PAIRS, output=folder, progress=False)
+    return {**PAIRS, "model": {**PAIRS["model"], "weights": str(run.folder)}, "devices": "cpu:2"}
+
+
+def zoo_file(folder):
+    """A net of the zoo that begins with a file's values."""
+    folder.mkdir()
+    net = mxkit.models.get_model("zoo:mobilenet0.25", classes=10)
+    mxkit.initialize(net, sample=(1, 3, 32, 32), devices="cpu")
+    net.save_parameters(str(folder / "a.params"))
+    return {
+        "name": "own",
+        "data": {"name": "digits", "size": 32, "channels": 3, "batch_size": 16},
+        "model": {"name": "zoo:mobilenet0.25", "classes": 10, "weights": str(folder / "a.params")},
+        "loss": "softmax_ce",
+        "optimizer": {"name": "sgd", "learning_rate": 0.01},
+        "updates": 2,
+        "limit_batches": 2,
+    }
+
+
+BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs, "zoo_file": zoo_file}
+
+
+@pytest.mark.parametrize("which", ["digits_lenet", "rich", "pairs", *BEFORE])
 def test_a_script_ends_with_the_recipes_scores(which, tmp_path, capsys):
     recipe = {"rich": RICH, "pairs": PAIRS}.get(which, which)
-    recipe = images(tmp_path / "images") if which == "folders" else recipe
+    recipe = BEFORE[which](tmp_path / "before") if which in BEFORE else recipe
     overrides = ["epochs=2"] if which == "digits_lenet" else []
     run = run_recipe(recipe, overrides=overrides, output=tmp_path / "runs", progress=False)
     text = as_script(load_recipe(recipe, overrides))

@@ -1,6 +1,7 @@
 """Each thing that a recipe can say, trained on the digits."""
 
 import csv
+import hashlib
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from mxkit.errors import RecipeError
 from mxkit.recipe.batches import batches, load_data
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, prepare, resume_run, run_recipe
+from mxnet.gluon.model_zoo import model_store, vision
 import numpy as np
 from PIL import Image
 import pytest
@@ -134,18 +136,79 @@ def test_what_is_reported_on(train, capsys):
     assert f"valid loss {best:.4f}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["run", "file", "checkpoint"])
+@pytest.mark.parametrize("kind", ["run", "file", "checkpoint", "checkpoints"])
 def test_weights_of_another_run(train, kind):
+    """As `get_model(weights=...)` takes them, on every device."""
     first = train()
-    place = first.folder
-    if kind != "run":
-        (place,) = (first.folder / "checkpoints").iterdir()
-    if kind == "file":
-        place = place / "net.params"
-    recipe = load_recipe({**SMALL, "model": {**SMALL["model"], "weights": str(place)}})
-    found = values(prepare(recipe)[1])
+    (checkpoint,) = (first.folder / "checkpoints").iterdir()
+    places = {"run": first.folder, "file": checkpoint / "net.params", "checkpoint": checkpoint}
+    place = str(places.get(kind, checkpoint.parent))
+    _, net = prepare(load_recipe({**SMALL, "model": {**SMALL["model"], "weights": place}}, ["devices=cpu:2"]))
+    found = values(mxkit.models.get_model("mlp", hidden=[16], weights=place))
     for path, value in values(first.net).items():
         np.testing.assert_array_equal(found[path], value)
+        for array in net._collect_params_with_prefix()[path].list_data():
+            np.testing.assert_array_equal(array.asnumpy(), value)
+    assert net[1].weight.list_ctx() == mxkit.devices("cpu:2")
+
+
+def test_weights_of_a_run_that_do_not_fit(train, tmp_path):
+    place = str(train().folder)
+    text = refusal(model={**SMALL["model"], "weights": place, "classes": 12})
+    assert "model.weights: CheckpointError: model 'mlp': " in text
+    assert "The file is of 10 classes, the net of 12 (a recipe says model.classes: 10 and model.finetune." in text
+    (tmp_path / "empty").mkdir()
+    text = refusal(f"model.weights={tmp_path / 'empty'}")
+    assert f"model 'mlp': no whole checkpoint in {tmp_path / 'empty'}" in text
+
+
+ZOO = {
+    "data": {"name": "digits", "size": 32, "channels": 3, "batch_size": 16},
+    "model": {"name": "zoo:mobilenet0.25", "classes": 10, "weights": "pretrained"},
+}
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    """A net of the zoo, whose file the cache will have under the name and the checksum that the zoo lists."""
+    monkeypatch.setenv("MXNET_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("MXKIT_OFFLINE", "1")
+    mxkit.seed_all(3)
+    net = vision.get_model("mobilenet0.25", classes=10)
+    mxkit.initialize(net, sample=(1, 3, 32, 32), devices="cpu")
+    net.save_parameters(str(tmp_path / "own.params"))
+    content = (tmp_path / "own.params").read_bytes()
+    sha1 = hashlib.sha1(content).hexdigest()
+    monkeypatch.setitem(model_store._model_sha1, "mobilenet0.25", sha1)
+    file = tmp_path / "cache" / "models" / f"mobilenet0.25-{sha1[:8]}.params"
+    file.parent.mkdir(parents=True)
+    return net, file, content
+
+
+def test_published_weights_from_the_cache(published, train):
+    net, file, content = published
+    file.write_bytes(content)
+    _, found = prepare(load_recipe({**SMALL, **ZOO}))
+    for path, value in values(net).items():
+        np.testing.assert_array_equal(values(found)[path], value)
+    run = train("limit_batches=2", "updates=2", **ZOO)
+    file.unlink()  # a run's folder has its own
+    assert values(load_run(run.folder)[1]).keys() == values(net).keys()
+
+
+def test_published_weights_that_are_others_or_not_there(published):
+    _, file, content = published
+    with pytest.raises(mxkit.errors.DownloadError, match="MXKIT_OFFLINE"):
+        prepare(load_recipe({**SMALL, **ZOO}))
+    file.write_bytes(content[:-1])
+    text = refusal(**ZOO)
+    assert "model.weights: CheckpointError: weights of 'zoo:mobilenet0.25': " in text
+    assert f"{file} is not the published file, and was left as it is" in text
+    assert "expected SHA-1 " in text
+    assert "no weights of it were published" in refusal("model.weights=pretrained")
+    both = {**ZOO["model"], "pretrained": True}
+    assert "model.weights: stands in place of pretrained: true" in refusal(data=ZOO["data"], model=both)
 
 
 def test_finetuning_begins_with_the_other_runs_features(train):
@@ -157,6 +220,21 @@ def test_finetuning_begins_with_the_other_runs_features(train):
     assert net[2].weight.shape == (12, 16)
     assert net[2].weight.lr_mult == 5
     assert net[1].weight.grad_req == "null"
+
+
+@pytest.mark.parametrize("glob", [{}, {"glob": "1.*"}])
+def test_what_finetuning_froze_is_trained_from_an_epoch_on(train, glob):
+    first = train()
+    head = {"classes": 12, "head": "2", "freeze": "1.*"}
+    model = {**SMALL["model"], "weights": str(first.folder), "finetune": head}
+    late = {"name": "unfreeze_at", "epoch": 2, "lr": 0.1, **glob}
+    weights = {}
+    for epochs in (1, 2):
+        run = train("updates=null", f"epochs={epochs}", model=model, callbacks=[late])
+        weights[epochs] = values(run.net)["1.weight"]
+    np.testing.assert_array_equal(weights[1], values(first.net)["1.weight"])
+    assert (weights[1] != weights[2]).any()
+    assert run.net[1].weight.lr_mult == 0.1
 
 
 def test_augmentation_changes_training_images_alone():
@@ -262,15 +340,23 @@ def test_image_folders_need_a_size(tmp_path):
         (["freeze=['1.wieght']"], "freeze.0: no parameter fits '1.wieght' ... 1.weight"),
         (["optimizer.multipliers={'3.*': {lr: 1}}"], "optimizer.multipliers.3.*: no parameter fits"),
         (["callbacks=[{name: freeze_until, epoch: 2, glob: x}]"], "callbacks.0.glob: no parameter fits 'x'"),
+        (["callbacks=[ema, {name: unfreeze_at, epoch: 2, glob: x}]"], "callbacks.1.glob: no parameter fits 'x'"),
+        (["callbacks=[{name: unfreeze_at, epoch: 2}]"], "callbacks.0.glob: nothing that fits '*' is frozen when the"),
+        (
+            ["freeze=['1.*']", "callbacks=[{name: freeze_until, epoch: 2, glob: '1.*'}]"],
+            "callbacks.0.glob: nothing that fits '1.*' is trained when the run begins",
+        ),
+        (["callbacks=[{name: unfreeze_at, epoch: 1}]"], "callbacks.0.epoch: UnfreezeAt: expected an epoch from 2"),
+        (["callbacks=[{name: unfreeze_at, epoch: 2, lr: -1}]"], "callbacks.0.lr: UnfreezeAt: lr: expected a"),
         (["model.weights=nowhere.params"], "model.weights:  ... nowhere.params"),
         (["model.finetune={classes: 10, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
-        (["devices=gpu:77"], "devices: devices: gpu(77) does not exist"),
+        (["devices=gpu:77"], "devices: gpu(77) does not exist"),
         (["evaluate.which=best"], "evaluate.which: 'best' needs checkpoints.keep_best"),
         (["checkpoints.keep_best=[valid_acuracy, max]"], "did you mean 'valid_accuracy'?"),
         (["accumulate=2", "accumulate_samples=4"], "accumulate_samples: stands in place of accumulate"),
         (["data.pairs={}", "data.augment=[flip]"], "data.pairs: pairs of augmented images are not made"),
         (["data.name=made_linear", "data.samples=100", "data.test=0"], "evaluate.split: this part of the data has no"),
-        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: warmup: expected a number with its unit"),
+        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a number with its unit"),
         (["schedule=step"], "schedule.every: is missing"),
         (["initializer={name: xavier, rnd_type: unifrom}"], "did you mean 'uniform'?"),
         (["data.augment=[to_tensor, flip]"], "data.augment: "),
