@@ -57,7 +57,8 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     Args:
         name: `lenet`, `resnet18` or another of `model_names()`; `zoo:resnet18_v2` from MXNet's model zoo;
             `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        weights: A path of a `.params` file, which must fit whole; no checksum is asked for. Or "pretrained": the
+        weights: A path of a `.params` file, which must fit whole; no checksum is asked for; or a run's folder, its
+            checkpoints or one of them. Or "pretrained": the
             weights that a zoo published, from the cache by their name and checked by their SHA-1, fetched where they
             are not there. None leaves the net uninitialized.
         **kwargs: What the net's function takes, like `classes=10`; for nets of the zoos also Gluon's

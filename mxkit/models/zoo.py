@@ -34,7 +34,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **arguments:
 
     Args:
         name: `zoo:resnet18_v2` from MXNet's model zoo, `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        weights: As for `load_weights`: a path, or "pretrained".
+        weights: As for `load_weights`: a path of a file, a run's folder or a checkpoint, or "pretrained".
         **arguments: What the net's function takes, like `classes=10`. `pretrained=True` means weights="pretrained";
             with it `root`, a folder, and `ctx`, the devices, count as in Gluon. What asks gluoncv for numbers
             (`pretrained`, `pretrained_base`) is left to gluoncv, which also gives the net its classes' names; the file
