@@ -75,9 +75,10 @@ class Metric:
             count: What they count in the mean's divisor; None is B.
         """
         total = (values if self.counts else values.astype("float64")).sum()
-        self._add_total(total, values.shape[0] if count is None else count)
+        self.add_total(total, values.shape[0] if count is None else count)
 
-    def _add_total(self, total: Any, count: float) -> None:
+    def add_total(self, total: Any, count: float) -> None:
+        """Add the sum of a batch's values, shape (1,), of which there are `count`."""
         device = total.context
         waiting = self._waiting.setdefault(device, [])
         waiting.append(total)
@@ -139,18 +140,19 @@ class Accuracy(Metric):
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         chosen, scores = self._chosen(labels, output)
-        self._add_total(_hits()(scores, _column(chosen, scores, self.name)), scores.shape[0])
+        self.add_total(_hits()(_column(chosen, scores, self.name), scores), scores.shape[0])
+
+    @staticmethod
+    def total_of(operators: Any, labels: Any, scores: Any) -> Any:
+        """How many samples have their largest score at their label, shape (1,); `operators` is `mx.nd` or `mx.sym`."""
+        labels = operators.cast(operators.reshape(labels, (-1,)), "float32")
+        return operators.broadcast_equal(operators.argmax(scores, axis=1), labels).sum()
 
 
 @lru_cache(maxsize=None)
 def _hits() -> Any:
-    """How many samples have their largest score at their label, shape (1,)."""
-
-    def count(operators: Any, scores: Any, labels: Any) -> Any:
-        return operators.broadcast_equal(operators.argmax(scores, axis=1), operators.cast(labels, "float32")).sum()
-
     # a graph of its own, because four operators called one by one take twice as long as one call of it
-    block = gluon.nn.HybridLambda(count)
+    block = gluon.nn.HybridLambda(Accuracy.total_of)
     block.hybridize(static_alloc=True)
     return block
 

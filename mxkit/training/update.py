@@ -28,6 +28,7 @@ from mxkit.training.checks import (
     check_trainer,
     warn_of_single_samples,
 )
+from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place, numbers
 from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
@@ -167,7 +168,8 @@ def updates(
     accumulator.updates = first_step - 1
     reader = _Reader(data, limit, epoch, seed, skip)
     first = (known, data) if first_step == 1 else None
-    work = _Batches(net, forward, count, accumulator, list(metrics), where, first)
+    graph = OneGraph(net, known, known is not loss, forward, list(metrics), where)
+    work = _Batches(net, forward, count, accumulator, graph, where, first)
     trace = partial(draws_random_numbers, net, known, data)
     place = Place(net, accumulator, epoch, work.forward_again)
     return _run(reader, work, _Queue(accumulator, check_finite, epoch), place, trace)
@@ -246,13 +248,13 @@ class _Batches:
         forward: Forward,
         count: Optional[Count],
         accumulator: Accumulator,
-        metrics: Sequence[Metric],
+        graph: OneGraph,
         devices: Sequence["mx.Context"],
         first: Optional[Tuple[Optional[Loss], Data]],
     ) -> None:
         self.accumulator = accumulator
         self._net, self._forward, self._count = net, forward, count
-        self._metrics, self._devices, self._first = metrics, devices, first
+        self._graph, self._devices, self._first = graph, devices, first
         self._norms = [] if first is None else batch_norms(net)  # told once a training
         self._around = ExitStack()
 
@@ -275,21 +277,17 @@ class _Batches:
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []
-        outputs, losses = [], []
         with autograd.record():
-            for shard in shards:
-                output, values = self._forward(self._net, shard.inputs, shard.labels)
-                losses.append(values)
-                outputs.append(output)
-        for shard, output, values in zip(shards, outputs, losses):
+            computed = [self._graph.compute(shard) for shard in shards]
+        for shard, found in zip(shards, computed):
             if first is not None:
-                check_first_shard(shard, output, values, *first)
-            else:
-                check_loss_shape(values, shard.samples)
+                check_first_shard(shard, found.output, found.losses, *first)
+            elif found.totals is None:
+                check_loss_shape(found.losses, shard.samples)
+        losses = [found.losses for found in computed]
         self.accumulator.backward(losses, count=None if self._count is None else self._count(*unpack(batch)))
-        for shard, output in zip(shards, outputs):
-            for metric in self._metrics:
-                metric.update(shard.labels, output)
+        for shard, found in zip(shards, computed):
+            self._graph.measure(shard, found)
         return shards
 
     def forward_again(self, batch: Any) -> None:

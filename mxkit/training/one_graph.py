@@ -1,0 +1,149 @@
+"""Net, loss and the sums of metrics as one graph: one call a batch in place of three."""
+
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.device import Shard
+from mxkit.losses import Forward
+from mxkit.metrics import Metric
+import mxnet as mx
+from mxnet import gluon
+
+
+class Computed(NamedTuple):
+    """What the net made of a batch on one device.
+
+    Attributes:
+        output: What the net returned; from a graph without its gradient, and None where no metric reads it.
+        losses: Recorded, shape (B,).
+        totals: From a graph, the sums over the samples of the metrics that it holds; else None.
+    """
+
+    output: Any
+    losses: Any
+    totals: Optional[Sequence[Any]] = None
+
+
+class OneGraph:
+    """The graph that MXNet made of a hybridized net, with the loss and the sums of metrics behind it.
+
+    Each call of an operator or a graph costs 15 to 80 us, which is most of a small net's update. It computes the same
+    bits as the net, the loss and the metrics one after the other, and takes a batch only where nobody can tell the
+    difference: one of the shapes and types of the batch before, which went the ordinary way with all its checks,
+    through a net whose own graph is still the same. Net and loss are not changed, and get no parent.
+
+    Args:
+        net: Taken where it is hybridized and its call does nothing that is not in its graph.
+        loss: The same; one that was made from a name need not be hybridized.
+        named: Whether it was.
+        forward: The ordinary way, as `forward_function` gives it.
+        metrics: Those that have a `total_of` are summed in the graph.
+        devices: Taken where it is one CPU: kernels fused on a GPU may round otherwise in another graph.
+    """
+
+    def __init__(
+        self,
+        net: Any,
+        loss: Any,
+        named: bool,
+        forward: Forward,
+        metrics: Sequence[Metric],
+        devices: Sequence["mx.Context"],
+    ) -> None:
+        self._net, self._loss, self._named, self._forward, self._metrics = net, loss, named, forward, metrics
+        # not of a subclass that may count in another way
+        self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
+        self._others = [metric for metric in metrics if metric not in self._counted]
+        self._outputs = len(self._counted) + bool(self._others)
+        self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
+        self._kind: Any = None
+        self._sources: Any = None
+        self._call: Any = None
+        self._places: List[Tuple[int, Any]] = []
+
+    def compute(self, shard: Shard) -> Computed:
+        """Compute a batch, inside `record`."""
+        found = self._in_one(shard)
+        return Computed(*self._forward(self._net, shard.inputs, shard.labels)) if found is None else found
+
+    def measure(self, shard: Shard, computed: Computed) -> None:
+        """Add a batch to the metrics."""
+        for metric, total in zip(self._counted, computed.totals or ()):
+            metric.add_total(total, shard.samples)
+        for metric in self._metrics if computed.totals is None else self._others:
+            metric.update(shard.labels, computed.output)
+
+    def _in_one(self, shard: Shard) -> Optional[Computed]:
+        """Compute a batch by the graph; None where it must go the ordinary way."""
+        if not self._possible:
+            return None
+        arrays = shard.inputs + shard.labels
+        kind = (len(shard.inputs), *[(array.shape, array.dtype, type(array)) for array in arrays])
+        same, self._kind = kind == self._kind, kind
+        if not (same and _is_active(self._net) and (self._named or _is_active(self._loss))):
+            return None
+        sources = (self._net._cached_graph, self._loss._cached_graph)
+        if self._sources is None or any(one is not seen for one, seen in zip(sources, self._sources)):
+            self._sources = sources
+            self._call = self._build(len(shard.inputs), len(shard.labels))
+        if self._call is None:
+            return None
+        found = self._call(*[arrays[number] if own is None else own._data[0] for number, own in self._places])
+        if not self._outputs:
+            return Computed(None, found, ())
+        return Computed(found[-1] if self._others else None, found[0], found[1 : 1 + len(self._counted)])
+
+    def _build(self, inputs: int, labels: int) -> Any:
+        """Make the graph; None where it cannot be made."""
+        net = self._net
+        data, output = net._cached_graph
+        single = net._out_format == 0 and type(output) is mx.sym.Symbol  # not several arrays, nor those of mx.np
+        if not single or net._backend:
+            return None
+        given = [mx.sym.var(f"mxkit_label{number}") for number in range(labels)]
+        with mx.name.NameManager():  # so that names of the user's own graphs do not depend on this one
+            losses = self._loss_of(output, given)
+            read = mx.sym.BlockGrad(output)
+            totals = [metric.total_of(mx.sym, given[metric._label], read) for metric in self._counted]
+        graph = mx.sym.Group([losses, *totals, *([read] if self._others else [])])
+        places = {variable.name: number for number, variable in enumerate([*data, *given])}
+        owned = {own.name: own for is_data, own in net._cached_op_args if not is_data}
+        names = graph.list_inputs()
+        if len(data) != inputs or not places.keys() <= set(names) <= places.keys() | owned.keys():
+            return None
+        self._places = [(places.get(name, 0), None if name in places else owned[name]) for name in names]
+        flags = {
+            "data_indices": [i for i, name in enumerate(names) if name in places],
+            "param_indices": [i for i, name in enumerate(names) if name not in places],
+        }
+        if dict(net._flags).get("static_alloc"):
+            # with the memory of a batch, which would be held twice; a call of the net makes it anew from its graph
+            net._cached_op = None
+            mx.nd.waitall()
+        return mx.nd.CachedOp(graph, [*flags.items(), *net._flags])
+
+    def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
+        if self._named:
+            return self._loss(output, *labels)
+        data, losses = self._loss._cached_graph  # as it was traced, whatever became of its attributes since (T39)
+        return losses(**{variable.name: one for variable, one in zip(data, [output, *labels])})
+
+
+def _is_graph(block: Any) -> bool:
+    """Whether all that a block's call does is in its graph, once it is hybridized."""
+    kind = type(block)
+    return (
+        isinstance(block, gluon.HybridBlock)
+        and kind.forward is gluon.HybridBlock.forward
+        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's looks at shapes
+    )
+
+
+def _is_active(block: Any) -> bool:
+    own = vars(block)
+    return bool(
+        block._active
+        and block._cached_graph
+        and not (block._forward_hooks or block._forward_pre_hooks or block._callback)
+        and "forward" not in own
+        and "_get_graph" not in own  # mixed precision
+    )

@@ -1,0 +1,304 @@
+"""Net, loss and metrics in one graph: the same bits as one after the other, and never where somebody could tell."""
+
+import mxkit
+from mxkit.errors import TrainingError
+from mxkit.training.one_graph import OneGraph
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import OPTIMIZERS, make_batches, make_net, weights
+import pytest
+
+SGD = OPTIMIZERS[1]
+STATIC = {"static_alloc": True, "static_shape": True}
+
+
+@pytest.fixture
+def taken(monkeypatch):
+    """For each batch, whether it was computed in one graph."""
+    seen = []
+    compute = OneGraph._in_one
+
+    def watched(graph, shard):
+        found = compute(graph, shard)
+        seen.append(found is not None)
+        return found
+
+    monkeypatch.setattr(OneGraph, "_in_one", watched)
+    return seen
+
+
+def images(sizes, seed=0):
+    random = np.random.RandomState(seed)
+    return [
+        (mx.nd.array(random.rand(n, 1, 12, 12)), mx.nd.array(random.randint(0, 3, n), dtype="int32")) for n in sizes
+    ]
+
+
+def convolutions(**flags):
+    """BatchNorm and dropout: statistics that a forward pass leaves, and random numbers that it draws."""
+    mxkit.seed_all(5)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(16, 3, in_channels=1),
+        nn.BatchNorm(in_channels=16),
+        nn.Activation("relu"),
+        nn.MaxPool2D(2),
+        nn.Dropout(0.3),
+        nn.Dense(3, in_units=400),
+    )
+    mxkit.initialize(net, "xavier", devices="cpu")
+    net.hybridize(**flags)
+    return net
+
+
+def train_by_hand(net, batches, loss, optimizer, epochs):
+    trainer = gluon.Trainer(net.collect_params(), optimizer[0], dict(optimizer[1]))
+    losses, right = [], 0
+    for _ in range(epochs):
+        for x, *y in batches:
+            with autograd.record():
+                output = net(x)
+                values = loss(output, *y)
+            values.backward()
+            trainer.step(x.shape[0])
+            losses.append(values.asnumpy().mean(dtype="float64"))
+            right += int((output.argmax(axis=1) == y[0].astype("float32")).sum().asscalar())
+    return losses, right
+
+
+def fit(net, batches, **settings):
+    return mxkit.fit(net, batches, **{"loss": "softmax_ce", "trainer": SGD, "epochs": 1, "progress": False, **settings})
+
+
+@pytest.mark.parametrize("flags", [{}, STATIC], ids=["hybridized", "static"])
+@pytest.mark.parametrize("optimizer", [SGD, OPTIMIZERS[2]], ids=["momentum", "adam"])
+def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optimizer):
+    batches = images([8, 8, 8, 8, 3])
+    expected, net = convolutions(**flags), convolutions(**flags)
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    mx.random.seed(11)
+    losses, right = train_by_hand(expected, batches, loss, optimizer, epochs=2)
+    mx.random.seed(11)
+    read = []
+
+    class Reader(mxkit.Callback):
+        def on_update(self, state, update):
+            read.append(update.loss)
+
+    found = fit(net, batches, trainer=optimizer, epochs=2, metrics=["accuracy"], callbacks=[Reader()])
+    assert taken == [False, True, True, True, False] * 2  # the first of its kind, and the tail, go the ordinary way
+    np.testing.assert_array_equal(weights(net), weights(expected))
+    np.testing.assert_allclose(read, losses, rtol=1e-12)
+    assert sum(row["train_accuracy"] for row in found) * 35 == pytest.approx(right)
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "huber", "hinge", "sigmoid_bce", "softmax_ce"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, name, weighted):
+    random = np.random.RandomState(2)
+    batches = make_batches([6] * 4)
+    if name != "softmax_ce":
+        batches = [(x, mx.nd.array(random.randint(0, 2, (6, 3)) * 2.0 - 1)) for x, _ in batches]
+    weight = mx.nd.array(random.rand(6, 1))
+    given = [(x, (y, weight) if weighted else y) for x, y in batches]
+    expected, net = make_net(hybridize=True), make_net(hybridize=True)
+    trainer = gluon.Trainer(expected.collect_params(), *SGD)
+    loss = mxkit.losses.get_loss(name)
+    for x, y in batches:
+        with autograd.record():
+            values = loss(expected(x), y, weight) if weighted else loss(expected(x), y)
+        values.backward()
+        trainer.step(6)
+    fit(net, given, loss=name)
+    assert taken == [False, True, True, True]
+    np.testing.assert_array_equal(weights(net), weights(expected))
+
+
+@pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=str)
+def test_windows_and_clipping_equal_the_ordinary_way(taken, settings):
+    batches = make_batches([8] * 5)
+    plain, net = make_net(), make_net(hybridize=True)
+    fit(plain, batches, **settings)
+    assert not any(taken)
+    fit(net, batches, **settings)
+    assert sum(taken) == 4
+    np.testing.assert_array_equal(weights(net), weights(plain))
+
+
+def test_other_metrics_see_outputs_and_labels(taken):
+    class Loudest(mxkit.metrics.Accuracy):
+        name = "loudest"
+
+        def update(self, labels, output):
+            self.add(output.max(axis=1))
+
+    names = ["accuracy", ("top_k", {"k": 2}), "f1", Loudest()]
+    batches = [(x, y.reshape((-1, 1))) for x, y in make_batches([8] * 4)]
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    rows = [
+        fit(make_net(hybridize=one), batches, loss=loss if not one else "softmax_ce", metrics=names)[0]
+        for one in (False, True)
+    ]
+    assert sum(taken) == 3
+    for name in ("train_accuracy", "train_top_2_accuracy", "train_f1", "train_loudest"):
+        assert rows[0][name] == rows[1][name]
+
+
+def test_a_hybridized_loss_of_ones_own_stays_as_it_was_traced(taken):
+    class Scaled(gluon.loss.SoftmaxCrossEntropyLoss):
+        factor = 1.0
+
+        def hybrid_forward(self, F, pred, label, sample_weight=None):
+            return super().hybrid_forward(F, pred, label, sample_weight) * self.factor
+
+    def trained(hybridize):
+        loss, net = Scaled(), make_net(hybridize=hybridize)
+        loss.hybridize()
+
+        class Louder(mxkit.Callback):
+            def on_update(self, state, update):
+                loss.factor = 100.0  # frozen in its graph since the first batch (T39)
+
+        fit(net, make_batches([8] * 4), loss=loss, callbacks=[Louder()])
+        return weights(net)
+
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == 3
+
+
+def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
+    calls = []
+
+    class Told(gluon.loss.SoftmaxCrossEntropyLoss):
+        def hybrid_forward(self, F, pred, label, sample_weight=None):
+            calls.append("loss")
+            return super().hybrid_forward(F, pred, label, sample_weight)
+
+    class Doubled(nn.HybridSequential):
+        def forward(self, x):
+            calls.append("net")
+            return super().forward(x * 2)
+
+    class Called(nn.HybridSequential):
+        def __call__(self, x):
+            calls.append("call")
+            return super().__call__(x)
+
+    batches = make_batches([8] * 4)
+    fit(make_net(hybridize=True), batches, loss=Told())
+    for kind in (Doubled, Called):
+        net = kind()
+        net.add(nn.Dense(3, in_units=5))
+        mxkit.initialize(net, devices="cpu")
+        net.hybridize()
+        fit(net, batches)
+    net = make_net(hybridize=True)
+    own = net.forward
+    net.forward = lambda x: calls.append("own") or own(x)
+    fit(net, batches)
+    counts = {name: calls.count(name) for name in calls}
+    assert all(counts[name] >= 4 for name in ("loss", "net", "call", "own"))
+    assert not any(taken)
+
+
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_t35_hooks_of_the_net_and_of_the_loss_fire_at_each_batch(taken, register):
+    seen = []
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    loss.hybridize()
+    for hooked in (0, 1):
+        net = make_net(hybridize=True)
+
+        class Hooks(mxkit.Callback):
+            def on_update(self, state, update, block=(net, loss)[hooked]):
+                if update.step == 2:
+                    getattr(block, register)(lambda *args: seen.append(args))
+
+        fit(net, make_batches([8] * 5), loss=loss, callbacks=[Hooks()])
+    assert len(seen) == 6
+    assert taken == [False, True, False, False, False] * 2
+
+
+def test_a_net_hybridized_anew_or_changed_is_traced_anew(taken):
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+
+        class Change(mxkit.Callback):
+            def on_update(self, state, update):
+                if update.step == 2:
+                    net[0].act = nn.Activation("relu")
+                    if hybridize:
+                        net.hybridize()
+                if update.step == 4:
+                    net.hybridize(False)
+
+        fit(net, make_batches([8] * 6), callbacks=[Change()])
+        return weights(net)
+
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert taken[6:] == [False, True, False, True, False, False]
+
+
+def test_frozen_and_replaced_parameters_count_from_the_next_update(taken):
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+
+        class Change(mxkit.Callback):
+            def on_update(self, state, update):
+                if update.step == 2:
+                    mxkit.freeze(net, "0.*")
+                if update.step == 3:
+                    net[1].weight.initialize(mx.init.Constant(0.5), force_reinit=True)
+
+        fit(net, make_batches([8] * 6), callbacks=[Change()])
+        return weights(net)
+
+    expected = trained(False)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == 5
+
+
+def test_what_has_no_single_graph_goes_the_ordinary_way(taken):
+    batches = make_batches([8] * 3)
+    fit(make_net(), batches)  # not hybridized
+    fit(make_net("cpu:2", hybridize=True), batches)
+    fit(make_net(hybridize=True), batches, amp="bfloat16")
+    fit(make_net(hybridize=True), batches, loss=lambda scores, labels: -scores.log_softmax().pick(labels))
+    fit(make_net(hybridize=True), batches, loss=None, forward_loss=lambda net, x, y: -net(*x).log_softmax().pick(*y))
+    assert not any(taken)
+
+
+def test_the_net_its_names_and_its_calls_stay_as_they_were(taken):
+    net = make_net(hybridize=True)
+    net.hybridize(**STATIC)
+    names, children = list(net.collect_params()), list(net._children.values())
+    batches = make_batches([8] * 3)
+    fit(net, batches)
+    assert sum(taken) == 2
+    assert (list(net.collect_params()), list(net._children.values())) == (names, children)
+    before = mx.sym.argmax(mx.sym.var("x"), axis=1).name
+    fit(net, batches, metrics=["accuracy"])
+    number = int(before[len("argmax") :])
+    assert mx.sym.argmax(mx.sym.var("x"), axis=1).name == f"argmax{number + 1}"
+    x = batches[0][0]
+    hybridized = net(x).asnumpy()
+    net.hybridize(False)
+    np.testing.assert_array_equal(hybridized, net(x).asnumpy())
+
+
+def test_a_batch_of_another_shape_or_type_gets_its_error(taken):
+    good = make_batches([8] * 3)
+    x, y = good[0]
+    for bad, text in (
+        ((x[:, :3], y), r"update 4, batch x \(8, 3\)"),
+        ((x.astype("float64"), y), "update 4, .*float64"),
+    ):
+        with pytest.raises(TrainingError, match=text):
+            fit(make_net(hybridize=True), [*good, bad])
+    assert taken == [False, True, True, False] * 2
