@@ -1,1 +1,1 @@
-"""Speed as ratios, measured side by side in one run: `python -m benchmarks.import_time`."""
+"""Speed as ratios, measured side by side in one run: `python -m benchmarks`."""

@@ -3,6 +3,7 @@
 Only the standard library is imported here, so that the peers' environment can use it too.
 """
 
+import contextlib
 from importlib import import_module
 import json
 import os
@@ -11,8 +12,9 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parent.parent
 ANSWER = "benchmark's answer: "
@@ -33,7 +35,7 @@ class Row(NamedTuple):
         ratio: Median of the ratios.
         ratio_low: Smallest of them.
         ratio_high: Largest of them.
-        bar: What the ratio should not pass, where one is set.
+        bar: What the ratio should not pass, where one is set; of a row without one, the least `value` should be.
     """
 
     case: str
@@ -51,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """What the rounds of one way took, in seconds."""
+    """What the rounds of one way took, in seconds; processor time may be left empty."""
 
     wall: List[float]
     cpu: List[float]
@@ -102,17 +104,21 @@ def rows_of(
         case: What was done.
         taken: Of `take_turns`.
         against: The way to compare with.
-        scale: Seconds times this are `unit`: `1e6 / updates` for "us/update".
+        scale: Seconds times this are `unit`: `1e6 / updates` for "us/update"; for a unit that ends in "/s" what one
+            round does, the samples, and ratios are those of the rates.
         unit: Of the values.
         bars: What the ratio of a way should not pass.
     """
     rows = []
     for way, (wall, cpu) in taken.items():
-        ratios = [one / other for one, other in zip(wall, taken[against].wall)]
+        rate = unit.endswith("/s")
+        values = [scale / one if rate else scale * one for one in wall]
+        pairs = zip(wall, taken[against].wall)
+        ratios = [other / one if rate else one / other for one, other in pairs]
         rows.append(
             Row(
-                case, way, scale * statistics.median(wall), unit,
-                low=scale * min(wall), high=scale * max(wall), cpu=scale * statistics.median(cpu),
+                case, way, statistics.median(values), unit,
+                low=min(values), high=max(values), cpu=scale * statistics.median(cpu) if cpu and not rate else None,
                 against=against, ratio=statistics.median(ratios), ratio_low=min(ratios), ratio_high=max(ratios),
                 bar=(bars or {}).get(way),
             )
@@ -138,19 +144,69 @@ def in_child(
     Raises:
         RuntimeError: It failed; the end of what it said is told.
     """
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    for name, value in (environment or {}).items():
-        if value is None:
-            variables.pop(name, None)
-        else:
-            variables[name] = value
     command = [python, "-m", "benchmarks.harness", function, json.dumps(arguments or {})]
-    done = subprocess.run(command, env=variables, cwd=str(ROOT), capture_output=True)
+    done = subprocess.run(command, env=_variables(environment), cwd=str(ROOT), capture_output=True)
     output = done.stdout.decode(errors="replace")
     _, found, answer = output.rpartition(ANSWER)
     if done.returncode or not found:
         raise RuntimeError(f"{function} ended with {done.returncode}: {output[-1000:]}{done.stderr.decode()[-2000:]}")
     return json.loads(answer)
+
+
+class Child:
+    """A fresh interpreter that lasts: what its modules keep (a net that is built and warm) is there at the next `ask`.
+
+    So several environments, or peers, can take turns in rounds of a second. A context manager.
+
+    Args:
+        environment: As for `in_child`.
+        python: As for `in_child`.
+    """
+
+    def __init__(
+        self, environment: Optional[Mapping[str, Optional[str]]] = None, *, python: str = sys.executable
+    ) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 it lasts as long as the child
+        self._process = subprocess.Popen(
+            [python, "-m", "benchmarks.harness"], env=_variables(environment), cwd=str(ROOT), stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=self._said,
+        )  # fmt: skip
+
+    def ask(self, function: str, **arguments: Any) -> Any:
+        """What a function returns in it, as `in_child`.
+
+        Raises:
+            RuntimeError: It failed, and has ended; the end of what it said is told.
+        """
+        pipe_in, pipe_out = self._process.stdin, self._process.stdout
+        if pipe_in is None or pipe_out is None:
+            raise RuntimeError("the child has no pipes")
+        with contextlib.suppress(BrokenPipeError):
+            pipe_in.write(json.dumps([function, arguments]).encode() + b"\n")
+            pipe_in.flush()
+        for line in pipe_out:
+            _, found, answer = line.decode(errors="replace").rpartition(ANSWER)
+            if found:
+                return json.loads(answer)
+        code = self._process.wait()
+        self._said.seek(0)
+        raise RuntimeError(f"{function} ended with {code}: {self._said.read().decode(errors='replace')[-2000:]}")
+
+    def __enter__(self) -> "Child":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
+        self._said.close()
 
 
 def peak_memory() -> float:
@@ -167,11 +223,30 @@ def resident_memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def _answer(arguments: Sequence[str]) -> None:
-    module, _, name = arguments[0].partition(":")
-    result = getattr(import_module(module), name)(**json.loads(arguments[1]))
+def _variables(environment: Optional[Mapping[str, Optional[str]]]) -> Dict[str, str]:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for name, value in (environment or {}).items():
+        if value is None:
+            variables.pop(name, None)
+        else:
+            variables[name] = value
+    return variables
+
+
+def _answer(function: str, arguments: Mapping[str, Any]) -> None:
+    module, _, name = function.partition(":")
+    result = getattr(import_module(module), name)(**arguments)
     print(ANSWER + json.dumps(result), flush=True)
 
 
+def _serve() -> None:
+    for line in sys.stdin:
+        function, arguments = json.loads(line)
+        _answer(function, arguments)
+
+
 if __name__ == "__main__":
-    _answer(sys.argv[1:])
+    if sys.argv[1:]:
+        _answer(sys.argv[1], json.loads(sys.argv[2]))
+    else:
+        _serve()

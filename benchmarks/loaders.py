@@ -1,18 +1,18 @@
 """How fast batches come: mxkit's loaders, gluon's, and a bare NumPy loop; and whether memory stays flat.
 
-Every way reads whole epochs, interleaved, so that what else the machine does meets all alike; medians, and the spread
-of the ratios. `python -m benchmarks.loaders [ROUNDS] [arrays|jpeg|memory ...]`.
+Every way reads whole epochs, one after the other.
 
-- arrays: 60,000 images of 28x28 in uint8, shuffled, cast to float32 and scaled, with labels.
-- jpeg: a folder of 400 JPEGs of 256x256, decoded, randomly cropped to 224, flipped, to float32 CHW, two workers.
-- memory: resident size after each of 20 epochs.
+- Arrays: 60,000 images of 28x28 in uint8 as `gluon.data.vision.MNIST` holds them, shuffled, cast to float32 and scaled,
+  with labels. The NumPy loop is `np.take(x, rows, 0).astype("float32") * scale` to an NDArray, for images and labels.
+- JPEG: a folder of 400 of 256x256, decoded, randomly cropped to 224, flipped, to float32 CHW, two workers; with gluon's
+  transforms, whose random numbers follow from nothing under threads (T68), and with a transform that is handed its own.
+- Memory: resident size after the second and the 21st epoch, with an operator on each batch, in a process of its own.
 """
 
-import pathlib
-import statistics
-import sys
+import contextlib
+from pathlib import Path
 import tempfile
-import time
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 import warnings
 
 import mxkit  # before mxnet
@@ -23,73 +23,72 @@ from mxnet.gluon.data.vision import transforms
 import numpy as np
 from PIL import Image
 
+from benchmarks.harness import Row, in_child, resident_memory, rows_of, take_turns
+
+TITLE = "Loaders: batches from arrays and from JPEG files"
 SCALE = np.float32(1 / 255)
+FULL = {"rounds": 5, "images": 60_000, "files": 400, "samples": 4000, "epochs": 21}
+QUICK = {"rounds": 1, "images": 3000, "files": 64, "samples": 640, "epochs": 3}
+Ways = Dict[str, Callable[[], object]]
 
 
-def compare(title, ways, rounds, samples, to):
-    """Print a table of ways (name -> function that reads an epoch), as ratios to the way `to`."""
-    taken = {name: [] for name in ways}
-    for number in range(rounds + 1):
-        for name, read in ways.items():
-            begun = time.perf_counter()
-            read()
-            mx.nd.waitall()
-            if number:  # the first round starts threads and fills caches
-                taken[name].append(time.perf_counter() - begun)
-    print(f"{title}, {rounds} rounds")
-    for name, seconds in taken.items():
-        ratios = [other / one for one, other in zip(seconds, taken[to])]
-        print(
-            f"  {name:34} {samples / statistics.median(seconds):10,.0f} samples/s  "
-            f"{statistics.median(ratios):7.2f} x {to} ({min(ratios):.2f} to {max(ratios):.2f})"
-        )
+def run(quick: bool) -> Iterator[Row]:
+    sizes = QUICK if quick else FULL
+    for batch_size in (64, 256):
+        taken = take_turns(array_ways(sizes["images"], batch_size), rounds=sizes["rounds"], wait=mx.nd.waitall)
+        case = f"{sizes['images']:,} arrays of 28x28, batch {batch_size}"
+        yield from rows_of(case, taken, against="NumPy loop", scale=sizes["images"], unit="images/s")
+    with jpeg_ways(sizes["files"]) as ways:
+        taken = take_turns(ways, rounds=sizes["rounds"], wait=mx.nd.waitall)
+    case, against = f"{sizes['files']} JPEGs, batch 32", "gluon, num_workers=2"
+    yield from rows_of(case, taken, against=against, scale=sizes["files"], unit="images/s")
+    for loader in MEMORY:
+        asked = {"loader": loader, "samples": sizes["samples"], "epochs": sizes["epochs"]}
+        after = in_child("benchmarks.loaders:memory", asked)
+        yield Row("memory after epoch 2", loader, after[1], "MB")
+        yield Row(f"memory after epoch {sizes['epochs']}", loader, after[-1], "MB")
 
 
-def exhaust(loader):
+def exhaust(loader: Any) -> Callable[[], object]:
     return lambda: [None for _ in loader]
 
 
-def arrays(rounds):
+def array_ways(samples: int, batch_size: int) -> Ways:
     rng = np.random.RandomState(0)
-    x, y = rng.randint(0, 256, (60_000, 28, 28)).astype(np.uint8), rng.randint(0, 10, 60_000).astype(np.int32)
-    # as gluon.data.vision.MNIST holds it
+    x, y = rng.randint(0, 256, (samples, 28, 28)).astype(np.uint8), rng.randint(0, 10, samples).astype(np.int32)
     dataset = gluon.data.ArrayDataset(mx.nd.array(x[..., None], dtype="uint8"), y)
     as_gluon = dataset.transform_first(transforms.ToTensor())
-    for batch_size in (64, 256):
 
-        def bare(batch_size=batch_size, labels=True):
-            order = np.random.permutation(len(x))
-            for start in range(0, len(x), batch_size):
-                rows = order[start : start + batch_size]
-                mx.nd.array(np.take(x, rows, 0).astype("float32") * SCALE)
-                if labels:
-                    mx.nd.array(np.take(y, rows, 0), dtype="int32")
+    def bare(labels: bool = True) -> None:
+        order = np.random.permutation(samples)
+        for start in range(0, samples, batch_size):
+            rows = order[start : start + batch_size]
+            mx.nd.array(np.take(x, rows, 0).astype("float32") * SCALE)
+            if labels:
+                mx.nd.array(np.take(y, rows, 0), dtype="int32")
 
-        array_loader = mxkit.data.ArrayLoader
-        ways = {
-            "gluon, 0 workers": exhaust(gluon.data.DataLoader(as_gluon, batch_size, shuffle=True)),
-            "NumPy loop": bare,
-            "NumPy loop, without labels": lambda: bare(labels=False),
-            "ArrayLoader": exhaust(array_loader(x, y, batch_size, shuffle=True)),
-            "ArrayLoader, prefetch=2": exhaust(array_loader(x, y, batch_size, shuffle=True, prefetch=2)),
-        }
-        compare(f"60,000 x 28x28 uint8, batch {batch_size}", ways, rounds, len(x), "NumPy loop")
-        fast = {name: ways[name] for name in ("gluon, 0 workers", "ArrayLoader")}
-        compare("  against gluon", fast, rounds, len(x), "gluon, 0 workers")
+    array_loader = mxkit.data.ArrayLoader
+    return {
+        "gluon, 0 workers": exhaust(gluon.data.DataLoader(as_gluon, batch_size, shuffle=True)),
+        "NumPy loop": bare,
+        "NumPy loop, without labels": lambda: bare(labels=False),
+        "ArrayLoader": exhaust(array_loader(x, y, batch_size, shuffle=True)),
+        "ArrayLoader, prefetch=2": exhaust(array_loader(x, y, batch_size, shuffle=True, prefetch=2)),
+    }
 
 
-def write_images(folder, count=400, size=256):
+def write_images(folder: str, count: int, size: int = 256) -> None:
     rng = np.random.RandomState(0)
     for number in range(count):
         coarse = Image.fromarray(rng.randint(0, 256, (16, 16, 3)).astype(np.uint8)).resize((size, size))
         noise = rng.randint(-12, 13, (size, size, 3))
         pixels = np.clip(np.asarray(coarse, np.int16) + noise, 0, 255).astype(np.uint8)
-        path = pathlib.Path(folder) / f"class{number % 4}" / f"{number:04}.jpg"
+        path = Path(folder) / f"class{number % 4}" / f"{number:04}.jpg"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels).save(path, quality=90)
 
 
-def crop_and_flip(image, rng):
+def crop_and_flip(image: Any, rng: np.random.Generator) -> Any:
     """What gluon's two transforms do, with random numbers of its own."""
     area, (height, width) = rng.uniform(0.08, 1) * image.shape[0] * image.shape[1], image.shape[:2]
     side = int(min(height, width, np.sqrt(area)))
@@ -98,61 +97,50 @@ def crop_and_flip(image, rng):
     return mx.nd.image.to_tensor(mx.nd.image.flip_left_right(image) if rng.random() < 0.5 else image)
 
 
-def jpeg(rounds):
+@contextlib.contextmanager
+def jpeg_ways(files: int) -> Iterator[Ways]:
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore", mxkit.errors.TrapWarning)
-        write_images(folder)
+        write_images(folder, files)
         images = gluon.data.vision.ImageFolderDataset(folder)
         steps = [transforms.RandomResizedCrop(224), transforms.RandomFlipLeftRight(), transforms.ToTensor()]
         random_images = images.transform_first(transforms.Compose(steps))
-        gluon_loader = gluon.data.DataLoader
+        same = {"batch_size": 32, "shuffle": True}
+        threads = gluon.data.DataLoader(random_images, num_workers=2, thread_pool=True, **same)
         ways = {
-            "gluon, num_workers=2": exhaust(gluon_loader(random_images, 32, shuffle=True, num_workers=2)),
-            "gluon, thread_pool=True": exhaust(
-                gluon_loader(random_images, 32, shuffle=True, num_workers=2, thread_pool=True)
-            ),
-            "gluon, 0 workers": exhaust(gluon_loader(random_images, 32, shuffle=True)),
+            "gluon, num_workers=2": exhaust(gluon.data.DataLoader(random_images, num_workers=2, **same)),
+            "gluon, thread_pool=True": exhaust(threads),
+            "gluon, 0 workers": exhaust(gluon.data.DataLoader(random_images, **same)),
         }
         for workers in ("process:2", "thread:2", 0):
-            same = DatasetLoader(random_images, 32, shuffle=True, workers=workers)
-            own = DatasetLoader(images, 32, shuffle=True, workers=workers, transform=crop_and_flip)
-            ways[f"{workers}, gluon's transforms"] = exhaust(same)
+            its = DatasetLoader(random_images, workers=workers, **same)
+            own = DatasetLoader(images, workers=workers, transform=crop_and_flip, **same)
+            ways[f"{workers}, gluon's transforms"] = exhaust(its)
             ways[f"{workers}, transform with rng"] = exhaust(own)
-        kept = DatasetLoader(images, 32, shuffle=True, workers="process:2", transform=crop_and_flip)
-        with kept:
+        with DatasetLoader(images, workers="process:2", transform=crop_and_flip, **same) as kept:
             ways["process:2 kept, transform with rng"] = exhaust(kept)
-            compare("400 JPEGs, crop and flip, batch 32", ways, rounds, len(images), "gluon, num_workers=2")
+            yield ways
 
 
-def resident():
-    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20
-
-
-def memory(_):
+def memory_loader(name: str, samples: int) -> Any:
     rng = np.random.RandomState(0)
-    x, y = rng.randint(0, 256, (20_000, 28, 28)).astype(np.uint8), rng.randint(0, 10, 20_000)
-    samples = gluon.data.SimpleDataset([(row, label) for row, label in zip(x[:4000], y)])
-    loaders = {
-        "ArrayLoader": mxkit.data.ArrayLoader(x, y, 64, shuffle=True),
-        "ArrayLoader, prefetch=2": mxkit.data.ArrayLoader(x, y, 64, shuffle=True, prefetch=2),
-        **{f"DatasetLoader, {way}": DatasetLoader(samples, 64, workers=way) for way in (0, "thread:2", "process:2")},
-    }
-    for name, loader in loaders.items():
-        sizes = []
-        for _ in range(21):
-            for batch in loader:
-                batch[0] * 2  # an operator, as a training has
-            mx.nd.waitall()
-            sizes.append(resident())
-        descriptors = len(list(pathlib.Path("/proc/self/fd").iterdir()))
-        print(f"{name:28} {sizes[1]:7.1f} MB after epoch 2, {sizes[-1]:7.1f} after 21; {descriptors} descriptors")
+    x, y = rng.randint(0, 256, (samples, 28, 28)).astype(np.uint8), rng.randint(0, 10, samples)
+    if name in ARRAY_LOADERS:
+        return mxkit.data.ArrayLoader(x, y, 64, shuffle=True, prefetch=ARRAY_LOADERS[name])
+    return DatasetLoader(gluon.data.SimpleDataset(list(zip(x, y))), 64, workers=DATASET_LOADERS[name])
 
 
-def main():
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    for part in sys.argv[2:] or ["arrays", "jpeg", "memory"]:
-        {"arrays": arrays, "jpeg": jpeg, "memory": memory}[part](rounds)
+ARRAY_LOADERS: Dict[str, int] = {"ArrayLoader": 0, "ArrayLoader, prefetch=2": 2}
+DATASET_LOADERS: Dict[str, Any] = {f"DatasetLoader, {way}": way for way in (0, "thread:2", "process:2")}
+MEMORY: Tuple[str, ...] = (*ARRAY_LOADERS, *DATASET_LOADERS)
 
 
-if __name__ == "__main__":
-    main()
+def memory(loader: str, samples: int, epochs: int) -> List[float]:
+    """Resident size in MB after each epoch, in a child."""
+    made, sizes = memory_loader(loader, samples), []
+    for _ in range(epochs):
+        for batch in made:
+            batch[0] * 2  # an operator, as a training has
+        mx.nd.waitall()
+        sizes.append(resident_memory())
+    return sizes

@@ -10,6 +10,7 @@ from benchmarks.harness import ROOT, Row
 
 COLUMNS = ("case", "way", "median", "spread", "ratio", "spread of it", "bar")
 PAGE, PICTURE = ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "benchmarks.png"
+TICKS = [digit * 10.0**power for power in range(-3, 4) for digit in (1, 2, 5)]
 INTRODUCTION = """# Benchmarks
 
 Written by `python -m benchmarks`; do not edit. Ways of one case took turns in one run; medians, the spread from the
@@ -21,11 +22,10 @@ counts samples a second).
 
 
 def print_table(rows: Sequence[Row]) -> None:
-    """Print rows; ratios that miss their bar are red."""
+    """Print rows; those that miss their bar are red."""
     table = Table(*COLUMNS)
     for row in rows:
-        missed = row.bar is not None and row.ratio is not None and row.ratio > row.bar
-        table.add_row(*_cells(row), style="red" if missed else None)
+        table.add_row(*_cells(row), style="red" if _misses(row) else None)
     Console(width=150).print(table)
 
 
@@ -56,12 +56,19 @@ def draw(questions: Mapping[str, Sequence[Row]]) -> Any:
     axes = figure.subplots(len(shown), 1, gridspec_kw={"height_ratios": heights}, squeeze=False)[:, 0]
     for panel, (title, rows) in zip(axes, shown.items()):
         for position, row in enumerate(rows):
-            colour = "#C44E52" if row.bar is not None and row.ratio > row.bar else "#4C72B0"
+            colour = "#C44E52" if _misses(row) else "#4C72B0"
             panel.plot([row.ratio_low, row.ratio_high], [position] * 2, color=colour, linewidth=1.5)
             panel.plot([row.ratio], [position], "o", color=colour, markersize=4)
             panel.text(1.01, position, f"{row.ratio:.2f}", transform=panel.get_yaxis_transform(), va="center", size=7)
         panel.axvline(1, color="grey", linewidth=0.8)
         panel.set_xscale("log")
+        panel.minorticks_off()
+        left = min([0.5, *(0.9 * row.ratio_low for row in rows)])
+        right = max([2, *(1.1 * row.ratio_high for row in rows)])
+        ticks = [one for one in TICKS if left <= one <= right]
+        panel.set_xticks(ticks)
+        panel.set_xticklabels([f"{one:g}" for one in ticks])
+        panel.set_xlim(left, right)
         panel.set_yticks(range(len(rows)))
         panel.set_yticklabels([f"{row.case}: {row.way} / {row.against}" for row in rows], size=7)
         panel.set_ylim(len(rows) - 0.5, -0.5)
@@ -73,6 +80,12 @@ def draw(questions: Mapping[str, Sequence[Row]]) -> Any:
 
 def _is_comparison(row: Row) -> bool:
     return row.ratio is not None and row.way != row.against
+
+
+def _misses(row: Row) -> bool:
+    if row.bar is None:
+        return False
+    return row.value < row.bar if row.ratio is None else row.ratio > row.bar
 
 
 def _table(rows: Sequence[Row]) -> List[str]:

@@ -1,0 +1,192 @@
+"""`mxkit.fit` beside PyTorch's plain loop, Lightning's Trainer and Keras 3 on JAX: images a second while training.
+
+The nets have the same layers and the same number of trainable parameters (checked), float32, SGD with momentum, batches
+that lie in memory: lists of arrays for mxkit, PyTorch and Lightning, one array for Keras (images as N, H, W, C, its
+default), drawn at random. Each way is one call for an epoch, with neither progress bar, metric, log nor checkpoint:
+`mxkit.fit` of a statically hybridized net (its checks for NaN on), `zero_grad, forward, backward, step` in PyTorch,
+`lightning.Trainer.fit`, `Model.fit`. So the fixed costs of a call are in it.
+
+Each peer is a process of its own that stays, builds and warms up its nets once, and takes turns with the others. All
+have one thread a core, as mxkit chooses: `OMP_NUM_THREADS`, `torch.set_num_threads`, and `NPROC`, which sizes XLA's
+pool; JAX has no other setting. The peers live in .venv/peers, which the first run makes with pip; one that cannot
+be installed there is told and left out.
+
+Ratios are peer / mxkit: below 1 the peer is slower. Bars: PyTorch's loop on ResNet-18 0.8, that is mxkit 1.25 x as
+fast; Lightning on LeNet 1; Keras 1 everywhere.
+"""
+
+from contextlib import ExitStack
+from functools import lru_cache, partial
+from pathlib import Path
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
+
+import mxkit  # before mxnet
+from mxkit.runtime.processors import read_processors
+from mxkit.runtime.threads import choose
+import mxnet as mx
+import numpy as np
+
+from benchmarks.harness import ROOT, Child, Row, rows_of, take_turns
+
+TITLE = "Training beside PyTorch, Lightning and Keras"
+PEERS_HOME = ROOT / ".venv" / "peers"
+ROUNDS = {True: 2, False: 7}
+
+
+class Case(NamedTuple):
+    title: str
+    net: str
+    batch: int
+    shape: List[int]
+    updates: int
+
+
+CASES = [
+    Case("softmax regression, batch 64", "softmax_regression", 64, [1, 28, 28], 500),
+    Case("MLP, batch 64", "mlp", 64, [1, 28, 28], 500),
+    Case("LeNet, batch 64", "lenet", 64, [1, 28, 28], 100),
+    Case("ResNet-18, 32 px, batch 32", "resnet18", 32, [3, 32, 32], 12),
+    Case("ResNet-18, 64 px, batch 32", "resnet18", 32, [3, 64, 64], 6),
+]
+BARS: Dict[str, Dict[str, float]] = {
+    "softmax_regression": {"Keras": 1.0},
+    "mlp": {"Keras": 1.0},
+    "lenet": {"Lightning": 1.0, "Keras": 1.0},
+    "resnet18": {"PyTorch": 0.8, "Keras": 1.0},
+}
+
+
+class Peer(NamedTuple):
+    """Who is compared: what pip installs, and the functions that tell its versions and train an epoch."""
+
+    packages: Tuple[str, ...]
+    versions: str
+    train: str
+
+
+PEERS = {
+    "PyTorch": Peer(
+        ("torch==2.13.0",),  # a CPU build is found beside pip's index; the index's own brings gigabytes of CUDA
+        "benchmarks.peers_torch:versions",
+        "benchmarks.peers_torch:loop",
+    ),
+    "Lightning": Peer(
+        ("torch==2.13.0", "lightning"),
+        "benchmarks.peers_torch:lightning_versions",
+        "benchmarks.peers_torch:with_lightning",
+    ),
+    "Keras": Peer(
+        ("keras", "jax==0.10.2", "jaxlib==0.10.2"),
+        "benchmarks.peers_keras:versions",
+        "benchmarks.peers_keras:train",
+    ),
+}
+
+
+def run(quick: bool) -> Iterator[Row]:
+    cases = [case for case in CASES if not quick or case.shape[1] < 64]
+    with ExitStack() as stack:
+        python, variables = str(peers_python()), thread_variables()
+        ask = {"mxkit.fit": partial(stack.enter_context(Child(variables)).ask, "benchmarks.peers:train")}
+        titles = {}
+        for name, peer in PEERS.items():
+            try:
+                child, versions = started(peer, python, variables)
+            except RuntimeError as error:
+                yield Row("every case", f"{name} is missing: {error}", 0.0, "images/s")
+                continue
+            stack.enter_context(child)
+            titles[name] = " on ".join(f"{package} {version}" for package, version in versions.items())
+            ask[titles[name]] = partial(child.ask, peer.train)
+        for case in cases:
+            updates = max(2, case.updates // 10) if quick else case.updates
+            ways = {way: partial(seconds, train, case, updates) for way, train in ask.items()}
+            bars = {titles[name]: bar for name, bar in BARS.get(case.net, {}).items() if name in titles}
+            yield from rows_of(
+                case.title, take_turns(ways, rounds=ROUNDS[quick]), against="mxkit.fit", bars=bars,
+                scale=case.batch * updates, unit="images/s",
+            )  # fmt: skip
+
+
+def thread_variables() -> Dict[str, str]:
+    """As many threads for all as mxkit chooses."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NPROC"), str(choose(read_processors(), {}).taken))
+
+
+def seconds(train: Callable[..., Dict[str, float]], case: Case, updates: int) -> float:
+    """Have an epoch trained; the net must have as many parameters as mxkit's."""
+    answer = train(name=case.net, batch=case.batch, shape=case.shape, updates=updates)
+    expected = parameters(case.net, tuple(case.shape))
+    if answer["parameters"] != expected:
+        raise ValueError(f"{case.title}: {train} has {answer['parameters']} parameters; mxkit's net has {expected}")
+    return float(answer["seconds"])
+
+
+@lru_cache(maxsize=None)
+def parameters(name: str, shape: Tuple[int, ...]) -> int:
+    net = mxkit.models.get_model(name)
+    mxkit.initialize(net)
+    net(mx.nd.zeros((1, *shape)))
+    return sum(one.data().size for one in net.collect_params().values() if one.grad_req != "null")
+
+
+@lru_cache(maxsize=None)
+def built(name: str, batch: int, shape: Tuple[int, ...], updates: int) -> Tuple[Any, Any, Any]:
+    """A net, its Trainer and the batches, kept from round to round."""
+    mxkit.seed_all(0)
+    net = mxkit.models.get_model(name)
+    mxkit.initialize(net, "xavier")
+    net.hybridize(static_alloc=True, static_shape=True)
+    rng = np.random.RandomState(0)
+    different = [
+        (mx.nd.array(rng.rand(batch, *shape)), mx.nd.array(rng.randint(0, 10, batch), dtype="int32")) for _ in range(8)
+    ]
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01, "momentum": 0.9})
+    return net, trainer, [different[number % 8] for number in range(updates)]
+
+
+def train(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
+    """An epoch of `mxkit.fit`, in a child: its seconds, and the number of trainable parameters."""
+    net, trainer, batches = built(name, batch, tuple(shape), updates)
+    begun = time.perf_counter()
+    mxkit.fit(net, batches, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+    mx.nd.waitall()
+    return {"seconds": time.perf_counter() - begun, "parameters": parameters(name, tuple(shape))}
+
+
+def peers_python() -> Path:
+    """The interpreter of the peers' own environment, which is made where it is not there."""
+    python = PEERS_HOME / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(PEERS_HOME)], check=True)
+    return python
+
+
+def started(peer: Peer, python: str, variables: Dict[str, str]) -> Tuple[Child, Dict[str, str]]:
+    """A peer's process and its versions; what it needs is installed first where it is not there.
+
+    Raises:
+        RuntimeError: It cannot be installed, or does not start; the last line of why.
+    """
+    first = Child(variables, python=python)
+    try:
+        return first, first.ask(peer.versions)
+    except RuntimeError:
+        first.close()
+    command = [python, "-m", "pip", "install", "--quiet", *peer.packages]
+    said = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if said.returncode:
+        raise RuntimeError(last_line(said.stderr))
+    second = Child(variables, python=python)
+    try:
+        return second, second.ask(peer.versions)
+    except RuntimeError as error:
+        second.close()
+        raise RuntimeError(last_line(str(error))) from error
+
+
+def last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2]

@@ -1,0 +1,119 @@
+"""PyTorch's side of `peers`, run by the interpreter of .venv/peers: mxkit's nets, a plain loop, Lightning's Trainer."""
+
+from functools import lru_cache
+import logging
+import os
+import time
+from typing import Any, Dict, List, Tuple
+import warnings
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+try:
+    import lightning
+except ImportError:  # then PyTorch's loop is compared alone
+    lightning = None
+
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+def versions() -> Dict[str, str]:
+    return {"PyTorch": torch.__version__.split("+")[0]}
+
+
+def lightning_versions() -> Dict[str, str]:
+    return {"Lightning": lightning.__version__}
+
+
+class Residual(nn.Module):
+    """Two convolutions and a way past them, as `vision.BasicBlockV1`."""
+
+    def __init__(self, channels_in: int, channels: int) -> None:
+        super().__init__()
+        stride = 1 if channels_in == channels else 2
+        self.body = nn.Sequential(
+            nn.Conv2d(channels_in, channels, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(channels),
+        )
+        self.past = nn.Sequential()
+        if stride == 2:
+            self.past.append(nn.Conv2d(channels_in, channels, 1, stride, bias=False))
+            self.past.append(nn.BatchNorm2d(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu_(self.body(x) + self.past(x))
+
+
+def network(name: str) -> nn.Module:
+    """The layers of `mxkit.models.get_model(name)`."""
+    if name == "softmax_regression":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    if name == "lenet":
+        layers: List[nn.Module] = []
+        for channels_in, channels in ((1, 20), (20, 50)):
+            layers += [nn.Conv2d(channels_in, channels, 5), nn.ReLU(), nn.MaxPool2d(2)]
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10))
+    layers = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)]
+    for channels_in, channels in ((64, 64), (64, 128), (128, 256), (256, 512)):
+        layers += [Residual(channels_in, channels), Residual(channels, channels)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+@lru_cache(maxsize=None)
+def built(way: str, name: str, batch: int, shape: Tuple[int, ...], updates: int) -> Tuple[Any, Any, List[Any]]:
+    """A net, its optimizer and the batches, kept from round to round."""
+    torch.manual_seed(0)
+    net = network(name)
+    different = [(torch.rand(batch, *shape), torch.randint(0, 10, (batch,))) for _ in range(8)]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+    return net, optimizer, [different[number % 8] for number in range(updates)]
+
+
+def loop(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
+    """An epoch of the loop that PyTorch's tutorials write: its seconds, and the number of parameters."""
+    net, optimizer, batches = built("loop", name, batch, tuple(shape), updates)
+    loss = nn.CrossEntropyLoss()
+    begun = time.perf_counter()
+    for x, y in batches:
+        optimizer.zero_grad()
+        loss(net(x), y).backward()
+        optimizer.step()
+    return answer(net, begun)
+
+
+def answer(net: nn.Module, begun: float) -> Dict[str, float]:
+    passed = time.perf_counter() - begun
+    return {"seconds": passed, "parameters": sum(parameter.numel() for parameter in net.parameters())}
+
+
+def with_lightning(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
+    """As `loop`, by `Trainer.fit` with neither bar, log, checkpoint nor summary."""
+    net, _, batches = built("lightning", name, batch, tuple(shape), updates)
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+
+    class Module(lightning.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.loss = net, nn.CrossEntropyLoss()
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            return self.loss(self.net(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.01, momentum=0.9)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        begun = time.perf_counter()
+        lightning.Trainer(
+            accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(Module(), DataLoader(batches, batch_size=None))  # fmt: skip
+    return answer(net, begun)

@@ -1,0 +1,247 @@
+"""The benchmarks' harness and pages; and each question runs, at a tiny size. What they measure is not tested."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from mxkit.data import ArrayLoader
+import mxnet as mx
+import numpy as np
+from PIL import Image
+import pytest
+
+from benchmarks import growth, kernel_share, loops, memory, pages, startup
+from benchmarks.__main__ import QUESTIONS
+from benchmarks.harness import ROOT, Child, Row, Taken, in_child, peak_memory, resident_memory, rows_of, take_turns
+
+# The harness.
+
+
+def test_ways_take_turns_and_each_begins_as_often():
+    order = []
+    taken = take_turns({one: lambda one=one: order.append(one) for one in "abc"}, rounds=3, warm_up=1)
+    assert "".join(order) == "cab" + "abc" + "bca" + "cab"
+    assert {name: [len(values) for values in both] for name, both in taken.items()} == {one: [3, 3] for one in "abc"}
+
+
+def test_a_way_may_measure_itself_and_waits_are_inside_the_measure():
+    taken = take_turns({"own": lambda: 7.0, "timed": lambda: 7}, rounds=2, wait=lambda: time.sleep(0.01))
+    assert taken["own"].wall == [7.0, 7.0]
+    assert all(0.01 <= one < 7 for one in taken["timed"].wall)
+
+
+def test_ratios_are_medians_of_the_rounds_not_ratios_of_medians():
+    taken = {"a": Taken([1.0, 4.0, 2.0], [1.0, 1.0, 1.0]), "b": Taken([2.0, 2.0, 20.0], [0.5, 0.5, 0.5])}
+    first, second = rows_of("case", taken, against="a", scale=10, unit="us", bars={"b": 1.5})
+    assert (first.value, first.low, first.high, first.ratio, first.bar) == (20.0, 10.0, 40.0, 1.0, None)
+    assert (second.value, second.cpu, second.against, second.bar) == (20.0, 5.0, "a", 1.5)
+    assert (second.ratio_low, second.ratio, second.ratio_high) == (0.5, 2.0, 10.0)
+
+
+def test_ratios_of_rates_are_those_of_the_rates():
+    taken = {"a": Taken([1.0, 1.0], [1.0, 1.0]), "b": Taken([2.0, 4.0], [1.0, 1.0])}
+    row = rows_of("case", taken, against="a", scale=100, unit="images/s")[1]
+    assert (row.value, row.ratio_low, row.ratio_high, row.cpu) == (37.5, 0.25, 0.5, None)
+
+
+def test_the_peak_stays_and_the_resident_size_goes_back():
+    before = resident_memory()
+    block = np.ones(300_000_000, np.uint8)
+    assert resident_memory() - before == pytest.approx(300, abs=20)
+    del block
+    assert resident_memory() - before < 20
+    assert peak_memory() > before + 280
+
+
+def test_a_childs_peak_is_its_own():
+    block = np.ones(300_000_000, np.uint8)
+    assert peak_memory() > len(block) / 1e6
+    assert in_child("benchmarks.harness:peak_memory") < 100
+
+
+def test_a_childs_failure_is_told():
+    with pytest.raises(RuntimeError, match=r"(?s)json:loads ended with 1: .*JSONDecodeError"):
+        in_child("json:loads", {"s": "{"})
+
+
+def test_a_child_that_lasts_is_one_process_and_tells_its_failure():
+    with Child({"BENCHMARK_A": "set"}) as child:
+        first, second = child.ask("os:getpid"), child.ask("os:getpid")
+        assert first == second != os.getpid()
+        assert child.ask("os:getenv", key="BENCHMARK_A") == "set"
+        with pytest.raises(RuntimeError, match=r"(?s)json:loads ended with 1: .*JSONDecodeError"):
+            child.ask("json:loads", s="{")
+
+
+def test_a_childs_variables_are_set_and_taken_away(monkeypatch):
+    monkeypatch.setenv("BENCHMARK_B", "parent")
+    asked = {"key": "BENCHMARK_B"}
+    assert in_child("os:getenv", asked) == "parent"
+    assert in_child("os:getenv", asked, environment={"BENCHMARK_B": "child"}) == "child"
+    assert in_child("os:getenv", asked, environment={"BENCHMARK_B": None}) is None
+
+
+# The pages.
+
+ROWS = [
+    Row("LeNet", "loop", 100.0, "us", low=90.0, high=110.0, against="loop", ratio=1.0, ratio_low=1.0, ratio_high=1.0),
+    Row("LeNet", "fit", 0.01234, "us", 0.01, 0.02, None, "loop", 1.1, 0.9, 1.2, bar=1.02),
+    Row("LeNet", "share", 80.0, "%", bar=88.0),
+    Row("LeNet", "alone", 3.0, "MB"),
+]
+ABOUT = {
+    "title": "A question", "text": "What is compared.", "date": "2026-01-01", "commit": "abc", "seconds": 3,
+    "machine": {"processor": "P", "cores": 1, "threads": 2, "mxnet": "1.9.1", "numpy": "1", "python": "3"},
+}  # fmt: skip
+
+
+def test_the_page_tells_question_rows_machine_and_command(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(pages, "PICTURE", tmp_path / "page.png")
+    pages.write_pages({"loops": (ABOUT, ROWS)})
+    text = (tmp_path / "page.md").read_text()
+    assert "## A question\n\nWhat is compared.\n\n| case | way |" in text
+    assert "| LeNet | loop | 100 us | 90.0 to 110 |  |  |  |" in text
+    assert "| LeNet | fit | 0.0123 us | 0.0100 to 0.0200 | 1.100 x loop | 0.900 to 1.20 | 1.02 |" in text
+    assert "`python -m benchmarks loops`, 2026-01-01, commit abc, 3 s, on P, 1 cores, 2 threads, MXNet 1.9.1" in text
+    with Image.open(str(tmp_path / "page.png")) as picture:
+        assert picture.width == 720
+        colours = {colour for _, colour in picture.convert("RGB").getcolors(1 << 24)}
+    assert (0xC4, 0x4E, 0x52) in colours  # what misses its bar
+    assert (0x4C, 0x72, 0xB0) not in colours
+
+
+@pytest.mark.parametrize(("row", "misses"), list(zip(ROWS, [False, True, True, False])))
+def test_what_misses_its_bar(row, misses):
+    assert pages._misses(row) is misses
+
+
+def test_a_table_is_printed(capsys):
+    pages.print_table(ROWS)
+    assert "1.100 x loop" in capsys.readouterr().out
+
+
+def test_an_unknown_question_is_refused_with_the_known_ones():
+    done = subprocess.run([sys.executable, "-m", "benchmarks", "lops"], cwd=str(ROOT), capture_output=True)
+    assert done.returncode == 2
+    assert b"no question 'lops'; there are loops, kernel_share" in done.stderr
+
+
+# The questions.
+
+
+def check(rows):
+    """Rows are whole, and are plain JSON."""
+    rows = list(rows)
+    for row in rows:
+        assert np.isfinite(row.value)
+        assert row.low is None or row.low <= row.value <= row.high
+        assert row.ratio is None or 0 < row.ratio_low <= row.ratio <= row.ratio_high
+    assert [Row(**json.loads(json.dumps(row._asdict()))) for row in rows] == rows
+    return {(row.case, row.way): row for row in rows}
+
+
+def test_loops(monkeypatch):
+    monkeypatch.setattr(loops, "QUICK_SIZES", {"rounds": 1, "seconds": 0.01, "samples": 500})
+    monkeypatch.setattr(loops, "QUICK", ("softmax_regression",))
+    rows = check(loops.run(True))
+    case = "softmax regression, batch 64"
+    assert [way for _, way in rows] == [loops.HAND, loops.FIT, "seeds' loop", "Estimator", "Module.fit"]
+    assert (rows[case, loops.FIT].against, rows[case, loops.FIT].bar) == (loops.HAND, 1.15)
+    assert rows[case, "Estimator"].against == loops.FIT
+
+
+def test_all_loops_train_a_net_on_as_many_batches():
+    loader = loops.loader_of("softmax_regression", 16, 200)
+    for way in (loops.HandTuned, loops.SeedsLoop, loops.Estimated, loops.Moduled):
+        loop = way("softmax_regression", loader)
+        read = []
+        loop.batches = (read.append(one) or one for one in loop.batches)
+        if way is loops.Moduled:
+            loop(1)
+            values = lambda loop=loop: list(loop.module.get_params()[0].values())  # noqa: E731
+        else:
+            loop.net(next(iter(loader))[0])
+            values = lambda loop=loop: [one.data() for one in loop.net.collect_params().values()]  # noqa: E731
+        before = [one.asnumpy() for one in values()]
+        done = len(read)
+        loop(3)
+        assert len(read) - done == 3, way
+        assert all((one.asnumpy() != old).any() for one, old in zip(values(), before)), way
+
+
+def test_windows_of_fit_and_of_the_others_are_as_long():
+    calls = []
+    net, trainer, loss = loops.make("softmax_regression")
+    turns = loops.Turns({"other": calls.append}, updates=4, rounds=2)
+    given = {"loss": loss, "trainer": trainer, "updates": 12, "callbacks": [turns], "progress": False}
+    loader = ArrayLoader(np.zeros((64, 1, 28, 28), np.uint8), np.zeros(64), 16)
+    loops.mxkit.fit(net, loader, **given)
+    assert calls == [4, 4, 4]
+    assert {name: len(both.wall) for name, both in turns.taken.items()} == {loops.FIT: 2, "other": 2}
+
+
+def test_kernel_share(monkeypatch):
+    monkeypatch.setattr(kernel_share, "CASES", {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)})
+    rows = check(kernel_share.run(True))
+    shares = {way: row.value for (_, way), row in rows.items() if row.unit == "%"}
+    assert 0 < shares["oneDNN's kernels"] < 100
+    assert 0 < shares["operators"] < 100
+    assert shares["operators"] + shares["rest: gaps under 0.1 ms"] + shares["rest: longer gaps"] == pytest.approx(
+        100, abs=5
+    )  # medians of two
+
+
+def test_memory(monkeypatch):
+    monkeypatch.setattr(memory, "SIZES", {"net": "lenet", "pixels": 32})
+    rows = {way: row for (_, way), row in check(memory.run(True)).items()}
+    values = {way: row.value for way, row in rows.items()}
+    assert values[memory.IDLE] < values[memory.SMALL] < values[memory.FLOOR]
+    assert (rows[memory.SUMMED].against, rows[memory.SUMMED].bar) == (memory.FLOOR, 1.1)
+
+
+def test_startup(monkeypatch):
+    monkeypatch.setattr(startup, "IMPORTS", {"python": "pass", "import mxkit, mxnet": "import mxkit, mxnet"})
+    monkeypatch.setattr(startup, "ROUNDS", {True: 1})
+    rows = check(startup.run(True))
+    assert rows["imports", "import mxkit, mxnet"].bar == 1.15
+    assert rows["LeNet's first update", "mxkit.fit"].against == "plain Gluon"
+
+
+def test_growth(monkeypatch):
+    monkeypatch.setattr(growth, "ROUNDS", {True: 1})
+    monkeypatch.setattr(growth, "QUICK_SIZES", {**growth.QUICK_SIZES, "samples": (1_000, 5_000)})
+    rows = check(growth.run(True))
+    assert rows["updates", "update 200"].bar == 1.05
+    assert {case for case, way in rows if way == "slope"} == {"parameters", "samples", "devices"}
+
+
+def test_a_straight_line_has_its_slope_and_no_deviation_whatever_the_sizes():
+    line = {size: [3.0 * size + 50] for size in (10, 1_000, 100_000)}
+    *_, slope, deviation = growth.growth_rows("case", "tensor", "us/update", "us", line)
+    assert (slope.value, slope.unit) == (pytest.approx(3), "us/tensor")
+    assert deviation.value == pytest.approx(0, abs=1e-6)
+    # errors count as shares: the largest size does not decide alone
+    off = {1: [1.0], 10: [10.0], 100: [200.0]}
+    assert list(growth.growth_rows("case", "tensor", "us/update", "us", off))[-2].value < 1.9
+    bent = {size: [float(size) ** 2] for size in (1, 10, 100)}
+    assert list(growth.growth_rows("case", "tensor", "us/update", "us", bent))[-1].value > 20
+
+
+def test_marks_are_timed_one_by_one_and_the_rest_is_not_waited_for(monkeypatch):
+    waits = []
+    monkeypatch.setattr(mx.nd, "waitall", lambda: waits.append(0))
+    watch = growth.Watch([150, 400])
+    for number in range(1, 401):
+        watch.on_update(type("State", (), {"updates": number}), None)
+    assert len(watch.found) == 2
+    assert len(waits) == 2 * 101
+
+
+def test_questions_have_a_title_and_say_what_they_compare():
+    for module in (loops, kernel_share, memory, startup, growth):
+        assert module.__name__.partition(".")[2] in QUESTIONS
+        assert module.TITLE
+        assert 5 <= len(module.__doc__.strip().splitlines()) <= 20

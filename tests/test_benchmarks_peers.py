@@ -1,0 +1,148 @@
+"""The benchmarks' peers, threads, forms for predictions, loaders, features and checkpoints, at tiny sizes."""
+
+import math
+import os
+import venv
+
+import mxnet as mx
+import pytest
+
+from benchmarks import checkpoints, features, inference, loaders, peers, threads
+from benchmarks.harness import Child, Taken, rows_of
+
+TINY = [
+    peers.Case("softmax regression", "softmax_regression", 4, [1, 28, 28], 3),
+    peers.Case("LeNet", "lenet", 4, [1, 28, 28], 3),
+]
+PEERS_ARE_THERE = all(
+    list(peers.PEERS_HOME.glob(f"lib/python*/site-packages/{package}/__init__.py"))
+    for package in ("torch", "lightning", "keras", "jax", "jaxlib")
+)
+
+
+def rows_by_case(rows):
+    """Rows as {(case, way): row}; every figure of a row must be a number."""
+    found = {(row.case, row.way): row for row in rows}
+    for row in found.values():
+        numbers = (row.value, row.low, row.high, row.ratio)
+        assert all(math.isfinite(number) for number in numbers if number is not None), row
+    return found
+
+
+def test_a_child_lasts_has_its_own_environment_and_tells_its_failure():
+    with Child({"MXKIT_TEST": "here", "HOME": None}) as child:
+        first, second = child.ask("os:getpid"), child.ask("os:getpid")
+        assert first == second != os.getpid()
+        assert child.ask("os:getenv", key="MXKIT_TEST") == "here"
+        assert child.ask("os:getenv", key="HOME") is None
+        for _ in range(2):  # one that has ended says so again
+            with pytest.raises(RuntimeError, match=r"(?s)os:chdir ended with 1.*FileNotFoundError.*/no/such/folder"):
+                child.ask("os:chdir", path="/no/such/folder")
+
+
+def test_rates_are_compared_as_rates():
+    taken = {"slow": Taken([2.0, 4.0, 2.0], []), "fast": Taken([1.0, 1.0, 1.0], [])}
+    slow, fast = rows_of("case", taken, against="fast", scale=10, unit="images/s")
+    assert (slow.value, slow.low, slow.high) == (5, 2.5, 5)
+    assert (slow.ratio, slow.ratio_low, slow.ratio_high) == (0.5, 0.25, 0.5)
+    assert (fast.value, fast.ratio, slow.cpu) == (10, 1, None)
+    seconds, _ = rows_of("case", taken, against="fast", scale=10, unit="ms")
+    assert (seconds.value, seconds.ratio) == (20, 2)
+
+
+def test_a_peer_with_another_net_is_refused():
+    case = peers.Case("an MLP", "mlp", 4, [1, 28, 28], 3)
+    with pytest.raises(ValueError, match=r"an MLP: .* has 17 parameters; mxkit's net has 203530"):
+        peers.seconds(lambda **_: {"seconds": 1.0, "parameters": 17}, case, 3)
+    assert peers.seconds(lambda **_: {"seconds": 1.5, "parameters": 203530}, case, 3) == 1.5
+
+
+def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypatch):
+    venv.create(str(tmp_path), with_pip=False)
+    monkeypatch.setattr(peers, "PEERS_HOME", tmp_path)
+    monkeypatch.setattr(peers, "CASES", TINY[:1])
+    rows = list(peers.run(True))
+    assert [row.way.partition(" is missing: ")[0] for row in rows] == ["PyTorch", "Lightning", "Keras", "mxkit.fit"]
+    assert all("No module named pip" in row.way for row in rows[:3])
+    assert rows[3].value > 0
+
+
+@pytest.mark.skipif(not PEERS_ARE_THERE, reason="`python -m benchmarks peers` makes .venv/peers")
+def test_peers_train_the_same_nets(monkeypatch):
+    monkeypatch.setattr(peers, "CASES", TINY)
+    rows = rows_by_case(peers.run(True))
+    for case in TINY:
+        ways = [way for title, way in rows if title == case.title]
+        assert [way.split()[0] for way in ways] == ["mxkit.fit", "PyTorch", "Lightning", "Keras"]
+        bars = [rows[case.title, way].bar for way in ways]
+        assert bars == [None, None, 1 if case.net == "lenet" else None, 1]
+
+
+def test_threads_take_turns(monkeypatch):
+    monkeypatch.setattr(threads, "CASES", TINY)
+    monkeypatch.setattr(threads, "ROUNDS", {True: 1})
+    rows = rows_by_case(threads.run(True))
+    mine, default = (way for _, way in rows)
+    assert mine.startswith("mxkit's choice: ")
+    assert {row.against for row in rows.values()} == {default}
+
+
+def test_forms_of_a_net_agree_with_it(monkeypatch):
+    monkeypatch.setattr(inference, "CASES", [inference.Case("LeNet", "lenet", 28, 2, 4)])
+    monkeypatch.setattr(inference, "UPDATES", {"lenet": 1000})
+    rows = rows_by_case(inference.run(True))
+    assert {way for case, way in rows if case == "LeNet"} >= set(inference.FORMS)
+    assert rows["lenet: digits that are right", "eager"].value > 80
+    same = {way: row.value for (case, way), row in rows.items() if case == "lenet: digits seen as eager sees them"}
+    assert same["fused"] == 100
+    assert set(same) >= {"bfloat16", "int8"}
+    assert min(same.values()) > 95
+
+
+def test_loaders_are_compared_and_measured(monkeypatch):
+    monkeypatch.setattr(loaders, "QUICK", {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2})
+    monkeypatch.setattr(loaders, "MEMORY", loaders.MEMORY[:1])
+    rows = rows_by_case(loaders.run(True))
+    for batch in (64, 256):
+        case = f"300 arrays of 28x28, batch {batch}"
+        assert rows[case, "NumPy loop"].ratio == 1
+        assert rows[case, "ArrayLoader"].against == "NumPy loop"
+    assert rows["8 JPEGs, batch 32", "gluon, 0 workers"].unit == "images/s"
+    assert rows["memory after epoch 2", "ArrayLoader"].value > 50
+
+
+def test_ways_of_loading_give_the_same_images():
+    ways = loaders.array_ways(100, 64)
+    assert set(ways) == {"gluon, 0 workers", "NumPy loop", "NumPy loop, without labels", "ArrayLoader"} | {
+        "ArrayLoader, prefetch=2"
+    }
+    assert [len(ways[way]()) for way in ("gluon, 0 workers", "ArrayLoader", "ArrayLoader, prefetch=2")] == [2, 2, 2]
+
+
+def test_features_are_compared_with_a_net_cut_by_hand(monkeypatch):
+    monkeypatch.setattr(features, "QUICK", {"rounds": 1, "batch": 1, "size": 32, "calls": 1})
+    rows = rows_by_case(features.run(True))
+    assert {way for case, way in rows if case == "features.4"} == {"Features", "cut by hand", "hooks", "forward"}
+    assert rows["features.4: beside the whole net", "Features"].against == "forward"
+
+
+def test_ways_to_features_give_the_same_arrays():
+    image = mx.nd.ones((1, 3, 32, 32))
+    ways = features.ways(image, features.NAMES)
+    several = ways["Features"]()
+    for one, other, third in zip(several.values(), ways["cut by hand"](), ways["hooks"]()):
+        assert (one == other).min().asscalar() == 1
+        assert abs(one - third).max().asscalar() < 1e-5
+
+
+def test_checkpoints_are_timed(monkeypatch):
+    monkeypatch.setattr(checkpoints, "SIZES", {True: (1, 16)})
+    rows = rows_by_case(checkpoints.run(True))
+    assert [(way, row.against) for (_, way), row in rows.items()] == [
+        ("nd.save", "nd.save"),
+        ("snapshot, until the training may go on", "nd.save"),
+        ("snapshot, until it is copied", "nd.save"),
+        ("writing beside the training", "nd.save"),
+        ("load_parameters + SHA-256", "load_parameters + SHA-256"),
+        ("load_checkpoint", "load_parameters + SHA-256"),
+    ]
