@@ -44,7 +44,6 @@ class SlowBackward(autograd.Function):
         return gradient
 
 
-@mx.optimizer.Optimizer.register
 class SlowSGD(mx.optimizer.SGD):
     def update(self, *arguments):
         time.sleep(PAUSE)

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 
@@ -51,9 +52,9 @@ before = dict(os.environ)
 import mxkit
 import mxnet
 inherited = subprocess.run(["env"], stdout=subprocess.PIPE, universal_newlines=True, check=True).stdout.splitlines()
-named = {line.partition("=")[0]: line.partition("=")[2] for line in inherited if "THREADS" in line}
-assert named == {name: value for name, value in before.items() if "THREADS" in name}
-assert named == {name: value for name, value in os.environ.items() if "THREADS" in name}
+named = {line.partition("=")[0]: line.partition("=")[2] for line in inherited if "OMP_" in line}
+assert named == {name: value for name, value in before.items() if "OMP_" in name}
+assert named == {name: value for name, value in os.environ.items() if "OMP_" in name}
 """
 TELL = """
 from mxkit.runtime.threads import in_force
@@ -232,7 +233,7 @@ def test_workers_of_a_loader_take_one_thread_however_they_are_started(child):
 
 @pytest.mark.parametrize("before", [None, ""])
 def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypatch, before):
-    for name in ("OMP_NUM_THREADS", MOST):
+    for name in ("OMP_NUM_THREADS", MOST, "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     if before is not None:
         monkeypatch.setenv(MOST, before)
@@ -241,10 +242,30 @@ def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypat
 
     def load():
         with chosen_threads():
-            assert os.environ[MOST] == "4"
+            assert (os.environ[MOST], os.environ["GOMP_SPINCOUNT"]) == ("4", "30000")
             raise OSError("libcudart.so.11.0: cannot open shared object file")
 
     with pytest.raises(OSError, match="libcudart"):
         load()
     assert os.environ.get(MOST) == before
+    assert "GOMP_SPINCOUNT" not in os.environ
     assert threads._loaded is loaded
+
+
+def test_threads_spin_a_tenth_as_long_unless_something_says_how_they_wait():
+    """What OpenMP itself tells while it is loaded."""
+
+    def spins(**variables):
+        inherited = {name: value for name, value in os.environ.items() if "OMP_" not in name}
+        done = subprocess.run(
+            [sys.executable, "-c", "import mxkit, mxnet"], env={**inherited, "OMP_DISPLAY_ENV": "verbose", **variables},
+            capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
+
+    chosen = choose(read_processors(), {}).by_mxkit
+    assert ("30000" in spins()) == chosen
+    assert "30000" not in spins(OMP_NUM_THREADS="2")
+    assert "30000" not in spins(OMP_WAIT_POLICY="active")
+    assert "1234" in spins(GOMP_SPINCOUNT="1234")
