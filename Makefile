@@ -13,7 +13,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean torture fuzz zoo notebooks docs
+.PHONY: demo test lint unit clean torture fuzz zoo notebooks benchmarks docs
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -47,6 +47,10 @@ zoo: $(VENV)/.tested
 # All ten, each in a kernel of its own; make test runs the first.
 notebooks: $(VENV)/.tested
 	MXKIT_NOTEBOOKS=all $(BIN)/python -m pytest -n auto --maxprocesses=2 tests/test_notebooks.py
+
+# Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
+benchmarks: $(VENV)/.tested
+	MXKIT_BENCHMARKS=all $(BIN)/python -m pytest tests/test_benchmarks.py tests/test_benchmarks_peers.py
 
 # Strict: a warning of a link, an anchor or a docstring is an error.
 docs: $(VENV)/.documented

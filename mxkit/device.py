@@ -170,6 +170,9 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
             shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, integers keep their type.
         devices: Where the parts go, at least one.
 
+    Returns:
+        `Shards`, one for each device that has samples; sizes differ by at most one.
+
     Raises:
         EmptyDataError: The batch has no sample.
         DataError: The arrays' first axes differ, or something is no array.

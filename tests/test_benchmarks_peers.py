@@ -29,6 +29,11 @@ def rows_by_case(rows):
     return found
 
 
+WHOLE = pytest.mark.skipif(
+    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
+)
+
+
 def test_a_child_lasts_has_its_own_environment_and_tells_its_failure():
     with Child({"MXKIT_TEST": "here", "HOME": None}) as child:
         first, second = child.ask("os:getpid"), child.ask("os:getpid")
@@ -68,6 +73,7 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
 
 
 @pytest.mark.skipif(not PEERS_ARE_THERE, reason="`python -m benchmarks peers` makes .venv/peers")
+@WHOLE
 def test_peers_train_the_same_nets(monkeypatch):
     monkeypatch.setattr(peers, "CASES", TINY)
     rows = rows_by_case(peers.run(True))
@@ -78,6 +84,7 @@ def test_peers_train_the_same_nets(monkeypatch):
         assert bars == [None, None, 1 if case.net == "lenet" else None, 1]
 
 
+@WHOLE
 def test_threads_take_turns(monkeypatch):
     monkeypatch.setattr(threads, "CASES", TINY)
     monkeypatch.setattr(threads, "ROUNDS", {True: 1})
@@ -87,6 +94,7 @@ def test_threads_take_turns(monkeypatch):
     assert {row.against for row in rows.values()} == {default}
 
 
+@WHOLE
 def test_forms_of_a_net_agree_with_it(monkeypatch):
     monkeypatch.setattr(inference, "CASES", [inference.Case("LeNet", "lenet", 28, 2, 4)])
     monkeypatch.setattr(inference, "UPDATES", {"lenet": 1000})
@@ -99,6 +107,7 @@ def test_forms_of_a_net_agree_with_it(monkeypatch):
     assert min(same.values()) > 95
 
 
+@WHOLE
 def test_loaders_are_compared_and_measured(monkeypatch):
     monkeypatch.setattr(loaders, "QUICK", {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2})
     monkeypatch.setattr(loaders, "MEMORY", loaders.MEMORY[:1])
@@ -119,6 +128,7 @@ def test_ways_of_loading_give_the_same_images():
     assert [len(ways[way]()) for way in ("gluon, 0 workers", "ArrayLoader", "ArrayLoader, prefetch=2")] == [2, 2, 2]
 
 
+@WHOLE
 def test_features_are_compared_with_a_net_cut_by_hand(monkeypatch):
     monkeypatch.setattr(features, "QUICK", {"rounds": 1, "batch": 1, "size": 32, "calls": 1})
     rows = rows_by_case(features.run(True))

@@ -130,6 +130,9 @@ def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Fu
             `Callback`. "augment": returns a function of `(image, rng)`, as for `Augment`.
         name: In recipes; by default the function's.
 
+    Returns:
+        A decorator, which returns the function or class unchanged.
+
     Raises:
         UnknownNameError: `kind` is none of these.
         ValueError: Something else has the name. The same function of the same module takes its own place, as in a

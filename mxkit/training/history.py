@@ -20,6 +20,9 @@ class History(Sequence[Row]):
     (mean over the samples as the weights moved) and, under `train_` and `valid_`, each metric and the
     validation loss.
 
+    Args:
+        rows: Those to begin with; they are copied.
+
     Attributes:
         stopped: Why `fit` ended before its last epoch, or None.
     """

@@ -103,7 +103,7 @@ def test_caches_are_counted(report, home):
     said = caches["mxnet models"]
     assert said.value == f"{home / 'models'} (2 files, 1.5 MB), 1 left by stopped downloads"
     assert (said.status, said.fix, said.data["bytes"]) == ("warning", "mxkit cache clean", 1_500_010)
-    assert "gluoncv models" in caches
+    assert "gluoncv datasets" in caches
 
 
 def test_the_json_holds_the_same(report):

@@ -16,12 +16,11 @@ _LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-
 
 def cache_lines() -> Tuple[Line, ...]:
     """Lines about each cache folder: size, and what stopped downloads left in it."""
-    # MXNet reads MXNET_HOME once, at import; gluoncv never (T57).
+    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 for its nets alone, at each call (T57).
     default = Path.home() / ".mxnet"
     home = Path(os.environ.get("MXNET_HOME") or default).expanduser()
     folders = {"mxnet models": home / "models", "mxnet datasets": home / "datasets"}
     if home != default:
-        folders["gluoncv models"] = default / "models"
         folders["gluoncv datasets"] = default / "datasets"
     lines = [_line(name, folder) for name, folder in folders.items()]
     return (*lines, _free(home))
