@@ -14,9 +14,10 @@ import pytest
 
 from benchmarks import growth, kernel_share, loops, memory, pages, startup
 from benchmarks.__main__ import QUESTIONS
-from benchmarks.harness import ROOT, Child, Row, Taken, in_child, peak_memory, resident_memory, rows_of, take_turns
+from benchmarks.harness import ROOT, Child, Row, Taken, in_child, peak_memory, rows_of, take_turns
 
 # The harness.
+
 WHOLE = pytest.mark.skipif(
     os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
 )
