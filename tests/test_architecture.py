@@ -54,6 +54,7 @@ LAYERS = [
             "resume",
             "checkpoints",
             "rate_search",
+            "rehearsal",
             "evaluation",
             "place",
             "one_graph",

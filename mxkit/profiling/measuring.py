@@ -19,7 +19,7 @@ from mxkit.profiling.operators import Operators, by_onednn, write_trace
 from mxkit.profiling.passes import Training
 from mxkit.profiling.result import Operator, Phase, Profile, Read
 from mxkit.specs import whole_number
-from mxkit.training.rate_search import _batches, _Kept, _with_known_shapes
+from mxkit.training.rehearsal import Kept, endless_batches, with_known_shapes
 import numpy as np
 
 
@@ -84,8 +84,8 @@ def profile(
         with ExitStack() as held:
             if isinstance(data, DatasetLoader):  # its processes stay for all passes
                 held.enter_context(data)
-            batches = _with_known_shapes(net, _batches(data))
-            held.enter_context(_Kept(net))
+            batches = with_known_shapes(net, endless_batches(data))
+            held.enter_context(Kept(net))
             training = {"loss": loss, "forward_loss": forward_loss, "check_finite": False, **training}
             work = Training(net, batches, trainer, metrics, training)
             work.run(plain, updates)

@@ -7,7 +7,7 @@ from mxkit.device import split_batch
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec
 from mxkit.profiling.clock import Clock
-from mxkit.training.rate_search import _copied_trainer
+from mxkit.training.rehearsal import copied_trainer
 from mxkit.training.update import updates
 import mxnet as mx
 
@@ -65,7 +65,7 @@ class Training:
             yield batch
 
     def _timed_trainer(self, clock: Clock) -> Any:
-        trainer = _copied_trainer(self._net, self._trainer)
+        trainer = copied_trainer(self._net, self._trainer)
         for name in ("allreduce_grads", "update", "step"):  # what follows is the update's too: clipping stands between
             setattr(trainer, name, clock.around("update", getattr(trainer, name), after=None))
         return trainer
