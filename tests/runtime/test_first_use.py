@@ -18,7 +18,8 @@ A100 = Gpu(0, "NVIDIA A100", (8, 0), 80 * 2**30, "")
 L4 = Gpu(1, "NVIDIA L4", (8, 9), 24 * 2**30, "")
 H200 = Gpu(2, "NVIDIA H200", (9, 0), 140 * 2**30, "")
 
-# Read from the real ones: of CUDA 11.2 what MXNet's wheel was built with, of 11.8 what `mxkit install` takes.
+# Of 11.8, which `mxkit install` takes, read from the real one; of 11.2, with which MXNet's wheel was built, what that
+# wheel's own kernels are compiled for, and what lies between.
 NVRTC_11_2 = {"version": [11, 2], "architectures": [35, 37, 50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86]}
 NVRTC_11_8 = {"version": [11, 8], "architectures": [*NVRTC_11_2["architectures"], 87, 89, 90]}
 
