@@ -86,7 +86,7 @@ def _host(leaf: Any) -> "np.ndarray":
         return host_view(leaf)
     try:
         return np.asarray(leaf)
-    except ValueError as error:  # a list of unequal lists
+    except (ValueError, Warning) as error:  # a list of unequal lists; NumPy 1.19 to 1.23 warn, which may be an error
         raise DataError(f"a sample holds a {type(leaf).__name__} that is no array: {error}. {_PAD}") from error
 
 

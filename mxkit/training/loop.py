@@ -28,8 +28,7 @@ from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore
 from mxkit.training.signals import Terminated, deliver
-from mxkit.training.update import Count, refuse_broken, watch_weights
-from mxkit.training.update import updates as stream_updates
+from mxkit.training.update import Count, Training, refuse_broken, watch_weights
 import numpy as np
 
 
@@ -189,10 +188,8 @@ def fit(
     hooks = [*callbacks, *shown, *([writer] if writer else [])]
     if writer is not None and progress == "verbose":
         hooks.append(CheckpointNews(writer.directory))
-    training = partial(
-        stream_updates,
+    training = Training(
         net,
-        train,
         loss=loss,
         forward_loss=forward_loss,
         trainer=trainer,
@@ -207,6 +204,7 @@ def fit(
         check_finite=check_finite,
         seed=seed,
     )
+    stream = partial(training.epoch, train)
     validation = partial(
         evaluate,
         net,
@@ -233,7 +231,7 @@ def fit(
                 validation(limit_batches=1)
             while not state.done or state.running.updates:
                 row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
-                row.update(_train_epoch(state, training, hooks))
+                row.update(_train_epoch(state, stream, hooks))
                 if valid is not None and (state.last_epoch or state.epoch % validate_every == 0):
                     with ExitStack() as around:
                         for hook in hooks:

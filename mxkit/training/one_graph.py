@@ -1,6 +1,6 @@
 """Net, loss and the sums of metrics as one graph: one call a batch in place of three."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.device import Shard
 from mxkit.losses import Forward
@@ -16,11 +16,13 @@ class Computed(NamedTuple):
         output: What the net returned; from a graph without its gradient, and None where no metric reads it.
         losses: Recorded, shape (B,).
         totals: From a graph, the sums over the samples of the metrics that it holds; else None.
+        silent: `totals`, each with zeros of its shape, as `Accumulator.backward` takes them.
     """
 
     output: Any
     losses: Any
     totals: Optional[Sequence[Any]] = None
+    silent: Sequence[Tuple[Any, Any]] = ()
 
 
 class OneGraph:
@@ -28,7 +30,7 @@ class OneGraph:
 
     Each call of an operator or a graph costs 15 to 80 us, which is most of a small net's update. It computes the same
     bits as the net, the loss and the metrics one after the other, and takes a batch only where nobody can tell the
-    difference: one of the shapes and types of the batch before, which went the ordinary way with all its checks,
+    difference: one of the shapes and types of a batch that went the ordinary way before, with all its checks,
     through a net whose own graph is still the same. Net and loss are not changed, and get no parent.
 
     Args:
@@ -38,6 +40,9 @@ class OneGraph:
         forward: The ordinary way, as `forward_function` gives it.
         metrics: Those that have a `total_of` are summed in the graph.
         devices: Taken where it is one CPU: kernels fused on a GPU may round otherwise in another graph.
+
+    Attributes:
+        devices: The same.
     """
 
     def __init__(
@@ -54,16 +59,22 @@ class OneGraph:
         self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self._outputs = len(self._counted) + bool(self._others)
+        self.devices = list(devices)
         self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
-        self._kind: Any = None
+        self._kinds: Set[Any] = set()  # of the batches that went the ordinary way
         self._sources: Any = None
         self._call: Any = None
+        self._held_twice = False
+        self._zeros: List[Any] = []
         self._places: List[Tuple[int, Any]] = []
 
     def compute(self, shard: Shard) -> Computed:
         """Compute a batch, inside `record`."""
         found = self._in_one(shard)
-        return Computed(*self._forward(self._net, shard.inputs, shard.labels)) if found is None else found
+        if found is None:
+            self._held_twice = True
+            found = Computed(*self._forward(self._net, shard.inputs, shard.labels))
+        return found
 
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
@@ -78,19 +89,30 @@ class OneGraph:
             return None
         arrays = shard.inputs + shard.labels
         kind = (len(shard.inputs), *[(array.shape, array.dtype, type(array)) for array in arrays])
-        same, self._kind = kind == self._kind, kind
-        if not (same and _is_active(self._net) and (self._named or _is_active(self._loss))):
+        if not (_is_active(self._net) and (self._named or _is_active(self._loss))):
+            self._sources, self._call, self._kinds = None, None, {kind}
             return None
         sources = (self._net._cached_graph, self._loss._cached_graph)
-        if self._sources is None or any(one is not seen for one, seen in zip(sources, self._sources)):
+        if self._sources is None:
             self._sources = sources
-            self._call = self._build(len(shard.inputs), len(shard.labels))
-        if self._call is None:
+        elif any(one is not seen for one, seen in zip(sources, self._sources)):
+            self._sources, self._call, self._kinds = sources, None, set()
+        if kind not in self._kinds:
+            self._kinds.add(kind)
             return None
+        if self._call is None:
+            self._call = self._build(len(shard.inputs), len(shard.labels)) or False
+        if not self._call:
+            return None
+        if self._held_twice:
+            self._release()
         found = self._call(*[arrays[number] if own is None else own._data[0] for number, own in self._places])
         if not self._outputs:
             return Computed(None, found, ())
-        return Computed(found[-1] if self._others else None, found[0], found[1 : 1 + len(self._counted)])
+        totals = found[1 : 1 + len(self._counted)]
+        if len(self._zeros) < len(totals):
+            self._zeros = [total.zeros_like() for total in totals]
+        return Computed(found[-1] if self._others else None, found[0], totals, list(zip(totals, self._zeros)))
 
     def _build(self, inputs: int, labels: int) -> Any:
         """Make the graph; None where it cannot be made."""
@@ -115,11 +137,14 @@ class OneGraph:
             "data_indices": [i for i, name in enumerate(names) if name in places],
             "param_indices": [i for i, name in enumerate(names) if name not in places],
         }
-        if dict(net._flags).get("static_alloc"):
-            # with the memory of a batch, which would be held twice; a call of the net makes it anew from its graph
-            net._cached_op = None
-            mx.nd.waitall()
         return mx.nd.CachedOp(graph, [*flags.items(), *net._flags])
+
+    def _release(self) -> None:
+        """Let the net's own operator go, with the memory of a batch; a call of the net makes it anew from its graph."""
+        self._held_twice = False
+        if dict(self._net._flags).get("static_alloc"):
+            self._net._cached_op = None
+            mx.nd.waitall()
 
     def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
         if self._named:

@@ -38,6 +38,8 @@ class Place:
         return None
 
     def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
+        if error is None:
+            return
         where = numbers(self._epoch, self._accumulator.updates + 1)
         if isinstance(error, UnusedParameterError):
             paths = paths_of(error.parameters, self._net)

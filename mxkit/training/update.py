@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import islice
 import math
+import time
 from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import net_devices
@@ -38,8 +39,10 @@ from mxnet import autograd, gluon
 import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry.
+# that the device never runs dry. Those of small nets are read four times as rarely: on two cores a thread that has
+# waited finds itself on the core of the engine's, and both lose some 10 ms until the system has parted them again.
 SETTLE_EVERY = 64
+SETTLE_SECONDS = 0.25
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
 QUEUED_BYTES = 256 * 2**20
 
@@ -109,8 +112,8 @@ def updates(
         devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
             looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
-            updates and at the end. It is noticed when the numbers are read, at most 96 updates later; the
-            error tells the update where it began.
+            updates and at the end. It is noticed when the numbers are read, at most 96 updates later, or 384 where
+            these take less than a quarter of a second; the error tells the update where it began.
         epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
             it to the loader, which counts how often it was read.
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
@@ -123,7 +126,8 @@ def updates(
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
-        the loop waits once every 64 updates, sooner where batches are large, for numbers that are old.
+        the loop waits once every 64 updates (256, where these take less than a quarter of a second), sooner where
+        batches are large, for numbers that are old.
 
     Raises:
         NotInitializedError: The net is not initialized.
@@ -148,31 +152,91 @@ def updates(
     >>> [(update.step, update.samples) for update in steps]
     [(1, 8), (2, 2)]
     """
-    where = net_devices(net, None if devices is None else resolve_devices(devices))
-    known, forward = forward_function(loss, forward_loss)
-    trainer = get_trainer(net, trainer)
-    precision = get_precision(amp)
-    accumulator = Accumulator(
-        trainer,
-        accumulate,
-        every_samples=accumulate_samples,
+    training = Training(
+        net,
+        loss=loss,
+        trainer=trainer,
+        forward_loss=forward_loss,
+        accumulate=accumulate,
+        accumulate_samples=accumulate_samples,
         clip_norm=clip_norm,
         clip_value=clip_value,
-        precision=precision,
+        count=count,
+        amp=amp,
+        limit_batches=limit_batches,
+        metrics=metrics,
+        check_finite=check_finite,
+        seed=seed,
     )
-    check_trainer(net, trainer, warn=first_step == 1)
-    if first_step == 1 and (accumulate > 1 or accumulate_samples is not None):  # once a training, not once an epoch
-        check_accumulation(net)
-    check_frozen_dense(net, where)
-    limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
-    accumulator.updates = first_step - 1
-    reader = _Reader(data, limit, epoch, seed, skip)
-    first = (known, data) if first_step == 1 else None
-    graph = OneGraph(net, known, known is not loss, forward, list(metrics), where)
-    work = _Batches(net, forward, count, accumulator, graph, where, first)
-    trace = partial(draws_random_numbers, net, known, data)
-    place = Place(net, accumulator, epoch, work.forward_again)
-    return _run(reader, work, _Queue(accumulator, check_finite, epoch), place, trace)
+    return training.epoch(data, devices=devices, epoch=epoch, first_step=first_step, skip=skip)
+
+
+class Training:
+    """What `updates` is told, and what lasts from one epoch to the next: the graph; its arguments are those."""
+
+    def __init__(
+        self,
+        net: Any,
+        *,
+        loss: Optional[LossSpec],
+        trainer: TrainerSpec,
+        forward_loss: Optional[ForwardLoss],
+        accumulate: int,
+        accumulate_samples: Optional[int],
+        clip_norm: Optional[float],
+        clip_value: Optional[float],
+        count: Optional[Count],
+        amp: Union[None, str, MixedPrecision],
+        limit_batches: Optional[int],
+        metrics: Sequence[Metric],
+        check_finite: bool,
+        seed: Optional[int],
+    ) -> None:
+        self._net, self._metrics, self._count, self._seed = net, list(metrics), count, seed
+        self._known, self._forward = forward_function(loss, forward_loss)
+        self._named = self._known is not loss
+        self._trainer = get_trainer(net, trainer)
+        self._check_finite = check_finite
+        self._limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
+        self._window = partial(
+            Accumulator,
+            self._trainer,
+            accumulate,
+            every_samples=accumulate_samples,
+            clip_norm=clip_norm,
+            clip_value=clip_value,
+            precision=get_precision(amp),
+        )
+        self._several = accumulate > 1 or accumulate_samples is not None
+        self._graph: Optional[OneGraph] = None
+
+    def epoch(
+        self,
+        data: Data,
+        *,
+        devices: Optional[DeviceSpec] = None,
+        epoch: Optional[int] = None,
+        first_step: int = 1,
+        skip: Tuple[Any, ...] = (0, 0),
+    ) -> Iterator[Update]:
+        """One epoch, as `updates` tells."""
+        net = self._net
+        trainer = get_trainer(net, self._trainer)  # which asks whether the net still lives where it was made for
+        where = net_devices(net, None if devices is None else resolve_devices(devices))
+        accumulator = self._window()
+        check_trainer(net, trainer, warn=first_step == 1)
+        if first_step == 1 and self._several:  # once a training, not once an epoch
+            check_accumulation(net)
+        check_frozen_dense(net, where)
+        accumulator.updates = first_step - 1
+        reader = _Reader(data, self._limit, epoch, self._seed, skip)
+        first = (self._known, data) if first_step == 1 else None
+        if self._graph is None or self._graph.devices != where:
+            self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where)
+        work = _Batches(net, self._forward, self._count, accumulator, self._graph, where, first)
+        trace = partial(draws_random_numbers, net, self._known, data)
+        place = Place(net, accumulator, epoch, work.forward_again)
+        return _run(reader, work, _Queue(accumulator, self._check_finite, epoch), place, trace)
 
 
 def _run(
@@ -284,8 +348,9 @@ class _Batches:
                 check_first_shard(shard, found.output, found.losses, *first)
             elif found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
-        losses = [found.losses for found in computed]
-        self.accumulator.backward(losses, count=None if self._count is None else self._count(*unpack(batch)))
+        count = None if self._count is None else self._count(*unpack(batch))
+        silent = [pair for found in computed for pair in found.silent]
+        self.accumulator.backward([found.losses for found in computed], count=count, silent=silent)
         for shard, found in zip(shards, computed):
             self._graph.measure(shard, found)
         return shards
@@ -303,7 +368,8 @@ class _Queue:
         self._accumulator = accumulator
         self._check_finite = check_finite
         self._epoch = epoch
-        self._every = SETTLE_EVERY
+        self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
+        self._settled_at = time.monotonic()
         self._unwatched = 0
 
     def measure(self, shards: Shards) -> None:
@@ -311,7 +377,8 @@ class _Queue:
         size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
         samples = self._accumulator.every_samples
         batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
-        self._every = max(2, min(SETTLE_EVERY, QUEUED_BYTES // (max(1, size) * batches)))
+        self._most = max(2, min(self._most, QUEUED_BYTES // (max(1, size) * batches)))
+        self._every = min(self._every, self._most)
 
     def add(self, update: Optional[Update]) -> Optional[Update]:
         if update is None:
@@ -320,9 +387,15 @@ class _Queue:
         self._unwatched += 1
         if self._unwatched == SETTLE_EVERY:
             self._watch()
-        if len(self._open) >= self._every + self._every // 2:
-            self._settle(self._every)
+        if self._is_due(len(self._open) * 2 // 3):
+            self._settle(len(self._open) - self._every // 2)
+            self._settled_at = time.monotonic()
         return update
+
+    def _is_due(self, count: int) -> bool:
+        if count < self._every:
+            return False
+        return count >= self._most or time.monotonic() - self._settled_at >= SETTLE_SECONDS
 
     def drain(self) -> None:
         if self._unwatched:

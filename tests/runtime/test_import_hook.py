@@ -112,7 +112,7 @@ def state():
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "hooks": (sys.excepthook, sys.displayhook, sys.unraisablehook, threading.excepthook, sys.gettrace()),
         "imports": (sys.path[:], sys.path_hooks[:]),
-        "finders": [one for one in sys.meta_path if "mxkit" not in type(one).__module__],
+        "finders": [one for one in sys.meta_path if type(one).__module__.partition(".")[0] not in ("mxkit", "six")],
         "linker": sys.getdlopenflags(),
         "interpreter": (sys.getrecursionlimit(), sys.getswitchinterval()),
         "logging": (logging.root.level, logging.root.handlers[:], logging.root.manager.disable),
