@@ -184,22 +184,13 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
     arrays = [as_ndarray(array) for array in inputs + labels]
     samples = batch_size(arrays)
     active = list(devices)[: max(1, min(samples, len(devices)))]
-    if len(active) == 1:
-        pieces = [[array.as_in_context(active[0]) for array in arrays]]
-        sizes = [samples]
-    else:
-        quotient, remainder = divmod(samples, len(active))
-        sizes = [quotient + (i < remainder) for i in range(len(active))]
-        ends = np.cumsum(sizes).tolist()
-        pieces = [
-            [array[end - size : end].as_in_context(device) for array in arrays]
-            for device, size, end in zip(active, sizes, ends)
-        ]
-    count = len(inputs)
-    shards = [
-        Shard(device, tuple(piece[:count]), tuple(piece[count:]), size)
-        for device, piece, size in zip(active, pieces, sizes)
-    ]
+    quotient, remainder = divmod(samples, len(active))
+    count, end, shards = len(inputs), 0, []
+    for number, device in enumerate(active):
+        begin, end = end, end + quotient + (number < remainder)
+        pieces = arrays if len(active) == 1 else [array[begin:end] for array in arrays]
+        here = tuple([piece.as_in_context(device) for piece in pieces])
+        shards.append(Shard(device, here[:count], here[count:], end - begin))
     return Shards(shards, list(devices)[len(active) :])
 
 

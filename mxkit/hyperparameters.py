@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 from mxkit.blocks import parameters_by_path
 from mxkit.errors import nearest, unknown_name
 from mxkit.parameter_table import has_gradient, never_trained, unknown_path
+from mxkit.static_graphs import forget_static_graphs
 import mxnet as mx
 from mxnet import gluon
 
@@ -308,4 +309,6 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     changed = [path for path, parameter in fitting.items() if parameter.grad_req == "null"]
     for path in changed:
         fitting[path].grad_req = "write"
+    if changed:
+        forget_static_graphs(net)
     return changed

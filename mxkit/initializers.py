@@ -8,6 +8,7 @@ from mxkit.device import devices as resolve_devices
 from mxkit.errors import unknown_name
 from mxkit.forward_errors import explained
 from mxkit.specs import split_spec
+from mxkit.static_graphs import forget_static_graphs
 import mxnet as mx
 from mxnet import autograd
 
@@ -84,6 +85,8 @@ def initialize(
     chosen = get_initializer(initializer)
     _refuse_vectors(net, chosen)
     net.initialize(chosen, ctx=where, force_reinit=force)
+    if force:
+        forget_static_graphs(net)
     if sample is not None:
         is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
         inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)

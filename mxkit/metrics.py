@@ -13,7 +13,7 @@ import numpy as np
 MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMetric"]
 
 # Sums of batches that wait to be added up, each an array of one number.
-FOLD_EVERY = 64
+FOLD_EVERY = 256
 
 
 class Metric:

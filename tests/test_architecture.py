@@ -36,6 +36,7 @@ LAYERS = [
         "layer_table",
         "parameter_table",
         "comparison",
+        "static_graphs",
         "surgery",
         "architecture",
         "net_file",

@@ -29,10 +29,10 @@ _SETTINGS = {
     "MXNET_ENGINE_TYPE": "ThreadedEnginePerDevice",
 }
 # Threads without work wait spinning, for milliseconds. Where other programs want the cores too that costs more
-# than a second thread brings, so they wait for as long as most operators are apart. On two cores ResNet-18 then takes
-# 0.65 of the time of one thread (0.55 with libgomp's own), beside two busy programs 0.8 (1.06), LeNet 0.73 and 0.9
-# (0.67 and 1.5).
-_SPINS = {"GOMP_SPINCOUNT": "30000"}
+# than a second thread brings, so they wait for as long as most operators are apart. On two cores ResNet-18 at 32 px
+# then takes 0.72 of the time of one thread (0.66 with libgomp's own, 300,000), LeNet 0.84 (0.82); beside two processes
+# of a test suite LeNet takes 1.4 of it (with 30,000 3 to 5, with 0 1.0, but then 1.6 where nothing else computes).
+_SPINS = {"GOMP_SPINCOUNT": "3000"}
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _THIS_HOST = ("localhost", "127.0.0.1", "::1")
 

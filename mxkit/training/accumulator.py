@@ -111,7 +111,7 @@ class Accumulator:
             # Only "write" is touched, and before anything is recorded (T5).
             self._switched = [parameter for parameter in self.trainer._params if parameter.grad_req == "write"]
             for parameter in self._switched:
-                parameter.grad_req = "add"
+                _request(parameter, "add")
         _OPEN.add(self)
         self._zero_added_gradients()
         self._forget_fresh_gradients()  # left by a window that was broken off, or by somebody else's backward
@@ -125,9 +125,11 @@ class Accumulator:
     ) -> None:
         _OPEN.discard(self)
         switched, self._switched = self._switched, []
+        if self.micro_batches:
+            self._zero_added_gradients()
         for parameter in switched:
             if parameter.grad_req == "add":  # the user may have frozen it meanwhile
-                parameter.grad_req = "write"
+                _request(parameter, "write")
         self._open_window()
 
     def backward(self, losses: Any, *, count: Optional[float] = None, silent: Sequence[Tuple[Any, Any]] = ()) -> None:
@@ -304,6 +306,16 @@ class Accumulator:
                     by_device.setdefault(gradient.context, []).append(gradient)
         for gradients in by_device.values():
             mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
+
+
+def _request(parameter: Any, request: str) -> None:
+    """Set `grad_req` of a parameter that is trained, and leave its gradients where they are.
+
+    Gluon would make new ones, which a static graph does not write to (T109).
+    """
+    parameter._grad_req = request
+    if parameter._grad is not None:
+        autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
 
 
 def checked_count(count: Any) -> float:

@@ -76,6 +76,10 @@ class OneGraph:
             found = Computed(*self._forward(self._net, shard.inputs, shard.labels))
         return found
 
+    def forget(self) -> None:
+        """Make the graph anew at the next batch."""
+        self._call = None
+
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
         for metric, total in zip(self._counted, computed.totals or ()):

@@ -1,5 +1,6 @@
 """The record of one optimizer update, whose numbers are read only when somebody asks."""
 
+from itertools import groupby
 import math
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -111,6 +112,16 @@ def _sums(arrays: Sequence[Any]) -> List[float]:
     joined = [mx.nd.concat(*[arrays[i] for i in group], dim=0).as_in_context(mx.cpu()) for group in by_device.values()]
     values = (joined[0] if len(joined) == 1 else mx.nd.concat(*joined, dim=0)).asnumpy()
     order = [position for group in by_device.values() for position in group]
-    ends = np.cumsum([arrays[position].shape[0] for position in order])
-    sums = dict(zip(order, (float(part.sum(dtype=np.float64)) for part in np.split(values, ends[:-1]))))
+    sizes = [arrays[position].shape[0] for position in order]
+    sums = dict(zip(order, _sums_of_parts(values.astype(np.float64), sizes)))
     return [sums[position] for position in range(len(arrays))]
+
+
+def _sums_of_parts(values: "np.ndarray", sizes: Sequence[int]) -> List[float]:
+    """Sums of consecutive parts; each is the same to the last bit, whatever stands beside it."""
+    found: List[float] = []
+    end = 0
+    for size, parts in groupby(sizes):  # mostly all of one size
+        begin, end = end, end + size * len(list(parts))
+        found += values[begin:end].reshape((-1, size)).sum(axis=1).tolist()
+    return found

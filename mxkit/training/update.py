@@ -18,6 +18,7 @@ from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.specs import whole_number
+from mxkit.static_graphs import GradientWatch, forget_static_graphs
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
     batch_norms,
@@ -209,6 +210,7 @@ class Training:
         )
         self._several = accumulate > 1 or accumulate_samples is not None
         self._graph: Optional[OneGraph] = None
+        self._gradients = GradientWatch(self._trainer._params)
 
     def epoch(
         self,
@@ -233,7 +235,7 @@ class Training:
         first = (self._known, data) if first_step == 1 else None
         if self._graph is None or self._graph.devices != where:
             self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where)
-        work = _Batches(net, self._forward, self._count, accumulator, self._graph, where, first)
+        work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)
         return _run(reader, work, _Queue(accumulator, self._check_finite, epoch), place, trace)
@@ -313,12 +315,13 @@ class _Batches:
         count: Optional[Count],
         accumulator: Accumulator,
         graph: OneGraph,
+        gradients: GradientWatch,
         devices: Sequence["mx.Context"],
         first: Optional[Tuple[Optional[Loss], Data]],
     ) -> None:
         self.accumulator = accumulator
         self._net, self._forward, self._count = net, forward, count
-        self._graph, self._devices, self._first = graph, devices, first
+        self._graph, self._gradients, self._devices, self._first = graph, gradients, devices, first
         self._norms = [] if first is None else batch_norms(net)  # told once a training
         self._around = ExitStack()
 
@@ -341,6 +344,9 @@ class _Batches:
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []
+        if self._gradients.moved():  # by a callback, by the user between two epochs, or before the first batch
+            forget_static_graphs(self._net)
+            self._graph.forget()
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]
         for shard, found in zip(shards, computed):

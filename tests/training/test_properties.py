@@ -1,8 +1,11 @@
 """Splits, devices, windows, optimizers and clipping drawn at random: the updates of one big batch on one device."""
 
+import math
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit.training.record import _sums_of_parts
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -249,3 +252,12 @@ def test_t1_a_window_that_broke_off_leaves_nothing_behind(sizes, broken, accumul
     list(mxkit.updates(net, batches, loss=SOFTMAX, trainer=trainer, accumulate=accumulate))
     train_big_batches(expected, joined(batches, accumulate), make_trainer(expected, *ADAM))
     assert_every_replica_close(net, expected, EXACT)
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(0, 2**32 - 1))
+def test_sums_read_together_equal_each_read_alone_to_the_last_bit(sizes, seed):
+    scales = np.repeat(10.0 ** (np.arange(len(sizes)) % 7), sizes)
+    values = np.random.RandomState(seed).standard_normal(sum(sizes)) * scales
+    parts = np.split(values, np.cumsum(sizes)[:-1])
+    assert _sums_of_parts(values, sizes) == [_sums_of_parts(part, [len(part)])[0] for part in parts]
+    np.testing.assert_allclose(_sums_of_parts(values, sizes), [math.fsum(part) for part in parts], rtol=0, atol=1e-6)

@@ -1,0 +1,155 @@
+"""Static graphs and gradients that were made anew: none is lost (T109)."""
+
+import mxkit
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+from oracle import make_batches, make_net, weights
+import pytest
+
+STATIC = {"static_alloc": True, "static_shape": True}
+LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
+SGD = ("sgd", {"learning_rate": 0.5})
+
+
+def static_net(hybridize, devices="cpu:1"):
+    net = make_net(devices)
+    if hybridize:
+        net.hybridize(**STATIC)
+    return net
+
+
+def backward(net, x, y):
+    with autograd.record():
+        losses = LOSS(net(x), y)
+    losses.backward()
+
+
+def test_t109_gluon_loses_gradients_that_were_made_anew():
+    net = static_net(True)
+    (batch,) = make_batches([6])
+    net[0].weight.grad_req = "add"
+    backward(net, *batch)
+    assert net[0].weight.grad().asnumpy().any()
+    net[0].weight.grad_req = "write"
+    net[0].weight.grad_req = "add"
+    backward(net, *batch)
+    assert not net[0].weight.grad().asnumpy().any(), "MXNet is mended: mxkit/static_graphs.py is not needed"
+
+
+@pytest.mark.parametrize("amp", [None, "bfloat16"])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_t109_epochs_of_accumulated_batches(devices, accumulate, amp):
+    def trained(flags):
+        net = make_net(devices)
+        net.hybridize(**flags)
+        settings = {"loss": "softmax_ce", "trainer": SGD, "epochs": 4, "accumulate": accumulate, "amp": amp}
+        mxkit.fit(net, make_batches([6] * 4), progress=False, **settings)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(STATIC), trained({}))
+
+
+def by_hand(net):
+    net[0].collect_params().setattr("grad_req", "null")
+    net[0].collect_params().setattr("grad_req", "write")
+
+
+def by_mxkit(net):
+    mxkit.freeze(net, "0.*")
+    mxkit.unfreeze(net, "0.*")
+
+
+def anew(net):
+    values = [parameter.data().copy() for parameter in net.collect_params().values()]
+    mxkit.initialize(net, "zeros", devices="cpu", force=True)
+    for parameter, value in zip(net.collect_params().values(), values):
+        parameter.set_data(value)
+
+
+CHANGES = [by_hand, by_mxkit, anew]
+
+
+@pytest.mark.parametrize("one_graph", [True, False])
+@pytest.mark.parametrize("inside", [True, False], ids=["at_an_update", "after_an_epoch"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
+    class Changes(mxkit.Callback):
+        def on_update(self, state, update):
+            if inside and update.step == 2:
+                change(state.net)
+
+        def on_epoch(self, state, row):
+            if not inside and state.epoch == 1:
+                change(state.net)
+
+    def trained(hybridize):
+        net = static_net(hybridize)
+        # a loss of one's own goes the ordinary way, through the net's own graph
+        loss = {"loss": "softmax_ce"} if one_graph else {"forward_loss": lambda net, x, y: LOSS(net(*x), *y)}
+        trainer = gluon.Trainer(net.collect_params(), *SGD)
+        mxkit.fit(net, make_batches([6] * 3), trainer=trainer, epochs=3, callbacks=[Changes()], progress=False, **loss)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_t109_gradients_made_anew_between_two_trainings(change):
+    def trained(hybridize):
+        net = static_net(hybridize)
+        trainer = gluon.Trainer(net.collect_params(), *SGD)
+        for _ in range(2):
+            mxkit.fit(net, make_batches([6] * 3), loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+            change(net)
+            for _ in mxkit.updates(net, make_batches([6] * 3), loss="softmax_ce", trainer=trainer):
+                pass
+            change(net)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are():
+    def trained(hybridize):
+        net = static_net(hybridize)
+        trainer = gluon.Trainer(net.collect_params(), *SGD)
+        for _ in range(3):
+            with mxkit.Accumulator(trainer, every=2) as accumulator:
+                for x, y in make_batches([6] * 5):
+                    with autograd.record():
+                        losses = LOSS(net(x), y)
+                    accumulator.backward(losses)
+                    accumulator.step()
+        for x, y in make_batches([6] * 2):  # with "write" again
+            backward(net, x, y)
+            trainer.step(6)
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+
+
+def test_a_window_that_was_broken_off_leaves_no_gradient():
+    net = static_net(False)
+    trainer = gluon.Trainer(net.collect_params(), *SGD)
+    (batch,) = make_batches([6])
+    with mxkit.Accumulator(trainer, every=2) as accumulator:
+        with autograd.record():
+            losses = LOSS(net(batch[0]), batch[1])
+        accumulator.backward(losses)
+    for parameter in net.collect_params().values():
+        assert parameter.grad_req == "write"
+        assert not parameter.grad().asnumpy().any()
+
+
+@pytest.mark.parametrize("change", [by_mxkit, anew])
+def test_t109_unfreeze_and_initialize_mend_graphs_outside_of_a_training(change):
+    net = static_net(True)
+    (batch,) = make_batches([6])
+    backward(net, *batch)
+    expected = net[0].weight.grad().asnumpy()
+    change(net)
+    backward(net, *batch)
+    mx.nd.waitall()
+    np.testing.assert_array_equal(net[0].weight.grad().asnumpy(), expected)
