@@ -103,7 +103,8 @@ def test_one_of_the_same_step_is_replaced(tmp_path):
         (lambda path: (path / "run.json").write_text("{"), "run.json is no manifest .*begin with its digest"),
         (lambda path: (path / "run.json").write_text("[]"), "run.json is no manifest .*begin with its digest"),
         (lambda path: flip(path / "run.json", -3), "run.json is damaged: it does not match its digest"),
-        (lambda path: flip(path / "run.json", 20), "run.json is damaged: it does not match its digest"),
+        # a digit of the digest, which is none any more where it was an "a" or an "f"
+        (lambda path: flip(path / "run.json", 20), "run.json is (damaged|no manifest).* its digest"),
         (lambda path: cut(path / "run.json", 2), "run.json is damaged: it does not match its digest"),
         (lambda path: sign(path, '"step": 1'), "run.json cannot be read: "),
         (lambda path: sign(path, '"a": ' + "[" * 100000), "run.json cannot be read: "),
