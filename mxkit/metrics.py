@@ -14,6 +14,8 @@ MetricSpec = Union[str, Tuple[str, Dict[str, Any]], "Metric", "mx.metric.EvalMet
 
 # Sums of batches that wait to be added up, each an array of one number.
 FOLD_EVERY = 256
+# Batches that wait to be counted at once.
+COUNT_EVERY = 64
 
 
 class Metric:
@@ -47,6 +49,7 @@ class Metric:
         """Forget every sample."""
         self._sums: Dict[Any, Any] = {}
         self._waiting: Dict[Any, List[Any]] = {}
+        self._later: List[Tuple[Any, Any]] = []
         self._samples: float = 0
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
@@ -86,6 +89,28 @@ class Metric:
         if len(waiting) == FOLD_EVERY:
             self._fold(device)
 
+    def add_later(self, labels: Any, scores: Any, count: float) -> None:
+        """Add a batch by `total_of`, together with many others: an operator costs more than what it does to a few.
+
+        Args:
+            labels: What `total_of` takes, of the same shape but for axis 0, and on the same device, as in the batches
+                before, or else call `catch_up` first. Nobody may write into it later.
+            scores: The same.
+            count: Of samples.
+        """
+        self._later.append((labels, scores))
+        self._samples += count
+        if len(self._later) == COUNT_EVERY:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Queue the counting of the batches that wait for it."""
+        if self._later:
+            labels, scores = zip(*self._later)
+            self._later = []
+            joined = mx.nd.concat(*labels, dim=0), mx.nd.concat(*scores, dim=0)
+            self.add_total(_graph_of(type(self).total_of)(*joined), 0)  # type: ignore[attr-defined]
+
     def _fold(self, device: Any) -> None:
         """Queue the addition of a device's waiting sums, many in one operator: each costs as much as the kernel."""
         total = mx.nd.concat(*self._waiting.pop(device), dim=0).astype("float64").sum()
@@ -97,6 +122,7 @@ class Metric:
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
         """What a resumed run must restore inside an epoch: plain JSON values, and copies of arrays by name."""
+        self.catch_up()
         arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
         for device, waiting in self._waiting.items():  # as they are: adding them up now would round elsewhere
             arrays[f"waiting@{device}"] = mx.nd.concat(*waiting, dim=0).as_in_context(mx.cpu())
@@ -120,6 +146,7 @@ class Metric:
         """Mean over the samples seen; 0.0 before the first. Waits for the device."""
         if not self._samples:
             return 0.0
+        self.catch_up()
         for device in list(self._waiting):
             self._fold(device)
         return float(sum(total.asscalar() for total in self._sums.values())) / self._samples
@@ -140,7 +167,7 @@ class Accuracy(Metric):
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         chosen, scores = self._chosen(labels, output)
-        self.add_total(_hits()(_column(chosen, scores, self.name), scores), scores.shape[0])
+        self.add_total(_graph_of(self.total_of)(_column(chosen, scores, self.name), scores), scores.shape[0])
 
     @staticmethod
     def total_of(operators: Any, labels: Any, scores: Any) -> Any:
@@ -150,9 +177,9 @@ class Accuracy(Metric):
 
 
 @lru_cache(maxsize=None)
-def _hits() -> Any:
+def _graph_of(total_of: Callable[..., Any]) -> Any:
     # a graph of its own, because four operators called one by one take twice as long as one call of it
-    block = gluon.nn.HybridLambda(Accuracy.total_of)
+    block = gluon.nn.HybridLambda(total_of)
     block.hybridize(static_alloc=True)
     return block
 

@@ -7,6 +7,10 @@ from mxkit.losses import Forward
 from mxkit.metrics import Metric
 import mxnet as mx
 from mxnet import gluon
+import numpy as np
+
+# Scores of a batch that may wait for others, with COUNT_EVERY of which they are counted.
+LATER_BYTES = 2**16
 
 
 class Computed(NamedTuple):
@@ -15,7 +19,7 @@ class Computed(NamedTuple):
     Attributes:
         output: What the net returned; from a graph without its gradient, and None where no metric reads it.
         losses: Recorded, shape (B,).
-        totals: From a graph, the sums over the samples of the metrics that it holds; else None.
+        totals: From a graph, the sums over the samples of the metrics that it holds, if any; else None.
         silent: `totals`, each with zeros of its shape, as `Accumulator.backward` takes them.
     """
 
@@ -38,8 +42,10 @@ class OneGraph:
         loss: The same; one that was made from a name need not be hybridized.
         named: Whether it was.
         forward: The ordinary way, as `forward_function` gives it.
-        metrics: Those that have a `total_of` are summed in the graph.
+        metrics: Those that have a `total_of` are summed in the graph, or, where they only count and `fresh` holds,
+            later, for many small batches at once.
         devices: Taken where it is one CPU: kernels fused on a GPU may round otherwise in another graph.
+        fresh: Whether nobody writes into the arrays of a batch after it was given.
 
     Attributes:
         devices: The same.
@@ -53,15 +59,18 @@ class OneGraph:
         forward: Forward,
         metrics: Sequence[Metric],
         devices: Sequence["mx.Context"],
+        fresh: bool = False,
     ) -> None:
         self._net, self._loss, self._named, self._forward, self._metrics = net, loss, named, forward, metrics
         # not of a subclass that may count in another way
         self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
         self._others = [metric for metric in metrics if metric not in self._counted]
-        self._outputs = len(self._counted) + bool(self._others)
+        self._may_wait = fresh and bool(self._counted) and all(metric.counts for metric in self._counted)
+        self._waits = False
         self.devices = list(devices)
         self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
         self._kinds: Set[Any] = set()  # of the batches that went the ordinary way
+        self._kind: Any = None  # of the batch before
         self._sources: Any = None
         self._call: Any = None
         self._held_twice = False
@@ -74,7 +83,16 @@ class OneGraph:
         if found is None:
             self._held_twice = True
             found = Computed(*self._forward(self._net, shard.inputs, shard.labels))
+            if self._may_wait:
+                self._let_wait(found.output)
         return found
+
+    def _let_wait(self, output: Any) -> None:
+        """Choose when to count, now that a batch of a new kind was seen: two, a whole one and a tail, are usual."""
+        small = type(output) is mx.nd.NDArray and output.size * np.dtype(output.dtype).itemsize <= LATER_BYTES
+        self._may_wait = small and len(self._kinds) <= 2
+        if self._may_wait != self._waits:
+            self._waits, self._call = self._may_wait, None
 
     def forget(self) -> None:
         """Make the graph anew at the next batch."""
@@ -82,10 +100,16 @@ class OneGraph:
 
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
-        for metric, total in zip(self._counted, computed.totals or ()):
-            metric.add_total(total, shard.samples)
         for metric in self._metrics if computed.totals is None else self._others:
             metric.update(shard.labels, computed.output)
+        if computed.totals is None:
+            return
+        for metric, total in zip(self._counted, computed.totals):
+            metric.add_total(total, shard.samples)
+        if self._waits:
+            scores = computed.output.detach()
+            for metric in self._counted:
+                metric.add_later(shard.labels[metric._label], scores, shard.samples)
 
     def _in_one(self, shard: Shard) -> Optional[Computed]:
         """Compute a batch by the graph; None where it must go the ordinary way."""
@@ -101,6 +125,10 @@ class OneGraph:
             self._sources = sources
         elif any(one is not seen for one, seen in zip(sources, self._sources)):
             self._sources, self._call, self._kinds = sources, None, set()
+        if kind != self._kind:  # arrays of two kinds may not fit together
+            self._kind = kind
+            for metric in self._counted:
+                metric.catch_up()
         if kind not in self._kinds:
             self._kinds.add(kind)
             return None
@@ -111,12 +139,11 @@ class OneGraph:
         if self._held_twice:
             self._release()
         found = self._call(*[arrays[number] if own is None else own._data[0] for number, own in self._places])
-        if not self._outputs:
-            return Computed(None, found, ())
-        totals = found[1 : 1 + len(self._counted)]
+        losses, *read = found if isinstance(found, list) else [found]
+        totals = () if self._waits else read[: len(self._counted)]
         if len(self._zeros) < len(totals):
             self._zeros = [total.zeros_like() for total in totals]
-        return Computed(found[-1] if self._others else None, found[0], totals, list(zip(totals, self._zeros)))
+        return Computed(read[-1] if read else None, losses, totals, list(zip(totals, self._zeros)))
 
     def _build(self, inputs: int, labels: int) -> Any:
         """Make the graph; None where it cannot be made."""
@@ -129,8 +156,9 @@ class OneGraph:
         with mx.name.NameManager():  # so that names of the user's own graphs do not depend on this one
             losses = self._loss_of(output, given)
             read = mx.sym.BlockGrad(output)
-            totals = [metric.total_of(mx.sym, given[metric._label], read) for metric in self._counted]
-        graph = mx.sym.Group([losses, *totals, *([read] if self._others else [])])
+            counted = [] if self._waits else self._counted
+            totals = [metric.total_of(mx.sym, given[metric._label], read) for metric in counted]
+        graph = mx.sym.Group([losses, *totals, *([read] if self._others or self._waits else [])])
         places = {variable.name: number for number, variable in enumerate([*data, *given])}
         owned = {own.name: own for is_data, own in net._cached_op_args if not is_data}
         names = graph.list_inputs()

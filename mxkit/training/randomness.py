@@ -70,7 +70,7 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
         data: An mxkit loader over arrays, a list and a DataIter over arrays draw nothing while they are read.
         inputs: How many arrays the net is called with.
     """
-    quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not _reads_user_code(data)
+    quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
     # a Block's own forward is not called with symbols: it was not written for that
     if (
         type(loss).__module__ != gluon.loss.__name__
@@ -85,7 +85,8 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
         return True
 
 
-def _reads_user_code(data: Any) -> bool:
+def reads_user_code(data: Any) -> bool:
+    """Whether code of the user's makes the batches of an mxkit loader."""
     return isinstance(data, DatasetLoader) or getattr(data, "transform", None) is not None
 
 

@@ -10,6 +10,7 @@ from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Un
 
 from mxkit.blocks import net_devices
 from mxkit.custom_gradients import check_backward
+from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.device import devices as resolve_devices
@@ -33,7 +34,7 @@ from mxkit.training.checks import (
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place, numbers
 from mxkit.training.precision import MixedPrecision, get_precision
-from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
+from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
 from mxkit.training.record import Update, settle
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -234,7 +235,8 @@ class Training:
         reader = _Reader(data, self._limit, epoch, self._seed, skip)
         first = (self._known, data) if first_step == 1 else None
         if self._graph is None or self._graph.devices != where:
-            self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where)
+            fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
+            self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)

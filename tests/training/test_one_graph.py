@@ -303,3 +303,75 @@ def test_a_batch_of_another_shape_or_type_gets_its_error(taken):
         with pytest.raises(TrainingError, match=text):
             fit(make_net(hybridize=True), [*good, bad])
     assert taken == [False, True, True, False] * 2
+
+
+class Sums(mxkit.metrics.Accuracy):
+    """Counts how often batches are counted."""
+
+    name = "sums"
+    counted = 0
+
+    def add_total(self, total, count):
+        Sums.counted += 1
+        super().add_total(total, count)
+
+    @staticmethod
+    def total_of(operators, labels, scores):
+        return mxkit.metrics.Accuracy.total_of(operators, labels, scores)
+
+
+@pytest.mark.parametrize("labels", [(), (1,)], ids=["flat", "column"])
+def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypatch):
+    monkeypatch.setattr(Sums, "counted", 0)
+    random = np.random.RandomState(0)
+    x, y = random.rand(603, 5).astype("float32"), random.randint(0, 3, (603, *labels))
+    loader = mxkit.data.ArrayLoader(x, y, 4, shuffle=True, seed=1)  # 151 batches, the last of three samples
+
+    def accuracies(hybridize, metrics):
+        rows = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=metrics, seed=3)
+        return [
+            (row["train_" + name], row["train_loss"])
+            for row in rows
+            for name in ("accuracy", "sums")
+            if name in metrics
+        ]
+
+    expected = accuracies(False, ["accuracy"])
+    assert not any(taken)
+    assert accuracies(True, ["accuracy"]) == expected
+    assert taken[302:] == [False, *[True] * 149, False, *[True] * 151]
+    rows = fit(make_net(hybridize=True), loader, epochs=2, metrics=[Sums(), "f1"], seed=3)
+    assert [row["train_sums"] for row in rows] == [accuracy for accuracy, _ in expected]
+    assert (
+        Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
+    )  # by update; 128 of 149, the rest; the tail; 128 of 150, the rest; it
+
+
+def test_large_batches_and_arrays_of_others_are_counted_in_the_graph(taken, monkeypatch):
+    later = []
+    monkeypatch.setattr(mxkit.metrics.Accuracy, "add_later", lambda *args: later.append(args))
+    x, y = np.zeros((9000, 5), "float32"), np.zeros(9000, "int32")
+    fit(make_net(hybridize=True), mxkit.data.ArrayLoader(x, y, 6000), metrics=["accuracy"], epochs=2)
+    fit(make_net(hybridize=True), make_batches([8] * 5), metrics=["accuracy"])
+    doubled = mxkit.data.ArrayLoader(x[:40], y[:40], 8, transform=lambda x, y, rng: (x * 2, y))
+    fit(make_net(hybridize=True), doubled, metrics=["accuracy"])
+    assert sum(taken) == 10
+    assert not later
+
+
+def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
+    read = []
+
+    class Reads(mxkit.Callback):
+        def on_update(self, state, update):
+            if update.step in (3, 70):
+                read.append(state.metrics[0].get())
+
+    random = np.random.RandomState(0)
+    loader = mxkit.data.ArrayLoader(random.rand(400, 5).astype("float32"), random.randint(0, 3, 400), 4)
+    runs = [
+        fit(make_net(hybridize=hybridize), loader, metrics=["accuracy"], callbacks=[Reads()])
+        for hybridize in (False, True)
+    ]
+    assert read[:2] == read[2:]
+    assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
