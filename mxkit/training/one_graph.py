@@ -65,10 +65,10 @@ class OneGraph:
         # not of a subclass that may count in another way
         self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
         self._others = [metric for metric in metrics if metric not in self._counted]
-        self._may_wait = fresh and bool(self._counted) and all(metric.counts for metric in self._counted)
-        self._waits = False
         self.devices = list(devices)
         self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
+        self._may_wait = self._possible and fresh and bool(self._counted) and all(one.counts for one in self._counted)
+        self._waits = False
         self._kinds: Set[Any] = set()  # of the batches that went the ordinary way
         self._kind: Any = None  # of the batch before
         self._sources: Any = None
@@ -143,7 +143,8 @@ class OneGraph:
         totals = () if self._waits else read[: len(self._counted)]
         if len(self._zeros) < len(totals):
             self._zeros = [total.zeros_like() for total in totals]
-        return Computed(read[-1] if read else None, losses, totals, list(zip(totals, self._zeros)))
+        output = read[-1] if self._others or self._waits else None
+        return Computed(output, losses, totals, list(zip(totals, self._zeros)))
 
     def _build(self, inputs: int, labels: int) -> Any:
         """Make the graph; None where it cannot be made."""
