@@ -41,8 +41,9 @@ from mxnet import autograd, gluon
 import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry. Those of small nets are read four times as rarely: on two cores a thread that has
-# waited finds itself on the core of the engine's, and both lose some 10 ms until the system has parted them again.
+# that the device never runs dry. Where an update takes less than 4 ms they are read four times as rarely: on two cores
+# a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until the system parts
+# them.
 SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
@@ -115,7 +116,7 @@ def updates(
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
             looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
             updates and at the end. It is noticed when the numbers are read, at most 96 updates later, or 384 where
-            these take less than a quarter of a second; the error tells the update where it began.
+            an update takes less than 4 ms; the error tells the update where it began.
         epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
             it to the loader, which counts how often it was read.
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
@@ -128,8 +129,8 @@ def updates(
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
-        the loop waits once every 64 updates (256, where these take less than a quarter of a second), sooner where
-        batches are large, for numbers that are old.
+        the loop waits once every 64 updates (256, where one takes less than 4 ms), sooner where batches are large, for
+        numbers that are old.
 
     Raises:
         NotInitializedError: The net is not initialized.
@@ -377,6 +378,7 @@ class _Queue:
         self._check_finite = check_finite
         self._epoch = epoch
         self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
+        self._quick = False
         self._settled_at = time.monotonic()
         self._unwatched = 0
 
@@ -385,8 +387,9 @@ class _Queue:
         size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
         samples = self._accumulator.every_samples
         batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
-        self._most = max(2, min(self._most, QUEUED_BYTES // (max(1, size) * batches)))
-        self._every = min(self._every, self._most)
+        room = QUEUED_BYTES // (max(1, size) * batches)
+        self._every = max(2, min(self._every, room))
+        self._most = max(self._every, min(self._most, room // 4))
 
     def add(self, update: Optional[Update]) -> Optional[Update]:
         if update is None:
@@ -395,15 +398,13 @@ class _Queue:
         self._unwatched += 1
         if self._unwatched == SETTLE_EVERY:
             self._watch()
-        if self._is_due(len(self._open) * 2 // 3):
-            self._settle(len(self._open) - self._every // 2)
-            self._settled_at = time.monotonic()
+        count = self._most if self._quick else self._every
+        if len(self._open) >= count + count // 2:
+            self._settle(count)
+            now = time.monotonic()
+            self._quick = now - self._settled_at < SETTLE_SECONDS * count / SETTLE_EVERY
+            self._settled_at = now
         return update
-
-    def _is_due(self, count: int) -> bool:
-        if count < self._every:
-            return False
-        return count >= self._most or time.monotonic() - self._settled_at >= SETTLE_SECONDS
 
     def drain(self) -> None:
         if self._unwatched:
