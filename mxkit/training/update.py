@@ -41,9 +41,9 @@ from mxnet import autograd, gluon
 import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry. Where an update takes less than 4 ms they are read four times as rarely: on two cores
-# a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until the system parts
-# them.
+# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as rarely:
+# on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until the
+# system parts them.
 SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
@@ -116,7 +116,7 @@ def updates(
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
             looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
             updates and at the end. It is noticed when the numbers are read, at most 96 updates later, or 384 where
-            an update takes less than 4 ms; the error tells the update where it began.
+            the device takes less than 4 ms for one; the error tells the update where it began.
         epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
             it to the loader, which counts how often it was read.
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
@@ -129,8 +129,8 @@ def updates(
 
     Yields:
         `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
-        the loop waits once every 64 updates (256, where one takes less than 4 ms), sooner where batches are large, for
-        numbers that are old.
+        the loop waits once every 64 updates (256, where the device takes less than 4 ms for one), sooner where batches
+        are large, for numbers that are old.
 
     Raises:
         NotInitializedError: The net is not initialized.
@@ -379,7 +379,6 @@ class _Queue:
         self._epoch = epoch
         self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
         self._quick = False
-        self._settled_at = time.monotonic()
         self._unwatched = 0
 
     def measure(self, shards: Shards) -> None:
@@ -400,10 +399,9 @@ class _Queue:
             self._watch()
         count = self._most if self._quick else self._every
         if len(self._open) >= count + count // 2:
+            begun = time.monotonic()
             self._settle(count)
-            now = time.monotonic()
-            self._quick = now - self._settled_at < SETTLE_SECONDS * count / SETTLE_EVERY
-            self._settled_at = now
+            self._quick = time.monotonic() - begun < SETTLE_SECONDS * count / SETTLE_EVERY
         return update
 
     def drain(self) -> None:
