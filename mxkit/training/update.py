@@ -41,9 +41,9 @@ from mxnet import autograd, gluon
 import numpy as np
 
 # Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as rarely:
-# on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until the
-# system parts them.
+# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as
+# rarely: on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until
+# the system parts them.
 SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
