@@ -213,6 +213,7 @@ class Training:
         self._several = accumulate > 1 or accumulate_samples is not None
         self._graph: Optional[OneGraph] = None
         self._gradients = GradientWatch(self._trainer._params)
+        self._queue: Optional[_Queue] = None
 
     def epoch(
         self,
@@ -241,7 +242,8 @@ class Training:
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)
-        return _run(reader, work, _Queue(accumulator, self._check_finite, epoch), place, trace)
+        self._queue = _Queue(accumulator, self._check_finite, epoch, self._queue)
+        return _run(reader, work, self._queue, place, trace)
 
 
 def _run(
@@ -372,13 +374,15 @@ class _Batches:
 class _Queue:
     """Bounds how far Python may run ahead of the device, and finds the update where numbers broke."""
 
-    def __init__(self, accumulator: Accumulator, check_finite: bool, epoch: Optional[int]) -> None:
+    def __init__(
+        self, accumulator: Accumulator, check_finite: bool, epoch: Optional[int], before: Optional["_Queue"]
+    ) -> None:
         self._open: Deque[Update] = deque()
         self._accumulator = accumulator
         self._check_finite = check_finite
         self._epoch = epoch
         self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
-        self._quick = False
+        self._quick: bool = before is not None and before._quick
         self._unwatched = 0
 
     def measure(self, shards: Shards) -> None:
