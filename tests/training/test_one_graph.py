@@ -342,9 +342,8 @@ def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypat
     assert taken[302:] == [False, *[True] * 149, False, *[True] * 151]
     rows = fit(make_net(hybridize=True), loader, epochs=2, metrics=[Sums(), "f1"], seed=3)
     assert [row["train_sums"] for row in rows] == [accuracy for accuracy, _ in expected]
-    assert (
-        Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
-    )  # by update; 128 of 149, the rest; the tail; 128 of 150, the rest; it
+    # by update; 128 of 149, the rest; the tail; then 128 of 150, the rest; the tail
+    assert Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
 
 
 def test_large_batches_and_arrays_of_others_are_counted_in_the_graph(taken, monkeypatch):
@@ -375,3 +374,11 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
     ]
     assert read[:2] == read[2:]
     assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
+
+
+def test_batches_that_wait_to_be_counted_are_in_the_state():
+    metric, resumed = mxkit.metrics.Accuracy(), mxkit.metrics.Accuracy()
+    for _ in range(3):
+        metric.add_later(mx.nd.array([0, 1], dtype="int32"), mx.nd.array([[1, 0], [1, 0]]), 2)
+    resumed.load_state(*metric.state(), [mx.cpu()])
+    assert resumed.get() == metric.get() == 0.5
