@@ -1,9 +1,12 @@
 """Shared pieces of the tests."""
 
+import platform
 import signal
 
 import hypothesis
 import mxkit
+import mxnet as mx
+import numpy as np
 import pytest
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests of Ctrl-C would
@@ -14,6 +17,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("check", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("check")
+
+
+def pytest_terminal_summary(terminalreporter):
+    terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
 
 
 @pytest.fixture(autouse=True)
