@@ -132,7 +132,14 @@ class Accumulator:
                 _request(parameter, "write")
         self._open_window()
 
-    def backward(self, losses: Any, *, count: Optional[float] = None, silent: Sequence[Tuple[Any, Any]] = ()) -> None:
+    def backward(
+        self,
+        losses: Any,
+        *,
+        count: Optional[float] = None,
+        ones: Sequence[Any] = (),
+        silent: Sequence[Tuple[Any, Any]] = (),
+    ) -> None:
         """Compute the gradients of one micro-batch and add them to the window.
 
         Args:
@@ -140,8 +147,10 @@ class Accumulator:
                 split over devices.
             count: What the micro-batch adds to the number that the window's gradient is divided by, at least
                 0: the sum of sample weights, or of the tokens that a mask leaves. None is the number of samples.
-            silent: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
-                MXNet would make the zeros anew each time, which takes 30 us of a small net's 600.
+            ones: Arrays of ones of the losses' shapes, or None for one that has none. MXNet would make them anew each
+                time, which takes 30 us of a small net's 600.
+            silent: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient, for
+                the same reason.
 
         Raises:
             LossShapeError: A loss has no sample axis.
@@ -158,7 +167,10 @@ class Accumulator:
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
-        ones = [None if self._scale == 1 else part.ones_like() * self._scale for part in parts]
+        if self._scale != 1:
+            ones = [part.ones_like() * self._scale for part in parts]
+        elif not ones:
+            ones = [None] * len(parts)
         autograd.backward([*parts, *(output for output, _ in silent)], [*ones, *(zeros for _, zeros in silent)])
         if len(parts) == len(self.trainer._contexts):  # asking each array for its device takes longer
             self._active.update(dict.fromkeys(self.trainer._contexts))

@@ -20,12 +20,14 @@ class Computed(NamedTuple):
         output: What the net returned; from a graph without its gradient, and None where no metric reads it.
         losses: Recorded, shape (B,).
         totals: From a graph, the sums over the samples of the metrics that it holds, if any; else None.
-        silent: `totals`, each with zeros of its shape, as `Accumulator.backward` takes them.
+        ones: From a graph, ones of the shape of the losses: their gradient.
+        silent: `totals`, each with zeros of its shape: both as `Accumulator.backward` takes them.
     """
 
     output: Any
     losses: Any
     totals: Optional[Sequence[Any]] = None
+    ones: Any = None
     silent: Sequence[Tuple[Any, Any]] = ()
 
 
@@ -74,6 +76,7 @@ class OneGraph:
         self._sources: Any = None
         self._call: Any = None
         self._held_twice = False
+        self._ones: Any = None
         self._zeros: List[Any] = []
         self._places: List[Tuple[int, Any]] = []
 
@@ -126,7 +129,7 @@ class OneGraph:
         elif any(one is not seen for one, seen in zip(sources, self._sources)):
             self._sources, self._call, self._kinds = sources, None, set()
         if kind != self._kind:  # arrays of two kinds may not fit together
-            self._kind = kind
+            self._kind, self._ones = kind, None
             for metric in self._counted:
                 metric.catch_up()
         if kind not in self._kinds:
@@ -141,10 +144,12 @@ class OneGraph:
         found = self._call(*[arrays[number] if own is None else own._data[0] for number, own in self._places])
         losses, *read = found if isinstance(found, list) else [found]
         totals = () if self._waits else read[: len(self._counted)]
+        if self._ones is None:
+            self._ones = losses.ones_like()
         if len(self._zeros) < len(totals):
             self._zeros = [total.zeros_like() for total in totals]
         output = read[-1] if self._others or self._waits else None
-        return Computed(output, losses, totals, list(zip(totals, self._zeros)))
+        return Computed(output, losses, totals, self._ones, list(zip(totals, self._zeros)))
 
     def _build(self, inputs: int, labels: int) -> Any:
         """Make the graph; None where it cannot be made."""
@@ -165,6 +170,7 @@ class OneGraph:
         names = graph.list_inputs()
         if len(data) != inputs or not places.keys() <= set(names) <= places.keys() | owned.keys():
             return None
+        self._ones, self._zeros = None, []
         self._places = [(places.get(name, 0), None if name in places else owned[name]) for name in names]
         flags = {
             "data_indices": [i for i, name in enumerate(names) if name in places],

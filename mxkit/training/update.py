@@ -360,8 +360,9 @@ class _Batches:
             elif found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
         count = None if self._count is None else self._count(*unpack(batch))
+        losses, ones = [found.losses for found in computed], [found.ones for found in computed]
         silent = [pair for found in computed for pair in found.silent]
-        self.accumulator.backward([found.losses for found in computed], count=count, silent=silent)
+        self.accumulator.backward(losses, count=count, ones=ones, silent=silent)
         for shard, found in zip(shards, computed):
             self._graph.measure(shard, found)
         return shards
