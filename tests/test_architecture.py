@@ -59,6 +59,7 @@ LAYERS = [
             "evaluation",
             "place",
             "one_graph",
+            "unread",
             "extraction",
             "modes",
         ]

@@ -26,7 +26,7 @@ from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
 from mxkit.training.resume import capture
 from mxkit.training.signals import PoliteSignals, deliver
-from mxkit.training.update import refuse_broken, watch_weights
+from mxkit.training.unread import refuse_broken, watch_weights
 from mxnet.base import MXNetError
 
 _EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")

@@ -28,7 +28,8 @@ from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore
 from mxkit.training.signals import Terminated, deliver
-from mxkit.training.update import Count, Training, refuse_broken, watch_weights
+from mxkit.training.unread import refuse_broken, watch_weights
+from mxkit.training.update import Count, Training
 import numpy as np
 
 

@@ -1,12 +1,9 @@
 """The training loop as a generator: one record for each optimizer update."""
 
-from collections import deque
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-import math
-import time
-from typing import Any, Callable, Deque, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.blocks import net_devices
 from mxkit.custom_gradients import check_backward
@@ -14,7 +11,7 @@ from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import DataError, NonFiniteError
+from mxkit.errors import DataError
 from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -32,22 +29,13 @@ from mxkit.training.checks import (
     warn_of_single_samples,
 )
 from mxkit.training.one_graph import OneGraph
-from mxkit.training.place import Place, numbers
+from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision, get_precision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
-from mxkit.training.record import Update, settle
+from mxkit.training.record import Update
+from mxkit.training.unread import Unread
 import mxnet as mx
 from mxnet import autograd, gluon
-import numpy as np
-
-# Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as
-# rarely: on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until
-# the system parts them.
-SETTLE_EVERY = 64
-SETTLE_SECONDS = 0.25
-# A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
-QUEUED_BYTES = 256 * 2**20
 
 Count = Callable[[Tuple[Any, ...], Tuple[Any, ...]], float]
 
@@ -213,7 +201,7 @@ class Training:
         self._several = accumulate > 1 or accumulate_samples is not None
         self._graph: Optional[OneGraph] = None
         self._gradients = GradientWatch(self._trainer._params)
-        self._queue: Optional[_Queue] = None
+        self._unread: Optional[Unread] = None
 
     def epoch(
         self,
@@ -242,12 +230,12 @@ class Training:
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)
-        self._queue = _Queue(accumulator, self._check_finite, epoch, self._queue)
-        return _run(reader, work, self._queue, place, trace)
+        self._unread = Unread(accumulator, self._check_finite, epoch, self._unread)
+        return _run(reader, work, self._unread, place, trace)
 
 
 def _run(
-    reader: "_Reader", work: "_Batches", queue: "_Queue", place: Place, trace: Callable[[int], bool]
+    reader: "_Reader", work: "_Batches", unread: Unread, place: Place, trace: Callable[[int], bool]
 ) -> Iterator[Update]:
     update: Optional[Update] = None
     unmeasured = True
@@ -257,19 +245,19 @@ def _run(
             with place:
                 shards = work.backward(batch)
                 if unmeasured:
-                    queue.measure(shards)
+                    unread.measure(shards)
                     reader.grid.draws = trace(len(shards[0].inputs))
                     unmeasured = False
-                update = queue.add(work.accumulator.step())
+                update = unread.add(work.accumulator.step())
             if update is not None:
                 yield reader.mark(update)
                 reader.grid.reseed(reader.updates)
         with place:
-            update = queue.add(work.accumulator.flush())
+            update = unread.add(work.accumulator.flush())
         if update is not None:
             yield reader.mark(update)
         with place:
-            queue.drain()
+            unread.drain()
 
 
 class _Reader:
@@ -370,85 +358,3 @@ class _Batches:
     def forward_again(self, batch: Any) -> None:
         for shard in split_batch(batch, self._devices):
             self._forward(self._net, shard.inputs, shard.labels)
-
-
-class _Queue:
-    """Bounds how far Python may run ahead of the device, and finds the update where numbers broke."""
-
-    def __init__(
-        self, accumulator: Accumulator, check_finite: bool, epoch: Optional[int], before: Optional["_Queue"]
-    ) -> None:
-        self._open: Deque[Update] = deque()
-        self._accumulator = accumulator
-        self._check_finite = check_finite
-        self._epoch = epoch
-        self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
-        self._quick: bool = before is not None and before._quick
-        self._unwatched = 0
-
-    def measure(self, shards: Shards) -> None:
-        """Set the bound from the size of the first batch."""
-        size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
-        samples = self._accumulator.every_samples
-        batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
-        room = QUEUED_BYTES // (max(1, size) * batches)
-        self._every = max(2, min(self._every, room))
-        self._most = max(self._every, min(self._most, room // 4))
-
-    def add(self, update: Optional[Update]) -> Optional[Update]:
-        if update is None:
-            return None
-        self._open.append(update)
-        self._unwatched += 1
-        if self._unwatched == SETTLE_EVERY:
-            self._watch()
-        count = self._most if self._quick else self._every
-        if len(self._open) >= count + count // 2:
-            begun = time.monotonic()
-            self._settle(count)
-            self._quick = time.monotonic() - begun < SETTLE_SECONDS * count / SETTLE_EVERY
-        return update
-
-    def drain(self) -> None:
-        if self._unwatched:
-            self._watch()
-        self._settle(len(self._open))
-
-    def _watch(self) -> None:
-        if self._check_finite:
-            watch_weights(self._open[-1], self._accumulator.trainer)
-        self._unwatched = 0
-
-    def _settle(self, count: int) -> None:
-        oldest = [self._open.popleft() for _ in range(count)]
-        settle(oldest)
-        if self._check_finite:
-            refuse_broken(oldest, self._epoch, self._accumulator.updates)
-
-
-def watch_weights(update: Update, trainer: Any) -> None:
-    """Let `update` tell whether the weights after it are finite; replicas are equal, so one is looked at."""
-    update.watch([parameter.list_data()[0] for parameter in trainer._params if parameter.grad_req != "null"])
-
-
-def refuse_broken(done: Sequence[Update], epoch: Optional[int], newest: int) -> None:
-    """Raise `NonFiniteError` for the first update among `done` whose numbers are not finite.
-
-    Args:
-        done: Updates in their order.
-        epoch: From 0, or None where nobody counts them.
-        newest: Number of the last update so far.
-    """
-    broken = next((update for update in done if not update.finite), None)
-    if broken is None:
-        return
-    if not math.isfinite(broken.loss):
-        what = f"the loss is {broken.loss}"
-    elif broken.grad_norm is not None and not math.isfinite(broken.grad_norm):
-        what = f"the gradient's norm is {broken.grad_norm}"
-    else:
-        what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
-    raise NonFiniteError(
-        f"{numbers(epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from there "
-        "on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False goes on regardless"
-    )

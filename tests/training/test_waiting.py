@@ -1,14 +1,14 @@
 """How often the loop waits for the device, counted at MXNet's own methods (T17, T27)."""
 
 import mxkit
-from mxkit.training import update as update_module
+from mxkit.training import unread
 import mxnet as mx
 import numpy as np
 from oracle import make_batches, make_net
 import pytest
 
 UPDATES = 300
-READS = -(-UPDATES // update_module.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
+READS = -(-UPDATES // unread.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
 ONCE = 3  # labels and scores of the first batch are checked, and the last numbers are read at the end
 
 
@@ -72,7 +72,7 @@ def test_accumulated_batches_wait_for_updates_only(waits):
 
 def test_t27_large_batches_are_waited_for_sooner(waits, monkeypatch):
     batches = make_batches([4]) * 60
-    monkeypatch.setattr(update_module, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
+    monkeypatch.setattr(unread, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
     del waits[:]
     list(mxkit.updates(make_net(), batches, loss="softmax_ce", trainer="sgd"))
     assert 4 <= len(waits) <= 60 // 10 + ONCE

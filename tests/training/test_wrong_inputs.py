@@ -255,7 +255,7 @@ def test_nan_names_the_update_where_it_began(devices):
 @pytest.mark.parametrize(("at", "seconds", "noticed"), [(4, 0.0, 96), (4, 1e9, 96), (100, 0.0, 160), (100, 1e9, 448)])
 def test_nan_is_noticed_while_an_epoch_goes_on(monkeypatch, at, seconds, noticed):
     """The first numbers are read at update 96, up to 64; then at 160, or, of quick updates, when 384 are open."""
-    monkeypatch.setattr("mxkit.training.update.SETTLE_SECONDS", seconds)
+    monkeypatch.setattr("mxkit.training.unread.SETTLE_SECONDS", seconds)
     seen = []
     with pytest.raises(NonFiniteError, match=rf"^update {at + 1}: .* \(noticed after update {noticed}\)"):
         seen.extend(
