@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
 import warnings
 
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
+from mxkit.packed import Packed
 from mxkit.runtime.architectures import kernel_architectures
 from mxkit.runtime.driver import read_driver
 from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
@@ -121,7 +122,7 @@ class Shard(NamedTuple):
 
     Attributes:
         device: Where the arrays lie.
-        inputs: What the net is called with, each of shape (b, ...).
+        inputs: What the net is called with, each of shape (b, ...), NDArray or `Packed`.
         labels: What the loss gets after the net's output, each of shape (b, ...); may be empty.
         samples: b, at least 1.
     """
@@ -130,6 +131,14 @@ class Shard(NamedTuple):
     inputs: Tuple[Any, ...]
     labels: Tuple[Any, ...]
     samples: int
+
+    def unpacked(self) -> "Shard":
+        """The same with inputs that are NDArrays; itself where they are."""
+        if all(type(array) is not Packed for array in self.inputs):
+            return self
+        return self._replace(
+            inputs=tuple(array.unpacked() if type(array) is Packed else array for array in self.inputs)
+        )
 
 
 class Shards(Sequence[Shard]):
@@ -166,7 +175,7 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
     `gluon.utils.split_and_load` makes it, would fail in the engine (T8).
 
     Args:
-        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray or NumPy of
+        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
             shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, integers keep their type.
         devices: Where the parts go, at least one.
 
@@ -215,7 +224,7 @@ def as_ndarray(array: Any) -> Any:
 
     `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14).
     """
-    if isinstance(array, mx.nd.NDArray):
+    if isinstance(array, (mx.nd.NDArray, Packed)):
         return array
     if not isinstance(array, (np.ndarray, np.generic)):
         raise DataError(f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}")

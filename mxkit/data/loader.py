@@ -6,6 +6,7 @@ from mxkit.data.host_arrays import batch_context, empty_batch, narrow, narrow_dt
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
+from mxkit.packed import Packed
 from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
@@ -81,21 +82,33 @@ class ArrayLoader(EpochOrder):
         self.prefetch = self._worthwhile() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
 
     def __iter__(self) -> Iterator[Any]:
+        return self._batches(packed=False)
+
+    def packed(self) -> Iterator[Any]:
+        """The same epoch as `iter` gives, for `fit`: inputs of uint8 are `Packed`, cast where they are computed."""
+        return self._batches(packed=self.transform is None)
+
+    def _batches(self, packed: bool) -> Iterator[Any]:
         epoch, numbers = self._begin()
         order = self.order(epoch)
 
         def make(number: int, _: Callable[[], bool]) -> Any:
-            return self._batch(self._rows(order, number), epoch, number)
+            return self._batch(self._rows(order, number), epoch, number, packed)
 
         if self.prefetch:
             return read_ahead(make, numbers, threads=1, ahead=self.prefetch)
-        return (self._batch(self._rows(order, number), epoch, number) for number in numbers)
+        return (self._batch(self._rows(order, number), epoch, number, packed) for number in numbers)
 
-    def _batch(self, rows: "np.ndarray", epoch: int, number: int) -> Any:
+    def _batch(self, rows: "np.ndarray", epoch: int, number: int, packed: bool) -> Any:
         if self.transform is not None:
             return self._transformed(self.transform, rows, epoch, number)
-        inputs = _each(lambda array: self._cut(array, rows, cast=True), self.x)
+        inputs = _each(lambda array: self._input(array, rows, packed), self.x)
         return (inputs,) if self.y is None else (inputs, _each(lambda array: self._cut(array, rows), self.y))
+
+    def _input(self, array: "np.ndarray", rows: "np.ndarray", packed: bool) -> Any:
+        if packed and array.dtype == np.uint8:
+            return Packed(self._cut(array, rows), self.scale)
+        return self._cut(array, rows, cast=True)
 
     def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
         """Rows of an array as an NDArray, written where they are to lie."""

@@ -48,7 +48,12 @@ def can_skip(data: Data) -> bool:
 
 
 def read_epoch(
-    data: Data, epoch: Optional[int] = None, name: str = "data", keep_count: bool = False, skip: int = 0
+    data: Data,
+    epoch: Optional[int] = None,
+    name: str = "data",
+    keep_count: bool = False,
+    skip: int = 0,
+    packed: bool = False,
 ) -> Iterator[Any]:
     """Yield the batches of one epoch.
 
@@ -60,6 +65,7 @@ def read_epoch(
         name: What the messages call the data.
         keep_count: Leave a loader's count of epochs as it was: reading for a look changes no later order.
         skip: Begin after so many batches; only for data that `can_skip`.
+        packed: Take images as `Packed`, where a loader of mxkit's own gives them so.
 
     Raises:
         EmptyDataError: There was no batch.
@@ -74,7 +80,8 @@ def read_epoch(
     if skip:
         source.skip(skip)
     try:
-        batches = iter(source)
+        # not of a subclass, which may give other batches
+        batches = source.packed() if packed and "packed" in vars(type(source)) else iter(source)
     except TypeError:
         raise DataError(
             f"{name}: expected an iterable of batches (x, y), or a function that returns one; "

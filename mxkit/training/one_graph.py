@@ -5,6 +5,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
 from mxkit.device import Shard
 from mxkit.losses import Forward
 from mxkit.metrics import Metric
+from mxkit.packed import Packed
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -73,6 +74,7 @@ class OneGraph:
         self._waits = False
         self._kinds: Set[Any] = set()  # of the batches that went the ordinary way
         self._kind: Any = None  # of the batch before
+        self._scales: List[Optional[float]] = []
         self._sources: Any = None
         self._call: Any = None
         self._held_twice = False
@@ -85,7 +87,7 @@ class OneGraph:
         found = self._in_one(shard)
         if found is None:
             self._held_twice = True
-            found = Computed(*self._forward(self._net, shard.inputs, shard.labels))
+            found = Computed(*self._forward(self._net, shard.unpacked().inputs, shard.labels))
             if self._may_wait:
                 self._let_wait(found.output)
         return found
@@ -119,7 +121,8 @@ class OneGraph:
         if not self._possible:
             return None
         arrays = shard.inputs + shard.labels
-        kind = (len(shard.inputs), *[(array.shape, array.dtype, type(array)) for array in arrays])
+        scales = [array.scale if type(array) is Packed else None for array in shard.inputs]
+        kind = (*scales, *[(array.shape, array.dtype, type(array)) for array in arrays])
         if not (_is_active(self._net) and (self._named or _is_active(self._loss))):
             self._sources, self._call, self._kinds = None, None, {kind}
             return None
@@ -130,18 +133,21 @@ class OneGraph:
             self._sources, self._call, self._kinds = sources, None, set()
         if kind != self._kind:  # arrays of two kinds may not fit together
             self._kind, self._ones = kind, None
+            if scales != self._scales:  # a graph holds one way to unpack
+                self._scales, self._call = scales, None
             for metric in self._counted:
                 metric.catch_up()
         if kind not in self._kinds:
             self._kinds.add(kind)
             return None
         if self._call is None:
-            self._call = self._build(len(shard.inputs), len(shard.labels)) or False
+            self._call = self._build(shard) or False
         if not self._call:
             return None
         if self._held_twice:
             self._release()
-        found = self._call(*[arrays[number] if own is None else own._data[0] for number, own in self._places])
+        given = [array.array if type(array) is Packed else array for array in arrays]
+        found = self._call(*[given[number] if own is None else own._data[0] for number, own in self._places])
         losses, *read = found if isinstance(found, list) else [found]
         totals = () if self._waits else read[: len(self._counted)]
         if self._ones is None:
@@ -151,15 +157,18 @@ class OneGraph:
         output = read[-1] if self._others or self._waits else None
         return Computed(output, losses, totals, self._ones, list(zip(totals, self._zeros)))
 
-    def _build(self, inputs: int, labels: int) -> Any:
+    def _build(self, shard: Shard) -> Any:
         """Make the graph; None where it cannot be made."""
         net = self._net
         data, output = net._cached_graph
         single = net._out_format == 0 and type(output) is mx.sym.Symbol  # not several arrays, nor those of mx.np
         if not single or net._backend:
             return None
-        given = [mx.sym.var(f"mxkit_label{number}") for number in range(labels)]
+        given = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]
         with mx.name.NameManager():  # so that names of the user's own graphs do not depend on this one
+            packed = {one.name: array for one, array in zip(data, shard.inputs) if type(array) is Packed}
+            if packed:
+                output = output(**{name: array.symbol(mx.sym.var(name)) for name, array in packed.items()})
             losses = self._loss_of(output, given)
             read = mx.sym.BlockGrad(output)
             counted = [] if self._waits else self._counted
@@ -168,7 +177,7 @@ class OneGraph:
         places = {variable.name: number for number, variable in enumerate([*data, *given])}
         owned = {own.name: own for is_data, own in net._cached_op_args if not is_data}
         names = graph.list_inputs()
-        if len(data) != inputs or not places.keys() <= set(names) <= places.keys() | owned.keys():
+        if len(data) != len(shard.inputs) or not places.keys() <= set(names) <= places.keys() | owned.keys():
             return None
         self._ones, self._zeros = None, []
         self._places = [(places.get(name, 0), None if name in places else owned[name]) for name in names]

@@ -222,7 +222,7 @@ class Training:
             check_accumulation(net)
         check_frozen_dense(net, where)
         accumulator.updates = first_step - 1
-        reader = _Reader(data, self._limit, epoch, self._seed, skip)
+        reader = _Reader(data, self._limit, epoch, self._seed, skip, packed=self._count is None)
         first = (self._known, data) if first_step == 1 else None
         if self._graph is None or self._graph.devices != where:
             fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
@@ -264,9 +264,15 @@ class _Reader:
     """The batches of one epoch, from where a stopped run was."""
 
     def __init__(
-        self, data: Data, limit: Optional[int], epoch: Optional[int], seed: Optional[int], skip: Tuple[Any, ...]
+        self,
+        data: Data,
+        limit: Optional[int],
+        epoch: Optional[int],
+        seed: Optional[int],
+        skip: Tuple[Any, ...],
+        packed: bool,
     ) -> None:
-        self._data, self._limit, self._epoch = data, limit, epoch
+        self._data, self._limit, self._epoch, self._packed = data, limit, epoch, packed
         self._skip, self.updates, seeded = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
@@ -278,7 +284,8 @@ class _Reader:
             self.batches = self._skip
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit - self.batches)
-        for batch in islice(read_epoch(self._data, self._epoch, name="train", skip=self.batches), limit):
+        batches = read_epoch(self._data, self._epoch, name="train", skip=self.batches, packed=self._packed)
+        for batch in islice(batches, limit):
             self.batches += 1
             if self.batches > self._skip:
                 yield batch
@@ -330,7 +337,7 @@ class _Batches:
         shards = split_batch(batch, self._devices)
         first, self._first = self._first, None
         if first is not None:  # what is wrong with the data shows in the first batch of all
-            check_first_inputs(self._net, shards[0])
+            check_first_inputs(self._net, shards[0].unpacked())
             check_backward(self._net)
             if isinstance(first[0], gluon.Block):
                 check_backward(first[0])
@@ -357,4 +364,4 @@ class _Batches:
 
     def forward_again(self, batch: Any) -> None:
         for shard in split_batch(batch, self._devices):
-            self._forward(self._net, shard.inputs, shard.labels)
+            self._forward(self._net, shard.unpacked().inputs, shard.labels)

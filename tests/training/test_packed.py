@@ -1,0 +1,220 @@
+"""Images that reach the net as bytes: the same bits as when the loader casts them, whatever trains."""
+
+import mxkit
+from mxkit.data import ArrayLoader
+from mxkit.errors import TrainingError
+from mxkit.packed import Packed
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+from oracle import weights
+import pytest
+
+RANDOM = np.random.RandomState(0)
+X = RANDOM.randint(0, 256, (44, 1, 12, 12), dtype=np.uint8)
+Y = RANDOM.randint(0, 3, 44)
+STATIC = {"static_alloc": True, "static_shape": True}
+
+
+def loader(**options):
+    return ArrayLoader(X, Y, 8, **options)
+
+
+def convolutions(devices="cpu", flags=STATIC):
+    mxkit.seed_all(5)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(8, 3, in_channels=1),
+        nn.BatchNorm(in_channels=8),
+        nn.Activation("relu"),
+        nn.Dropout(0.2),
+        nn.Dense(3, in_units=800),
+    )
+    mxkit.initialize(net, "xavier", devices=devices)
+    if flags is not None:
+        net.hybridize(**flags)
+    return net
+
+
+def dense(devices="cpu"):
+    """Without statistics, which replicas have of their own, and without random numbers."""
+    mxkit.seed_all(5)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(16, in_units=144, activation="tanh"), nn.Dense(3, in_units=16))
+    mxkit.initialize(net, "xavier", devices=devices)
+    net.hybridize(**STATIC)
+    return net
+
+
+def train(net, data, **options):
+    history = mxkit.fit(
+        net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.05, "momentum": 0.9}), progress=False, seed=3,
+        **{"epochs": 3, "metrics": ["accuracy"], **options},
+    )  # fmt: skip
+    rows = [(row["train_loss"], row.get("train_accuracy")) for row in history]
+    return rows, weights(net)
+
+
+def assert_same(one, other):
+    assert one[0] == other[0]
+    assert len(one[1]) == len(other[1])
+    for mine, theirs in zip(one[1], other[1]):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.fixture
+def unpackings(monkeypatch):
+    """Sizes of the batches whose bytes were cast one by one, and not in the net's graph."""
+    seen = []
+    unpacked = Packed.unpacked
+
+    def watched(packed):
+        seen.append(packed.shape[0])
+        return unpacked(packed)
+
+    monkeypatch.setattr(Packed, "unpacked", watched)
+    return seen
+
+
+@pytest.mark.parametrize("scale", [1 / 255, 0.3, 0.017])
+@pytest.mark.parametrize("flags", [None, {}, STATIC], ids=["plain", "hybridized", "static"])
+def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
+    told = train(convolutions(flags=flags), loader(scale=scale))
+    casts = len(unpackings)
+    assert_same(told, train(convolutions(flags=flags), list(loader(scale=scale))))
+    assert len(unpackings) == casts
+    # the check of the first, then the first of its kind, the tail of another kind, and the rest in the net's graph
+    assert unpackings == ([8, 8, 4] if flags is not None else [8, *[8, 8, 8, 8, 8, 4] * 3])
+
+
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [
+        ("cpu:2", {}),
+        ("cpu", {"accumulate": 4}),
+        ("cpu:3", {"accumulate_samples": 20, "clip_norm": 0.5}),
+        ("cpu", {"amp": "bfloat16"}),
+        ("cpu", {"updates": 7, "epochs": None}),
+    ],
+)
+def test_bits_equal_in_other_ways_to_train(devices, options, unpackings):
+    told = train(dense(devices), loader(), **options)
+    assert unpackings
+    assert_same(told, train(dense(devices), list(loader()), **options))
+
+
+def test_shuffled_and_resumed_inside_an_epoch(tmp_path):
+    options = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 updates"), "resume": "auto"}
+    train(dense(), loader(shuffle=True, seed=1), **options, updates=9, epochs=None)
+    told = train(dense(), loader(shuffle=True, seed=1), **options)
+    assert_same(told, train(dense(), loader(shuffle=True, seed=1)))
+
+
+class TwoInputs(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Dense(3, in_units=144), nn.Dense(3, in_units=2)
+
+    def hybrid_forward(self, F, image, numbers):  # noqa: N803
+        return self.left(image) + self.right(numbers)
+
+
+def two_inputs():
+    mxkit.seed_all(5)
+    net = TwoInputs()
+    mxkit.initialize(net, "xavier")
+    net.hybridize(**STATIC)
+    return net
+
+
+def test_one_of_two_inputs(unpackings):
+    data = ArrayLoader((X, np.float32(RANDOM.rand(44, 2))), Y, 8)
+    told = train(two_inputs(), data)
+    assert unpackings == [8, 8, 4]
+    assert_same(told, train(two_inputs(), list(data)))
+
+
+class OtherScale(mxkit.Callback):
+    def on_epoch(self, state, row):
+        state.data.scale = 0.5 / 255
+
+
+def test_another_scale_from_the_second_epoch_on():
+    class Batches(list):
+        """Cast by the loader, as `iter` gives them."""
+
+        def __init__(self):
+            super().__init__(loader())
+            self.halved = loader(scale=0.5 / 255)
+
+        scale = property(None, lambda batches, _: batches.__setitem__(slice(None), list(batches.halved)))
+
+    options = {"callbacks": [OtherScale()], "metrics": []}
+    told = train(convolutions(), loader(), **options)
+    assert_same(told, train(convolutions(), Batches(), **options))
+    assert told[0] != train(convolutions(), loader(), metrics=[])[0]
+
+
+def test_a_loader_of_the_users_own_is_read_by_its_iter():
+    class Inverted(ArrayLoader):
+        def __iter__(self):
+            return ((1 - x, y) for x, y in super().__iter__())
+
+    told = train(convolutions(), Inverted(X, Y, 8))
+    assert_same(told, train(convolutions(), list(Inverted(X, Y, 8))))
+
+
+def test_who_counts_and_who_transforms_gets_floats():
+    seen = []
+
+    def count(inputs, labels):
+        seen.append(type(inputs[0]))
+        return 8.0
+
+    def transform(x, y, rng):
+        seen.append(type(x))
+        return x, y
+
+    train(convolutions(), loader(), count=count, updates=2, epochs=None)
+    train(convolutions(), loader(transform=transform), updates=2, epochs=None)
+    assert set(seen) == {mx.nd.NDArray, np.ndarray}
+
+
+def test_an_error_tells_the_batch_that_the_net_was_called_with():
+    net = nn.Dense(3, in_units=5)
+    mxkit.initialize(net)
+    with pytest.raises(
+        TrainingError, match=r"epoch 1, update 1, batch x \(8, 1, 12, 12\) float32, y \(8,\) int32: .*144 a sample"
+    ):
+        train(net, loader())
+
+
+class TooFar(nn.HybridBlock):
+    """MXNet tells it when the numbers are read, without a word about the layer."""
+
+    def hybrid_forward(self, F, x):  # noqa: N803
+        return F.take(F.ones((3,)), x * 255, mode="raise")
+
+
+def test_an_error_that_mxnet_tells_late_is_found_by_another_pass():
+    told = []
+    for data in (loader(), list(loader())):
+        net = nn.HybridSequential()
+        net.add(TooFar(), nn.Dense(3, in_units=144))
+        mxkit.initialize(net)
+        with pytest.raises(TrainingError) as caught:
+            train(net, data)
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+    assert "'0' (TooFar)" in told[0]
+
+
+def test_a_packed_batch_is_cut_and_cast_like_an_array():
+    x, _ = next(loader().packed())
+    assert (type(x), x.shape, x.size, np.dtype(x.dtype).name) == (Packed, (8, 1, 12, 12), 1152, "float32")
+    assert x.array.dtype == np.uint8
+    np.testing.assert_array_equal(x[2:4].unpacked().asnumpy(), X[2:4] * np.float32(1 / 255))
+    assert x.as_in_context(mx.cpu(0)) is x
+    assert x.as_in_context(mx.cpu(1)).unpacked().context == mx.cpu(1)
+    floats = ArrayLoader(X.astype("float32"), Y, 8)
+    assert type(next(floats.packed())[0]) is mx.nd.NDArray
