@@ -1,9 +1,17 @@
 """Images as bytes until they are where they are computed: a quarter to write, to keep and to copy to a device."""
 
-from typing import Any, Tuple
+from typing import Any, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
+
+
+def worth_packing(devices: Sequence["mx.Context"]) -> bool:
+    """Whether bytes are to be cast on the devices, each batch by operators of its own: where they are copied to.
+
+    On a CPU the two operators take 8 to 40% longer than NumPy's product, unless they are part of the net's graph.
+    """
+    return any(device.device_type == "gpu" for device in devices)
 
 
 class Packed:

@@ -27,7 +27,9 @@ class ArrayLoader(EpochOrder):
 
     Args:
         x: Inputs, NumPy or NDArray of shape (N, ...), or a tuple of such. uint8 stays uint8 in memory; each
-            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does. float64 becomes float32.
+            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does; on a GPU, and where `fit`
+            trains a hybridized net, that happens behind the copy to the device, to the same bits. float64 becomes
+            float32.
             A file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
         y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64
             float32.

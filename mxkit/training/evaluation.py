@@ -14,6 +14,7 @@ from mxkit.errors import DataError, TrapWarning
 from mxkit.forward_errors import explained
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
+from mxkit.packed import worth_packing
 from mxkit.training.accumulator import checked_count
 from mxkit.training.checks import check_labels, check_loss_shape
 from mxkit.training.progress import batches_bar
@@ -76,15 +77,16 @@ def evaluate(
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))
+    packed = count is None and worth_packing(where)
     mean_loss, looked = Metric(), Metric()
     throttle = _Throttle()
     unchecked = True
     with autograd.pause(train_mode=False), explained(
         net, lambda: forward(net, shard.inputs, shard.labels)
     ), batches_bar(name, data, limit_batches, progress) as bar:
-        for batch in islice(read_epoch(data, name=name, keep_count=True), limit_batches):
+        for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
-            for shard in split_batch(batch, where):
+            for shard in (part.unpacked() for part in split_batch(batch, where)):
                 output, values = forward(net, shard.inputs, shard.labels)
                 if values is not None:
                     check_loss_shape(values, shard.samples)
@@ -143,9 +145,9 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)), batches_bar(
         "predict", data, None, progress
     ) as bar:
-        for batch in read_epoch(data, keep_count=True):
+        for batch in read_epoch(data, keep_count=True, packed=worth_packing(where)):
             inputs, _ = unpack(batch)
-            for shard in split_batch((inputs,), where):
+            for shard in (part.unpacked() for part in split_batch((inputs,), where)):
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
                 outputs = list(output) if several else [output]

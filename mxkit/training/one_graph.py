@@ -82,6 +82,11 @@ class OneGraph:
         self._zeros: List[Any] = []
         self._places: List[Tuple[int, Any]] = []
 
+    @property
+    def likely(self) -> bool:
+        """Whether it will take most batches, as far as can be told before the first."""
+        return bool(self._possible and self._net._active and (self._named or self._loss._active))
+
     def compute(self, shard: Shard) -> Computed:
         """Compute a batch, inside `record`."""
         found = self._in_one(shard)

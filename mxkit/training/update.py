@@ -15,6 +15,7 @@ from mxkit.errors import DataError
 from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
 from mxkit.optimizers import TrainerSpec, get_trainer
+from mxkit.packed import worth_packing
 from mxkit.specs import whole_number
 from mxkit.static_graphs import GradientWatch, forget_static_graphs
 from mxkit.training.accumulator import Accumulator
@@ -222,11 +223,12 @@ class Training:
             check_accumulation(net)
         check_frozen_dense(net, where)
         accumulator.updates = first_step - 1
-        reader = _Reader(data, self._limit, epoch, self._seed, skip, packed=self._count is None)
         first = (self._known, data) if first_step == 1 else None
         if self._graph is None or self._graph.devices != where:
             fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
             self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
+        packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
+        reader = _Reader(data, self._limit, epoch, self._seed, skip, packed and self._count is None)
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)

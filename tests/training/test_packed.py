@@ -48,8 +48,8 @@ def dense(devices="cpu"):
 
 def train(net, data, **options):
     history = mxkit.fit(
-        net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.05, "momentum": 0.9}), progress=False, seed=3,
-        **{"epochs": 3, "metrics": ["accuracy"], **options},
+        net, data, trainer=("sgd", {"learning_rate": 0.05, "momentum": 0.9}), progress=False, seed=3,
+        **{"loss": "softmax_ce", "epochs": 3, "metrics": ["accuracy"], **options},
     )  # fmt: skip
     rows = [(row["train_loss"], row.get("train_accuracy")) for row in history]
     return rows, weights(net)
@@ -76,6 +76,13 @@ def unpackings(monkeypatch):
     return seen
 
 
+@pytest.fixture
+def as_on_gpus(monkeypatch):
+    """Bytes are cast batch by batch too, as where they are copied to a GPU; virtual devices stand in for it."""
+    for module in ("update", "evaluation"):
+        monkeypatch.setattr(f"mxkit.training.{module}.worth_packing", lambda devices: True)
+
+
 @pytest.mark.parametrize("scale", [1 / 255, 0.3, 0.017])
 @pytest.mark.parametrize("flags", [None, {}, STATIC], ids=["plain", "hybridized", "static"])
 def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
@@ -84,7 +91,14 @@ def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
     assert_same(told, train(convolutions(flags=flags), list(loader(scale=scale))))
     assert len(unpackings) == casts
     # the check of the first, then the first of its kind, the tail of another kind, and the rest in the net's graph
-    assert unpackings == ([8, 8, 4] if flags is not None else [8, *[8, 8, 8, 8, 8, 4] * 3])
+    assert unpackings == ([8, 8, 4] if flags is not None else [])
+
+
+@pytest.mark.usefixtures("as_on_gpus")
+def test_bits_equal_where_each_batch_is_cast_on_its_device(unpackings):
+    told = train(convolutions(flags=None), loader())
+    assert unpackings == [8, *[8, 8, 8, 8, 8, 4] * 3]
+    assert_same(told, train(convolutions(flags=None), list(loader())))
 
 
 @pytest.mark.parametrize(
@@ -93,14 +107,34 @@ def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
         ("cpu:2", {}),
         ("cpu", {"accumulate": 4}),
         ("cpu:3", {"accumulate_samples": 20, "clip_norm": 0.5}),
-        ("cpu", {"amp": "bfloat16"}),
+        ("cpu:2", {"amp": "bfloat16"}),
         ("cpu", {"updates": 7, "epochs": None}),
     ],
 )
+@pytest.mark.usefixtures("as_on_gpus")
 def test_bits_equal_in_other_ways_to_train(devices, options, unpackings):
     told = train(dense(devices), loader(), **options)
     assert unpackings
     assert_same(told, train(dense(devices), list(loader()), **options))
+
+
+@pytest.mark.parametrize("options", [{"amp": "bfloat16"}, {"loss": mx.gluon.loss.SoftmaxCrossEntropyLoss()}])
+def test_on_a_cpu_only_a_graph_casts(options, unpackings):
+    train(dense(), loader(), **options)
+    train(dense("cpu:2"), loader())
+    assert not unpackings
+
+
+@pytest.mark.usefixtures("as_on_gpus")
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_bits_equal_when_nothing_is_trained(devices, unpackings):
+    net = convolutions(devices)
+    scores = [mxkit.evaluate(net, data, loss="softmax_ce", metrics=["accuracy"]) for data in (loader(), list(loader()))]
+    assert scores[0] == scores[1]
+    outputs = [mxkit.predict(net, data).asnumpy() for data in (loader(), list(loader()), X)]
+    assert outputs[0].tobytes() == outputs[1].tobytes()
+    np.testing.assert_allclose(outputs[2], outputs[0], rtol=1e-5, atol=1e-6)  # one batch of all: other kernels may sum
+    assert sum(unpackings) == 3 * 44
 
 
 def test_shuffled_and_resumed_inside_an_epoch(tmp_path):
@@ -155,6 +189,7 @@ def test_another_scale_from_the_second_epoch_on():
     assert told[0] != train(convolutions(), loader(), metrics=[])[0]
 
 
+@pytest.mark.usefixtures("as_on_gpus")
 def test_a_loader_of_the_users_own_is_read_by_its_iter():
     class Inverted(ArrayLoader):
         def __iter__(self):
@@ -164,6 +199,7 @@ def test_a_loader_of_the_users_own_is_read_by_its_iter():
     assert_same(told, train(convolutions(), list(Inverted(X, Y, 8))))
 
 
+@pytest.mark.usefixtures("as_on_gpus")
 def test_who_counts_and_who_transforms_gets_floats():
     seen = []
 
@@ -176,10 +212,12 @@ def test_who_counts_and_who_transforms_gets_floats():
         return x, y
 
     train(convolutions(), loader(), count=count, updates=2, epochs=None)
+    mxkit.evaluate(convolutions(), loader(), loss="softmax_ce", count=count)
     train(convolutions(), loader(transform=transform), updates=2, epochs=None)
     assert set(seen) == {mx.nd.NDArray, np.ndarray}
 
 
+@pytest.mark.usefixtures("as_on_gpus")
 def test_an_error_tells_the_batch_that_the_net_was_called_with():
     net = nn.Dense(3, in_units=5)
     mxkit.initialize(net)
@@ -196,6 +234,7 @@ class TooFar(nn.HybridBlock):
         return F.take(F.ones((3,)), x * 255, mode="raise")
 
 
+@pytest.mark.usefixtures("as_on_gpus")
 def test_an_error_that_mxnet_tells_late_is_found_by_another_pass():
     told = []
     for data in (loader(), list(loader())):
