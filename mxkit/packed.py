@@ -9,7 +9,7 @@ import numpy as np
 def worth_packing(devices: Sequence["mx.Context"]) -> bool:
     """Whether bytes are to be cast on the devices, each batch by operators of its own: where they are copied to.
 
-    On a CPU the two operators take 8 to 40% longer than NumPy's product, unless they are part of the net's graph.
+    On a CPU, outside of the net's graph, two operators take longer than NumPy's product: evaluations 1 to 42%.
     """
     return any(device.device_type == "gpu" for device in devices)
 

@@ -147,10 +147,10 @@ class Accumulator:
                 split over devices.
             count: What the micro-batch adds to the number that the window's gradient is divided by, at least
                 0: the sum of sample weights, or of the tokens that a mask leaves. None is the number of samples.
-            ones: Arrays of ones of the losses' shapes, or None for one that has none. MXNet would make them anew each
-                time, which takes 30 us of a small net's 600.
-            silent: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient, for
-                the same reason.
+            ones: Arrays of ones of the losses' shapes, or None for one that has none: an operator less, as MXNet would
+                make them anew each time.
+            silent: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
+                MXNet would make the zeros anew each time, which takes 30 us of a small net's 600.
 
         Raises:
             LossShapeError: A loss has no sample axis.

@@ -8,6 +8,7 @@ import numpy as np
 
 FEATURES, CLASSES = 5, 3
 SOFTMAX = gluon.loss.SoftmaxCrossEntropyLoss()
+STATIC = {"static_alloc": True, "static_shape": True}
 OPTIMIZERS = [
     ("sgd", {"learning_rate": 0.3}),
     ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01}),
@@ -47,6 +48,27 @@ def make_net(devices="cpu", seed=3, dropout=0.0, hybridize=False, dtype="float32
     mxkit.initialize(net, devices=devices)
     if hybridize:
         net.hybridize()
+    return net
+
+
+def convolutions(flags=STATIC, devices="cpu"):
+    """For images of 12 x 12: statistics that a forward pass leaves, and random numbers that it draws.
+
+    `flags` go to `hybridize`; None leaves the net as it is.
+    """
+    mxkit.seed_all(5)
+    net = nn.HybridSequential()
+    net.add(
+        nn.Conv2D(16, 3, in_channels=1),
+        nn.BatchNorm(in_channels=16),
+        nn.Activation("relu"),
+        nn.MaxPool2D(2),
+        nn.Dropout(0.3),
+        nn.Dense(3, in_units=400),
+    )
+    mxkit.initialize(net, "xavier", devices=devices)
+    if flags is not None:
+        net.hybridize(**flags)
     return net
 
 

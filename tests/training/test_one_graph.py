@@ -7,11 +7,10 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import OPTIMIZERS, make_batches, make_net, weights
+from oracle import OPTIMIZERS, STATIC, convolutions, make_batches, make_net, weights
 import pytest
 
 SGD = OPTIMIZERS[1]
-STATIC = {"static_alloc": True, "static_shape": True}
 
 
 @pytest.fixture
@@ -34,23 +33,6 @@ def images(sizes, seed=0):
     return [
         (mx.nd.array(random.rand(n, 1, 12, 12)), mx.nd.array(random.randint(0, 3, n), dtype="int32")) for n in sizes
     ]
-
-
-def convolutions(**flags):
-    """BatchNorm and dropout: statistics that a forward pass leaves, and random numbers that it draws."""
-    mxkit.seed_all(5)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(16, 3, in_channels=1),
-        nn.BatchNorm(in_channels=16),
-        nn.Activation("relu"),
-        nn.MaxPool2D(2),
-        nn.Dropout(0.3),
-        nn.Dense(3, in_units=400),
-    )
-    mxkit.initialize(net, "xavier", devices="cpu")
-    net.hybridize(**flags)
-    return net
 
 
 def train_by_hand(net, batches, loss, optimizer, epochs):
@@ -76,7 +58,7 @@ def fit(net, batches, **settings):
 @pytest.mark.parametrize("optimizer", [SGD, OPTIMIZERS[2]], ids=["momentum", "adam"])
 def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optimizer):
     batches = images([8, 8, 8, 8, 3])
-    expected, net = convolutions(**flags), convolutions(**flags)
+    expected, net = convolutions(flags), convolutions(flags)
     loss = gluon.loss.SoftmaxCrossEntropyLoss()
     mx.random.seed(11)
     losses, right = train_by_hand(expected, batches, loss, optimizer, epochs=2)

@@ -7,33 +7,16 @@ from mxkit.packed import Packed
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
-from oracle import weights
+from oracle import STATIC, convolutions, weights
 import pytest
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randint(0, 256, (44, 1, 12, 12), dtype=np.uint8)
 Y = RANDOM.randint(0, 3, 44)
-STATIC = {"static_alloc": True, "static_shape": True}
 
 
 def loader(**options):
     return ArrayLoader(X, Y, 8, **options)
-
-
-def convolutions(devices="cpu", flags=STATIC):
-    mxkit.seed_all(5)
-    net = nn.HybridSequential()
-    net.add(
-        nn.Conv2D(8, 3, in_channels=1),
-        nn.BatchNorm(in_channels=8),
-        nn.Activation("relu"),
-        nn.Dropout(0.2),
-        nn.Dense(3, in_units=800),
-    )
-    mxkit.initialize(net, "xavier", devices=devices)
-    if flags is not None:
-        net.hybridize(**flags)
-    return net
 
 
 def dense(devices="cpu"):
@@ -86,9 +69,9 @@ def as_on_gpus(monkeypatch):
 @pytest.mark.parametrize("scale", [1 / 255, 0.3, 0.017])
 @pytest.mark.parametrize("flags", [None, {}, STATIC], ids=["plain", "hybridized", "static"])
 def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
-    told = train(convolutions(flags=flags), loader(scale=scale))
+    told = train(convolutions(flags), loader(scale=scale))
     casts = len(unpackings)
-    assert_same(told, train(convolutions(flags=flags), list(loader(scale=scale))))
+    assert_same(told, train(convolutions(flags), list(loader(scale=scale))))
     assert len(unpackings) == casts
     # the check of the first, then the first of its kind, the tail of another kind, and the rest in the net's graph
     assert unpackings == ([8, 8, 4] if flags is not None else [])
@@ -96,9 +79,9 @@ def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
 
 @pytest.mark.usefixtures("as_on_gpus")
 def test_bits_equal_where_each_batch_is_cast_on_its_device(unpackings):
-    told = train(convolutions(flags=None), loader())
+    told = train(convolutions(None), loader())
     assert unpackings == [8, *[8, 8, 8, 8, 8, 4] * 3]
-    assert_same(told, train(convolutions(flags=None), list(loader())))
+    assert_same(told, train(convolutions(None), list(loader())))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +111,7 @@ def test_on_a_cpu_only_a_graph_casts(options, unpackings):
 @pytest.mark.usefixtures("as_on_gpus")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_bits_equal_when_nothing_is_trained(devices, unpackings):
-    net = convolutions(devices)
+    net = convolutions(devices=devices)
     scores = [mxkit.evaluate(net, data, loss="softmax_ce", metrics=["accuracy"]) for data in (loader(), list(loader()))]
     assert scores[0] == scores[1]
     outputs = [mxkit.predict(net, data).asnumpy() for data in (loader(), list(loader()), X)]

@@ -4,10 +4,9 @@ import mxkit
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import make_batches, make_net, weights
+from oracle import STATIC, make_batches, make_net, weights
 import pytest
 
-STATIC = {"static_alloc": True, "static_shape": True}
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
 SGD = ("sgd", {"learning_rate": 0.5})
 
