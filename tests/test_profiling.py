@@ -76,7 +76,7 @@ SLOW = {
     "data": {"data": slow_batches},
     "forward": {"forward_loss": slow_forward},
     "backward": {"forward_loss": slow_backward},
-    "metrics": {"metrics": [SlowMetric()]},
+    "metrics": {"metrics": [SlowMetric(name="slow")]},
     "update": {"trainer": SlowSGD()},
 }
 

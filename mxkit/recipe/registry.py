@@ -15,7 +15,8 @@ from mxkit.data.files import image_files, image_records, imagenet_files, tables
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.initializers import initializer_names
 from mxkit.losses import LOSSES
-from mxkit.metrics import METRICS
+from mxkit.metrics.by_name import METRICS, own_metrics
+from mxkit.metrics.metric import Metric
 from mxkit.models.registry import MODELS, model_names
 from mxkit.optimizers import optimizer_names
 from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
@@ -105,8 +106,8 @@ KINDS: Dict[str, Kind] = {
     "schedule": Kind(lambda: TAKES, lambda name: schedule),
     "callback": Kind(lambda: CALLBACKS, CALLBACKS.get, CALLBACKS),
     "metric": Kind(
-        lambda: set(METRICS) | set(_registered(mx.metric.EvalMetric)),
-        lambda name: METRICS.get(name) or _registered(mx.metric.EvalMetric).get(name.lower()),
+        lambda: {*METRICS, *own_metrics()},
+        lambda name: METRICS.get(name) or own_metrics().get(name.lower()),
         METRICS,
     ),
 }
@@ -205,6 +206,8 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
     if kind == "optimizer":  # every optimizer hands the rest to its base
         everything = {**arguments_of(mx.optimizer.Optimizer)[0], **accepted}
         return {key: _number(one) for key, one in everything.items() if key not in _NOT_FOR_RECIPES}
+    if kind == "metric" and isinstance(target, type) and issubclass(target, Metric):
+        return _of_metric(target)
     if kind == "schedule":
         taken = [*TAKES[name][0], *TAKES[name][1]]
         return {key: accepted[key]._replace(required=key in TAKES[name][0]) for key in taken}
@@ -213,6 +216,18 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
     if name in COMPOSED and kind == "model":
         return accepted
     return None if open_ended else accepted
+
+
+def _of_metric(metric: type) -> Optional[Dict[str, Argument]]:
+    """Arguments of a metric and of the classes that it hands the others to."""
+    found: Dict[str, Argument] = {}
+    for kind in metric.__mro__:
+        if "__init__" in vars(kind) and kind is not object:
+            accepted, open_ended = arguments_of(kind)
+            found = {**accepted, **found}
+            if not open_ended:
+                return found
+    return None
 
 
 def _number(argument: Argument) -> Argument:

@@ -9,7 +9,8 @@ from mxkit.reporting.run_files import RunFiles, is_number
 import yaml
 
 # Of mxkit's and MXNet's metrics. For any other nobody but its user knows which end is good, so nothing is marked.
-_HIGHER = {"accuracy", "f1", "mcc", "pearsonr", "pair_accuracy", "triplet_accuracy"}
+_HIGHER = {"accuracy", "subset_accuracy", "f1", "precision", "recall", "mcc", "pearsonr", "r2"}
+_HIGHER |= {"pair_accuracy", "triplet_accuracy"}
 _LOWER = {"loss", "mae", "mse", "rmse", "perplexity", "cross-entropy", "nll-loss"}
 # Keys of `data` that leave what is evaluated as it is.
 _OF_TRAINING = {"batch_size", "eval_batch_size", "workers", "drop_last", "augment"}

@@ -71,9 +71,9 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
-    measured = get_metrics(metrics)
     with_loss = loss is not None or forward_loss is not None
     known, forward = forward_function(loss, forward_loss) if with_loss else (None, _output_only)
+    measured = get_metrics(metrics, loss=known)
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))

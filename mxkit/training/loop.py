@@ -144,7 +144,7 @@ def fit(
             text = "valid is the training data: its numbers say nothing of new samples"
             warnings.warn(text, TrapWarning, stacklevel=2)
     net_devices(net, None if devices is None else resolve_devices(devices))
-    forward_function(loss, forward_loss)
+    known, _ = forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
     writer = get_checkpoints(checkpoint)
     shown = get_progress(progress)
@@ -167,7 +167,7 @@ def fit(
     state = FitState(
         net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches), updates
     )
-    state.metrics = get_metrics(metrics)
+    state.metrics = get_metrics(metrics, loss=known)
     state.precision = get_precision(amp)
     state.seed = seed
     state.check_finite = check_finite

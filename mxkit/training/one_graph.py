@@ -66,7 +66,11 @@ class OneGraph:
     ) -> None:
         self._net, self._loss, self._named, self._forward, self._metrics = net, loss, named, forward, metrics
         # not of a subclass that may count in another way
-        self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
+        self._counted: List[Any] = [
+            metric
+            for metric in metrics
+            if "total_of" in vars(type(metric)) and getattr(metric, "ignore_label", None) is None
+        ]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
         self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
@@ -115,11 +119,12 @@ class OneGraph:
         if computed.totals is None:
             return
         for metric, total in zip(self._counted, computed.totals):
-            metric.add_total(total, shard.samples)
+            metric.add_total(total, metric.size_of(shard.labels[metric._label]))
         if self._waits:
             scores = computed.output.detach()
             for metric in self._counted:
-                metric.add_later(shard.labels[metric._label], scores, shard.samples)
+                label = shard.labels[metric._label]
+                metric.add_later(label, scores, metric.size_of(label))
 
     def _in_one(self, shard: Shard) -> Optional[Computed]:
         """Compute a batch by the graph; None where it must go the ordinary way."""

@@ -100,7 +100,8 @@ def updates(
         amp: "bfloat16" or "float16": compute the net in 16 bits, its parameters stay float32. With float16 the loss
             is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
         limit_batches: Read no more batches than this, for a dry run. None reads all.
-        metrics: `Metric` objects, updated with every training batch as the weights move.
+        metrics: `Metric` objects, updated with every training batch as the weights move; one that knows no loss gets
+            this one.
         devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
             looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
@@ -186,6 +187,8 @@ class Training:
     ) -> None:
         self._net, self._metrics, self._count, self._seed = net, list(metrics), count, seed
         self._known, self._forward = forward_function(loss, forward_loss)
+        for metric in self._metrics:
+            metric.loss = self._known if metric.loss is None else metric.loss
         self._named = self._known is not loss
         self._trainer = get_trainer(net, trainer)
         self._check_finite = check_finite

@@ -116,6 +116,7 @@ def test_every_number_that_a_metric_of_mxkit_gives_has_a_direction():
     from mxkit.metrics import METRICS, get_metric
 
     names = [get_metric(name).name for name in METRICS if name != "confusion"]
-    assert [direction(f"test {name}") for name in names] == [min if name in ("mae", "mse") else max for name in names]
+    lower = ("cross-entropy", "mae", "mse", "perplexity", "rmse")
+    assert [direction(f"test {name}") for name in names] == [min if name in lower else max for name in names]
     assert direction("test loss") is min
     assert direction("last epoch: valid_top_3_accuracy") is max

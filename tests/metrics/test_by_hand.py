@@ -66,7 +66,7 @@ def test_reset_forgets():
 
 
 def test_metrics_of_mxnet_count_samples_too():
-    metric = get_metric(("top_k_accuracy", {"top_k": 2}))
+    metric = get_metric(mx.metric.TopKAccuracy(top_k=2))
     assert metric.name == "top_k_accuracy_2"
     metric.update([mx.nd.array([0, 1])], mx.nd.array([[3, 2, 1], [3, 1, 2]]))
     metric.update([mx.nd.array([2])], [mx.nd.array([[3, 1, 2]])])
@@ -103,7 +103,7 @@ def test_objects_are_copied():
 
 
 def test_wrong_labels():
-    with pytest.raises(DataError, match=r"accuracy: expected one label a sample, shape \(4,\); received \(4, 3\)"):
+    with pytest.raises(DataError, match=r"'accuracy': expected one label a sample, shape \(4,\); received \(4, 3\)"):
         get_metric("accuracy").update([mx.nd.ones((4, 3))], mx.nd.ones((4, 3)))
     with pytest.raises(DataError, match=r"mse: expected labels and outputs of one size; received \(4,\) and \(4, 3\)"):
         get_metric("mse").update([mx.nd.ones(4)], mx.nd.ones((4, 3)))

@@ -1,0 +1,149 @@
+"""Metrics by name. Each name gives a figure of the whole part of the data, the same for any cut into batches."""
+
+import copy
+import reprlib
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+
+from mxkit.errors import MxkitError, UnknownNameError, unknown_name
+from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
+from mxkit.metrics.likelihood import CrossEntropy, Perplexity
+from mxkit.metrics.metric import Metric
+from mxkit.metrics.of_mxnet import wrapped
+from mxkit.metrics.regression import MAE, MSE, R2, RMSE, PearsonR
+from mxkit.specs import split_spec
+import mxnet as mx
+
+MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
+
+METRICS: Dict[str, Callable[..., Metric]] = {
+    "accuracy": Accuracy,
+    "confusion": ConfusionMatrix,
+    "cross-entropy": CrossEntropy,
+    "f1": F1,
+    "mae": MAE,
+    "mcc": MCC,
+    "mse": MSE,
+    "pearsonr": PearsonR,
+    "perplexity": Perplexity,
+    "precision": Precision,
+    "r2": R2,
+    "recall": Recall,
+    "rmse": RMSE,
+    "subset_accuracy": SubsetAccuracy,
+    "top_k": TopK,
+}
+# Names of MXNet and other libraries for the same figures.
+ALIASES: Dict[str, str] = {
+    "acc": "accuracy",
+    "binary_accuracy": "accuracy",
+    "categorical_accuracy": "accuracy",
+    "sparse_categorical_accuracy": "accuracy",
+    "ce": "cross-entropy",
+    "cross_entropy": "cross-entropy",
+    "crossentropy": "cross-entropy",
+    "log_loss": "cross-entropy",
+    "nll-loss": "cross-entropy",
+    "nll_loss": "cross-entropy",
+    "negativeloglikelihood": "cross-entropy",
+    "confusion_matrix": "confusion",
+    "exact_match": "subset_accuracy",
+    "matthews_corrcoef": "mcc",
+    "mean_absolute_error": "mae",
+    "mean_squared_error": "mse",
+    "pcc": "mcc",
+    "pearson": "pearsonr",
+    "pearsoncorrelation": "pearsonr",
+    "r2_score": "r2",
+    "top_k_acc": "top_k",
+    "top_k_accuracy": "top_k",
+    "topkaccuracy": "top_k",
+}
+
+
+def own_metrics() -> Dict[str, Any]:
+    """Metrics that a user has registered by `mx.metric.register`, by name."""
+    known = mx.registry.get_registry(mx.metric.EvalMetric)
+    return {name: kind for name, kind in known.items() if kind.__module__ != mx.metric.__name__}
+
+
+def get_metric(spec: MetricSpec, *, loss: Any = None) -> Metric:
+    """Return a fresh metric that `spec` means; the caller's own object is never changed.
+
+    Args:
+        spec: A name of `METRICS`, one that was registered by `mx.metric.register`, a pair of a name and its arguments,
+            a `Metric` or an `mx.metric.EvalMetric`, of which a copy is returned.
+        loss: The loss that the net is trained with, which says what its outputs are. None leaves it to their shape.
+
+    Raises:
+        UnknownNameError: No metric has this name; the known ones and the nearest are listed.
+        TypeError: `spec` has another form.
+        ValueError: `spec` is a CompositeEvalMetric of several metrics: pass it to `get_metrics`.
+    """
+    found = _metrics_of(spec)
+    if len(found) != 1:
+        raise ValueError(f"metric: expected one; received {len(found)}, {', '.join(one.name for one in found)}")
+    found[0].loss = loss
+    return found[0]
+
+
+def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric]:
+    """Return fresh metrics, whose names must differ; one for each metric of a CompositeEvalMetric.
+
+    Args:
+        specs: As for `get_metric`.
+        loss: As for `get_metric`.
+
+    Raises:
+        ValueError: Two metrics have one name, or one is called "loss" as the loss is; or `specs` is one metric instead
+            of a list.
+    """
+    if isinstance(specs, (str, Metric, mx.metric.EvalMetric)):
+        shown = repr(specs) if isinstance(specs, str) else type(specs).__name__
+        raise ValueError(f"metrics: expected a list, like [{shown}]; received {shown}")
+    found = [metric for spec in specs for metric in _metrics_of(spec)]
+    for metric in found:
+        metric.loss = loss
+    names = [metric.name for metric in found]
+    if "loss" in names:
+        raise ValueError("metrics: 'loss' is the column of the loss: give the metric another name")
+    if len(set(names)) != len(names):
+        raise ValueError(f"metrics: names must differ; received {names}")
+    return found
+
+
+def _metrics_of(spec: Any) -> List[Metric]:
+    spec, arguments = split_spec(spec)
+    if isinstance(spec, str):
+        return [_by_name(spec, arguments)]
+    if isinstance(spec, mx.metric.EvalMetric):
+        return wrapped(spec)
+    if isinstance(spec, Metric):
+        fresh = copy.deepcopy(spec)
+        fresh.reset()
+        return [fresh]
+    if isinstance(spec, type) and issubclass(spec, (Metric, mx.metric.EvalMetric)):
+        raise TypeError(f"metric: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
+    if callable(spec):
+        name = getattr(spec, "__name__", "function")
+        raise TypeError(
+            f"metric: expected a name, (name, arguments) or a metric; received the function {name}: write "
+            f"mxkit.metrics.Mean({name}, name={name!r}), called with (labels, output), one value a sample"
+        )
+    raise TypeError(f"metric: expected a name, (name, arguments) or a metric; received {reprlib.repr(spec)}")
+
+
+def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
+    own = own_metrics()
+    if name not in METRICS and name.lower() in own:
+        (metric,) = wrapped(mx.metric.create(name, **arguments))
+        return metric
+    if name not in METRICS:
+        if name.lower() in ALIASES:
+            raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
+        raise unknown_name("metric", name, {*METRICS, *own})
+    try:
+        return METRICS[name](**arguments)
+    except MxkitError:
+        raise
+    except TypeError as error:
+        raise TypeError(f"metric {name!r}: {error}") from error

@@ -1,0 +1,380 @@
+"""Metrics of classes: one of several, two in one output, or several labels a sample."""
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+from mxkit.errors import DataError, LabelError
+from mxkit.metrics.metric import Metric, graph_of
+from mxkit.metrics.tasks import CLASSES, LABELS, Task, task_of
+from mxkit.specs import whole_number
+import mxnet as mx
+import numpy as np
+
+
+class ClassMetric(Metric):
+    """Base of metrics that ask which class an output stands for.
+
+    The loss says it: under softmax cross-entropy the class is the largest output, under "sigmoid_bce", "logistic" and
+    the hinges an output above the threshold is class 1, and several such outputs are several labels of a sample.
+    Without a known loss, several outputs against one class number a sample are classes; anything else is refused with
+    what to pass.
+
+    Labels are class numbers of shape (B,) or (B, 1), or (B, ...) where outputs have more axes, as for tokens
+    (B, T, classes) and pixels (B, classes, H, W), each of which then counts; 0 and 1, or -1 and 1, for one output;
+    (B, labels) for several labels; of the outputs' shape for dense labels, of which the largest is the class.
+
+    Args:
+        threshold: Outputs above it are class 1, for nets of one output and of several labels. None follows from the
+            loss: 0 for scores, 0.5 for probabilities.
+        axis: Of the classes. None follows from the loss, or from the labels' shape.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: As for `Metric`.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: Optional[float] = None,
+        axis: Optional[int] = None,
+        output: int = 0,
+        label: int = 0,
+        name: Optional[str] = None,
+    ) -> None:
+        self._threshold, self._axis = threshold, axis
+        self._task: Optional[Task] = None
+        self._shapes: Any = None
+        super().__init__(output=output, label=label, name=name)
+
+    def _read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
+        """The task, the label and the scores of a batch; a batch of other shapes is looked at once more."""
+        label, scores = self._labelled(labels, output)
+        shapes = (label.shape[1:], scores.shape[1:])
+        if self._task is None or shapes != self._shapes or label.shape[:1] != scores.shape[:1]:
+            self._task, self._shapes = self._task_of(label, scores), shapes
+        return self._task, label, scores
+
+    def _task_of(self, label: Any, scores: Any) -> Task:
+        return task_of(self.name, self.loss, scores, label, threshold=self._threshold, axis=self._axis)
+
+
+class Accuracy(ClassMetric):
+    """Share of labels that are read right: samples, or tokens, pixels and labels where a sample has several.
+
+    With several labels a sample it is the share of all labels; `SubsetAccuracy` asks for all labels of a sample.
+
+    Args:
+        ignore_label: A class number that does not count, as of padding.
+        threshold: As for `ClassMetric`.
+        axis: As for `ClassMetric`.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: As for `Metric`.
+    """
+
+    name = "accuracy"
+    counts = True
+
+    def __init__(self, *, ignore_label: Optional[int] = None, **kwargs: Any) -> None:
+        self.ignore_label = ignore_label
+        super().__init__(**kwargs)
+
+    def _task_of(self, label: Any, scores: Any) -> Task:
+        return task_of(
+            self.name,
+            self.loss,
+            scores,
+            label,
+            threshold=self._threshold,
+            axis=self._axis,
+            ignore_label=self.ignore_label,
+        )
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        _, label, scores = self._read(labels, output)
+        if self.ignore_label is None:
+            self.add_total(self._total(label, scores), self.size_of(label))
+        else:
+            self.add_total(graph_of(_right_of, self._task, self.ignore_label)(label, scores), 1)
+
+    def size_of(self, label: Any) -> int:
+        """How many labels a batch has, once one was seen."""
+        size: int = label.size
+        return size // label.shape[self._task.axis] if self._task is not None and self._task.dense else size
+
+    def _total(self, labels: Any, scores: Any) -> Any:
+        if self._task is None:
+            self._task = self._task_of(labels, scores)
+        return graph_of(_right, self._task)(labels, scores)
+
+    def total_of(self, operators: Any, labels: Any, scores: Any) -> Any:
+        """How many labels are read right, shape (1,), once a batch was seen; `operators` is `mx.nd` or `mx.sym`."""
+        return _right(operators, labels, scores, self._task)
+
+    def figure(self, total: "np.ndarray") -> float:
+        if len(total) == 1:
+            return float(total[0]) / self._samples
+        return float(total[0] / total[1]) if total[1] else 0.0
+
+
+def _classes(F: Any, labels: Any, scores: Any, task: Any) -> Tuple[Any, Any]:  # noqa: N803
+    """Labels and outputs as flat class numbers, or as 0 and 1, float32; `F` is `mx.nd` or `mx.sym`."""
+    if task.kind == CLASSES:
+        truth = F.argmax(labels, axis=task.axis) if task.dense else labels
+        read = F.argmax(scores, axis=task.axis)
+    else:  # labels of -1 and 1 as well as of 0 and 1; soft ones are rounded
+        truth, read = labels > 0.5, scores > task.threshold
+    return F.cast(F.reshape(truth, (-1,)), "float32"), F.cast(F.reshape(read, (-1,)), "float32")
+
+
+def _right(F: Any, labels: Any, scores: Any, task: Any) -> Any:  # noqa: N803
+    truth, read = _classes(F, labels, scores, task)
+    return F.broadcast_equal(read, truth).sum()
+
+
+def _right_of(F: Any, labels: Any, scores: Any, task: Any, ignored: int) -> Any:  # noqa: N803
+    truth, read = _classes(F, labels, scores, task)
+    counted = truth != ignored
+    return F.concat((F.broadcast_equal(read, truth) * counted).sum(), counted.sum(), dim=0)
+
+
+class SubsetAccuracy(ClassMetric):
+    """Share of samples all of whose labels are read right; for one label a sample it is the accuracy."""
+
+    name = "subset_accuracy"
+    counts = True
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        task, label, scores = self._read(labels, output)
+        truth, read = _classes(mx.nd, label, scores, task)
+        self.add((truth == read).reshape((scores.shape[0], -1)).min(axis=1))
+
+
+class TopK(ClassMetric):
+    """Share of samples whose label is among the `k` largest outputs; labels and outputs as for `Accuracy`.
+
+    Args:
+        k: At least 1.
+        axis: As for `ClassMetric`.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: In place of `top_5_accuracy` for a `k` of 5.
+    """
+
+    counts = True
+
+    def __init__(
+        self,
+        k: int = 5,
+        *,
+        axis: Optional[int] = None,
+        output: int = 0,
+        label: int = 0,
+        name: Optional[str] = None,
+    ) -> None:
+        self.k = whole_number(k, "TopK: k")
+        super().__init__(axis=axis, output=output, label=label, name=name or f"top_{self.k}_accuracy")
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        task, label, scores = self._read(labels, output)
+        if task.kind != CLASSES:
+            raise DataError(f"metric {self.name!r} needs a score for each of several classes; use 'accuracy'")
+        if scores.shape[task.axis] < self.k:
+            raise DataError(f"{self.name}: expected at least {self.k} outputs a sample; received {scores.shape}")
+        truth = label.argmax(axis=task.axis) if task.dense else label
+        best = mx.nd.moveaxis(scores, task.axis, scores.ndim - 1).reshape((-1, scores.shape[task.axis]))
+        truth = truth.astype("float32", copy=False).reshape((-1, 1))
+        self.add(mx.nd.broadcast_equal(best.topk(k=self.k, axis=1), truth).sum(axis=1))
+
+
+class ConfusionMatrix(ClassMetric):
+    """Counts of samples by their label (row) and by the class that is read (column).
+
+    `get` returns the matrix as lists of whole numbers, which a History keeps and JSON holds: (classes, classes), for
+    one output (2, 2), for several labels (labels, 2, 2), as scikit-learn has them.
+    """
+
+    name = "confusion"
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        task, label, scores = self._read(labels, output)
+        truth, read = _classes(mx.nd, label, scores, task)
+        if task.kind == LABELS:
+            both, read, truth = _each_label(truth, read, scores)
+            neither = truth.shape[1] - both - (read.sum(axis=1) - both) - (truth.sum(axis=1) - both)
+            counts = mx.nd.stack(neither, read.sum(axis=1) - both, truth.sum(axis=1) - both, both, axis=1)
+        else:
+            classes = _class_count(task, scores)
+            counts = mx.nd.dot(truth.one_hot(classes), read.one_hot(classes), transpose_a=True)
+        self.add_total(counts.reshape((-1,)), truth.size)
+
+    def matrix(self) -> "np.ndarray":
+        """The counts, int64 of shape (classes, classes); (0, 0) before the first sample. Waits for the device.
+
+        Raises:
+            LabelError: Labels of a batch behind the first were out of range, and are in no cell.
+        """
+        if not self._samples:
+            return np.zeros((0, 0), np.int64)
+        counts = self.total().astype(np.int64)
+        if self._task is not None and self._task.kind == LABELS:
+            return counts.reshape((-1, 2, 2))
+        _refuse_lost(self.name, counts.sum(), self._samples)
+        return counts.reshape((round(len(counts) ** 0.5), -1))
+
+    def get(self) -> Any:
+        return self.matrix().tolist()
+
+
+def _class_count(task: Task, scores: Any) -> int:
+    count: int = scores.shape[task.axis] if task.kind == CLASSES else 2
+    return count
+
+
+def _each_label(truth: Any, read: Any, scores: Any) -> Tuple[Any, Any, Any]:
+    """How often label and output are both 1, and both by label: (K,), (K, n) and (K, n); labels stand on axis 1."""
+    several = [
+        mx.nd.swapaxes(one.reshape((scores.shape[0], scores.shape[1], -1)), 0, 1).reshape((scores.shape[1], -1))
+        for one in (truth, read)
+    ]
+    return (several[0] * several[1]).sum(axis=1), several[1], several[0]
+
+
+def _refuse_lost(name: str, counted: float, samples: float) -> None:
+    if counted != samples:
+        raise LabelError(
+            f"metric {name!r}: {samples - counted:g} of {samples:g} labels are no class that the net has an output "
+            "for; number the classes from 0"
+        )
+
+
+class _Counted(ClassMetric):
+    """A figure made of three counts for each class: right, read, and occurring."""
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        task, label, scores = self._read(labels, output)
+        truth, read = _classes(mx.nd, label, scores, task)
+        samples = truth.size
+        if task.kind == LABELS:
+            both, read, truth = _each_label(truth, read, scores)
+            sums = [both, read.sum(axis=1), truth.sum(axis=1)]
+        else:
+            classes = _class_count(task, scores)
+            reads, truths = read.one_hot(classes), truth.one_hot(classes)
+            sums = [(reads * truths).sum(axis=0), reads.sum(axis=0), truths.sum(axis=0)]
+        self.add_total(mx.nd.concat(*sums, dim=0), samples)
+
+    def figure(self, total: "np.ndarray") -> Any:
+        right, read, occur = total.reshape((3, -1))
+        if self._task is not None and self._task.kind != LABELS:
+            _refuse_lost(self.name, occur.sum(), self._samples)
+        return self.score(right, read, occur)
+
+    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> Any:
+        """The figure; each array is float64 of shape (classes,)."""
+        raise NotImplementedError
+
+
+class F1(_Counted):
+    """Harmonic mean of precision and recall.
+
+    Args:
+        positive: Number of the one class that counts. None leaves it to `average`.
+        average: "macro": the mean over the classes that occur or are read, each with the same weight; over all labels
+            where a sample has several. "weighted": by how often a class occurs. "micro": of the counts of all classes
+            added up. "binary": of class 1. "none": a list, one number a class. None is "binary" for one output, else
+            "macro".
+        threshold: As for `ClassMetric`.
+        axis: As for `ClassMetric`.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: As for `Metric`.
+    """
+
+    name = "f1"
+
+    def __init__(self, positive: Optional[int] = None, *, average: Optional[str] = None, **kwargs: Any) -> None:
+        known = ("binary", "macro", "micro", "weighted", "none")
+        if average is not None and average not in known:
+            raise ValueError(f"{type(self).__name__}: average: expected {', '.join(known)}; received {average!r}")
+        if positive is not None and average not in (None, "binary"):
+            raise ValueError(f"{type(self).__name__}: pass positive or average={average!r}, not both")
+        self.positive, self.average = positive, average
+        super().__init__(**kwargs)
+
+    def _task_of(self, label: Any, scores: Any) -> Task:
+        task = super()._task_of(label, scores)
+        classes = scores.shape[1] if task.kind == LABELS else _class_count(task, scores)
+        if self.average == "binary" and (task.kind == LABELS or classes != 2):
+            raise DataError(f"metric {self.name!r}: average='binary' needs two classes; the net has {classes}")
+        if self.positive is not None and not 0 <= self.positive < classes:
+            raise DataError(f"metric {self.name!r}: positive={self.positive}: expected a class from 0 to {classes - 1}")
+        return task
+
+    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> Any:
+        several = self._task is not None and self._task.kind == LABELS
+        positive = self.positive
+        if positive is None and (self.average == "binary" or (self.average is None and self._is_binary)):
+            positive = 1
+        if positive is not None:
+            return float(self.ratio(right, read, occur)[positive])
+        if self.average == "micro":
+            return float(self.ratio(*(np.array([one.sum()]) for one in (right, read, occur)))[0])
+        scores = self.ratio(right, read, occur)
+        if self.average == "none":
+            return scores.tolist()
+        if self.average == "weighted":
+            return float((scores * occur).sum() / occur.sum()) if occur.any() else 0.0
+        counted = np.full(len(scores), True) if several else (read + occur) > 0
+        return float(scores[counted].mean())
+
+    @property
+    def _is_binary(self) -> bool:
+        return self._task is not None and self._task.kind not in (CLASSES, LABELS)
+
+    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+        """The score of each class; 0 where it is 0 / 0, as in scikit-learn."""
+        return _divided(2.0 * right, read + occur)
+
+
+class Precision(F1):
+    """Share of what is read as a class that is of that class; arguments as for `F1`."""
+
+    name = "precision"
+
+    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+        return _divided(right, read)
+
+
+class Recall(F1):
+    """Share of a class that is read as that class; arguments as for `F1`."""
+
+    name = "recall"
+
+    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+        return _divided(right, occur)
+
+
+def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray":
+    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
+
+
+class MCC(_Counted):
+    """Matthews correlation coefficient, for two classes or more (Gorodkin 2004), from -1 to 1.
+
+    0.0 where all samples are of one class, or read as one, as in scikit-learn.
+    """
+
+    name = "mcc"
+
+    def _task_of(self, label: Any, scores: Any) -> Task:
+        task = super()._task_of(label, scores)
+        if task.kind == LABELS:
+            raise DataError(f"metric {self.name!r} needs one class a sample; for several labels use 'f1'")
+        return task
+
+    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> float:
+        samples = occur.sum()
+        spread: List[float] = [samples**2 - (one * one).sum() for one in (read, occur)]
+        if not all(spread):
+            return 0.0
+        return float((right.sum() * samples - (read * occur).sum()) / (spread[0] * spread[1]) ** 0.5)

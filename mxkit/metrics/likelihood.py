@@ -1,0 +1,137 @@
+"""Metrics of probabilities: how likely a net says the labels are."""
+
+import math
+from typing import Any, Optional, Sequence
+
+from mxkit.errors import DataError
+from mxkit.metrics.classification import ClassMetric
+from mxkit.metrics.tasks import BINARY, CLASSES, LABELS, LOGS, PROBABILITIES, SCORES, Task, task_of
+import mxnet as mx
+import numpy as np
+
+# Probabilities below it count as it, as MXNet's and scikit-learn's do in their ways: the logarithm of 0 is infinite.
+LEAST = 1e-12
+
+
+class CrossEntropy(ClassMetric):
+    """Mean of `-log(probability of the label)`, in nats: of samples, or of tokens, pixels and labels.
+
+    The loss says what the outputs are: scores before a softmax or a sigmoid, probabilities, or their logarithms.
+    Without a known loss, outputs must be probabilities, or `outputs` must say what they are.
+
+    Args:
+        outputs: "scores", "probabilities" or "log_probabilities". None follows from the loss.
+        ignore_label: A class number that does not count, as of padding.
+        axis: As for `ClassMetric`.
+        output: As for `Metric`.
+        label: As for `Metric`.
+        name: As for `Metric`.
+    """
+
+    name = "cross-entropy"
+
+    def __init__(self, *, outputs: Optional[str] = None, ignore_label: Optional[int] = None, **kwargs: Any) -> None:
+        if outputs not in (None, SCORES, PROBABILITIES, LOGS):
+            raise ValueError(
+                f"{type(self).__name__}: outputs: expected {SCORES!r}, {PROBABILITIES!r} or {LOGS!r}; received "
+                f"{outputs!r}"
+            )
+        if "threshold" in kwargs:
+            raise TypeError(f"{type(self).__name__} takes no threshold: it reads probabilities, not classes")
+        self._outputs, self.ignore_label = outputs, ignore_label
+        super().__init__(**kwargs)
+
+    def _task_of(self, label: Any, scores: Any) -> Task:
+        single = all(n == 1 for n in scores.shape[1:])
+        if self.loss is None and single and self._outputs is None:
+            raise DataError(
+                f"metric {self.name!r}: the net gives one output a sample, shape {scores.shape}, which may be a score "
+                f"or a probability: pass loss=, or ({self.name!r}, {{'outputs': 'scores'}}) or 'probabilities'"
+            )
+        several = self._outputs is not None and (single or scores.shape == label.shape)
+        task = task_of(
+            self.name,
+            self.loss,
+            scores,
+            label,
+            threshold=0.0 if self.loss is None and several else None,
+            axis=self._axis,
+            outputs=self._outputs,
+            ignore_label=self.ignore_label,
+        )
+        if task.kind in (BINARY, LABELS) and task.outputs is None:
+            raise DataError(
+                f"metric {self.name!r} needs probabilities, which {type(self.loss).__name__} does not train; use "
+                "'accuracy'"
+            )
+        return task._replace(outputs=PROBABILITIES) if task.outputs is None else task
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        before = self._task
+        task, label, scores = self._read(labels, output)
+        if task is not before:
+            self._refuse_no_probabilities(task, scores)
+        values = scores.astype("float64")
+        if task.kind == CLASSES:
+            missed = _missed_classes(values, label, task)
+        else:
+            missed = _missed_labels(values, (label.reshape(scores.shape) > 0.5).astype("float64"), task)
+        if self.ignore_label is None:
+            counted = mx.nd.ones_like(missed)
+        else:
+            counted = label.reshape(missed.shape).astype("float64") != self.ignore_label
+        self.add_total(mx.nd.concat((missed * counted).sum(), counted.sum(), dim=0), scores.shape[0])
+
+    def _refuse_no_probabilities(self, task: Task, scores: Any) -> None:
+        """Look at the first batch: the logarithm of what is no probability is a number without meaning."""
+        if task.outputs == SCORES:
+            return
+        found = scores.asnumpy().astype(np.float64)
+        if not np.isfinite(found).all():
+            return  # `evaluate` and `fit` report it
+        found = np.exp(found) if task.outputs == LOGS else found
+        wrong = ((found < 0) | (found > 1 + 1e-3)).any()
+        if wrong or (task.kind == CLASSES and not np.allclose(found.sum(axis=task.axis), 1, atol=1e-2)):
+            what = str(task.outputs).replace("_", "-")
+            where = "" if self.loss is None else f" under {type(self.loss).__name__}"
+            raise DataError(
+                f"metric {self.name!r}: the net's outputs{where} are no {what}: they reach from {_span(scores)}. "
+                "For scores before a softmax or a sigmoid pass the loss too, or say so: "
+                f"({self.name!r}, {{'outputs': 'scores'}})"
+            )
+
+    def figure(self, total: "np.ndarray") -> float:
+        return float(total[0] / total[1]) if total[1] else 0.0
+
+
+def _span(scores: Any) -> str:
+    """The span of an array, for messages."""
+    return f"{scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}"
+
+
+def _missed_classes(values: Any, label: Any, task: Task) -> Any:
+    if task.outputs == SCORES:
+        logs = values.log_softmax(axis=task.axis)
+    else:
+        logs = values if task.outputs == LOGS else mx.nd.maximum(values, LEAST).log()
+    if task.dense:
+        return -(logs * label.astype("float64")).sum(axis=task.axis)
+    shape = logs.shape[: task.axis] + logs.shape[task.axis + 1 :]
+    return -mx.nd.pick(logs, label.astype("float64").reshape(shape), axis=task.axis)
+
+
+def _missed_labels(values: Any, truth: Any, task: Task) -> Any:
+    if task.outputs == SCORES:  # log(1 + exp(-|z|)) never overflows
+        return mx.nd.log1p((-values.abs()).exp()) + mx.nd.relu(values) - values * truth
+    sure, unsure = mx.nd.maximum(values, LEAST), mx.nd.maximum(1 - values, LEAST)
+    return -(truth * sure.log() + (1 - truth) * unsure.log())
+
+
+class Perplexity(CrossEntropy):
+    """`exp` of the mean cross-entropy over all samples or tokens; arguments as for `CrossEntropy`."""
+
+    name = "perplexity"
+
+    def figure(self, total: "np.ndarray") -> float:
+        missed = super().figure(total)
+        return math.exp(missed) if missed < 700 else math.inf

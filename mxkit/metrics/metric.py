@@ -1,0 +1,259 @@
+"""The base of all metrics: sums over samples, kept on the device, so that no batch waits and none counts too much."""
+
+from functools import lru_cache, partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from mxkit.errors import DataError, MxkitError
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+# Sums of batches that are queued before they are added up.
+FOLD_EVERY = 256
+# Batches that `add_later` queues before they are counted in one operator.
+COUNT_EVERY = 64
+
+
+class Metric:
+    """A number per sample, averaged over every sample seen since `reset`.
+
+    `update` queues work for the device and returns at once; `get` waits for it. Sums are kept in float64
+    on each device, so counts stay exact beyond the 2**24 where float32 stops counting. The figure does not depend on
+    how the samples are cut into batches or split over devices.
+
+    Subclasses implement `per_sample`; values known already are given to `add`. A figure that is no mean overrides
+    `update`, which gives a row of sums to `add_total`, and `figure`, which makes the number of the summed row.
+
+    Args:
+        output: Which output is measured, where the net returns several.
+        label: Which label it is measured against, where there are several.
+        name: In place of the metric's own.
+
+    Attributes:
+        name: Key under which the value stands in a History or in what `evaluate` returns.
+        loss: The loss that the net is trained with, set by `fit` and `evaluate`; None where it is not known.
+    """
+
+    name: str = "metric"
+    #: Values are 0 or 1: float32 adds a batch of them up without rounding.
+    counts: bool = False
+    loss: Any = None
+
+    def __init__(self, *, output: int = 0, label: int = 0, name: Optional[str] = None) -> None:
+        self.name = name or type(self).name
+        self._output = output
+        self._label = label
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self._sums: Dict[Any, Any] = {}
+        self._waiting: Dict[Any, List[Any]] = {}
+        self._later: List[Tuple[Any, Any]] = []
+        self._samples: float = 0
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        """Add a batch.
+
+        Args:
+            labels: The batch's labels, a list of NDArrays of shape (B, ...).
+            output: What the net returned for it, on the same device.
+
+        Raises:
+            DataError: `per_sample` raised, or did not give one value per sample.
+        """
+        chosen, scores = self._chosen(labels, output)
+        try:
+            values = self.per_sample(chosen, scores)
+        except (NotImplementedError, MxkitError):
+            raise
+        except Exception as error:
+            raise DataError(
+                f"metric {self.name!r} raised {type(error).__name__}: {error}. It got labels, a list of "
+                f"{len(chosen)} arrays (labels[0] is the first), and the output of shape {scores.shape}"
+            ) from error
+        self.add(self._one_a_sample(values, scores))
+
+    def _one_a_sample(self, values: Any, scores: Any) -> Any:
+        """Refuse what is no value per sample; a scalar would count as one sample, (n, n) as n means (T11)."""
+        samples = scores.shape[0]
+        if isinstance(values, np.ndarray):
+            values = mx.nd.array(values, ctx=scores.context, dtype=values.dtype)
+        shape = tuple(getattr(values, "shape", ()))
+        if shape[:1] != (samples,) or values.size != samples:
+            if not shape or values.size == 1:
+                way = "Return the samples' own values, without .mean() or .sum()"
+            elif shape[0] == samples and len(shape) == 2 and shape[1] == samples:
+                way = "Arrays of shape (n, 1) and (n,) broadcast to this: reshape one of them (T11)"
+            else:
+                way = "Average over the other axes: values.mean(axis=0, exclude=True)"
+            kind = f"the shape {shape}" if hasattr(values, "shape") else type(values).__name__
+            raise DataError(
+                f"metric {self.name!r} must give one value per sample: expected shape ({samples},); received {kind}. "
+                f"{way}"
+            )
+        return values.reshape((-1,))
+
+    def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
+        several = list(output) if isinstance(output, (list, tuple)) else [output]
+        if self._output >= len(several) or self._label >= max(1, len(labels)):
+            raise DataError(
+                f"metric {self.name!r} measures output {self._output} against label {self._label}; the net returned "
+                f"{len(several)} outputs, the batch has {len(labels)} labels"
+            )
+        return labels[self._label :], several[self._output]
+
+    def _labelled(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
+        """The label and the output that are compared, the output in 32 bits or more."""
+        chosen, scores = self._chosen(labels, output)
+        if not chosen:
+            raise DataError(f"metric {self.name!r} needs labels: a batch is (x, y); this one has no y")
+        half = scores.dtype != np.float32 and scores.dtype != np.float64
+        # argmax of float16 gives float16, in which class numbers above 2048 are rounded
+        return chosen[0], scores.astype("float32") if half else scores
+
+    def add(self, values: Any, count: Optional[float] = None) -> None:
+        """Add the values of a batch's samples.
+
+        Args:
+            values: NDArray of shape (B,) or more axes.
+            count: What they count in the mean's divisor; None is B.
+        """
+        total = (values if self.counts else values.astype("float64")).sum()
+        self.add_total(total, values.shape[0] if count is None else count)
+
+    def add_total(self, total: Any, count: float) -> None:
+        """Add the sums of a batch, an NDArray of shape (k,), the same k for each batch, over `count` values."""
+        device = total.context
+        waiting = self._waiting.setdefault(device, [])
+        waiting.append(total)
+        self._samples += count
+        if len(waiting) == FOLD_EVERY:
+            self._fold(device)
+
+    def add_later(self, labels: Any, scores: Any, count: float) -> None:
+        """Add a batch by `total_of`, together with many others: an operator costs more than what it does to a few.
+
+        Args:
+            labels: What `total_of` takes, of the same shape but for axis 0, and on the same device, as in the batches
+                before, or else call `catch_up` first. Nobody may write into it later.
+            scores: The same.
+            count: Of values.
+        """
+        self._later.append((labels, scores))
+        self._samples += count
+        if len(self._later) == COUNT_EVERY:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Queue the counting of the batches that `add_later` holds."""
+        if self._later:
+            labels, scores = zip(*self._later)
+            self._later = []
+            self.add_total(self._total(mx.nd.concat(*labels, dim=0), mx.nd.concat(*scores, dim=0)), 0)
+
+    def _total(self, labels: Any, scores: Any) -> Any:
+        raise NotImplementedError
+
+    def _fold(self, device: Any) -> None:
+        """Queue the addition of a device's queued sums, many in one operator: each costs as much as the kernel."""
+        waiting = self._waiting.pop(device)
+        widths = {total.size for total in waiting} | {total.size for total in self._sums.values()}
+        if len(widths) > 1:
+            raise DataError(
+                f"metric {self.name!r}: batches give {sorted(widths)} sums each: their outputs differ in form"
+            )
+        width = waiting[0].size
+        total = self.pooled(mx.nd.concat(*waiting, dim=0).astype("float64").reshape((-1, width)))
+        self._sums[device] = self._pooled_pair(self._sums[device], total) if device in self._sums else total
+
+    def _pooled_pair(self, first: Any, second: Any) -> Any:
+        return self.pooled(mx.nd.stack(first, second.as_in_context(first.context), axis=0))
+
+    def pooled(self, rows: Any) -> Any:
+        """Add up rows of sums: shape (m, k) becomes (k,). `rows` is an NDArray or NumPy, in float64."""
+        return rows.sum(axis=0)
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        """Value of each sample, an NDArray of shape (B,)."""
+        raise NotImplementedError
+
+    def figure(self, total: "np.ndarray") -> Any:
+        """The metric's value of the sums over all samples, float64 of shape (k,): here the mean."""
+        return float(total[0]) / self._samples
+
+    def state(self) -> Tuple[Any, Dict[str, Any]]:
+        """What a resumed run must restore inside an epoch: plain JSON values, and copies of arrays by name."""
+        self.catch_up()
+        arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
+        width = 1
+        for device, waiting in self._waiting.items():  # as they are: adding them up now would round elsewhere
+            width = waiting[0].size
+            arrays[f"waiting@{device}"] = mx.nd.concat(*waiting, dim=0).as_in_context(mx.cpu())
+        return {"samples": self._samples, "width": width}, arrays
+
+    def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
+        """Take over what `state` gave; sums go to their device, or to the first where it is not among `devices`."""
+        self.reset()
+        self._samples = numbers["samples"]
+        width = numbers.get("width", 1)
+        places = {str(device): device for device in devices}
+        for name, array in arrays.items():
+            kind, _, place = name.partition("@")
+            device = places.get(place, devices[0])
+            array = array.copyto(device)
+            if kind == "waiting":
+                rows = [array[i : i + width] for i in range(0, len(array), width)]
+                self._waiting.setdefault(device, []).extend(rows)
+            else:
+                self._sums[device] = self._pooled_pair(self._sums[device], array) if device in self._sums else array
+
+    def total(self) -> "np.ndarray":
+        """Sums over all samples, float64 of shape (k,). Waits for the device."""
+        self.catch_up()
+        for device in list(self._waiting):
+            self._fold(device)
+        rows = np.stack([total.asnumpy().reshape(-1) for total in self._sums.values()])
+        return np.asarray(self.pooled(rows))
+
+    def get(self) -> Any:
+        """The figure over the samples seen; 0.0 before the first. Waits for the device."""
+        return self.figure(self.total()) if self._samples else 0.0
+
+
+class Mean(Metric):
+    """Mean of a function of the batch: `function(labels, output)` gives one value a sample, shape (B,).
+
+    Args:
+        function: `labels` is a list of the batch's labels, NDArrays of shape (B, ...); `output` is the net's.
+        name: Of the column.
+        output: As for `Metric`.
+        label: As for `Metric`.
+
+    >>> Mean(lambda labels, output: output.max(axis=1), name="confidence").name
+    'confidence'
+    """
+
+    def __init__(self, function: Callable[[Sequence[Any], Any], Any], *, name: str = "mean", **kwargs: Any) -> None:
+        self._function = function
+        super().__init__(name=name, **kwargs)
+
+    def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
+        return self._function(labels, output)
+
+
+@lru_cache(maxsize=None)
+def graph_of(function: Callable[..., Any], *settings: Any) -> Any:
+    """A graph of `function(operators, *arrays, *settings)`, made once: several operators take twice as long alone."""
+
+    def call(operators: Any, *arrays: Any) -> Any:
+        return partial(function, operators)(*arrays, *settings)
+
+    block = gluon.nn.HybridLambda(call)
+    block.hybridize(static_alloc=True)
+    return block
+
+
+def same_form(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether two shapes are the same but for axes of length 1 behind the first."""
+    return first[0] == second[0] and [n for n in first[1:] if n != 1] == [n for n in second[1:] if n != 1]

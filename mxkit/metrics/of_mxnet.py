@@ -1,0 +1,179 @@
+"""Metrics of MXNet and of users' own subclasses of it, wrapped; what they hide is reported."""
+
+import copy
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+import warnings
+
+from mxkit.errors import DataError, TrapWarning
+from mxkit.metrics.metric import Metric
+import mxnet as mx
+import numpy as np
+
+# The exact metric by name for each of MXNet's that depends on how samples are cut into batches.
+EXACT: Dict[str, str] = {
+    "MAE": "mae",
+    "MSE": "mse",
+    "RMSE": "rmse",
+    "PearsonCorrelation": "pearsonr",
+    "MCC": "mcc",
+    "F1": "f1",
+    "CrossEntropy": "cross-entropy",
+    "NegativeLogLikelihood": "cross-entropy",
+    "Perplexity": "perplexity",
+}
+_OF_CLASSES = ("Accuracy", "TopKAccuracy", "F1", "MCC", "PCC")
+_OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
+
+
+class MXNetMetric(Metric):
+    """Any `mx.metric.EvalMetric`. It waits for the device at every batch, as MXNet's metrics do (T17).
+
+    Args:
+        metric: The metric, which is changed.
+        place: Which of its values is taken, where `get` gives several.
+    """
+
+    def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
+        self.metric = metric
+        self._place = place
+        self._looked = False
+        names = metric.get()[0]
+        super().__init__(name=str(names if place is None else names[place]))
+
+    def reset(self) -> None:
+        self.metric.reset()
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        outputs = list(output) if isinstance(output, (list, tuple)) else [output]
+        labels = list(labels)
+        if not self._looked:
+            _refuse_one_output(self.metric, labels, outputs)
+        self.metric.update(labels, outputs)
+        # a batch of three samples is the smallest that has two unequal parts
+        if not self._looked and outputs[0].shape[0] > 2:
+            self._looked = True
+            self._warn_of_scores(outputs)
+            self._warn_of_cuts(labels, outputs)
+
+    def _warn_of_scores(self, outputs: List[Any]) -> None:
+        if _kind(self.metric) in _OF_PROBABILITIES and outputs[0].ndim > 1:
+            host = outputs[0].asnumpy()
+            if (host < 0).any() or not np.allclose(host.sum(axis=-1), 1, atol=1e-2):
+                warnings.warn(
+                    f"mx.metric.{_kind(self.metric)} takes probabilities, and the net's outputs are none: its number "
+                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]!r}, which knows from the "
+                    "loss what the outputs are",
+                    TrapWarning,
+                    stacklevel=4,
+                )
+
+    def _warn_of_cuts(self, labels: List[Any], outputs: List[Any]) -> None:
+        """Measure whether a batch and its two parts give one figure; a mean of batches' figures does not (T128)."""
+        samples = outputs[0].shape[0]
+        cut = max(1, samples // 3)
+        values = []
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            for bounds in ([0, samples], [0, cut, samples]):
+                metric = copy.deepcopy(self.metric)
+                metric.reset()
+                for begin, end in zip(bounds, bounds[1:]):
+                    metric.update([one[begin:end] for one in labels], [one[begin:end] for one in outputs])
+                values.append(_value(metric, self._place))
+        if not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
+            exact = EXACT.get(_kind(self.metric))
+            way = f"Use {exact!r}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)"
+            warnings.warn(
+                f"metric {self.name!r} depends on how samples are cut into batches: {values[0]:.6g} for a batch of "
+                f"{samples}, {values[1]:.6g} for the same samples as two. {way} (T128)",
+                TrapWarning,
+                stacklevel=4,
+            )
+
+    def get(self) -> float:
+        return _value(self.metric, self._place)
+
+    def state(self) -> Any:
+        return _numbers(self.metric), {}
+
+    def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
+        _set_numbers(self.metric, numbers)
+
+
+def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:
+    """One metric for each column of an MXNet metric, which is copied: several for a CompositeEvalMetric.
+
+    Raises:
+        DataError: A CompositeEvalMetric holds none.
+    """
+    if isinstance(metric, mx.metric.CompositeEvalMetric):
+        found = [part for one in metric.metrics for part in wrapped(one)]
+        if not found:
+            raise DataError("metrics: the CompositeEvalMetric holds no metric: call add")
+        return found
+    names = metric.get()[0]
+    places: List[Optional[int]] = list(range(len(names))) if isinstance(names, (list, tuple)) else [None]
+    metrics: List[Metric] = [MXNetMetric(copy.deepcopy(metric), place) for place in places]
+    for one in metrics:
+        one.reset()
+    return metrics
+
+
+def _kind(metric: Any) -> str:
+    """Name of MXNet's class that a metric is of, also for a user's subclass of it; empty for others."""
+    return next((one.__name__ for one in type(metric).__mro__ if one.__module__ == mx.metric.__name__), "")
+
+
+def _value(metric: Any, place: Optional[int]) -> float:
+    value = metric.get()[1]
+    return float(value if place is None else value[place])
+
+
+def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Refuse MXNet's metrics of classes for one output a sample: they read class 0, or cut scores off (T129).
+
+    Raises:
+        DataError: It is one, and the outputs are no class numbers.
+    """
+    if _kind(metric) not in _OF_CLASSES or not labels:
+        return
+    output = outputs[0]
+    if output.size != output.shape[0] and output.shape != labels[0].shape:
+        return
+    found = output.asnumpy()
+    if output.shape == labels[0].shape and (found == np.floor(found)).all():
+        return
+    raise DataError(
+        f"mx.metric.{_kind(metric)} needs scores of two classes or more, or class numbers; the net gives outputs of "
+        f"shape {output.shape}, of which it makes class 0. Use the metric by its name, which takes a threshold from "
+        "the loss: 'accuracy', 'f1', 'mcc' (T129)"
+    )
+
+
+def _numbers(owner: Any) -> Dict[str, Any]:
+    """Numbers, arrays and parts of an MXNet metric, as plain JSON: what it has counted is among them."""
+    found: Dict[str, Any] = {}
+    for name, value in vars(owner).items():
+        if isinstance(value, (int, float, np.number)):
+            found[name] = value.item() if isinstance(value, np.number) else value
+        elif isinstance(value, np.ndarray):
+            found[name] = {"dtype": value.dtype.name, "values": value.tolist()}
+        elif isinstance(value, list) and all(hasattr(one, "__dict__") for one in value):
+            found[name] = [_numbers(one) for one in value]
+        elif type(value).__module__ == mx.metric.__name__:
+            found[name] = _numbers(value)
+    return found
+
+
+def _set_numbers(owner: Any, numbers: Mapping[str, Any]) -> None:
+    for name, value in numbers.items():
+        held = getattr(owner, name)
+        if isinstance(value, list):
+            for one, its in zip(held, value):
+                _set_numbers(one, its)
+        elif isinstance(held, np.ndarray):
+            setattr(owner, name, np.array(value["values"], dtype=value["dtype"]))
+        elif isinstance(value, dict):
+            _set_numbers(held, value)
+        else:
+            setattr(owner, name, value)

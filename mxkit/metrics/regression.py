@@ -1,0 +1,150 @@
+"""Metrics of quantities: errors, and how well labels follow from outputs."""
+
+from typing import Any, Sequence, Tuple
+
+from mxkit.metrics.metric import Metric
+from mxkit.metrics.tasks import check_form, refuse_classes
+import mxnet as mx
+import numpy as np
+
+
+class _Regression(Metric):
+    """A metric of labels and outputs of one shape, but for axes of length 1."""
+
+    def _pair(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
+        """Labels in the outputs' shape, and the outputs, both float64."""
+        refuse_classes(self.name, self.loss)
+        label, values = self._labelled(labels, output)
+        check_form(self.name, values, label)
+        # reshaped, because (n, 1) - (n,) is (n, n) without a word (T11)
+        return label.astype("float64").reshape(values.shape), values.astype("float64")
+
+
+class MSE(_Regression):
+    """Mean squared error over all values; labels and outputs of one shape."""
+
+    name = "mse"
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        label, values = self._pair(labels, output)
+        self.add(self.error(values - label).reshape((values.shape[0], -1)).mean(axis=1))
+
+    def error(self, difference: Any) -> Any:
+        """The error of each value."""
+        return difference.square()
+
+
+class MAE(MSE):
+    """Mean absolute error over all values; labels and outputs of one shape."""
+
+    name = "mae"
+
+    def error(self, difference: Any) -> Any:
+        return difference.abs()
+
+
+class RMSE(MSE):
+    """Square root of the mean squared error over all values, in the unit of the labels."""
+
+    name = "rmse"
+
+    def figure(self, total: "np.ndarray") -> float:
+        return float(super().figure(total) ** 0.5)
+
+
+class _Moments(_Regression):
+    """Count, means, and sums of squared deviations of labels and outputs, pooled without cancellation.
+
+    A row is (count, mean label, mean output, squares of labels, squares of outputs, their products), of which all but
+    the count stand there for each of K columns. Rows are pooled as by Chan, Golub and LeVeque 1979.
+    """
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        """Labels and outputs as (n, K)."""
+        raise NotImplementedError
+
+    def update(self, labels: Sequence[Any], output: Any) -> None:
+        label, values = self._columns(*self._pair(labels, output))
+        means = [one.mean(axis=0, keepdims=True) for one in (label, values)]
+        apart = [mx.nd.broadcast_sub(one, mean) for one, mean in zip((label, values), means)]
+        squares = [(apart[0] ** 2).sum(axis=0), (apart[1] ** 2).sum(axis=0), (apart[0] * apart[1]).sum(axis=0)]
+        count = mx.nd.full((1,), label.shape[0], ctx=label.context, dtype="float64")
+        row = mx.nd.concat(count, *[mean.reshape((-1,)) for mean in means], *squares, dim=0)
+        self.add_total(row, label.shape[0])
+
+    def pooled(self, rows: Any) -> Any:
+        columns = (rows.shape[1] - 1) // 5
+        counts, samples = rows[:, :1], rows[:, :1].sum(axis=0)
+        parts = [rows[:, 1 + i * columns : 1 + (i + 1) * columns] for i in range(5)]
+        means = [(counts * part).sum(axis=0) / samples for part in parts[:2]]
+        apart = [part - mean.reshape((1, -1)) for part, mean in zip(parts[:2], means)]
+        pairs = ((0, 0), (1, 1), (0, 1))
+        squares = [
+            part.sum(axis=0) + (counts * apart[i] * apart[j]).sum(axis=0) for part, (i, j) in zip(parts[2:], pairs)
+        ]
+        row = [samples, *means, *squares]
+        return np.concatenate(row) if isinstance(rows, np.ndarray) else mx.nd.concat(*row, dim=0)
+
+    def figure(self, total: "np.ndarray") -> float:
+        columns = (len(total) - 1) // 5
+        return self.score(total[0], *total[1:].reshape((5, columns)))
+
+    def score(
+        self,
+        count: float,
+        label: "np.ndarray",
+        output: "np.ndarray",
+        label_squares: "np.ndarray",
+        output_squares: "np.ndarray",
+        products: "np.ndarray",
+    ) -> float:
+        """The figure of the pooled row; arrays are float64 of shape (K,)."""
+        raise NotImplementedError
+
+
+class R2(_Moments):
+    """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1.
+
+    With several values a sample it is the mean over the columns. Where labels do not vary it is 1 for outputs without
+    an error, and 0 otherwise. Both as scikit-learn's `r2_score`.
+    """
+
+    name = "r2"
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        return label.reshape((label.shape[0], -1)), values.reshape((values.shape[0], -1))
+
+    def score(
+        self,
+        count: float,
+        label: "np.ndarray",
+        output: "np.ndarray",
+        label_squares: "np.ndarray",
+        output_squares: "np.ndarray",
+        products: "np.ndarray",
+    ) -> float:
+        residual = np.maximum(label_squares + output_squares - 2 * products + count * (label - output) ** 2, 0)
+        constant = np.where(residual == 0, 1.0, 0.0)
+        varies = label_squares > 0
+        return float(np.where(varies, 1 - residual / np.where(varies, label_squares, 1), constant).mean())
+
+
+class PearsonR(_Moments):
+    """Correlation coefficient of labels and outputs over all values, from -1 to 1; NaN where one does not vary."""
+
+    name = "pearsonr"
+
+    def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
+        return label.reshape((-1, 1)), values.reshape((-1, 1))
+
+    def score(
+        self,
+        count: float,
+        label: "np.ndarray",
+        output: "np.ndarray",
+        label_squares: "np.ndarray",
+        output_squares: "np.ndarray",
+        products: "np.ndarray",
+    ) -> float:
+        spread = float(label_squares[0]) ** 0.5 * float(output_squares[0]) ** 0.5
+        return float(products[0]) / spread if spread else float("nan")

@@ -1,0 +1,278 @@
+"""What a metric reads in outputs and labels: known from the loss and the shapes, or refused with what to pass."""
+
+import mxkit
+from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
+from mxkit.losses import get_loss
+from mxkit.metrics import METRICS, Mean, get_metric, get_metrics
+from mxkit.metrics.by_name import ALIASES
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+RANDOM = np.random.RandomState(3)
+X = RANDOM.randn(300, 5).astype("float32")
+Y = (X[:, 0] + 0.5 * X[:, 1] > 0.3).astype("float32")
+
+
+def loader(y, batch_size=32):
+    return mxkit.data.ArrayLoader(X, y, batch_size=batch_size)
+
+
+def trained(y, loss, units=1, metrics=(), epochs=20, **settings):
+    mxkit.seed_all(0)
+    net = nn.Dense(units)
+    mxkit.initialize(net, "xavier", **settings)
+    net.hybridize()
+    history = mxkit.fit(
+        net,
+        loader(y),
+        loss=loss,
+        trainer=("adam", {"learning_rate": 0.1}),
+        epochs=epochs,
+        metrics=metrics,
+        progress=False,
+    )
+    return net, history
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+@pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic", "hinge", "squared_hinge"])
+def test_one_output_two_classes(loss, devices):
+    y = Y if loss == "sigmoid_bce" else 2 * Y - 1
+    names = ["accuracy", "f1", "mcc", "confusion", "precision", "recall"]
+    net, history = trained(y, loss, metrics=names, devices=devices)
+    scores = mxkit.evaluate(net, loader(y, 50), loss=loss, metrics=names)
+    guess = mxkit.predict(net, X).asnumpy()[:, 0] > 0
+    right = (guess == (Y > 0.5)).mean()
+    assert right > 0.97
+    assert scores["accuracy"] == pytest.approx(right, abs=1e-12)
+    assert np.sum(scores["confusion"]) == 300
+    assert [sum(row) for row in scores["confusion"]] == [(Y == 0).sum(), (Y == 1).sum()]
+    assert scores["f1"] > 0.97
+    assert scores["mcc"] > 0.94
+    assert history[-1]["train_accuracy"] > 0.9
+
+
+def test_probabilities_are_read_at_one_half():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(1, activation="sigmoid"))
+    mxkit.initialize(net, "xavier")
+    probabilities = mxkit.predict(net, X).asnumpy()[:, 0]
+    loss = ("sigmoid_bce", {"from_sigmoid": True})
+    expected = ((probabilities > 0.5) == Y).mean()
+    assert mxkit.evaluate(net, loader(Y), loss=loss, metrics=["accuracy"])["accuracy"] == pytest.approx(expected)
+    stated = mxkit.evaluate(net, loader(Y), metrics=[("accuracy", {"threshold": 0.2})])
+    assert stated["accuracy"] == pytest.approx(((probabilities > 0.2) == Y).mean())
+
+
+def test_several_labels():
+    y = np.stack([Y, X[:, 2] > 0, X[:, 3] > 1], axis=1).astype("float32")
+    net, _ = trained(y, "sigmoid_bce", units=3)
+    names = ["accuracy", "subset_accuracy", "f1", ("f1", {"average": "micro", "name": "micro"}), "confusion"]
+    scores = mxkit.evaluate(net, loader(y), loss="sigmoid_bce", metrics=names)
+    guess = mxkit.predict(net, X).asnumpy() > 0
+    assert scores["accuracy"] == pytest.approx((guess == y).mean())
+    assert scores["subset_accuracy"] == pytest.approx((guess == y).all(axis=1).mean())
+    assert scores["confusion"][1][1][1] == (guess & (y > 0))[:, 1].sum()
+    assert 0.9 < scores["f1"] != scores["micro"]
+
+
+ONE = mx.nd.array([[1.5], [-2.0], [0.5]])
+THREE = mx.nd.array(RANDOM.randn(3, 4))
+REFUSED = [
+    ("accuracy", "l2", ONE, [1, 2, 3], "'accuracy' is for classes, but L2Loss is a loss for quantities"),
+    ("f1", "huber", ONE, [1, 2, 3], "Use mae, mse, rmse, r2 or pearsonr"),
+    ("accuracy", "triplet", THREE, [1, 2, 3], "under TripletLoss the net gives embeddings"),
+    ("accuracy", "ctc", THREE, [1, 2, 3], "under CTCLoss the net gives sequences"),
+    ("mse", "softmax_ce", THREE, [1, 2, 3], "'mse' is for quantities, but under SoftmaxCrossEntropyLoss"),
+    ("r2", "sigmoid_bce", ONE, [1, 0, 1], "Use accuracy, f1, precision, recall, mcc, confusion or cross-entropy"),
+    ("accuracy", None, ONE, [1, 0, 1], r"one output a sample, shape \(3, 1\), which may be a score or a probability"),
+    ("cross-entropy", None, ONE, [1, 0, 1], r"pass loss=, or \('cross-entropy', {'outputs': 'scores'}\)"),
+    ("accuracy", None, THREE, np.eye(4)[:3], "For several labels a sample pass loss='sigmoid_bce'"),
+    (
+        "accuracy",
+        "sigmoid_bce",
+        ONE,
+        [[1, 0]] * 3,
+        r"expected a label for each output, shape \(3, 1\); received \(3, 2\)",
+    ),
+    ("accuracy", "sigmoid_bce", THREE, [1, 0, 1], r"several labels a sample need as many outputs"),
+    ("accuracy", "softmax_ce", THREE, np.eye(4)[:3], r"expected one label a sample, shape \(3,\); received \(3, 4\)"),
+    (("accuracy", {"threshold": 0.5}), "softmax_ce", THREE, [0, 1, 2], "leave threshold out"),
+    ("accuracy", None, mx.nd.ones((3, 4, 4)), np.zeros((3, 4)), "may have their classes on axis 1 or 2"),
+    ("mcc", "sigmoid_bce", THREE, np.zeros((3, 4)), "needs one class a sample; for several labels use 'f1'"),
+    ("top_k", "sigmoid_bce", ONE, [0, 1, 1], "needs a score for each of several classes"),
+    (("f1", {"average": "binary"}), "softmax_ce", THREE, [0, 1, 2], "average='binary' needs two classes"),
+    (("f1", {"positive": 4}), "softmax_ce", THREE, [0, 1, 2], "expected a class from 0 to 3"),
+    ("cross-entropy", "hinge", ONE, [1, -1, 1], "needs probabilities, which HingeLoss does not train"),
+    ("cross-entropy", None, THREE, [0, 1, 2], "the net's outputs are no probabilities: they reach from"),
+    ("perplexity", None, THREE, [0, 1, 2], "For scores before a softmax or a sigmoid pass the loss too"),
+    ("mse", None, mx.nd.ones((3, 2, 3)), np.ones((3, 3, 2)), r"of one shape; received \(3, 3, 2\) and \(3, 2, 3\)"),
+    ("mae", "l1", mx.nd.ones((3, 2)), [1, 2, 3], r"of one size; received \(3,\) and \(3, 2\)"),
+]
+
+
+@pytest.mark.parametrize(("spec", "loss", "output", "labels", "text"), REFUSED)
+def test_outputs_that_a_metric_cannot_read_are_refused(spec, loss, output, labels, text):
+    metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
+    with pytest.raises(DataError, match=text):
+        metric.update([mx.nd.array(labels)], output)
+
+
+@pytest.mark.parametrize(
+    ("spec", "loss", "output", "labels", "text"),
+    [
+        ("accuracy", None, THREE, [1, 2, 4], "whole numbers from 0 to 3, because the net has 4 outputs; received 4"),
+        ("confusion", "softmax_ce", THREE, [0.5, 1, 2], "whole numbers from 0 to 3.* received 0.5"),
+        ("f1", "softmax_ce", THREE, [np.nan, 1, 2], "received nan"),
+        ("accuracy", "sigmoid_bce", ONE, [0, 9, 1], "labels must be from 0 to 1, or -1 and 1; received 9"),
+        ("accuracy", "logistic", ONE, [-1, 0, 1], "labels must be -1 and 1, or 0 and 1; received 0"),
+    ],
+)
+def test_labels_of_no_class(spec, loss, output, labels, text):
+    metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
+    with pytest.raises(LabelError, match=text):
+        metric.update([mx.nd.array(labels)], output)
+
+
+@pytest.mark.parametrize("name", ["confusion", "f1", "mcc"])
+def test_no_sample_is_lost_in_a_later_batch(name):
+    metric = get_metric(name)
+    metric.update([mx.nd.array([0, 1])], THREE[:2])
+    metric.update([mx.nd.array([7, 1])], THREE[:2])
+    with pytest.raises(LabelError, match="1 of 4 labels are no class that the net has an output for"):
+        metric.get()
+
+
+def test_class_numbers_above_2048_in_16_bits():
+    scores = np.full((2, 4000), -1, "float16")
+    scores[0, 3001] = scores[1, 2049] = 1
+    metric = get_metric("accuracy")
+    metric.update([mx.nd.array([3001, 2049], dtype="int32")], mx.nd.array(scores, dtype="float16"))
+    assert metric.get() == 1.0
+
+
+# metrics of users
+
+
+def test_t11_a_metric_of_ones_own_gives_one_value_a_sample():
+    net, batches = nn.Dense(1), [(X[:8], Y[:8])]
+    mxkit.initialize(net)
+    for function, text in (
+        (lambda labels, output: (output - labels[0]).abs(), r"received the shape \(8, 8\). Arrays of shape \(n, 1\)"),
+        (
+            lambda labels, output: (output[:, 0] - labels[0]).abs().mean(),
+            r"shape \(1,\). Return the samples' own values",
+        ),
+        (lambda labels, output: 0.5, "expected shape .8,.; received float. Return the samples' own"),
+        (lambda labels, output: mx.nd.ones((8, 3)), r"values.mean\(axis=0, exclude=True\)"),
+        (
+            lambda labels, output: output[:, 0] - labels,
+            r"It got labels, a list of 1 arrays \(labels\[0\] is the first\)",
+        ),
+    ):
+        with pytest.raises(DataError, match=text):
+            mxkit.evaluate(net, batches, metrics=[Mean(function, name="own")])
+    error = np.abs(mxkit.predict(net, X[:8]).asnumpy()[:, 0] - Y[:8]).mean()
+    for right in (
+        lambda labels, output: (output[:, 0] - labels[0]).abs(),
+        lambda labels, output: np.abs(output.asnumpy()[:, 0] - labels[0].asnumpy()),
+    ):
+        found = mxkit.evaluate(net, batches, metrics=[Mean(right, name="own")])
+        assert found["own"] == pytest.approx(error, rel=1e-6)
+
+
+def test_what_is_no_metric_says_how_to_write_one():
+    def error(labels, output):
+        return output
+
+    with pytest.raises(TypeError, match=r"write mxkit.metrics.Mean\(error, name='error'\)"):
+        get_metric(error)
+    with pytest.raises(TypeError, match=r"received the class Accuracy: write Accuracy\(\)"):
+        get_metric(mxkit.metrics.Accuracy)
+    with pytest.raises(ValueError, match="expected a list, like \\['accuracy'\\]; received 'accuracy'"):
+        get_metrics("accuracy")
+    with pytest.raises(ValueError, match="'loss' is the column of the loss"):
+        get_metrics([mx.metric.Loss()])
+    with pytest.raises(ValueError, match="average: expected binary, macro, micro, weighted, none; received 'samples'"):
+        get_metric(("f1", {"average": "samples"}))
+
+
+def test_names_of_other_libraries_are_answered_with_the_name_here():
+    assert set(ALIASES.values()) <= set(METRICS)
+    for alias, name in ALIASES.items():
+        with pytest.raises(UnknownNameError, match=f"unknown metric '{alias}': it is called '{name}' here"):
+            get_metric(alias)
+    for name in ("torch", "caffe", "custommetric", "composite", "loss"):
+        with pytest.raises(UnknownNameError, match=f"unknown metric '{name}'"):
+            get_metric(name)
+
+
+# metrics of MXNet
+
+
+def test_a_composite_has_a_column_for_each_of_its_metrics():
+    composite = mx.metric.CompositeEvalMetric([mx.metric.Accuracy(), mx.metric.TopKAccuracy(top_k=2)])
+    net = nn.Dense(3)
+    mxkit.initialize(net)
+    scores = mxkit.evaluate(net, loader(Y), metrics=[composite, ("accuracy", {"name": "exact"})])
+    assert set(scores) == {"accuracy", "top_k_accuracy_2", "exact"}
+    assert scores["accuracy"] == pytest.approx(scores["exact"])
+    assert scores["top_k_accuracy_2"] > scores["accuracy"]
+
+    class Both(mx.metric.EvalMetric):
+        def update(self, labels, preds):
+            self.num_inst += preds[0].shape[0]
+            self.sum_metric += preds[0].sum().asscalar()
+
+        def get(self):
+            return ["sum", "count"], [self.sum_metric, self.num_inst]
+
+    assert mxkit.evaluate(net, loader(Y), metrics=[Both("both")])["count"] == 300
+    with pytest.raises(DataError, match="holds no metric"):
+        get_metrics([mx.metric.CompositeEvalMetric()])
+
+
+@pytest.mark.parametrize(
+    ("metric", "exact"),
+    [
+        (mx.metric.RMSE(), "Use 'rmse', which is exact"),
+        (mx.metric.MAE(), "Use 'mae', which is exact"),
+        (mx.metric.PearsonCorrelation(), "Use 'pearsonr', which is exact"),
+        (mx.metric.np(lambda label, pred: float(np.abs(label - pred).max())), r"mxkit.metrics.Mean\(function\)"),
+    ],
+)
+def test_t128_a_metric_that_depends_on_the_cut_is_used_with_one_warning(metric, exact):
+    net = nn.Dense(1)
+    mxkit.initialize(net)
+    with pytest.warns(TrapWarning, match=f"depends on how samples are cut into batches.*{exact}") as seen:
+        scores = mxkit.evaluate(net, loader(Y[:, None]), loss="l2", metrics=[metric])
+    assert len(seen) == 1
+    theirs = type(metric)() if type(metric) is not mx.metric.CustomMetric else metric
+    for x, y in loader(Y[:, None]):
+        theirs.update([y], [net(x)])
+    assert scores[theirs.name] == pytest.approx(theirs.get()[1])
+
+
+@pytest.mark.parametrize("metric", [mx.metric.Accuracy(), mx.metric.TopKAccuracy(top_k=2), mx.metric.PCC()])
+def test_a_metric_that_does_not_depend_on_the_cut_is_used_in_silence(metric):
+    net = nn.Dense(3)
+    mxkit.initialize(net)
+    assert np.isfinite(mxkit.evaluate(net, loader(Y), metrics=[metric])[metric.name])
+
+
+def test_t128_cross_entropy_of_scores_is_reported():
+    net = nn.Dense(3)
+    mxkit.initialize(net, "zeros")
+    with pytest.warns(TrapWarning, match="takes probabilities, and the net's outputs are none.*'cross-entropy'"):
+        mxkit.evaluate(net, loader(Y), metrics=[mx.metric.CrossEntropy()])
+
+
+def test_t129_mxnets_accuracy_reads_one_output_as_class_0():
+    net = nn.Dense(1)
+    mxkit.initialize(net)
+    with pytest.raises(DataError, match="needs scores of two classes or more.*takes a threshold from the loss"):
+        mxkit.evaluate(net, loader(Y), metrics=[mx.metric.Accuracy()])
+    with pytest.raises(DataError, match="needs scores of two classes or more"):
+        mxkit.evaluate(net, loader(Y[:, None]), metrics=[mx.metric.Accuracy()])
