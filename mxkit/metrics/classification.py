@@ -45,6 +45,11 @@ class ClassMetric(Metric):
         self._shapes: Any = None
         super().__init__(output=output, label=label, name=name)
 
+    def read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
+        """What the outputs of a batch stand for, and its labels and outputs as flat class numbers, or as 0 and 1."""
+        task, label, scores = self._read(labels, output)
+        return (task, *_classes(mx.nd, label, scores, task))
+
     def _read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
         """The task, the label and the scores of a batch; a batch of other shapes is looked at once more."""
         label, scores = self._labelled(labels, output)

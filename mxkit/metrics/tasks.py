@@ -16,14 +16,14 @@ _YES_OR_NO = (
     gluon.loss.HingeLoss,
     gluon.loss.SquaredHingeLoss,
 )
-_QUANTITIES = (gluon.loss.L1Loss, gluon.loss.L2Loss, gluon.loss.HuberLoss, gluon.loss.PoissonNLLLoss)
+QUANTITIES = (gluon.loss.L1Loss, gluon.loss.L2Loss, gluon.loss.HuberLoss, gluon.loss.PoissonNLLLoss)
 _SEQUENCES = (gluon.loss.CTCLoss,)
 _EMBEDDINGS = (gluon.loss.TripletLoss, gluon.loss.CosineEmbeddingLoss)
 
 CLASSES, BINARY, LABELS = "classes", "binary", "labels"
 SCORES, PROBABILITIES, LOGS = "scores", "probabilities", "log_probabilities"
 FOR_CLASSES = "accuracy, f1, precision, recall, mcc, confusion or cross-entropy"
-FOR_QUANTITIES = "mae, mse, rmse, r2 or pearsonr"
+FORQUANTITIES = "mae, mse, rmse, r2 or pearsonr"
 
 
 class Task(NamedTuple):
@@ -52,10 +52,10 @@ def refuse_quantities(name: str, loss: Any) -> None:
         DataError: It is; the text names the metrics that fit.
     """
     kind = type(loss).__name__
-    if isinstance(loss, _QUANTITIES):
+    if isinstance(loss, QUANTITIES):
         raise DataError(
             f"metric {name!r} is for classes, but {kind} is a loss for quantities, of which none equals its label. "
-            f"Use {FOR_QUANTITIES}"
+            f"Use {FORQUANTITIES}"
         )
     if isinstance(loss, _SEQUENCES + _EMBEDDINGS):
         what = "sequences to align" if isinstance(loss, _SEQUENCES) else "embeddings"
@@ -177,7 +177,7 @@ def _by_shape(
             f"metric {name!r}: the net gives one output a sample, shape {output}, which may be a score or a "
             f"probability: pass loss='sigmoid_bce' (to evaluate too), or say where class 1 begins, ({name!r}, "
             "{'threshold': 0.0}) for scores, 0.5 for probabilities. "
-            f"If it is a quantity, use {FOR_QUANTITIES}"
+            f"If it is a quantity, use {FORQUANTITIES}"
         )
     axes = sorted({1, len(output) - 1}) if axis is None else [axis % len(output)]
     fitting = [one for one in axes if output[one] > 1 and same_form(output[:one] + output[one + 1 :], label)]
@@ -196,7 +196,7 @@ def _by_shape(
             "loss=('softmax_ce', {'sparse_label': False})"
         )
     elif sum(n != 1 for n in label[1:]) == sum(n != 1 for n in output[1:]) and len(output) == 2:
-        several = f". For quantities use {FOR_QUANTITIES}"
+        several = f". For quantities use {FORQUANTITIES}"
     raise DataError(
         f"metric {name!r}: expected one label a sample, shape ({output[0]},); received {label} for outputs of shape "
         f"{output}{several}"
@@ -234,4 +234,4 @@ def check_form(name: str, output: Any, label: Any) -> None:
     shapes: Sequence[Tuple[int, ...]] = (tuple(label.shape), tuple(output.shape))
     if not same_form(*shapes):
         what = "one size" if label.size != output.size else "one shape"
-        raise DataError(f"{name}: expected labels and outputs of {what}; received {shapes[0]} and {shapes[1]}")
+        raise DataError(f"metric {name!r}: expected labels and outputs of {what}; received {shapes[0]} and {shapes[1]}")

@@ -182,10 +182,12 @@ def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[s
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
     """One line a number, like `test accuracy 0.9899`; one a row of a matrix."""
-    lines = []
-    for name, value in scores.items():
-        if isinstance(value, float):
-            lines.append(f"{split} {name} {value:.4f}")
-        else:
-            lines += [f"{split} {name} {' '.join(f'{count:4}' for count in row)}" for row in value]
-    return lines
+    return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
+
+
+def _rows(value: Any) -> List[str]:
+    if not isinstance(value, list):
+        return [f"{value:.4f}"]
+    if any(isinstance(one, list) for one in value):
+        return [row for one in value for row in _rows(one)]
+    return [" ".join(f"{one:4}" if isinstance(one, int) else f"{one:.4f}" for one in value)]

@@ -143,6 +143,8 @@ def _checkpoints(run: RunFiles) -> Tuple[List[Any], str]:
 
 def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, Any]:
     matrix, classes = found.matrix, found.classes
+    if matrix.ndim == 3:
+        return {"split": found.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
     totals, guessed = matrix.sum(axis=1), matrix.sum(axis=0)
     off = sorted(
         ((int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j), key=lambda one: (-one[0], *one[1:])
@@ -163,7 +165,9 @@ def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, An
         ],
         "precision": [matrix[place, place] / total if total else None for place, total in enumerate(guessed)],
         "pairs": [(classes[i], classes[j], count, count / totals[i]) for count, i, j in off[:_CONFUSED_PAIRS]],
-        "mistakes": [
+        "mistakes": None
+        if found.mistakes is None
+        else [
             {
                 "number": one.number,
                 "truth": classes[one.truth],
@@ -173,6 +177,16 @@ def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, An
             }
             for place, one in enumerate(found.mistakes)
         ],
+    }
+
+
+def _label_view(name: str, matrix: Any) -> Dict[str, Any]:
+    (absent, false), (missed, right) = matrix.tolist()
+    return {
+        "name": name,
+        "counts": [right, missed, false, absent],
+        "precision": right / (right + false) if right + false else None,
+        "recall": right / (right + missed) if right + missed else None,
     }
 
 

@@ -3,14 +3,16 @@
 import base64
 from heapq import nsmallest
 import io
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.data.source import read_epoch
 from mxkit.data.splits import Splits
 from mxkit.data_plots import show_images
 from mxkit.device import as_ndarray, unpack
 from mxkit.errors import DataError
+from mxkit.losses import get_loss
 from mxkit.metrics import ConfusionMatrix
+from mxkit.metrics.tasks import BINARY, LABELS, PROBABILITIES, QUANTITIES, Task
 from mxkit.recipe.batches import batches
 from mxkit.recipe.building import augment_of
 from mxkit.recipe.schema import Recipe
@@ -44,15 +46,17 @@ class Predictions(NamedTuple):
 
     Attributes:
         split: That part.
-        classes: Name of each class, its number where the data has no names.
-        matrix: int64 of shape (classes, classes): counts of samples by true class (row) and prediction.
-        mistakes: The most confident ones, the surest first.
+        classes: Name of each class or label, its number where the data has no names.
+        matrix: int64 of shape (classes, classes): counts of samples by true class (row) and prediction. For several
+            labels a sample (labels, 2, 2).
+        mistakes: The most confident ones, the surest first; None where a sample has several labels, or the loss trains
+            no probabilities.
     """
 
     split: str
     classes: List[str]
     matrix: "np.ndarray"
-    mistakes: List[Mistake]
+    mistakes: Optional[List[Mistake]]
 
 
 def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> Predictions:
@@ -70,42 +74,51 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
     split = recipe.evaluate.split
     if recipe.data.pairs is not None:
         raise DataError("the net compares samples, and gives none a class")
-    counts, mistakes, seen = ConfusionMatrix(), [], 0
+    counts = ConfusionMatrix()
+    counts.loss = get_loss(recipe.loss.spec)
+    if isinstance(counts.loss, QUANTITIES):
+        raise DataError("the net gives quantities, of which none is a class")
+    mistakes: List[Mistake] = []
+    seen, several = 0, False
     for batch in read_epoch(batches(recipe, data, split), name=split, keep_count=True):
         inputs, labels = unpack(batch)
         scores = predict(net, [batch])
-        truth = _class_numbers(scores, labels)
-        counts.update([as_ndarray(truth)], scores)
-        host = scores.asnumpy()
-        if not np.isfinite(host).all():
-            raise DataError("the net's outputs hold NaN or infinity, which is no class")
-        guess, sure = scores.argmax(axis=1).asnumpy().astype(np.int64), _probabilities(host)
-        for row in np.flatnonzero(truth != guess).tolist():
-            image = as_ndarray(inputs[0])[row].asnumpy()
-            mistakes.append(Mistake(seen + row, int(truth[row]), int(guess[row]), float(sure[row, guess[row]]), image))
-        mistakes = nsmallest(worst, mistakes, key=lambda one: (-one.probability, one.number))
-        seen += len(truth)
+        task, truth, guess = _class_numbers(counts, scores, labels)
+        several = task.kind == LABELS
+        if not several and task.outputs is not None:
+            sure = _sureness(task, scores.asnumpy())
+            for row in np.flatnonzero(truth != guess).tolist():
+                image = as_ndarray(inputs[0])[row].asnumpy()
+                probability = float(sure[row, guess[row]])
+                mistakes.append(Mistake(seen + row, int(truth[row]), int(guess[row]), probability, image))
+            mistakes = nsmallest(worst, mistakes, key=lambda one: (-one.probability, one.number))
+        seen += scores.shape[0]
     matrix = counts.matrix()
     classes = list(map(str, data.classes)) if len(data.classes) == len(matrix) else list(map(str, range(len(matrix))))
-    return Predictions(split, classes, matrix, mistakes)
+    return Predictions(split, classes, matrix, None if several or task.outputs is None else mistakes)
 
 
-def _class_numbers(scores: Any, labels: Sequence[Any]) -> "np.ndarray":
-    """Labels as int64 of shape (B,), where they and the net's outputs are those of a classification."""
-    if isinstance(scores, tuple) or scores.ndim != 2 or scores.shape[1] < 2 or len(labels) != 1:
+def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) -> Tuple[Task, Any, Any]:
+    """The task, and labels and guesses of a batch as int64 of shape (B,), after counting them."""
+    if isinstance(scores, tuple) or len(labels) != 1 or scores.ndim > 2:
         several = scores if isinstance(scores, tuple) else (scores,)
         shapes = ", ".join(str(one.shape[1:]) for one in several)
         raise DataError(f"the net gives {shapes} a sample, which is no score for each of several classes")
-    found = as_ndarray(labels[0]).asnumpy()
-    if found.size != len(scores) or (found != np.floor(found)).any() or found.min() < 0 or found.max() >= len(scores.T):
-        raise DataError("the labels are no class numbers")
-    numbers: np.ndarray = found.reshape(-1).astype(np.int64)
-    return numbers
+    if not np.isfinite(scores.asnumpy()).all():
+        raise DataError("the net's outputs hold NaN or infinity, which is no class")
+    given = [as_ndarray(labels[0]).as_in_context(scores.context)]
+    counts.update(given, scores)
+    task, truth, guess = counts.read(given, scores)
+    return task, truth.asnumpy().astype(np.int64), guess.asnumpy().astype(np.int64)
 
 
-def _probabilities(scores: "np.ndarray") -> "np.ndarray":
-    """Softmax of each row, float64; a row that is a distribution already stays."""
+def _sureness(task: Task, scores: "np.ndarray") -> "np.ndarray":
+    """Probability of each class, float64 of shape (B, classes)."""
     wide = scores.astype(np.float64)
+    if task.kind == BINARY:
+        first = wide.reshape((-1, 1))
+        ones = first if task.outputs == PROBABILITIES else 1 / (1 + np.exp(-np.clip(first, -700, 700)))
+        return np.concatenate([1 - ones, ones], axis=1)
     if (wide >= 0).all() and np.allclose(wide.sum(axis=1), 1, atol=1e-3):
         return wide
     powers: np.ndarray = np.exp(wide - wide.max(axis=1, keepdims=True))
@@ -113,7 +126,7 @@ def _probabilities(scores: "np.ndarray") -> "np.ndarray":
     return powers
 
 
-def pictures(recipe: Recipe, mistakes: Sequence[Mistake]) -> Tuple[List[str], str]:
+def pictures(recipe: Recipe, mistakes: Optional[Sequence[Mistake]]) -> Tuple[List[str], str]:
     """Images of mistakes as `data:` addresses, with what `data.eval_augment` normalized by undone.
 
     Returns:

@@ -102,11 +102,12 @@ def evaluate(
                     looked.add(values)
                 throttle.after(values)
             bar.update()
-        finite = math.isfinite(looked.get())
         scores = {"loss": mean_loss.get()} if with_loss else {}
+        finite = math.isfinite(scores["loss"] if with_loss else looked.get())
         scores.update({metric.name: metric.get() for metric in measured})
     if not finite:
-        text = f"the net's outputs for {name} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
+        what = f"losses of {name}" if with_loss else f"net's outputs for {name}"
+        text = f"the {what} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
         warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
     return scores
 

@@ -105,7 +105,9 @@ def test_objects_are_copied():
 def test_wrong_labels():
     with pytest.raises(DataError, match=r"'accuracy': expected one label a sample, shape \(4,\); received \(4, 3\)"):
         get_metric("accuracy").update([mx.nd.ones((4, 3))], mx.nd.ones((4, 3)))
-    with pytest.raises(DataError, match=r"mse: expected labels and outputs of one size; received \(4,\) and \(4, 3\)"):
+    with pytest.raises(
+        DataError, match=r"'mse': expected labels and outputs of one size; received \(4,\) and \(4, 3\)"
+    ):
         get_metric("mse").update([mx.nd.ones(4)], mx.nd.ones((4, 3)))
 
 

@@ -145,7 +145,7 @@ def test_no_sample_is_lost_in_a_later_batch(name):
         metric.get()
 
 
-def test_class_numbers_above_2048_in_16_bits():
+def test_t127_class_numbers_above_2048_in_16_bits():
     scores = np.full((2, 4000), -1, "float16")
     scores[0, 3001] = scores[1, 2049] = 1
     metric = get_metric("accuracy")
@@ -276,3 +276,10 @@ def test_t129_mxnets_accuracy_reads_one_output_as_class_0():
         mxkit.evaluate(net, loader(Y), metrics=[mx.metric.Accuracy()])
     with pytest.raises(DataError, match="needs scores of two classes or more"):
         mxkit.evaluate(net, loader(Y[:, None]), metrics=[mx.metric.Accuracy()])
+
+
+def test_the_page_of_metrics_is_what_evaluate_does():
+    """If not: python tests/metrics/table.py"""
+    import table
+
+    assert table.PAGE.read_text(encoding="utf-8") == table.page()

@@ -41,7 +41,7 @@ def _own_cache(tmp_path_factory, monkeypatch):
     """Made files go into a cache of the test's own, and own datasets are forgotten after it."""
     monkeypatch.setenv("MXNET_HOME", str(tmp_path_factory.mktemp("cache")))
     yield
-    for name in ("made_hotdog", "made_log"):
+    for name in ("breast_cancer", "digit_traits", "made_hotdog", "made_log"):
         sys.modules.pop(name, None)
         DATASETS.pop(name, None)
 

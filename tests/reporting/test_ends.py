@@ -4,6 +4,7 @@ import json
 import shutil
 
 import mxkit
+from mxkit.errors import TrapWarning
 from mxkit.recipe.run import resume_run, run_recipe
 from mxkit.reporting.page import write_report
 from mxkit.reporting.run_files import read_run
@@ -40,7 +41,7 @@ def test_a_run_that_failed(failed, shown):
 
 def test_a_regression_of_one_epoch(regression, shown):
     page = shown(regression)
-    assert "No confusion matrix and no mistakes: the net gives (1,) a sample" in page.text
+    assert "no mistakes: the net gives quantities, of which none is a class" in page.text
     assert len(page.tables["epochs"]) == 2
     scores = json.loads((regression / "scores.json").read_text())["test"]
     assert [float(one) for one in page.values[:3]] == list(scores.values())
@@ -56,7 +57,8 @@ def test_a_siamese_net(make_run, shown):
 def test_losses_that_are_nan(tmp_path, shown):
     settings = ["data.size=8", "model=mlp", "epochs=2", "optimizer={name: sgd, learning_rate: 1e30}"]
     settings.append("check_finite=false")
-    run = run_recipe("digits_lenet", overrides=settings, output=tmp_path / "runs", progress=False)
+    with pytest.warns(TrapWarning, match="the losses of (valid|data) hold NaN or infinity"):
+        run = run_recipe("digits_lenet", overrides=settings, output=tmp_path / "runs", progress=False)
     page = shown(run.folder)
     assert "nan" in page.values
     assert "No value is finite." in page.text
@@ -66,6 +68,7 @@ def test_losses_that_are_nan(tmp_path, shown):
 
 MODULE = """
 import mxkit
+from mxkit.errors import TrapWarning
 import numpy as np
 from mxkit.data.splits import Split, Splits
 from mxkit.training.callbacks import Callback
@@ -212,3 +215,15 @@ def test_a_damaged_checkpoint_is_told(adam, copied, shown):
         page = shown(folder)
     assert "is damaged" in page.tables["checkpoints"][1][3]
     assert "No confusion matrix and no mistakes: no whole checkpoint" in page.text
+
+
+def test_two_classes_by_one_output_and_several_labels(make_run, shown):
+    page = shown(make_run("two_classes", "epochs=3"))
+    rows = page.tables["confusion"]
+    assert [row[0] for row in rows] == ["", "malignant", "benign", "precision"]
+    assert sum(int(count) for row in rows[1:3] for count in row[1:3]) == 114
+    assert "No pictures: the net's inputs have the shape (30,)" in page.text or "There is none." in page.text
+    page = shown(make_run("several_labels", "epochs=1"))
+    rows = page.tables["label-counts"]
+    assert [row[0] for row in rows[1:]] == ["even", "above 4", "prime", "has a loop"]
+    assert {sum(map(int, row[1:5])) for row in rows[1:]} == {296}
