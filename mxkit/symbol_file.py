@@ -59,8 +59,10 @@ _PLAIN_HEADS = {
     "SoftmaxOutput": "softmax",
 }
 # Operators whose further inputs are parameters, and how those are named by default.
-_OWNERS = ("Convolution", "Deconvolution", "FullyConnected", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm")
-_OWNERS += ("InstanceNorm", "LeakyReLU", "RNN")
+_OWNERS = frozenset(
+    ["Convolution", "Deconvolution", "FullyConnected", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm"]
+    + ["InstanceNorm", "LeakyReLU", "RNN"]
+)
 _PARAMETER_NAME = re.compile(r"(^|_)(weight|bias|gamma|beta|parameters)$")
 _SPLIT_BY_0 = re.compile(r"-4,\s*(0\b|[-\d]+,\s*0\b)")
 _NUMBERS = re.compile(r"[-+]?\d+(?![\d.eE])")
