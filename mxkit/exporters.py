@@ -7,6 +7,7 @@ import re
 import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from mxkit.blocks import wait_before_reading
 from mxkit.checkpoint.parameter_file import describe_file, read_arrays
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
@@ -86,6 +87,7 @@ def export(
     parameters = {name: parameter for name, parameter in net.collect_params().items() if name in outputs.list_inputs()}
     if shapes:
         _finish_shapes(outputs, dict(zip((one.name for one in inputs), shapes)), parameters)
+    wait_before_reading()
     arrays = _arrays(outputs, parameters, {one.name for one in inputs})
     files = Exported(Path(f"{path}-symbol.json"), Path(f"{path}-{epoch:04d}.params"))
     text = _put_right(outputs.tojson(), parameters)

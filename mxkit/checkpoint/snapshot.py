@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import parameters_by_path, wait_before_reading
 from mxkit.checkpoint.directory import (
     OPTIMIZER,
     PARAMETERS,
@@ -63,7 +63,7 @@ def take_snapshot(
     content: Optional[Mapping[str, Any]] = None,
     arrays: Optional[Mapping[str, Any]] = None,
 ) -> Snapshot:
-    """Queue copies of everything, and wait for nothing.
+    """Queue copies of everything, and wait for nothing: the engine keeps queued copies apart from what changes weights.
 
     Args:
         net: Its parameters. Of several devices the first one's values are taken, because Gluon's own mean over
@@ -144,6 +144,7 @@ def save_checkpoint(
     >>> load_checkpoint(runs, net).manifest["state"]
     {'epoch': 3}
     """
+    wait_before_reading()
     return take_snapshot(net, trainer, step=step, content={"state": dict(state or {})}).write(directory)
 
 
