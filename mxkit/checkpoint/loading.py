@@ -70,8 +70,9 @@ def load_parameters(
             is that in which blocks were made children. Running means and variances are paired by themselves, because
             Module writes them last. Every shape must fit, and the pairs are printed. Refused are other counts, a
             beta for a gamma, and arrays of one shape whose numbers descend (`fc10` before `fc2`). `rename` takes out
-            pairs beforehand; it goes with neither `only` nor `strict=False`. Settings are not loaded: BatchNorm's
-            epsilon is 1e-3 in `mx.sym` and 1e-5 in Gluon.
+            pairs beforehand; it goes with neither `only` nor `strict=False`. Settings are no arrays and
+            are not loaded: BatchNorm of `mx.sym` has `eps=1e-3` and `fix_gamma=True` (it computes with a gamma of
+            1), Gluon's has `epsilon=1e-5` and `scale=True`.
         devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
 
     Returns:
