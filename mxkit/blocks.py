@@ -29,6 +29,17 @@ def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:
     return [*inside, *wanted.values()]
 
 
+def wait_before_reading() -> None:
+    """Wait for all that is queued, before values of parameters go to the host (T116).
+
+    `asnumpy` waits for an array and then reads it without holding it. A convolution in prediction reorders its weight
+    in place, by an operation that it queues only while it runs: where that comes between the two, the numbers are
+    read in a mixed order. Copies and operators (`copyto`, `copy`, `astype`) are queued themselves, so that MXNet's
+    engine keeps them apart from the reordering: what is copied at each update needs no wait.
+    """
+    mx.nd.waitall()
+
+
 def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> List["mx.Context"]:
     """Devices that the net's parameters live on, in the net's own order.
 

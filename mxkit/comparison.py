@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
+from mxkit.blocks import wait_before_reading
 from mxkit.errors import NotInitializedError
 from mxkit.parameter_table import Parameters, as_float64, parameters
 import numpy as np
@@ -120,6 +121,7 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
     common = [path for path in a if path in b]
     for which, table in (("first", a), ("second", b)):
         _check_values(which, table, common)
+    wait_before_reading()
     shapes = _differing({path: (a[path].shape, b[path].shape) for path in common})
     rows_a, rows_b = ({row["path"]: row for row in table.rows} for table in (a, b))
     values = {path: _farthest(a[path]._data, b[path]._data, rtol, atol) for path in common if path not in shapes}

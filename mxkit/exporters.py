@@ -7,13 +7,14 @@ import re
 import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from mxkit.blocks import wait_before_reading
 from mxkit.checkpoint.parameter_file import describe_file, read_arrays
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, NotInitializedError, unknown_name
 from mxkit.files import write_atomically
 from mxkit.specs import whole_number
-from mxkit.symbol_file import read_symbol, sealed
+from mxkit.symbol_file import parameters_without_array, read_symbol, sealed, without_labels
 import mxnet as mx
 from mxnet import gluon
 
@@ -86,6 +87,7 @@ def export(
     parameters = {name: parameter for name, parameter in net.collect_params().items() if name in outputs.list_inputs()}
     if shapes:
         _finish_shapes(outputs, dict(zip((one.name for one in inputs), shapes)), parameters)
+    wait_before_reading()
     arrays = _arrays(outputs, parameters, {one.name for one in inputs})
     files = Exported(Path(f"{path}-symbol.json"), Path(f"{path}-{epoch:04d}.params"))
     text = _put_right(outputs.tojson(), parameters)
@@ -105,16 +107,22 @@ def load_exported(
 ) -> "gluon.SymbolBlock":
     """Read what `export`, `net.export` or Module wrote, safely: both files are checked before MXNet sees them.
 
+    Of a Module with a loss head (SoftmaxOutput, LinearRegressionOutput, LogisticRegressionOutput,
+    MAERegressionOutput, SVMOutput) the block gives what `Module.predict` gives, up to the last bits of a softmax, and
+    needs no label: each head becomes the plain operator that it is at inference (T117).
+
     Args:
-        path: As for `export`: without `-symbol.json`.
+        path: As for `export` and for `Module.save_checkpoint`: without `-symbol.json`.
         epoch: Number in the parameters' file name; None is the newest, which is the highest.
         devices: Where the parameters go; None is the CPU.
 
     Returns:
-        A block with the file's dtypes. Inputs are the variables without parameters, `data0` before `data1`.
+        A block with the file's dtypes. Inputs are the variables without parameters, `data0` before `data1`; a label
+        that only a loss head reads is none.
 
     Raises:
-        CheckpointError: A file is damaged, holds what could harm the process, or both do not belong together.
+        CheckpointError: A file is damaged, holds what could harm the process, or both do not belong together: the
+            weights of a layer are missing, or an array belongs to none.
         OSError: A file is not there, or cannot be read.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
@@ -128,6 +136,7 @@ def load_exported(
     arrays = {re.sub("^(arg|aux):", "", name): array for name, array in stored.items()}
     symbol = read_symbol(Path(f"{path}-symbol.json"), {name: array.shape for name, array in arrays.items()})
     _check_names(symbol, stored, file)
+    symbol = without_labels(symbol)
     names = sorted((name for name in symbol.list_inputs() if name not in arrays), key=_order)
     try:
         block = gluon.SymbolBlock(symbol, [mx.sym.var(name, dtype="float32") for name in names])
@@ -296,9 +305,14 @@ def _parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
     found = [(int(match[1]), file) for match, file in matches if match]
     if not found:
         raise FileNotFoundError(
-            f"{path}: there is no file {Path(path).name}-0000.params, of whatever number, beside it"
+            f"{path}: there is no file {Path(path).name}-0000.params, of whatever number, beside it{_prefix_hint(path)}"
         )
     return max(found)[1]
+
+
+def _prefix_hint(path: Union[str, Path]) -> str:
+    whole = re.fullmatch(r"(.+)(-symbol\.json|-\d{4,}\.params)", str(path))
+    return f". Pass what both files begin with: {whole[1]!r}" if whole else ""
 
 
 def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
@@ -306,6 +320,8 @@ def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
     expected |= {f"aux:{name}" for name in symbol.list_auxiliary_states()}
     unknown = [name for name in stored if name not in expected]
     missing = [name for name in expected if name.startswith("aux:") and name not in stored]
+    known = {name[4:] for name in stored}
+    missing += [f"arg:{name}" for name in parameters_without_array(symbol, known)]
     if unknown or missing:
         raise CheckpointError(
             f"{file} does not belong to its graph: {', '.join(unknown[:8]) or 'nothing'} in the file alone, "

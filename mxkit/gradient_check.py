@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.blocks import net_devices, parameters_by_path, wait_before_reading
 from mxkit.custom_gradients import callback_error
 from mxkit.gradients import UNREACHED, Function, Which, as_numbers, is_floating, leaves_of, one_array
 import mxnet as mx
@@ -85,6 +85,7 @@ def check_gradient(
     Traceback (most recent call last):
     ArithmeticError: the gradient is wrong at input 0[0]: autograd says 2, a difference says 4; 1 of 1 elements differ
     """
+    wait_before_reading()
     arrays = [_cast(one, dtype) for one in inputs]
     numbers = [i for i, one in enumerate(arrays) if is_floating(one)] if wrt is None else as_numbers(wrt)
     _finish_deferred(f, inputs)

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional, Union
 import zipfile
 
 from mxkit.architecture import build, describe, differences
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import parameters_by_path, wait_before_reading
 from mxkit.checkpoint.directory import versions
 from mxkit.checkpoint.loading import match_arrays, put_arrays
 from mxkit.checkpoint.parameter_file import read_arrays
@@ -64,6 +64,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     True
     """
     path = Path(path)
+    wait_before_reading()
     arrays = _values(net)
     members = {_DESCRIPTION: json.dumps(describe(net), indent=1).encode(), _PARAMETERS: parameter_bytes(arrays)}
     manifest = {

@@ -4,7 +4,7 @@ from copy import copy
 import math
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from mxkit.blocks import blocks_by_path, parameters_by_path
+from mxkit.blocks import blocks_by_path, parameters_by_path, wait_before_reading
 from mxkit.checkpoint.parameter_file import dtype_name
 from mxkit.errors import NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
@@ -172,7 +172,7 @@ class Parameters(Mapping[str, Any]):
             since: What `copies` returned before the updates that are to be measured.
 
         Side effects:
-            Waits once for the device.
+            Waits for the device.
 
         >>> net = mx.gluon.nn.Dense(1, in_units=2, use_bias=False); net.initialize(mx.init.One())
         >>> before = parameters(net).copies(); net.weight.set_data(net.weight.data() * 1.25)
@@ -180,6 +180,7 @@ class Parameters(Mapping[str, Any]):
         >>> round(row["norm"], 4), row["gradient_norm"], row["update_ratio"]
         (1.7678, 0.0, 0.25)
         """
+        wait_before_reading()
         squares: Dict[Tuple[int, str], Any] = {}
         for key, (first, *_) in self._paths.items():
             parameter = self._parameters[first]

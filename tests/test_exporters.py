@@ -14,6 +14,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
+import numpy as np
 import pytest
 
 
@@ -288,16 +289,134 @@ def test_other_formats_are_said_to_be_missing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_checkpoints_of_module_are_read(tmp_path):
+# -- files of Module --------------------------------------------------------------------------------------------
+
+
+def body(classes=3):
+    """A convolution with a norm, whose statistics are auxiliary states."""
+    net = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=4, name="conv1")
+    net = mx.sym.Activation(mx.sym.BatchNorm(net, name="bn1", fix_gamma=False), act_type="relu")
+    return mx.sym.FullyConnected(net, num_hidden=classes, name="fc1")
+
+
+def pixels():
+    """Scores for every pixel."""
+    net = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=4, name="conv1")
+    return mx.sym.Convolution(net, kernel=(1, 1), num_filter=3, name="score")
+
+
+def grouped(scores):
+    return mx.sym.Group([mx.sym.SoftmaxOutput(scores, LABEL, name="softmax"), mx.sym.BlockGrad(scores)])
+
+
+LABEL = mx.sym.var("answer")  # no softmax_label
+MODULE_HEADS = {
+    "softmax": (lambda: mx.sym.SoftmaxOutput(body(), LABEL, name="softmax"), (8,)),
+    "softmax of pixels": (lambda: mx.sym.SoftmaxOutput(pixels(), LABEL, multi_output=True), (8, 6, 6)),
+    "softmax of the last axis": (
+        lambda: mx.sym.SoftmaxOutput(
+            mx.sym.Reshape(body(6), shape=(0, 2, 3)), LABEL, preserve_shape="true", name="softmax"
+        ),
+        (8, 2),
+    ),
+    "softmax of a sample": (lambda: mx.sym.SoftmaxOutput(mx.sym.Reshape(body(6), shape=(0, 2, 3)), LABEL), (8, 2)),
+    "label through a Reshape": (
+        lambda: mx.sym.SoftmaxOutput(body(), mx.sym.Reshape(LABEL, shape=(-1,)), name="softmax"),
+        (8, 1),
+    ),
+    "linear": (lambda: mx.sym.LinearRegressionOutput(body(), LABEL, name="out"), (8, 3)),
+    "logistic": (lambda: mx.sym.LogisticRegressionOutput(body(), LABEL, name="out"), (8, 3)),
+    "mae": (lambda: mx.sym.MAERegressionOutput(body(), LABEL, name="out"), (8, 3)),
+    "svm": (lambda: mx.sym.SVMOutput(body(), LABEL, name="out"), (8,)),
+    "grouped with features": (lambda: grouped(body()), (8,)),
+}
+
+
+def trained_module(symbol, x, labels, path, label_names=("answer",)):
+    """A Module that was fitted for two epochs and saved as epoch 2; what it predicts from `x`."""
+    batches = mx.io.NDArrayIter({"data": x}, dict(zip(label_names, labels)), batch_size=4)
+    module = mx.mod.Module(symbol, label_names=label_names)
+    module.fit(
+        batches,
+        eval_metric=mx.metric.Loss(),
+        num_epoch=2,
+        optimizer_params={"learning_rate": 0.05},
+        initializer=mx.init.Normal(0.3),
+    )
+    module.save_checkpoint(str(path), 2)
+    found = module.predict(mx.io.NDArrayIter({"data": x}, dict(zip(label_names, labels)), batch_size=4))
+    return found if isinstance(found, list) else [found]
+
+
+@pytest.mark.parametrize("name", MODULE_HEADS)
+def test_t117_a_module_is_served_without_its_label(name, tmp_path):
+    make, label_shape = MODULE_HEADS[name]
+    x = batch(8, 2, 8, 8).asnumpy()
+    symbol = make()
+    expected = trained_module(symbol, x, [mx.nd.ones(label_shape).asnumpy()], tmp_path / "net")
+    assert (tmp_path / "net-0002.params").exists()
+    block = load_exported(tmp_path / "net")
+    received = block(mx.nd.array(x))
+    received = received if isinstance(received, list) else [received]
+    assert [one.shape for one in received] == [one.shape for one in expected]
+    for ours, theirs in zip(received, expected):
+        assert abs(ours - theirs).max().asscalar() <= 2e-7  # the last bits of a softmax; the others are equal
+    if "softmax" not in name and "grouped" not in name and "label" not in name:
+        assert bits(received) == bits(expected)
+    # what was read is served from files of its own, too
+    export(block, tmp_path / "again")
+    again = load_exported(tmp_path / "again")(mx.nd.array(x))
+    assert bits(again) == bits(received)
+
+
+def test_t117_two_heads_and_a_label_that_the_net_reads(tmp_path):
+    hint, answer = mx.sym.var("hint"), mx.sym.var("answer")
+    scores = body()
+    told = mx.sym.FullyConnected(mx.sym.Concat(scores, hint, dim=1), num_hidden=2, name="fc2")
+    symbol = mx.sym.Group([mx.sym.SoftmaxOutput(scores, answer, name="a"), mx.sym.LinearRegressionOutput(told, hint)])
+    x, labels = batch(8, 2, 8, 8).asnumpy(), [mx.nd.ones((8,)).asnumpy(), batch(8, 2).asnumpy()]
+    expected = trained_module(symbol, x, labels, tmp_path / "net", label_names=("answer", "hint"))
+    received = load_exported(tmp_path / "net")(mx.nd.array(x), mx.nd.array(labels[1]))
+    for ours, theirs in zip(received, expected):
+        assert abs(ours - theirs).max().asscalar() <= 2e-7
+
+
+def test_t117_the_loss_trains_what_was_a_module_and_not_its_old_head(tmp_path):
     data = mx.sym.var("data")
-    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=3, name="fc"), name="softmax")
-    module = mx.mod.Module(symbol)
-    module.bind([("data", (2, 4))], [("softmax_label", (2,))])
-    module.init_params(mx.init.Normal(0.5))
-    module.save_checkpoint(str(tmp_path / "net"), 3)
-    x = batch(2, 4)
-    module.forward(mx.io.DataBatch([x], [mx.nd.zeros(2)]), is_train=False)
-    assert bits(load_exported(tmp_path / "net")(x, mx.nd.zeros(2))) == bits(module.get_outputs())
+    mx.sym.SoftmaxOutput(mx.sym.FullyConnected(data, num_hidden=3, name="fc"), name="softmax").save(
+        str(tmp_path / "net-symbol.json")
+    )
+    mx.nd.save(str(tmp_path / "net-0000.params"), {"arg:fc_weight": batch(3, 4), "arg:fc_bias": batch(3)})
+    block, x = load_exported(tmp_path / "net"), batch(2, 4)
+    weight, bias = (block.collect_params()[name] for name in ("fc_weight", "fc_bias"))
+    with mx.autograd.record():
+        loss = (block(x) ** 2).sum()
+    loss.backward()
+    received = weight.grad().asnumpy()
+    by_hand = weight.data().copy()
+    by_hand.attach_grad()
+    with mx.autograd.record():
+        loss = (mx.nd.softmax(mx.nd.dot(x, by_hand.T) + bias.data()) ** 2).sum()
+    loss.backward()
+    np.testing.assert_allclose(received, by_hand.grad.asnumpy(), atol=1e-6)
+    assert abs(received).max() > 1e-3
+
+
+def test_weights_that_the_file_lacks_are_no_inputs(tmp_path):
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    symbol = mx.sym.broadcast_mul(symbol, mx.sym.var("class_weight"))  # an input, whatever its name ends in
+    symbol.save(str(tmp_path / "net-symbol.json"))
+    mx.nd.save(str(tmp_path / "net-0000.params"), {"arg:fc_weight": batch(3, 4)})
+    with pytest.raises(CheckpointError, match="nothing in the file alone, arg:fc_bias in the graph alone"):
+        load_exported(tmp_path / "net")
+    mx.nd.save(str(tmp_path / "net-0000.params"), {"arg:fc_weight": batch(3, 4), "arg:fc_bias": batch(3)})
+    assert load_exported(tmp_path / "net")(mx.nd.ones((2, 4)), mx.nd.ones((1, 3))).shape == (2, 3)
+
+
+def test_a_whole_file_name_is_answered_with_the_beginning_that_both_share(tmp_path):
+    for name in ("net-symbol.json", "net-0005.params"):
+        with pytest.raises(FileNotFoundError, match=r"both files begin with: '.*/net'"):
+            load_exported(tmp_path / name)
 
 
 # -- graphs that are no graphs ----------------------------------------------------------------------------------

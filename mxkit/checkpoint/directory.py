@@ -56,6 +56,18 @@ class Checkpoint(NamedTuple):
         found: Optional[Mapping[str, Any]] = self.manifest.get("score")
         return found
 
+    def __repr__(self) -> str:
+        """Step, epoch, scores and path: the manifest holds the whole history of a run."""
+        run = self.manifest.get("run") or {}
+        told = [f"step={self.step}"]
+        if isinstance(run.get("epoch"), int):
+            inside = bool((run.get("running") or {}).get("updates"))
+            told.append(f"epoch={run['epoch'] - (not inside)}")
+        last = (run.get("history") or [{}])[-1]
+        scores = {name: value for name, value in last.items() if name.startswith(("train_", "valid_"))}
+        told += [f"{name}={value:.6g}" for name, value in scores.items() if isinstance(value, float)]
+        return f"Checkpoint({', '.join([*told, f'path={str(self.path)!r}'])})"
+
 
 def write_checkpoint(
     directory: Union[str, Path], step: int, files: Mapping[str, Mapping[str, Any]], content: Mapping[str, Any]

@@ -8,6 +8,9 @@
 Full names carry counters that the whole process shares (T37): a net built twice has other names, and `dense10`
 sorts before `dense9` (T60a). Where no name fits, numbers are compared by their order, and what stays ambiguous is
 refused: weights in the wrong layer of the same shape would never be seen.
+
+Where names share nothing, `match="order"` takes the order alone: a file keeps the order of the dict that was saved,
+which is that of the blocks for Gluon and that of the graph for Module and `mxkit.export`.
 """
 
 import os
@@ -21,8 +24,15 @@ from mxnet.gluon import SymbolBlock
 # What a full name says beside its counters, and the counters: (("dense", "weight"), (10,)).
 _Key = Tuple[Tuple[str, ...], Tuple[int, ...]]
 
+_DIGITS = re.compile(r"\d+")
+_STATISTIC = re.compile(r"(running|moving)_(mean|var)$")
+_ROLE = re.compile(r"(?:(i2h|h2h)[_.])?(weight|bias|gamma|beta|(?:running|moving)_(?:mean|var))$")
+_ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift"}
 
-def paths_of_names(net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+
+def paths_of_names(
+    net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping[str, str]] = None, match: str = "name"
+) -> Dict[str, str]:
     """Map names of a file to paths of `net`; names that belong nowhere are left out.
 
     Args:
@@ -30,9 +40,10 @@ def paths_of_names(net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping
         arrays: The file's arrays by name, in its order.
         rename: Globs of names in the file and the paths they become, as for `load_parameters`. Renamed names
             are listed even where the net has no such path.
+        match: "name", or "order" for names that say nothing, as for `load_parameters`.
 
     Raises:
-        CheckpointError: Counters differ, and which array belongs to which parameter is not certain.
+        CheckpointError: Which array belongs to which parameter is not certain.
         UnknownNameError: A glob of `rename` fits no name, or gives no path of the net.
         ValueError: Two names would become one path.
     """
@@ -42,7 +53,8 @@ def paths_of_names(net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping
     taken = {id(parameters[path]) for path in paths.values() if path in parameters}
     rest = {bare[name]: name for name in arrays if name not in paths}
     free = {path: one for path, one in parameters.items() if id(one) not in taken}
-    found = _recognised(net, {short: arrays[name] for short, name in rest.items()}, free)
+    left = {short: arrays[name] for short, name in rest.items()}
+    found = _in_order(left, free) if match == "order" else _recognised(net, left, free)
     paths.update({rest[short]: path for short, path in found.items()})
     paths.update({name: short for short, name in rest.items() if name not in paths and short in parameters})
     seen: Dict[str, str] = {}
@@ -114,6 +126,72 @@ def _recognised(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, An
         left = [name for name, path in full.items() if id(parameters[path]) not in reached]
         _refuse_shifted([name for name in arrays if name not in best], left, kinds)
     return best
+
+
+def _in_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
+    """Pair the arrays, in the order of the file, with the parameters, in the order of the net's blocks."""
+    first: Dict[int, str] = {}
+    for path, parameter in parameters.items():
+        first.setdefault(id(parameter), path)
+    paths = list(parameters if len(arrays) == len(parameters) else first.values())
+    names = list(arrays)
+    apart = sorted(paths, key=_is_statistic)
+    # Module writes all statistics behind all other arrays, Gluon each beside its gamma and beta
+    if sum(map(_is_statistic, names)) == sum(map(_is_statistic, paths)):
+        names, paths = sorted(names, key=_is_statistic), apart
+    pairs = dict(zip(names, paths))
+    misfit = _misfit(pairs, arrays, parameters)
+    if misfit or len(names) != len(paths):
+        _refuse_order(names, paths, misfit, arrays, parameters)
+    if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
+        raise _unordered("running means and variances may stand beside their layers or behind all, and no name tells")
+    for name, path in pairs.items():
+        theirs, ours = _role(name), _role(path)
+        if theirs and ours and theirs != ours:
+            raise _unordered(f"by order {name!r} {arrays[name].shape} of the file would be {path!r} of the net")
+    known = (set(paths), {parameters[path].name for path in paths})
+    for exact in known:
+        if set(names) == exact and any(name not in (path, parameters[path].name) for name, path in pairs.items()):
+            raise _unordered("the file has the net's own names in another order: leave match='order' out")
+    numbered: Dict[Any, Tuple[Tuple[int, ...], str]] = {}
+    for name in names:
+        numbers = tuple(map(int, _DIGITS.findall(name)))
+        before, earlier = numbered.get((_DIGITS.sub("", name), arrays[name].shape), ((), ""))
+        if numbers < before:
+            raise _unordered(
+                f"{earlier!r} stands before {name!r} in the file, and both have the shape {arrays[name].shape}"
+            )
+        numbered[_DIGITS.sub("", name), arrays[name].shape] = numbers, name
+    return pairs
+
+
+def _refuse_order(
+    names: List[str], paths: List[str], misfit: Optional[str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> None:
+    counts = f"the file has {len(names)} arrays, the net {len(paths)} parameters" if len(names) != len(paths) else ""
+    if misfit:
+        path = paths[names.index(misfit)]
+        counts += f"{'; ' if counts else ''}by order {misfit!r} {arrays[misfit].shape} of the file would be {path!r} "
+        counts += f"{parameters[path].shape} of the net"
+    raise _unordered(counts)
+
+
+def _is_statistic(name: str) -> bool:
+    return _STATISTIC.search(name) is not None
+
+
+def _role(name: str) -> Optional[Tuple[str, str]]:
+    """What a parameter is in its layer, as far as its name says: scales of norms are called gamma or weight."""
+    found = _ROLE.search(name)
+    return (found[1] or "", _ROLES.get(found[2], found[2][-3:])) if found else None
+
+
+def _unordered(reason: str) -> CheckpointError:
+    return CheckpointError(
+        "match='order' pairs the arrays in the order of the file with the parameters in the order of the net's blocks, "
+        f"and that is not certain here: {reason}. The net is left as it was. Say the pairs: "
+        "rename={'name in the file': 'path in the net'}"
+    )
 
 
 def _scope(names: Iterable[str]) -> str:

@@ -46,6 +46,7 @@ def load_parameters(
     strict: bool = True,
     rename: Optional[Mapping[str, str]] = None,
     only: Union[str, Sequence[str], None] = None,
+    match: str = "name",
     devices: Optional[DeviceSpec] = None,
 ) -> Loaded:
     """Load a parameter file into `net`: whole, or the net is as it was.
@@ -63,6 +64,15 @@ def load_parameters(
             one decides.
         only: A glob over paths of the net, as for `mxkit.match_parameters`, or several. Nothing else is loaded,
             nor missed.
+        match: "name", or "order" for a file whose names share nothing with the net's, as of the same layers written
+            in another style: the first array goes to the first parameter, and so on. The order of a file is that of
+            the dict that was saved (Gluon's is that of the blocks, Module's that of the graph); the order of the net
+            is that in which blocks were made children. Running means and variances are paired by themselves, because
+            Module writes them last. Every shape must fit, and the pairs are printed. Refused are other counts, a
+            beta for a gamma, and arrays of one shape whose numbers descend (`fc10` before `fc2`). `rename` takes out
+            pairs beforehand; it goes with neither `only` nor `strict=False`. Settings are no arrays and
+            are not loaded: BatchNorm of `mx.sym` has `eps=1e-3` and `fix_gamma=True` (it computes with a gamma of
+            1), Gluon's has `epsilon=1e-5` and `scale=True`.
         devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
 
     Returns:
@@ -72,23 +82,38 @@ def load_parameters(
         CheckpointError: The file is damaged, does not fit the net, or fits it in more than one way. All names,
             shapes and dtypes are compared before the net is touched.
         UnknownNameError: A glob of `rename` or `only` fits nothing.
+        ValueError: `match` is neither, or "order" was combined with `only` or `strict=False`.
         OSError: The file cannot be read.
 
     Side effects:
-        The net's parameters, on all its devices.
+        The net's parameters, on all its devices. `match="order"` prints the pairs.
 
     >>> net, other = mxkit.models.mlp(3, hidden=[4]), mxkit.models.mlp(10, hidden=[4])
     >>> mxkit.initialize(net); _ = net(mx.nd.ones((1, 5)))
     >>> path = getfixture("tmp_path") / "a.params"; net.save_parameters(str(path))
     >>> load_parameters(other, path, only="1.*")
     Loaded(loaded=['1.weight', '1.bias'], missing=[], unexpected=[])
+    >>> mx.nd.save(str(path), {"w": mx.nd.ones((2, 5)), "b": mx.nd.zeros(2)}); twin = mx.gluon.nn.Dense(2)
+    >>> _ = load_parameters(twin, path, match="order")
+    by order: weight (2, 5) from 'w'
+    by order: bias (2,) from 'b'
     """
+    if match not in ("name", "order"):
+        raise ValueError(f"load_parameters: match: expected 'name' or 'order'; received {match!r:.100}")
+    if match == "order" and not (strict and only is None):
+        raise ValueError(
+            "load_parameters: match='order' pairs the whole file with the whole net: leave strict=False and only= out"
+        )
     arrays = read_arrays(path)
     try:
-        plan = _plan(net, arrays, strict, rename, only)
+        plan = _plan(net, arrays, strict, rename, only, match)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     put_arrays(net, plan.matched, devices)
+    if match == "order":
+        names = {id(array): name for name, array in arrays.items()}
+        for place, array in plan.matched.items():
+            print(f"by order: {place} {array.shape} from {names[id(array)]!r}")
     return Loaded(list(plan.matched), plan.missing, plan.unexpected)
 
 
@@ -142,13 +167,14 @@ def _plan(
     strict: bool,
     rename: Optional[Mapping[str, str]],
     only: Union[str, Sequence[str], None],
+    match: str = "name",
 ) -> _Plan:
     parameters = parameters_by_path(net)
     globs = [only] if isinstance(only, str) else list(only or [])
     chosen = [parameters] if only is None else [match_parameters(net, glob) for glob in globs]
     asked = {path: parameter for part in chosen for path, parameter in part.items()}
     wanted = {id(parameter) for parameter in asked.values()}
-    paths = paths_of_names(net, arrays, rename)
+    paths = paths_of_names(net, arrays, rename, match)
     plan = _Plan({}, [], [], [])
     first: Dict[int, str] = {}
     matched: Dict[str, Any] = {}
@@ -218,7 +244,13 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
         )
     lines += _more(plan.unexpected, share)
     what = "the arrays do not fit the net" if strict else "no array fits the net"
-    return f"{what}, which is left as it was:\n  " + "\n  ".join(lines)
+    hint = ""
+    if plan.missing and plan.unexpected and not (plan.matched or plan.different):
+        hint = (
+            ". No name of the file is one of the net's; where both have the same layers in the same order, "
+            "mxkit.load_parameters(net, file, match='order') pairs them"
+        )
+    return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)
 
 
 def _more(lines: Sequence[str], shown: int) -> List[str]:

@@ -5,13 +5,16 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import parameters_by_path, wait_before_reading
 from mxkit.checkpoint.directory import (
     OPTIMIZER,
     PARAMETERS,
     STATE,
     Checkpoint,
+    checkpoint_paths,
     find_checkpoint,
+    is_checkpoint,
+    verify,
     write_checkpoint,
 )
 from mxkit.checkpoint.loading import match_arrays, put_arrays
@@ -63,7 +66,7 @@ def take_snapshot(
     content: Optional[Mapping[str, Any]] = None,
     arrays: Optional[Mapping[str, Any]] = None,
 ) -> Snapshot:
-    """Queue copies of everything, and wait for nothing.
+    """Queue copies of everything, and wait for nothing: the engine keeps queued copies apart from what changes weights.
 
     Args:
         net: Its parameters. Of several devices the first one's values are taken, because Gluon's own mean over
@@ -144,6 +147,7 @@ def save_checkpoint(
     >>> load_checkpoint(runs, net).manifest["state"]
     {'epoch': 3}
     """
+    wait_before_reading()
     return take_snapshot(net, trainer, step=step, content={"state": dict(state or {})}).write(directory)
 
 
@@ -153,6 +157,7 @@ def load_checkpoint(
     trainer: Any = None,
     *,
     which: str = "last",
+    step: Optional[int] = None,
     strict: bool = True,
     rename: Optional[Mapping[str, str]] = None,
     only: Union[str, Sequence[str], None] = None,
@@ -165,22 +170,24 @@ def load_checkpoint(
         net: A block with the same parameters by path, shape and dtype; it may be uninitialized.
         trainer: Gets the optimizer's state; None leaves that aside. It may have stepped before.
         which: "last" or "best", as for `find_checkpoint`.
+        step: The checkpoint that was written after so many updates, in place of `which`.
         strict: As for `load_parameters`.
         rename: As for `load_parameters`.
         only: As for `load_parameters`.
         devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
 
     Returns:
-        The checkpoint that was read.
+        The checkpoint that was read. It prints as step, epoch, scores and path; `manifest` is all of its `run.json`.
 
     Raises:
-        CheckpointError: There is no whole checkpoint, or it does not fit. All names, shapes and dtypes are
-            compared first: the net is loaded whole or left as it was (T51).
+        ValueError: `which` is neither, or `step` was given beside `which="best"` or beside one checkpoint.
+        CheckpointError: There is no whole checkpoint, none of this step, or it does not fit. All names, shapes and
+            dtypes are compared first: the net is loaded whole or left as it was (T51).
 
     Side effects:
         The net's parameters on all its devices, and the Trainer's optimizer. Nothing is unpickled (T50).
     """
-    found = find_checkpoint(directory, which)
+    found = find_checkpoint(directory, which) if step is None else _of_step(Path(directory), which, step)
     arrays = read_arrays(found.path / PARAMETERS)
     try:
         matched = match_arrays(net, arrays, strict=strict, rename=rename, only=only)
@@ -188,6 +195,20 @@ def load_checkpoint(
         raise CheckpointError(f"checkpoint {found.path} does not fit the net. {error}") from None
     put_back(found, net, trainer, matched, devices=devices)
     return found
+
+
+def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
+    step = whole_number(step, "step", least=0)
+    if which != "last" or is_checkpoint(directory):
+        beside = f"which={which!r}" if which != "last" else f"the path of one checkpoint, {directory}"
+        raise ValueError(f"load_checkpoint: step={step} names a checkpoint, and so does {beside}. Pass one of them")
+    paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint_paths(directory)}
+    if step not in paths:
+        near = sorted(paths, key=lambda one: (abs(one - step), one))[:8]
+        there = f"there are {', '.join(map(str, sorted(near)))}" if near else "there is none at all"
+        there += f" and {len(paths) - len(near)} more" if len(paths) > len(near) else ""
+        raise CheckpointError(f"no checkpoint of step {step} in {directory}: {there}")
+    return verify(paths[step])
 
 
 def put_back(

@@ -2,7 +2,7 @@
 
 from typing import Any, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import blocks_by_path, parameters_by_path
+from mxkit.blocks import blocks_by_path, parameters_by_path, wait_before_reading
 from mxkit.errors import NotInitializedError, unknown_name
 from mxkit.feature_plots.grids import Layer, PathLike, check_channels, check_index, choose, draw_grid, faults, how_many
 from mxnet.gluon.nn.conv_layers import _Conv
@@ -87,6 +87,7 @@ def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
             f"plot_filters: the weight of {layer!r} has no value yet: its shape is {block.weight.shape}. "
             "Initialize the net and run one batch through it first"
         )
+    wait_before_reading()
     values = block.weight.data(block.weight.list_ctx()[0]).asnumpy().astype("float64")
     if block._kwargs["layout"].endswith("C"):
         values = np.moveaxis(values, -1, 1)

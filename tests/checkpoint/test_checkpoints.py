@@ -634,3 +634,48 @@ def test_statistics_of_a_further_device_that_do_not_fit_are_refused_before_anyth
     with pytest.raises(CheckpointError, match=f"does not fit itself: '{name}' is \\(6,\\) float64"):
         mxkit.load_checkpoint(tmp_path, other)
     assert_equal(values(other), before)
+
+
+def test_a_checkpoint_is_loaded_by_its_step_or_its_path(tmp_path):
+    net, other = make_net(), make_net(seed=4)
+    for number in (40, 120, 160):
+        net[0].weight.set_data(mx.nd.full(net[0].weight.shape, number))
+        mxkit.save_checkpoint(tmp_path, net, step=number)
+    assert mxkit.load_checkpoint(tmp_path, other, step=120).step == 120
+    assert other[0].weight.data()[0, 0].asscalar() == 120
+    assert mxkit.load_checkpoint(tmp_path / "step-00000040", other).step == 40
+    assert other[0].weight.data()[0, 0].asscalar() == 40
+    before = values(other)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 100 in .*: there are 40, 120, 160$"):
+        mxkit.load_checkpoint(tmp_path, other, step=100)
+    with pytest.raises(CheckpointError, match="no checkpoint of step 1 in .*: there is none at all"):
+        mxkit.load_checkpoint(tmp_path / "empty", other, step=1)
+    with pytest.raises(ValueError, match="step=40 names a checkpoint, and so does which='best'"):
+        mxkit.load_checkpoint(tmp_path, other, step=40, which="best")
+    with pytest.raises(ValueError, match="so does the path of one checkpoint"):
+        mxkit.load_checkpoint(tmp_path / "step-00000040", other, step=40)
+    with pytest.raises(ValueError, match="step: expected a whole number"):
+        mxkit.load_checkpoint(tmp_path, other, step="40")
+    (tmp_path / "step-00000160" / "net.params").write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match="is damaged"):  # and no other step in its place
+        mxkit.load_checkpoint(tmp_path, other, step=160)
+    assert_equal(values(other), before)
+
+
+def test_a_checkpoint_prints_short(tmp_path):
+    net = make_net()
+    history = train(tmp_path, net=net, epochs=2, metrics=["accuracy"], every="1 epoch", keep_last=9)
+    found = mxkit.load_checkpoint(tmp_path, net)
+    row = history[-1]
+    assert (
+        repr(found)
+        == str(found)
+        == (
+            f"Checkpoint(step=20, epoch=2, train_loss={row['train_loss']:.6g}, "
+            f"train_accuracy={row['train_accuracy']:.6g}, path={str(tmp_path / 'step-00000020')!r})"
+        )
+    )
+    mxkit.save_checkpoint(tmp_path / "own", net, step=3)
+    assert repr(mxkit.load_checkpoint(tmp_path / "own", net)) == (
+        f"Checkpoint(step=3, path={str(tmp_path / 'own' / 'step-00000003')!r})"
+    )

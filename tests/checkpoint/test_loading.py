@@ -628,3 +628,178 @@ def test_put_arrays_takes_what_match_arrays_found(tmp_path):
     assert values(other) == {}
     put_arrays(other, matched)
     assert_equal(other, net)
+
+
+# pairs by order
+
+
+class Styled(gluon.HybridBlock):
+    """The layers of `in_sequence` under other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2D(4, 3, prefix="front_"), nn.BatchNorm(prefix="scale_")
+        self.dense = nn.Dense(3, prefix="head_")
+
+    def hybrid_forward(self, F, x):
+        return self.dense(F.relu(self.norm(self.conv(x))))
+
+
+def in_sequence(run=True):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    mxkit.initialize(net)
+    if run:
+        net(mx.nd.ones((1, 2, 6, 6)))
+        randomize(net)
+    return net
+
+
+def styled():
+    net = Styled()
+    mxkit.initialize(net)
+    net(mx.nd.ones((1, 2, 6, 6)))
+    randomize(net)
+    net.norm.running_var.set_data(net.norm.running_var.data().abs())
+    return net
+
+
+@pytest.mark.parametrize("layout", ["paths", "full", "exported-0000.params", "symbol"])
+@pytest.mark.parametrize("run", [True, False])
+def test_the_same_layers_under_other_names_are_paired_by_order(layout, run, tmp_path, capsys):
+    net, other = styled(), in_sequence(run)
+    write_layouts(net, tmp_path, (1, 2, 6, 6))
+    with pytest.raises(CheckpointError, match=r"same order, mxkit\.load_parameters\(net, file, match='order'\)"):
+        load_parameters(other, tmp_path / layout)
+    result = load_parameters(other, tmp_path / layout, match="order")
+    assert result == (list(parameters_by_path(other)), [], [])
+    x = mx.nd.random.uniform(shape=(2, 2, 6, 6))
+    np.testing.assert_array_equal(other(x).asnumpy(), net(x).asnumpy())
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 8
+    assert printed[0].startswith("by order: 0.weight (4, 2, 3, 3) from '")
+
+
+def test_a_file_of_module_goes_into_a_gluon_net_by_order(tmp_path, capsys):
+    net = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=4, name="c1")
+    net = mx.sym.Activation(mx.sym.BatchNorm(net, name="b1", fix_gamma=False, eps=1e-5), act_type="relu")
+    net = mx.sym.BatchNorm(mx.sym.Convolution(net, kernel=(3, 3), num_filter=4, name="c2"), name="b2", fix_gamma=False)
+    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(net, num_hidden=3, name="fc"), name="softmax")
+    module = mx.mod.Module(net)
+    module.bind([("data", (2, 2, 8, 8))], [("softmax_label", (2,))])
+    module.init_params(mx.init.Normal(0.3))
+    module.set_params(
+        *[{name: mx.nd.random.uniform(0.1, 1, one.shape) for name, one in part.items()} for part in module.get_params()]
+    )
+    module.save_checkpoint(str(tmp_path / "net"), 5)
+    ours = nn.HybridSequential()
+    ours.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(4, 3), nn.BatchNorm(epsilon=1e-3))
+    ours.add(nn.Dense(3))
+    load_parameters(ours, tmp_path / "net-0005.params", match="order")
+    x = mx.nd.random.uniform(shape=(2, 2, 8, 8))
+    module.forward(mx.io.DataBatch([x], [mx.nd.zeros(2)]), is_train=False)
+    np.testing.assert_allclose(ours(x).softmax().asnumpy(), module.get_outputs()[0].asnumpy(), atol=1e-6)
+    assert "by order: 4.running_var (4,) from 'aux:b2_moving_var'" in capsys.readouterr().out
+
+
+def three(units=2):
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(units, in_units=units) for _ in range(3)])
+    mxkit.initialize(net)
+    randomize(net)
+    return net
+
+
+def norms():
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=2), nn.BatchNorm(in_channels=2))
+    mxkit.initialize(net)
+    return net
+
+
+MATRIX, VECTOR = (2, 2), (2,)
+UNORDERED = {
+    "counts": (three, {"a": MATRIX, "b": VECTOR}, "the file has 2 arrays, the net 6 parameters"),
+    "more": (three, dict.fromkeys("abcdefg", MATRIX), r"the file has 7 arrays, .*'b' \(2, 2\) .*'0.bias' \(2,\)"),
+    "shapes": (
+        three,
+        {"a": MATRIX, "b": VECTOR, "c": MATRIX, "d": (3,), "e": MATRIX, "f": VECTOR},
+        r"by order 'd' \(3,\) of the file would be '1.bias' \(2,\) of the net",
+    ),
+    "sorted names": (
+        three,
+        {"fc1_w": MATRIX, "fc1_b": VECTOR, "fc10_w": MATRIX, "fc10_b": VECTOR, "fc2_w": MATRIX, "fc2_b": VECTOR},
+        r"'fc10_w' stands before 'fc2_w' in the file, and both have the shape \(2, 2\)",
+    ),
+    "all biases first": (
+        three,
+        {"a": VECTOR, "b": VECTOR, "c": VECTOR, "d": MATRIX, "e": MATRIX, "f": MATRIX},
+        r"by order 'a' \(2,\) of the file would be '0.weight' \(2, 2\)",
+    ),
+    "beta for gamma": (
+        norms,
+        dict.fromkeys(
+            [f"bn{i}_{one}" for i in (1, 2) for one in ("beta", "gamma", "moving_mean", "moving_var")], VECTOR
+        ),
+        r"by order 'bn1_beta' \(2,\) of the file would be '0.gamma' of the net",
+    ),
+    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "running means and variances may stand"),
+    "the net's own names": (
+        three,
+        {f"{i}.{one}": MATRIX if one == "weight" else VECTOR for i in (2, 1, 0) for one in ("weight", "bias")},
+        "the net's own names in another order: leave match='order' out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_what_is_not_certain_by_order_is_refused_and_the_net_is_left_as_it_was(name, tmp_path, capsys):
+    make, shapes, text = UNORDERED[name]
+    net = make()
+    before = values(net)
+    mx.nd.save(str(tmp_path / "a.params"), {one: mx.nd.random.uniform(shape=shape) for one, shape in shapes.items()})
+    with pytest.raises(CheckpointError, match=text) as caught:
+        load_parameters(net, tmp_path / "a.params", match="order")
+    assert "a.params" in str(caught.value)
+    assert "rename={" in str(caught.value)
+    assert capsys.readouterr().out == ""
+    for path, array in values(net).items():
+        np.testing.assert_array_equal(array, before[path])
+
+
+def test_rename_takes_pairs_out_of_the_order(tmp_path):
+    net = three()
+    names = ["fc1_w", "fc1_b", "fc10_w", "fc10_b", "fc2_w", "fc2_b"]
+    arrays = {name: mx.nd.random.uniform(shape=MATRIX if name.endswith("w") else VECTOR) for name in names}
+    mx.nd.save(str(tmp_path / "a.params"), arrays)
+    load_parameters(net, tmp_path / "a.params", match="order", rename={"fc10_w": "2.weight", "fc10_b": "2.bias"})
+    for path, name in [("0.weight", "fc1_w"), ("1.weight", "fc2_w"), ("2.weight", "fc10_w"), ("1.bias", "fc2_b")]:
+        np.testing.assert_array_equal(values(net)[path], arrays[name].asnumpy())
+
+
+def test_a_shared_parameter_is_paired_once_or_under_each_path(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
+    net.add(nn.Dense(2, in_units=2, params=net[0].params))
+    mxkit.initialize(net)
+    one, two = mx.nd.ones(MATRIX), mx.nd.ones(VECTOR)
+    for count in (4, 6):
+        arrays = {f"{'wb'[i % 2]}{i}": (two if i % 2 else one) * (1 + i % 4) for i in range(count)}
+        mx.nd.save(str(tmp_path / "a.params"), arrays)
+        load_parameters(net, tmp_path / "a.params", match="order")
+        assert values(net)["1.weight"].tolist() == [[3, 3], [3, 3]]
+        assert values(net)["2.weight"].tolist() == [[1, 1], [1, 1]]
+    arrays["w4"] = one * 7
+    mx.nd.save(str(tmp_path / "a.params"), arrays)
+    with pytest.raises(CheckpointError, match="shared: w0 and w4 are one parameter"):
+        load_parameters(net, tmp_path / "a.params", match="order")
+
+
+def test_order_goes_with_neither_a_part_of_the_net_nor_of_the_file(tmp_path):
+    net = three()
+    file = save(net, tmp_path / "a.params")
+    for more in ({"strict": False}, {"only": "0.*"}):
+        with pytest.raises(ValueError, match="the whole file with the whole net"):
+            load_parameters(net, file, match="order", **more)
+    with pytest.raises(ValueError, match="expected 'name' or 'order'; received 'shape'"):
+        load_parameters(net, file, match="shape")
