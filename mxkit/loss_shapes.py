@@ -1,9 +1,9 @@
 """Labels and sample weights in the shape and dtype that a loss of Gluon's needs; what does not fit is refused."""
 
 import inspect
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.errors import DataError
+from mxkit.errors import DataError, LabelError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -71,8 +71,10 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     Raises:
         DataError: A shape has no meaning for this loss. The text names the expected and the received shape.
     """
-    if not isinstance(loss, _KINDS) or hasattr(loss, "check_shapes") or not labels:
+    if not isinstance(loss, _KINDS) or hasattr(loss, "check_shapes"):
         return ()
+    if is_plain(loss):
+        _check_count(loss, labels)
     if not isinstance(output, mx.nd.NDArray):
         if is_plain(loss) and isinstance(output, (list, tuple)):
             raise DataError(
@@ -176,11 +178,22 @@ def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> 
     )
 
 
+def _check_count(loss: Any, labels: Sequence[Any]) -> None:
+    if type(loss) not in _COUNTS:
+        taken = list(inspect.signature(type(loss).hybrid_forward).parameters.values())[3:]
+        _COUNTS[type(loss)] = (sum(one.default is one.empty for one in taken), [one.name for one in taken])
+    least, names = _COUNTS[type(loss)]
+    if not least <= len(labels) <= len(names):
+        received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
+        raise DataError(f"{type(loss).__name__} takes {', '.join(names)} after the net's output; received {received}")
+
+
+_COUNTS: Dict[type, Tuple[int, List[str]]] = {}
+
+
 def _check_targets(loss: Any, output: Any, labels: Sequence[Any]) -> None:
     """Refuse shapes of labels that the loss would reshape or broadcast into something else."""
     name, scores = type(loss).__name__, tuple(output.shape)
-    if not labels:
-        return
     shape = tuple(labels[0].shape)
     if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
         _check_classes(loss, scores, shape)
@@ -284,6 +297,73 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
             f"{name}: labels: expected shape ({samples}, L) with L at most the {steps} steps of the outputs; received "
             f"{shape}{way}"
         )
-    for which, lengths in zip(("pred_lengths", "label_lengths"), labels[1:]):
+    # values of every batch: MXNet reads past its arrays where they are too large, which ends the process or hangs it
+    found = labels[0].asnumpy()
+    refuse_labels(found, *sequence_range(scores[2]))
+    limits = []
+    for which, lengths, most in zip(("pred_lengths", "label_lengths"), labels[1:], (steps, shape[1])):
         if tuple(lengths.shape) != (samples,):
             raise DataError(f"{name}: {which}: expected shape ({samples},); received {tuple(lengths.shape)}")
+        limits.append(lengths.asnumpy())
+        if not ((limits[-1] >= 1) & (limits[-1] <= most)).all():
+            raise DataError(
+                f"{name}: {which}: expected lengths from 1 to {most}; received {limits[-1].min()} to "
+                f"{limits[-1].max()}. A batch is (x, (y, lengths of x, lengths of y)) (T121)"
+            )
+    if limits:
+        counted = found if len(limits) == 1 else np.where(np.arange(shape[1]) < limits[1][:, None], found, -1)
+        short = needed_steps(counted) > limits[0]
+        if short.any():
+            raise LabelError(
+                f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
+                "one between two equal labels. MXNet gives such rows the loss 0 and trains nothing. Leave them out (T121)"
+            )
+
+
+def needed_steps(labels: "np.ndarray") -> "np.ndarray":
+    """Steps that each row of labels needs at least; -1 is padding.
+
+    >>> needed_steps(np.array([[0, 1, -1], [2, 2, -1]]))
+    array([2, 3])
+    """
+    repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
+    needed: np.ndarray = (labels >= 0).sum(axis=1) + repeated.sum(axis=1)
+    return needed
+
+
+def sequence_range(classes: int) -> Tuple[str, Callable[["np.ndarray"], "np.ndarray"], str]:
+    """What labels of CTC must be, for `refuse_labels`."""
+
+    def right(found: "np.ndarray") -> "np.ndarray":
+        ranged: np.ndarray = np.isfinite(found) & (found == np.floor(found)) & (found >= -1) & (found < classes - 1)
+        return ranged
+
+    return (
+        f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank",
+        right,
+        "Number the symbols from 0, or give the net more outputs (T121)",
+    )
+
+
+def refuse_labels(found: "np.ndarray", expected: str, right: Callable[["np.ndarray"], "np.ndarray"], way: str) -> None:
+    """Refuse labels with wrong values.
+
+    Args:
+        found: The labels.
+        expected: For the message, after "labels must be".
+        right: Tells of each value whether it is; of each row, where it returns fewer.
+        way: What to do, a sentence.
+
+    Raises:
+        LabelError: There is a wrong one; the text shows some of them.
+    """
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        fine = right(found)
+    if fine.all():
+        return
+    wrong, whole = found[~fine], fine.ndim == found.ndim
+    some = ", ".join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])
+    if not whole:
+        some = f"a row of {', '.join(str(value) for value in wrong.reshape(len(wrong), -1)[0][:5].tolist())}"
+    of = f"{(~fine).sum()} of {fine.size} {'labels' if whole else 'rows'}"
+    raise LabelError(f"labels must be {expected}; received {some} in {of}. {way}")

@@ -118,9 +118,7 @@ class ClassWeights:
         highest = max(self._by_class)
         if (self._length or classes) != classes or highest >= classes:
             received = f"{self._length} weights" if self._length else f"a weight for class {highest}"
-            raise DataError(
-                f"{self._name}: the net has {classes} classes, from 0 to {classes - 1}; received {received}"
-            )
+            raise DataError(f"{self._name}: the net has {classes} outputs; received {received}")
         return [self._by_class.get(one, 1.0) for one in range(classes)]
 
     def array(self, classes: int, like: Any) -> Any:

@@ -17,7 +17,7 @@ from mxkit.recipe.schema import Recipe
 from mxkit.seeding import seed_all
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import evaluate
-from mxkit.training.history import History
+from mxkit.training.history import History, fixed
 from mxkit.training.loop import fit
 
 # Arguments of `fit` that are keys of a recipe, under the same name.
@@ -185,7 +185,7 @@ def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
     lines = []
     for name, value in scores.items():
         if isinstance(value, float):
-            lines.append(f"{split} {name} {value:.4f}")
+            lines.append(f"{split} {name} {fixed(value)}")
         else:
             lines += [f"{split} {name} {' '.join(f'{count:4}' for count in row)}" for row in value]
     return lines

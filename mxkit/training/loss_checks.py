@@ -9,8 +9,8 @@ import warnings
 from mxkit.contrastive import ContrastiveLoss, TripletLoss
 from mxkit.data.loader import ArrayLoader
 from mxkit.device import Shard
-from mxkit.errors import DataError, LabelError, LossShapeError, TrapWarning
-from mxkit.loss_shapes import is_plain, weight_place
+from mxkit.errors import DataError, LossShapeError, TrapWarning
+from mxkit.loss_shapes import is_plain, needed_steps, refuse_labels, weight_place
 from mxkit.losses import Loss
 from mxkit.more_losses import KnowledgeDistillation
 from mxkit.tracing import trace
@@ -119,20 +119,7 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
     for rule in _rules(loss, output, labels):
-        found = _values(data, labels, rule.place)
-        with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-            right = rule.right(found)
-        if right.all():
-            continue
-        whole = right.ndim == found.ndim
-        wrong = found[~right]
-        some = ", ".join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])
-        if not whole:
-            some = f"a row of {', '.join(str(value) for value in wrong.reshape(len(wrong), -1)[0][:5].tolist())}"
-        raise LabelError(
-            f"labels must be {rule.expected}; received {some} in {(~right).sum()} of {right.size} "
-            f"{'labels' if whole else 'rows'}. {rule.way}"
-        )
+        refuse_labels(_values(data, labels, rule.place), rule.expected, rule.right, rule.way)
 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
@@ -213,18 +200,11 @@ def _class_rule(classes: int, way: str, place: int = 0) -> Rule:
 def _rules_of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
     """CTC: labels below the blank, which is the last class; -1 after them; no row that the steps are too few for."""
     steps, classes = output.shape[1 if loss._layout == "NTC" else 0], output.shape[2]
-    lengths = [None if place >= len(labels) else labels[place] for place in (1, 2)]
     ranged = f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank"
     yield Rule(
         ranged, lambda one: _is_whole(one) & (one >= -1) & (one < classes - 1), "Number the symbols from 0 (T121)"
     )
-    if lengths != [None, None]:  # they tell what counts, and belong to this batch alone
-        for place, most in ((1, steps), (2, labels[0].shape[1])):
-            if place < len(labels):
-                bounded = lambda one, most=most: _is_whole(one) & (one >= 1) & (one <= most)  # noqa: E731
-                yield Rule(
-                    f"lengths from 1 to {most}", bounded, "A batch is (x, (y, lengths of x, lengths of y))", place
-                )
+    if len(labels) > 1:  # lengths are looked at with each batch
         return
     yield Rule(
         "followed by padding alone, -1, and at least one a row",
@@ -233,7 +213,7 @@ def _rules_of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterat
     )
     yield Rule(
         f"short enough for {steps} steps: one for each label, and one between two equal labels",
-        lambda one: (one >= 0).sum(axis=1) + ((one[:, 1:] == one[:, :-1]) & (one[:, 1:] >= 0)).sum(axis=1) <= steps,
+        lambda one: needed_steps(one) <= steps,
         "MXNet gives such a row the loss 0, and trains nothing. Give the net more steps, or leave the row out (T121)",
     )
 

@@ -70,7 +70,8 @@ class OneGraph:
         self._counted: List[Any] = [metric for metric in metrics if "total_of" in vars(type(metric))]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
-        self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
+        graphs = _is_graph(net) and _is_graph(loss) and not isinstance(loss, gluon.loss.CTCLoss)  # looked at each time
+        self._possible = [one.device_type for one in devices] == ["cpu"] and graphs
         self._may_wait = self._possible and fresh and bool(self._counted) and all(one.counts for one in self._counted)
         self._waits = False
         # of the batches that went the ordinary way, with what was done to their labels
