@@ -199,6 +199,7 @@ def checkpoints(
 ) -> None:
     """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones."""
     from mxkit.checkpoint.listing import checkpoints_of, list_checkpoints, prune_to
+    from mxkit.training.history import fixed
     from rich.console import Console
     from rich.table import Table
 
@@ -213,7 +214,7 @@ def checkpoints(
     found = list_checkpoints(directory)
     table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
     for one in found:
-        scores = "  ".join(f"{name} {value:.4f}" for name, value in one.scores.items())
+        scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
         table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
     Console(width=None if sys.stdout.isatty() else 200).print(table)

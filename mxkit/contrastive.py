@@ -137,6 +137,9 @@ class TripletLoss(_DistanceLoss):
             check_shape(self, "label", labels[0], (samples,), (samples, 1))
             check_weight(self, _first(labels[1:]), samples)
 
+    def weight_place(self, output: Any) -> int:
+        return 0 if isinstance(output, (list, tuple)) else 1
+
     def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
         kept = 0 if isinstance(output, (list, tuple)) else 1  # class numbers above 2**24 are no float32 (T14)
         return (*labels[:kept], *super().cast_labels(output, labels[kept:]))

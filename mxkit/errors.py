@@ -125,15 +125,54 @@ class TrapWarning(UserWarning):
     """
 
 
+# What other libraries call losses, optimizers and schedules, where the spelling does not lead to mxkit's name.
+OTHER_NAMES = {
+    "bce": "sigmoid_bce",
+    "bcewithlogits": "sigmoid_bce",
+    "binary_crossentropy": "sigmoid_bce",
+    "binary_cross_entropy": "sigmoid_bce",
+    "ce": "softmax_ce",
+    "cross_entropy": "softmax_ce",
+    "crossentropy": "softmax_ce",
+    "crossentropyloss": "softmax_ce",
+    "categorical_crossentropy": "softmax_ce",
+    "sparse_categorical_crossentropy": "softmax_ce",
+    "nll": "softmax_ce",
+    "nll_loss": "softmax_ce",
+    "mse": "l2",
+    "mean_squared_error": "l2",
+    "mae": "l1",
+    "mean_absolute_error": "l1",
+    "smooth_l1": "huber",
+    "kld": "kl_div",
+    "kullback_leibler_divergence": "kl_div",
+    "kl_divergence": "kl_div",
+    "poisson": "poisson_nll",
+    "adamw": "adam; its wd is added to the gradient, which is not AdamW's decay",
+    "multifactor": "multi_step",
+    "multistep": "multi_step",
+    "factor": "step",
+    "polynomial": "poly",
+    "onecycle": "one_cycle",
+}
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Phrase the nearest known name as a question, or return an empty string.
 
+    Names of other libraries in `OTHER_NAMES` come before spelling.
+
     >>> nearest("sotfmax_ce", ["l2", "softmax_ce"])
     "did you mean 'softmax_ce'?"
+    >>> nearest("mse", ["l2", "softmax_ce"])
+    "did you mean 'l2'?"
     >>> nearest("zzz", ["l2", "softmax_ce"])
     ''
     """
     folded = {candidate.lower(): candidate for candidate in known}
+    other, _, remark = OTHER_NAMES.get(name.lower(), "").partition("; ")
+    if other in folded:
+        return f"did you mean {folded[other]!r}{f' ({remark})' if remark else ''}?"
     found = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     return f"did you mean {folded[found[0]]!r}?" if found else ""
 

@@ -1,11 +1,22 @@
 """Losses by name. Every loss gives one value per sample: the loop divides by their true number."""
 
-from typing import Any, Callable, Dict, Mapping, Optional, Tuple, Union
+import math
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.contrastive import ContrastiveLoss, TripletLoss
-from mxkit.errors import unknown_name
-from mxkit.more_losses import FocalLoss, KnowledgeDistillation, LabelSmoothing
+from mxkit.errors import DataError, LossShapeError, unknown_name
+from mxkit.loss_shapes import apply_steps, label_steps
+from mxkit.more_losses import (
+    ClassWeight,
+    ClassWeights,
+    FocalLoss,
+    KnowledgeDistillation,
+    LabelSmoothing,
+    WeightedSoftmaxCELoss,
+    number,
+)
 from mxkit.specs import split_spec
+import mxnet as mx
 from mxnet import gluon
 
 Loss = Callable[..., Any]
@@ -27,15 +38,101 @@ class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
     [[0.5]]
     """
 
-    def hybrid_forward(self, F: Any, pred: Any, label: Any, *weights: Any, **named: Any) -> Any:  # noqa: N803
-        return super().hybrid_forward(F, pred if self._from_sigmoid else _off_zero(pred), label, *weights, **named)
+    def hybrid_forward(
+        self,
+        F: Any,  # noqa: N803
+        pred: Any,
+        label: Any,
+        sample_weight: Any = None,
+        pos_weight: Any = None,
+    ) -> Any:
+        pred = pred if self._from_sigmoid else _off_zero(pred)
+        return super().hybrid_forward(F, pred, label, sample_weight, pos_weight)
 
 
 class LogisticLoss(gluon.loss.LogisticLoss):  # type: ignore[misc]
     """Gluon's loss, arguments and values, with its gradient mended at a score of exactly 0: see `SigmoidBCELoss`."""
 
-    def hybrid_forward(self, F: Any, pred: Any, label: Any, *weights: Any, **named: Any) -> Any:  # noqa: N803
-        return super().hybrid_forward(F, _off_zero(pred), label, *weights, **named)
+    def hybrid_forward(self, F: Any, pred: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        return super().hybrid_forward(F, _off_zero(pred), label, sample_weight)
+
+
+class WeightedSigmoidBCELoss(SigmoidBCELoss):
+    """`SigmoidBCELoss` with weights of the two classes, or of label 1 for each output.
+
+    As in Keras, and unlike PyTorch's `weight`, losses are divided by the number of samples, not by the sum of weights.
+
+    Args:
+        pos_weight: Multiplies the part of the loss that label 1 has: a number, or one for each output.
+        class_weight: Weights of labels 0 and 1: `[1, 5]` or `{0: 1, 1: 5}`. A label between them, as smoothing gives
+            it, has a weight between.
+        arguments: As for Gluon's loss.
+
+    Raises:
+        ValueError: A weight is below 0, or `class_weight` is of other classes than 0 and 1.
+        DataError: On a call: `pos_weight` has another length than the net has outputs.
+
+    >>> loss = WeightedSigmoidBCELoss(class_weight={1: 3})(mx.nd.zeros((2, 1)), mx.nd.array([0, 1]))
+    >>> [round(value, 4) for value in loss.asnumpy().tolist()]
+    [0.6931, 2.0794]
+    """
+
+    def __init__(
+        self,
+        pos_weight: Union[None, float, Sequence[float]] = None,
+        class_weight: Optional[ClassWeight] = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        self._positive = self._by_output = self._classes = None
+        if isinstance(pos_weight, (list, tuple)):
+            self._by_output = ClassWeights("SigmoidBCELoss: pos_weight", pos_weight)
+        elif pos_weight is not None:
+            self._positive = number("SigmoidBCELoss: pos_weight", pos_weight, 0)
+        if class_weight is not None:
+            try:
+                self._classes = ClassWeights("SigmoidBCELoss: class_weight", class_weight).among(2)
+            except DataError:
+                raise ValueError(
+                    f"SigmoidBCELoss: class_weight: expected weights of the labels 0 and 1, [1, 5]; received "
+                    f"{class_weight!r:.100}. For a weight per output pass pos_weight=[...]"
+                ) from None
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        """Compute the loss of arrays."""
+        if not isinstance(pred, mx.nd.NDArray):
+            raise ValueError("SigmoidBCELoss: class_weight, pos_weight: call the loss with arrays, not inside a graph")
+        label, positive = label.reshape(pred.shape).astype(pred.dtype, copy=False), None
+        if self._by_output is not None:
+            positive = self._by_output.array(pred.shape[-1], pred)
+        elif self._positive is not None:
+            positive = mx.nd.full((1,), self._positive, ctx=pred.context, dtype=pred.dtype)
+        if self._classes is not None:
+            own = self._classes[0] + (self._classes[1] - self._classes[0]) * label
+            sample_weight = own if sample_weight is None else mx.nd.broadcast_mul(own, sample_weight)
+        return super().forward(pred, label, sample_weight, positive)
+
+
+class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
+    """Gluon's loss and arguments, with one value per sample, and finite where a target is 0.
+
+    Gluon's is one mean over the batch, which no loop can divide by the true number of samples, and NaN under
+    `compute_full=True` where a target is 0 (T120).
+
+    >>> loss = PoissonNLLLoss(compute_full=True)(mx.nd.zeros((2, 1)), mx.nd.array([0, 2]))
+    >>> [round(value, 4) for value in loss.asnumpy().tolist()]
+    [1.0, 1.6518]
+    """
+
+    def hybrid_forward(self, F: Any, pred: Any, target: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        target = F.reshape_like(target, pred)
+        loss = F.exp(pred) - target * pred if self._from_logits else pred - target * F.log(pred + 1e-8)
+        if self._compute_full:  # Stirling's formula for log(target!)
+            above = F.maximum(target, 1)
+            loss = loss + (target > 1) * (target * F.log(above) - target + 0.5 * F.log(2 * math.pi * above))
+        loss = loss if sample_weight is None else F.broadcast_mul(loss, sample_weight)
+        loss = loss if self._weight is None else loss * self._weight
+        return F.mean(loss, axis=self._batch_axis, exclude=True)
 
 
 class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
@@ -63,6 +160,32 @@ def _off_zero(scores: Any) -> Any:
     return scores + (scores == 0) * 1e-7
 
 
+def softmax_ce(
+    axis: int = -1,
+    sparse_label: bool = True,
+    from_logits: bool = False,
+    weight: Optional[float] = None,
+    class_weight: Optional[ClassWeight] = None,
+) -> "gluon.loss.SoftmaxCrossEntropyLoss":
+    """Gluon's softmax cross-entropy; with `class_weight`, a weight for each class, mxkit's `WeightedSoftmaxCELoss`."""
+    given = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
+    if class_weight is None:
+        return gluon.loss.SoftmaxCrossEntropyLoss(**given)
+    return WeightedSoftmaxCELoss(class_weight, **given)
+
+
+def sigmoid_bce(
+    from_sigmoid: bool = False,
+    weight: Optional[float] = None,
+    class_weight: Optional[ClassWeight] = None,
+    pos_weight: Union[None, float, Sequence[float]] = None,
+) -> SigmoidBCELoss:
+    """Sigmoid cross-entropy; with weights of classes `WeightedSigmoidBCELoss`."""
+    if class_weight is None and pos_weight is None:
+        return SigmoidBCELoss(from_sigmoid=from_sigmoid, weight=weight)
+    return WeightedSigmoidBCELoss(pos_weight, class_weight, from_sigmoid=from_sigmoid, weight=weight)
+
+
 LOSSES: Dict[str, Callable[..., Loss]] = {
     "batch_hard_triplet": TripletLoss,
     "contrastive": ContrastiveLoss,
@@ -77,8 +200,9 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "l2": gluon.loss.L2Loss,
     "label_smoothing": LabelSmoothing,
     "logistic": LogisticLoss,
-    "sigmoid_bce": SigmoidBCELoss,
-    "softmax_ce": gluon.loss.SoftmaxCrossEntropyLoss,
+    "poisson_nll": PoissonNLLLoss,
+    "sigmoid_bce": sigmoid_bce,
+    "softmax_ce": softmax_ce,
     "squared_hinge": gluon.loss.SquaredHingeLoss,
     "triplet": gluon.loss.TripletLoss,
 }
@@ -93,7 +217,9 @@ def get_loss(spec: LossSpec) -> Loss:
 
     Raises:
         UnknownNameError: No loss has this name; the known ones and the nearest are listed.
-        TypeError: `spec` has another form.
+        TypeError: `spec` has another form, or the argument `weight` is no number.
+        LossShapeError: It is Gluon's `PoissonNLLLoss`, which gives one mean for a batch.
+        ValueError: The loss takes another axis than 0 for the samples.
 
     >>> get_loss(("huber", {"rho": 2.0}))
     HuberLoss(batch_axis=0, w=None)
@@ -102,10 +228,31 @@ def get_loss(spec: LossSpec) -> Loss:
     if isinstance(spec, str):
         if spec not in LOSSES:
             raise unknown_name("loss", spec, LOSSES)
-        return LOSSES[spec](**arguments)
+        if isinstance(arguments.get("weight"), (list, tuple, dict)):
+            raise TypeError(
+                f"loss {spec!r}: weight is one number for all samples; received {arguments['weight']!r:.100}. A weight "
+                "for each class is class_weight, which softmax_ce, focal, label_smoothing and sigmoid_bce take"
+            )
+        spec = LOSSES[spec](**arguments)
+    if isinstance(spec, gluon.loss.Loss):
+        _refuse_means(spec)
     if callable(spec):
         return spec
     raise TypeError(f"loss: expected a name, (name, arguments) or a callable; received {spec!r}")
+
+
+def _refuse_means(loss: Any) -> None:
+    if type(loss) is gluon.loss.PoissonNLLLoss:
+        raise LossShapeError(
+            "PoissonNLLLoss gives one number for a batch. It is a mean or a sum already, and a loss gives one value "
+            "per sample: take loss='poisson_nll', which has the same arguments (T120)"
+        )
+    if loss._batch_axis != 0:
+        argument = "label_layout='NT'" if isinstance(loss, gluon.loss.CTCLoss) else "batch_axis=0"
+        raise ValueError(
+            f"{type(loss).__name__}: axis 0 of every array of a batch is the sample axis, the loss takes axis "
+            f"{loss._batch_axis}. Make it with {argument}"
+        )
 
 
 def forward_function(loss: Optional[LossSpec], forward_loss: Optional[ForwardLoss]) -> Tuple[Optional[Loss], Forward]:
@@ -137,6 +284,6 @@ def forward_function(loss: Optional[LossSpec], forward_loss: Optional[ForwardLos
 
     def forward(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
         output = net(*inputs)
-        return output, known(output, *labels)
+        return output, known(output, *apply_steps(label_steps(known, output, labels), output, labels))
 
     return known, forward

@@ -22,6 +22,7 @@ LAYERS = [
         "hyperparameters",
         "contrastive",
         "more_losses",
+        "loss_shapes",
         "finetuning",
         "gradients",
         "gradient_check",
@@ -43,7 +44,10 @@ LAYERS = [
         "exporters",
         "symbol_file",
     },
-    {"training." + name for name in ["record", "accumulator", "checks", "update", "history", "callbacks", "progress"]}
+    {
+        "training." + name
+        for name in ["record", "accumulator", "checks", "loss_checks", "update", "history", "callbacks", "progress"]
+    }
     | {
         "training." + name
         for name in [

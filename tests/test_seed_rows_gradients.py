@@ -46,6 +46,7 @@ POINTS = {
     "l2": ((X, random(B, C)), (0, 1)),
     "label_smoothing": ((X, CLASSES), 0),
     "logistic": ((X, SIGNS), 0),
+    "poisson_nll": ((X, (SIGNS + 1) * 3), 0),
     "sigmoid_bce": ((X, (SIGNS + 1) / 2), 0),
     "softmax_ce": ((X, CLASSES), 0),
     "squared_hinge": ((X, SIGNS), 0),

@@ -17,7 +17,7 @@ from mxkit.recipe.schema import Recipe
 from mxkit.seeding import seed_all
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import evaluate
-from mxkit.training.history import History
+from mxkit.training.history import History, fixed
 from mxkit.training.loop import fit
 
 # Arguments of `fit` that are keys of a recipe, under the same name.
@@ -187,7 +187,7 @@ def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
 
 def _rows(value: Any) -> List[str]:
     if not isinstance(value, list):
-        return [f"{value:.4f}"]
+        return [fixed(value)]
     if any(isinstance(one, list) for one in value):
         return [row for one in value for row in _rows(one)]
-    return [" ".join(f"{one:4}" if isinstance(one, int) else f"{one:.4f}" for one in value)]
+    return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]

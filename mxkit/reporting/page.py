@@ -16,6 +16,7 @@ from mxkit.reporting.inspection import inspect_run
 from mxkit.reporting.predictions import Predictions
 from mxkit.reporting.run_files import RunFiles, is_number, read_run
 from mxkit.reporting.run_list import duration
+from mxkit.training.history import fixed
 from mxkit.version import __version__
 from pydantic import ValidationError
 import yaml
@@ -205,7 +206,7 @@ def number(value: Any) -> str:
     size = abs(value)
     if size and not 0.01 <= size < 1e4:
         return f"{value:,.0f}" if size >= 1e4 else f"{value:.3g}"
-    return f"{value:.1f}" if size >= 100 else f"{value:.4f}"
+    return f"{value:.1f}" if size >= 100 else fixed(value)
 
 
 def share(value: Optional[float]) -> str:

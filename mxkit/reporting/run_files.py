@@ -86,7 +86,8 @@ class RunFiles(NamedTuple):
         ended = [line for split, scores in self.scores.items() for line in describe_scores(split, scores)]
         if stops:
             return State("stopped", stops[-1])
-        if any(line in ended for line in sitting) or (self.scores and not self.log):
+        # a log of before wrote -0.0000
+        if any(line.replace(" -0.0000", " 0.0000") in ended for line in sitting) or (self.scores and not self.log):
             return State("stopped", self.stopped) if self.stopped else State("finished")
         return State("running?", f"last line of {self.log[-1][:_TIME]}" if self.log else "it has no log")
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 from mxkit.errors import RecipeError, unknown_name
 from mxkit.reporting.comparing import best_column
 from mxkit.reporting.run_files import RunFiles, is_number, read_run
+from mxkit.training.history import fixed
 
 _OWN = ("name", "started", "state", "epochs", "seconds", "size")
 
@@ -135,7 +136,7 @@ def runs_table(runs: Sequence[ListedRun]) -> Any:
     for run in runs:
         state = f"{run.state}: {run.reason}" if run.reason else run.state
         best = "" if run.best is None else f"{run.best['column']} {run.best['value']:.4g} in {run.best['epoch']}"
-        scores = [f"{run.scores[name]:.4f}" if name in run.scores else "" for name in names]
+        scores = [fixed(run.scores[name]) if name in run.scores else "" for name in names]
         shown = state if len(state) <= 60 else f"{state[:59]}…"
         cells = [run.name, run.started, shown, str(run.epochs), *scores, best]
         # as Text, because rich reads [words] in a name as markup

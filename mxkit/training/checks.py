@@ -1,69 +1,16 @@
-"""What Gluon accepts in silence and gets wrong, checked once, on the first batch."""
+"""What Gluon accepts in silence and gets wrong in a net or its inputs, checked once, on the first batch."""
 
 import os
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple
 import warnings
 
 from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.device import Shard
-from mxkit.errors import DataError, ForwardError, LabelError, LossShapeError, TrapWarning
-from mxkit.losses import Loss
+from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.tracing import infer_shapes, trace
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
-
-
-def check_loss_shape(losses: Any, samples: int) -> None:
-    """Refuse a loss without one value per sample: the mean over true samples could not be formed (T4).
-
-    Raises:
-        LossShapeError: The loss of a batch of B samples has not the shape (B,).
-    """
-    shape = tuple(losses.shape)
-    if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
-        return
-    if losses.size == 1:
-        way = "It is a mean or a sum already: return the samples' own losses, without .mean() or .sum()"
-    elif shape[:1] == (samples,):
-        way = "Average over the other axes: losses.mean(axis=0, exclude=True)"
-    else:
-        way = "Labels of shape (n, 1) against outputs of shape (n,) broadcast like this: reshape one of them"
-    raise LossShapeError(
-        f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples; "
-        f"received {shape}. {way}"
-    )
-
-
-def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
-    """Refuse class numbers that `SoftmaxCrossEntropyLoss` would clip into range (T10).
-
-    Args:
-        loss: Only MXNet's softmax cross-entropy over class numbers is checked.
-        output: Scores, the classes on the loss's axis.
-        labels: Labels of one batch.
-        data: Where the batch comes from: an `ArrayLoader` has the labels of the whole epoch, all of which are
-            checked.
-
-    Raises:
-        LabelError: A label is no whole number from 0 to the number of classes - 1.
-    """
-    if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or not loss._sparse_label or not labels:
-        return
-    if not isinstance(output, mx.nd.NDArray):  # several outputs: which of them the loss reads, it does not tell
-        return
-    classes = output.shape[loss._axis]
-    everything = getattr(data, "y", None)
-    found = everything if isinstance(everything, np.ndarray) else labels[0].asnumpy()
-    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-        wrong = found[~((found >= 0) & (found < classes) & (found == np.floor(found)))]
-    if wrong.size:
-        raise LabelError(
-            f"labels must be whole numbers from 0 to {classes - 1}, because the net has {classes} outputs; received "
-            f"{', '.join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])} in {wrong.size} of "
-            f"{found.size} labels. SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, "
-            f"or give the net more outputs"
-        )
 
 
 def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
@@ -272,27 +219,6 @@ def _check_norm_channels(net: Any, shard: Shard) -> None:
             )
 
 
-def check_scores(loss: Optional[Loss], output: Any) -> None:
-    """Warn of a softmax that is applied twice: the loss then never comes near 0, and training is slow (T12)."""
-    if not isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss) or not isinstance(output, mx.nd.NDArray):
-        return
-    if output.shape[loss._axis] < 2:
-        return
-    scores = output.astype("float32", copy=False)
-    sums = (scores.exp() if loss._from_logits else scores).sum(axis=loss._axis).asnumpy()
-    normalized = bool(np.allclose(sums, 1, atol=1e-4)) and (loss._from_logits or bool(scores.min().asscalar() >= 0))
-    if normalized and not loss._from_logits:
-        _warn(
-            "the net's outputs are probabilities, and SoftmaxCrossEntropyLoss applies a softmax to them again. Take "
-            "the softmax out of the net; predict gives scores, of which .softmax() makes probabilities (T12)"
-        )
-    if loss._from_logits and not normalized:
-        _warn(
-            "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, the net's outputs are none: leave "
-            "from_logits out, or end the net in log_softmax (T12)"
-        )
-
-
 def _first_layout(net: Any) -> Any:
     """Layout of the first convolution inside a net, or None."""
     return next((block._kwargs["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None)
@@ -301,10 +227,3 @@ def _first_layout(net: Any) -> Any:
 def _warn(text: str) -> None:
     # of the line that called `fit`, as far as one can say: the loop is a generator
     warnings.warn(text, TrapWarning, stacklevel=5)
-
-
-def check_first_shard(shard: Shard, output: Any, losses: Any, loss: Optional[Loss], data: Any) -> None:
-    """Run the checks of a first batch's output; they wait for it."""
-    check_loss_shape(losses, shard.samples)
-    check_labels(loss, output, shard.labels, data)
-    check_scores(loss, output)

@@ -16,7 +16,7 @@ from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.packed import worth_packing
 from mxkit.training.accumulator import checked_count
-from mxkit.training.checks import check_labels, check_loss_shape
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.progress import batches_bar
 from mxkit.training.update import Count
 import mxnet as mx
@@ -63,7 +63,8 @@ def evaluate(
         ValueError: Neither a loss nor a metric is asked for.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
-        LabelError: A class number is out of range.
+        LabelError: A label means nothing to the loss, as a class number out of range.
+        DataError: Labels or weights have a shape that the loss has no meaning for.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
@@ -91,7 +92,7 @@ def evaluate(
                 if values is not None:
                     check_loss_shape(values, shard.samples)
                     if unchecked:
-                        check_labels(known, output, shard.labels, data)
+                        check_first_batch(net, shard, output, known, data)
                         unchecked = False
                     mean_loss.add(values, stated)
                     stated = None if stated is None else 0.0  # the batch's count is added once

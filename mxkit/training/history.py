@@ -120,11 +120,24 @@ class History(Sequence[Row]):
         return plot_history(self._rows, path)
 
     def __repr__(self) -> str:
-        last = ", ".join(f"{name}={value:.4g}" for name, value in self[-1].items() if "_" in name) if self else "empty"
+        last = (
+            ", ".join(f"{name}={value + 0.0:.4g}" for name, value in self[-1].items() if "_" in name)
+            if self
+            else "empty"
+        )
         return f"History({len(self)} epochs; last: {last})"
+
+
+def fixed(value: float) -> str:
+    """Write a number with four digits after the point; 0 has no sign, as of the loss -0.0 of a perfect prediction.
+
+    >>> fixed(-0.0), fixed(-0.00001), fixed(-0.5)
+    ('0.0000', '0.0000', '-0.5000')
+    """
+    return f"{round(value, 4) + 0.0:.4f}"
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value + 0.0:.5g}" if isinstance(value, float) else str(value)

@@ -24,6 +24,7 @@ from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixe
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
+from mxkit.training.loss_checks import without_warnings
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore
@@ -216,6 +217,7 @@ def fit(
         count=count,
         name="valid",
     )
+    validation = without_warnings()(validation)  # of the net's outputs, which training does once
     error: Optional[BaseException] = None
     try:
         with ExitStack() as held:

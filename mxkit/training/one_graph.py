@@ -1,8 +1,9 @@
 """Net, loss and the sums of metrics as one graph: one call a batch in place of three."""
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.device import Shard
+from mxkit.loss_shapes import Steps, apply_steps, label_steps
 from mxkit.losses import Forward
 from mxkit.metrics import Metric
 from mxkit.packed import Packed
@@ -73,11 +74,15 @@ class OneGraph:
         ]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
-        self._possible = [one.device_type for one in devices] == ["cpu"] and _is_graph(net) and _is_graph(loss)
+        graphs = _is_graph(net) and _is_graph(loss) and not isinstance(loss, gluon.loss.CTCLoss)  # looked at each time
+        self._possible = [one.device_type for one in devices] == ["cpu"] and graphs
         self._may_wait = self._possible and fresh and bool(self._counted) and all(one.counts for one in self._counted)
         self._waits = False
-        self._kinds: Set[Any] = set()  # of the batches that went the ordinary way
+        # of the batches that went the ordinary way, with what was done to their labels
+        self._kinds: Dict[Any, Steps] = {}
+        self._steps: Steps = ()  # those of the graph
         self._kind: Any = None  # of the batch before
+        self._new: Any = None  # of a batch that goes the ordinary way for the first time
         self._scales: List[Optional[float]] = []
         self._sources: Any = None
         self._call: Any = None
@@ -97,6 +102,8 @@ class OneGraph:
         if found is None:
             self._held_twice = True
             found = Computed(*self._forward(self._net, shard.unpacked().inputs, shard.labels))
+            if self._new is not None:
+                self._kinds[self._new] = label_steps(self._loss, found.output, shard.labels)
             if self._may_wait:
                 self._let_wait(found.output)
         return found
@@ -128,19 +135,20 @@ class OneGraph:
 
     def _in_one(self, shard: Shard) -> Optional[Computed]:
         """Compute a batch by the graph; None where it must go the ordinary way."""
+        self._new = None
         if not self._possible:
             return None
         arrays = shard.inputs + shard.labels
         scales = [array.scale if type(array) is Packed else None for array in shard.inputs]
         kind = (*scales, *[(array.shape, array.dtype, type(array)) for array in arrays])
         if not (_is_active(self._net) and (self._named or _is_active(self._loss))):
-            self._sources, self._call, self._kinds = None, None, {kind}
+            self._sources, self._call, self._kinds, self._new = None, None, {}, kind
             return None
         sources = (self._net._cached_graph, self._loss._cached_graph)
         if self._sources is None:
             self._sources = sources
         elif any(one is not seen for one, seen in zip(sources, self._sources)):
-            self._sources, self._call, self._kinds = sources, None, set()
+            self._sources, self._call, self._kinds = sources, None, {}
         if kind != self._kind:  # arrays of two kinds may not fit together
             self._kind, self._ones = kind, None
             if scales != self._scales:  # a graph holds one way to unpack
@@ -148,8 +156,10 @@ class OneGraph:
             for metric in self._counted:
                 metric.catch_up()
         if kind not in self._kinds:
-            self._kinds.add(kind)
+            self._new = kind
             return None
+        if self._kinds[kind] != self._steps:  # a graph holds one way to fit labels to the loss
+            self._steps, self._call = self._kinds[kind], None
         if self._call is None:
             self._call = self._build(shard) or False
         if not self._call:
@@ -205,6 +215,7 @@ class OneGraph:
             mx.nd.waitall()
 
     def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
+        labels = apply_steps(self._steps, output, labels)
         if self._named:
             return self._loss(output, *labels)
         data, losses = self._loss._cached_graph  # as it was traced, whatever became of its attributes since (T39)

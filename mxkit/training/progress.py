@@ -14,7 +14,7 @@ from mxkit.checkpoint.directory import checkpoint_paths
 from mxkit.parameter_table import parameters
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
-from mxkit.training.history import Row
+from mxkit.training.history import Row, fixed
 from mxkit.training.record import Update, settle
 from tqdm import tqdm
 from tqdm.utils import ObjectWrapper
@@ -262,7 +262,7 @@ def describe_row(row: Row) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
+    return fixed(value) if value == 0 or 1e-3 <= abs(value) < 1e5 else f"{value:.3g}"
 
 
 def _fitting(bar: Any, numbers: Sequence[str]) -> str:

@@ -23,12 +23,11 @@ from mxkit.training.checks import (
     batch_norms,
     check_accumulation,
     check_first_inputs,
-    check_first_shard,
     check_frozen_dense,
-    check_loss_shape,
     check_trainer,
     warn_of_single_samples,
 )
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision, get_precision
@@ -355,10 +354,10 @@ class _Batches:
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]
         for shard, found in zip(shards, computed):
-            if first is not None:
-                check_first_shard(shard, found.output, found.losses, *first)
-            elif found.totals is None:
+            if found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
+            if first is not None:
+                check_first_batch(self._net, shard.unpacked(), found.output, *first)
         count = None if self._count is None else self._count(*unpack(batch))
         losses, ones = [found.losses for found in computed], [found.ones for found in computed]
         silent = [pair for found in computed for pair in found.silent]

@@ -1,0 +1,398 @@
+"""What each loss wants of outputs and labels: the text of each error, in training and in `evaluate`."""
+
+import warnings
+
+import loss_table
+import mxkit
+from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
+from mxkit.losses import get_loss
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+from oracle import FEATURES, make_net, weights
+import pytest
+
+B, C = 6, 3
+RANDOM = np.random.RandomState(0)
+X = RANDOM.randn(B, FEATURES).astype("float32")
+ONE_HOT = np.eye(C, dtype="float32")[[0, 1, 2, 0, 1, 2]]
+SIGNS = ONE_HOT * 2 - 1
+
+
+def refused(error, text, labels, loss, net=None, x=X, batch_size=6):
+    """Both `fit` and `evaluate` refuse a batch and a loader, and no weight changes."""
+    net = make_net() if net is None else net
+    before = weights(net)
+    for data in ([(x, labels)], mxkit.data.ArrayLoader(x, labels, batch_size)):
+        for hybridize in (False, True):
+            net.hybridize(hybridize)
+            with pytest.raises(error, match=text):
+                mxkit.fit(net, data, loss=loss, trainer="sgd", epochs=1, progress=False)
+            with pytest.raises(error, match=text):
+                mxkit.evaluate(net, data, loss=loss)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def traps(function):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        function()
+    return [str(one.message) for one in told if issubclass(one.category, TrapWarning)]
+
+
+def test_the_table_of_the_docs_is_what_happens():
+    """If not: python tests/loss_table.py"""
+    page = loss_table.PAGE.read_text(encoding="utf-8")
+    assert loss_table.written(page) == page
+
+
+def one_output(*layers):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(1, in_units=FEATURES), *layers)
+    mxkit.initialize(net, ("normal", {"sigma": 1.0}), devices="cpu")
+    return net
+
+
+def test_t121_labels_of_sigmoid_bce_beyond_0_and_1():
+    labels = np.array([0, 9, 0, 9, 0, 9], "float32")
+    with autograd.pause():  # the trap itself: below 0, and falling with each update
+        loss = gluon.loss.SigmoidBCELoss()(mx.nd.full((1, 1), 100), mx.nd.full((1, 1), 9))
+    assert loss.asscalar() < -700
+    text = (
+        "^labels must be from 0 to 1; received 9.0 in 3 of 6 labels. SigmoidBCELoss falls without end for others. Class"
+    )
+    refused(LabelError, text, labels, "sigmoid_bce", one_output())
+
+
+@pytest.mark.parametrize("name", ["hinge", "squared_hinge", "logistic"])
+@pytest.mark.parametrize("as_object", [False, True])
+def test_t121_labels_0_and_1_where_minus_1_and_1_are_meant(name, as_object):
+    loss = {"hinge": gluon.loss.HingeLoss, "squared_hinge": gluon.loss.SquaredHingeLoss}.get(
+        name, gluon.loss.LogisticLoss
+    )
+    text = r"^labels must be -1 or 1; received 0.0 in 12 of 18 labels. .*Number the classes -1 and 1: 2 \* y - 1"
+    refused(LabelError, text, ONE_HOT, loss() if as_object else name)
+
+
+def test_t121_label_format_of_logistic():
+    loss = ("logistic", {"label_format": "binary"})
+    refused(LabelError, "labels must be from 0 to 1; received -1.0 in 12 of 18 labels", SIGNS, loss)
+    assert mxkit.evaluate(make_net(), [(X, ONE_HOT)], loss=loss) == pytest.approx(
+        mxkit.evaluate(make_net(), [(X, SIGNS)], loss="logistic")
+    )
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "huber"])
+def test_targets_that_are_nan_are_named_before_training(name):
+    labels = ONE_HOT.copy()
+    labels[5, 2] = np.nan  # of the second batch of the loader
+    refused(LabelError, "^labels must be finite numbers; received nan in 1 of 18 labels", labels, name, batch_size=3)
+
+
+def test_a_wrong_label_of_a_later_batch_is_found_in_labels_with_weights_too():
+    labels = np.array([0, 1, 2, 0, 1, 7])
+    loader = mxkit.data.ArrayLoader(X, (labels, np.ones(B)), 3)
+    with pytest.raises(LabelError, match="received 7 in 1 of 6 labels"):
+        mxkit.fit(make_net(), loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+
+
+def test_labels_that_a_transform_makes_are_those_that_are_checked():
+    loader = mxkit.data.ArrayLoader(X, np.arange(3, 0, -1).repeat(2), 3, transform=lambda x, y, rng: (x, y - 1))
+    mxkit.fit(make_net(), loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    loader.transform = lambda x, y, rng: (x, y)
+    with pytest.raises(LabelError, match="received 3"):
+        mxkit.evaluate(make_net(), loader, loss="softmax_ce")
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "huber", "hinge", "sigmoid_bce", "logistic", "poisson_nll"])
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_whole_numbers_are_targets_as_floats_are(name, hybridize):
+    labels = (SIGNS if name in ("hinge", "logistic") else ONE_HOT).astype("int32")
+
+    def trained(dtype):
+        net = make_net(hybridize=hybridize)
+        loader = mxkit.data.ArrayLoader(X, labels.astype(dtype), 3)
+        rows = mxkit.fit(net, loader, loss=name, trainer="sgd", epochs=3, progress=False)
+        return weights(net), rows.column("train_loss")
+
+    (expected, losses), (found, same) = trained("float32"), trained("int32")
+    np.testing.assert_array_equal(found, expected)
+    assert same == losses
+
+
+SHAPES = [
+    ((6,), r"expected shape \(6, 3\), which the net's outputs have; received \(6,\). One label a sample .*Dense\(1\)"),
+    ((6, 2), r"received \(6, 2\). For 2 targets a sample give the net 2 outputs, Dense\(2\)"),
+    ((6, 3, 2), r"received \(6, 3, 2\). Give the net outputs of the labels' shape"),
+]
+
+
+@pytest.mark.parametrize(("shape", "text"), SHAPES, ids=str)
+@pytest.mark.parametrize("name", ["l2", "sigmoid_bce", "hinge", "poisson_nll"])
+def test_t119_labels_of_another_shape_get_a_way_out(name, shape, text):
+    refused(DataError, text, np.ones(shape, "float32"), name)
+
+
+@pytest.mark.parametrize("name", ["l1", "l2", "huber", "sigmoid_bce"])
+def test_t119_axes_in_another_order_pair_the_wrong_elements(name):
+    net = gluon.nn.Dense(3, in_units=5, flatten=False)
+    mxkit.initialize(net, devices="cpu")
+    x, y = RANDOM.rand(4, 2, 5).astype("float32"), RANDOM.rand(4, 3, 2).astype("float32")
+    loss = get_loss(name)(net(mx.nd.array(x)), mx.nd.array(y)).asnumpy().mean()  # the trap itself: no error
+    right = mxkit.evaluate(net, [(x, y.transpose(0, 2, 1).copy())], loss=name)["loss"]
+    assert abs(loss - right) > 1e-4
+    text = r"expected shape \(4, 2, 3\), .*received \(4, 3, 2\). The same number of elements in other places: transpose"
+    refused(DataError, text, y, name, net, x)
+
+
+@pytest.mark.parametrize(("shape", "units"), [((6,), 1), ((6, 1), 1), ((6, 1, 1), 1), ((6, 4), 4), ((6, 2, 2), 4)])
+def test_axes_of_length_1_and_flat_outputs_fit(shape, units):
+    net = gluon.nn.Dense(units, in_units=FEATURES)
+    mxkit.initialize(net, devices="cpu")
+    y = RANDOM.rand(*shape).astype("float32")
+    expected = ((net(mx.nd.array(X)).asnumpy() - y.reshape(6, units)) ** 2 / 2).mean()
+    assert mxkit.evaluate(net, [(X, y)], loss="l2")["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_t119_a_later_batch_of_another_shape_is_refused():
+    good = (X, ONE_HOT)
+    for hybridize in (False, True):
+        with pytest.raises(DataError, match=r"expected shape \(6, 3\).*received \(6, 2\)"):
+            list(
+                mxkit.updates(
+                    make_net(hybridize=hybridize), [good] * 3 + [(X, ONE_HOT[:, :2])], loss="l2", trainer="sgd"
+                )
+            )
+
+
+class TestClasses:
+    @pytest.mark.parametrize("name", ["softmax_ce", "focal", "label_smoothing"])
+    def test_t121_a_softmax_over_one_output_trains_nothing(self, name):
+        text = "the net has one output, whose softmax is always 1: the loss is 0 .* take the loss 'sigmoid_bce'"
+        for labels in (np.zeros(6, "float32"), np.array([0, 1, 0, 1, 0, 1], "float32")):
+            refused(DataError, text, labels, name, one_output())
+
+    def test_one_hot_labels_without_a_word(self):
+        text = r"expected class numbers of shape \(6,\).*received \(6, 3\). Labels of a column for each class need"
+        refused(DataError, text, ONE_HOT, "softmax_ce")
+
+    def test_class_numbers_where_columns_are_asked_for(self):
+        loss = ("softmax_ce", {"sparse_label": False})
+        refused(DataError, "Class numbers need sparse_label=True, the default", np.zeros(6, "float32"), loss)
+
+    @pytest.mark.parametrize("name", ["softmax_ce", "label_smoothing"])
+    @pytest.mark.parametrize("wrong", [ONE_HOT * 9, ONE_HOT - 1, ONE_HOT * np.nan], ids=["9", "-1", "nan"])
+    def test_t121_rows_that_are_no_distributions(self, name, wrong):
+        text = r"labels must be distributions, at least 0 with the sum 1; received a row of .* in 6 of 6 rows"
+        refused(LabelError, text, wrong, (name, {"sparse_label": False}))
+
+    def test_padding_gets_its_way_out(self):
+        refused(
+            LabelError, "For padding pass a weight of 0 and any class", np.array([0, 1, 2, 0, -1, -1]), "softmax_ce"
+        )
+
+
+class TestActivations:
+    @pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic", gluon.loss.SigmoidBCELoss()], ids=str)
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_t12_a_sigmoid_in_the_net_and_in_the_loss(self, loss, hybridize):
+        net = one_output(gluon.nn.Activation("sigmoid"), gluon.nn.HybridLambda(lambda F, x: x.reshape((-1,))))
+        net.hybridize(hybridize)
+        labels = np.array([1, 1, 1, 1, 1, 1], "float32")
+        text = r"applies a sigmoid to them again. Take the sigmoid out of the net; .* \(T12\)"
+        with pytest.warns(TrapWarning, match=text):
+            mxkit.evaluate(net, [(X, labels)], loss=loss)
+        run = lambda: mxkit.fit(  # noqa: E731
+            net, [(X, labels)], loss=loss, trainer="sgd", epochs=3, valid=[(X, labels)], progress=False
+        )
+        assert len([one for one in traps(run) if "T12" in one]) == 1  # once, not for each validation
+
+    def test_scores_that_lie_between_0_and_1_are_no_sigmoid(self):
+        net = gluon.nn.Dense(1, in_units=1, use_bias=False)
+        mxkit.initialize(net, "ones", devices="cpu")
+        x, y = np.linspace(0.1, 0.9, 40, dtype="float32").reshape(-1, 1), np.ones((40, 1), "float32")
+        assert traps(lambda: mxkit.evaluate(net, [(x, y)], loss="sigmoid_bce")) == []
+
+        class Plain(gluon.Block):  # nobody can look into it
+            def __init__(self):
+                super().__init__()
+                self.net = net
+
+            def forward(self, x):
+                return self.net(x)
+
+        assert len(traps(lambda: mxkit.evaluate(Plain(), [(x, y)], loss="sigmoid_bce"))) == 1
+        assert traps(lambda: mxkit.evaluate(Plain(), [(x[:8], y[:8])], loss="sigmoid_bce")) == []
+
+    def test_t121_scores_where_from_sigmoid_wants_probabilities(self):
+        text = r"\(from_sigmoid=True\) takes probabilities, and the net's outputs go from -.* Leave from_sigmoid out"
+        refused(DataError, text, ONE_HOT, ("sigmoid_bce", {"from_sigmoid": True}))
+
+    def test_t121_kl_div_of_scores(self):
+        text = (
+            r"KLDivLoss takes log-probabilities, and the net's outputs are none.*\('kl_div', \{'from_logits': False\}\)"
+        )
+        for loss in ("kl_div", gluon.loss.KLDivLoss()):
+            refused(DataError, text, ONE_HOT, loss)
+
+    def test_kl_div_of_pixels_along_their_own_axis(self):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Conv2D(3, 1, in_channels=1), gluon.nn.HybridLambda(lambda F, x: F.log_softmax(x, axis=1)))
+        mxkit.initialize(net, devices="cpu")
+        y = np.moveaxis(RANDOM.dirichlet(np.ones(3), (2, 4, 5)), -1, 1).astype("float32")
+        assert mxkit.evaluate(net, [(RANDOM.rand(2, 1, 4, 5), y)], loss="kl_div")["loss"] > 0
+
+    @pytest.mark.parametrize("name", ["ctc", "distillation", "kl_div"])
+    def test_t12_a_softmax_in_the_net_and_in_the_loss(self, name):
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(C, in_units=FEATURES, flatten=False), gluon.nn.HybridLambda("softmax"))
+        mxkit.initialize(net, devices="cpu")
+        labels = {"ctc": np.zeros((2, 1)), "distillation": (SIGNS[:2], np.zeros(2))}.get(name, ONE_HOT[:2])
+        x = X.reshape(2, 3, FEATURES) if name == "ctc" else X[:2]
+        loss = (name, {"from_logits": False}) if name == "kl_div" else name
+        told = traps(lambda: mxkit.evaluate(net, [(x, labels)], loss=loss))
+        assert len(told) == 1
+        assert "applies a softmax to them again" in told[0]
+
+    def test_t12_a_teacher_of_probabilities(self):
+        told = traps(lambda: mxkit.evaluate(make_net(), [(X, (ONE_HOT, np.zeros(6)))], loss="distillation"))
+        assert len(told) == 1
+        assert told[0].startswith("the teacher's scores are probabilities")
+
+    def test_t121_poisson_of_negative_counts(self):
+        text = r"PoissonNLLLoss\(from_logits=False\) takes expected counts, and the net's outputs go down to -"
+        refused(DataError, text, ONE_HOT, ("poisson_nll", {"from_logits": False}))
+        text = "labels must be finite numbers of at least 0; received -1.0 in 12 of 18 labels. PoissonNLLLoss is for"
+        refused(LabelError, text, SIGNS, "poisson_nll")
+
+
+class TestSequences:
+    STEPS = 5
+    X = RANDOM.randn(3, STEPS, 2).astype("float32")
+
+    def net(self):
+        net = gluon.nn.Dense(4, in_units=2, flatten=False)
+        mxkit.initialize(net, devices="cpu")
+        return net
+
+    def refused(self, error, text, *labels, loss="ctc"):
+        refused(error, text, tuple(labels) if len(labels) > 1 else labels[0], loss, self.net(), self.X)
+
+    @pytest.mark.parametrize(
+        ("labels", "text"),
+        [
+            (
+                [[0, 3], [1, 1], [2, -1]],
+                "whole numbers from 0 to 2, or -1 for padding, because class 3 is the blank; rec.* 3",
+            ),
+            ([[0, 1], [-1, 1], [2, -1]], "followed by padding alone, -1, and at least one a row; received a row of -1"),
+            ([[0, 1], [-1, -1], [2, -1]], "a loss of nothing for an empty row"),
+            ([[1, 1, 1, 1], [0, 1, 2, 0], [0, -1, -1, -1]], "short enough for 5 steps: .* gives such a row the loss 0"),
+            ([[0.5, 1], [1, 1], [2, -1]], "received 0.5 in 1 of 6 labels"),
+        ],
+        ids=["blank", "gap", "empty", "repeats", "part"],
+    )
+    def test_t121_labels_that_mean_nothing(self, labels, text):
+        self.refused(LabelError, text, np.array(labels, "float32"))
+
+    def test_t121_rows_that_have_no_path_cost_nothing_in_mxnet(self):
+        scores = mx.nd.array(self.X).slice_axis(2, 0, 1).repeat(4, axis=2)
+        assert gluon.loss.CTCLoss()(scores, mx.nd.array([[1, 1, 1, 1]] * 3)).asnumpy().tolist() == [0, 0, 0]
+
+    def test_shapes(self):
+        self.refused(
+            DataError, r"expected shape \(3, L\) with L at most the 5 steps.*received \(3, 6\)", np.zeros((3, 6))
+        )
+        self.refused(DataError, r"received \(3,\)", np.zeros(3))
+        refused(DataError, r"expected shape \(B, T, C\); received \(6, 3\)", np.zeros((6, 2)), "ctc")
+        text = r"expected shape \(5, L\).*received \(3, 2\). Outputs of shape \(3, 5, 4\) are read as layout='TNC'"
+        self.refused(DataError, text, np.zeros((3, 2)), loss=("ctc", {"layout": "TNC"}))
+        with pytest.raises(ValueError, match="axis 0 of every array of a batch is the sample axis.*label_layout='NT'"):
+            get_loss(("ctc", {"label_layout": "TN"}))
+        with pytest.raises(ValueError, match="L2Loss: axis 0 .* the loss takes axis 1. Make it with batch_axis=0"):
+            get_loss(gluon.loss.L2Loss(batch_axis=1))
+
+    def test_lengths_and_weights(self):
+        labels, net = np.array([[0, 1], [1, 2], [2, 2]]), self.net()
+        lengths = np.array([5, 4, 3]), np.array([2, 1, 2])
+        given = [mx.nd.array(one, dtype="float32") for one in (labels, *lengths)]
+        losses = gluon.loss.CTCLoss()(net(mx.nd.array(self.X)), *given).asnumpy()
+        w = np.array([1.0, 2.0, 0.0], "float32")
+        for shape in ((3,), (3, 1)):
+            found = mxkit.evaluate(net, [(self.X, (labels, *lengths, w.reshape(shape)))], loss="ctc")
+            assert found["loss"] == pytest.approx((losses * w).mean(), rel=1e-5)
+        text = r"pred_lengths: expected shape \(3,\); received \(3, 1\)"
+        self.refused(DataError, text, labels, lengths[0].reshape(-1, 1), lengths[1])
+        for which, most, wrong in (
+            ("pred", 5, (lengths[0] + [1, 0, 0], lengths[1])),
+            ("label", 2, (lengths[0], [0, 1, 1])),
+        ):
+            text = f"{which}_lengths: expected lengths from 1 to {most}; received"
+            self.refused(DataError, text, labels, *map(np.array, wrong))
+        text = "labels of 1 of 3 rows need more steps than pred_lengths: .* gives such rows the loss 0"
+        self.refused(LabelError, text, labels, lengths[0] - [0, 0, 1], lengths[1])
+
+
+class TestPairs:
+    def test_t121_cosine_embedding_of_0_and_1(self):
+        text = (
+            "labels must be -1 or 1; received 0.0 in 3 of 6 labels. CosineEmbeddingLoss takes 1 for a pair of one class"
+        )
+        refused(LabelError, text, (SIGNS, np.array([0, 1, 0, 1, 0, 1], "float32")), "cosine_embedding")
+        refused(DataError, r"received nothing after the embeddings|takes input2, label", SIGNS, "cosine_embedding")
+
+    def test_a_batch_without_a_triplet_is_told(self):
+        with pytest.warns(TrapWarning, match="finds no triplet in a batch of 6 samples of 6 classes: every loss is 0"):
+            mxkit.evaluate(make_net(), [(X, np.arange(6))], loss="batch_hard_triplet")
+        assert traps(lambda: mxkit.evaluate(make_net(), [(X, np.arange(6) // 2)], loss="batch_hard_triplet")) == []
+
+    def test_weights_for_a_loss_that_takes_none(self):
+        text = "TripletLoss takes positive, negative after the net's output; received 3 arrays"
+        refused(DataError, text, (SIGNS, ONE_HOT, np.ones(6, "float32")), "triplet")
+
+
+def test_a_batch_without_labels_and_a_net_of_several_outputs():
+    with pytest.raises(
+        DataError, match=r"L2Loss takes label, sample_weight after .* received none: batches are \(x, y\)"
+    ):
+        mxkit.evaluate(make_net(), [(X,)], loss="l2")
+    net = mxkit.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
+    mxkit.initialize(net, devices="cpu")
+    with pytest.raises(
+        DataError, match="L2Loss: the net returns 2 outputs, and this loss takes one. Pass forward_loss="
+    ):
+        mxkit.evaluate(net, [((X, X), ONE_HOT)], loss="l2")
+
+
+def test_a_loss_with_code_of_ones_own_may_take_any_labels():
+    class Own(gluon.loss.SigmoidBCELoss):
+        def hybrid_forward(self, F, pred, label, sample_weight=None):
+            return F.mean((pred - label.slice_axis(1, 0, 3)) ** 2, axis=1)
+
+    assert mxkit.evaluate(make_net(), [(X, np.full((6, 9), -7.0))], loss=Own())["loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("bce", "sigmoid_bce"),
+        ("binary_crossentropy", "sigmoid_bce"),
+        ("cross_entropy", "softmax_ce"),
+        ("ce", "softmax_ce"),
+        ("categorical_crossentropy", "softmax_ce"),
+        ("nll", "softmax_ce"),
+        ("MSE", "l2"),
+        ("mae", "l1"),
+        ("poisson", "poisson_nll"),
+    ],
+)
+def test_names_of_other_libraries_get_their_own_here(name, hint):
+    with pytest.raises(UnknownNameError, match=f"unknown loss '{name}': did you mean '{hint}'"):
+        get_loss(name)
+
+
+def test_names_of_optimizers_and_schedules_of_other_libraries():
+    with pytest.raises(UnknownNameError, match=r"did you mean 'adam' \(its wd is added to the gradient"):
+        mxkit.fit(make_net(), [(X, ONE_HOT)], loss="l2", trainer="adamw", epochs=1)
+    with pytest.raises(UnknownNameError, match="unknown schedule 'multifactor': did you mean 'multi_step'"):
+        mxkit.schedule("multifactor")
