@@ -304,6 +304,15 @@ def test_other_metrics_inside_an_epoch_are_refused(tmp_path):
         plain(tmp_path, make_net(), updates=32, resume=True)
 
 
+def test_metrics_in_another_order_inside_an_epoch_are_refused(tmp_path):
+    # their sums are stored by place
+    one, two = mxkit.metrics.TopK(1), mxkit.metrics.TopK(2)
+    plain(tmp_path, make_net(), updates=16, metrics=[one, two])
+    text = rf"metrics \['{one.name}', '{two.name}'\]; this run has \['{two.name}', '{one.name}'\]. Pass the same"
+    with pytest.raises(CheckpointError, match=text):
+        plain(tmp_path, make_net(), updates=20, metrics=[two, one], resume=True)
+
+
 def test_the_manifest_is_plain_json(tmp_path):
     plain(tmp_path, make_net(), epochs=1)
     manifest = json.loads((find_checkpoint(tmp_path).path / "run.json").read_text())
