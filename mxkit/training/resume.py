@@ -54,6 +54,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "stopped": None if state.stop_is_for_now else state.stop_reason,
         "callbacks": callbacks,
         "metrics": metrics,
+        "metric_names": [metric.name for metric in state.metrics],
         "precision": None if state.precision is None else state.precision.state_dict(),
         "data": _data_state(state.data),
         "settings": _settings(state),
@@ -117,6 +118,12 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
         raise CheckpointError(
             f"checkpoint {found.path} lies inside an epoch with {len(run['metrics'])} training metrics; this run has "
             f"{len(state.metrics)}. Pass the same metrics"
+        )
+    names = [metric.name for metric in state.metrics]
+    if run["metrics"] and run.get("metric_names", names) != names:
+        raise CheckpointError(
+            f"checkpoint {found.path} lies inside an epoch with the training metrics {run['metric_names']!s:.200}; "
+            f"this run has {names}. Pass the same metrics in the same order"
         )
     for difference in _differences(run["settings"], _settings(state)):
         _warn(found, difference)

@@ -5,6 +5,7 @@ import json
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
 from mxkit.errors import CheckpointError, CheckpointWarning
+from mxkit.metrics import TopK
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -302,6 +303,15 @@ def test_other_metrics_inside_an_epoch_are_refused(tmp_path):
     plain(tmp_path, make_net(), updates=16, metrics=["accuracy"])
     with pytest.raises(CheckpointError, match="inside an epoch with 1 training metrics; this run has 0"):
         plain(tmp_path, make_net(), updates=32, resume=True)
+
+
+def test_metrics_in_another_order_inside_an_epoch_are_refused(tmp_path):
+    # their sums are stored by place
+    one, two = TopK(1), TopK(2)
+    plain(tmp_path, make_net(), updates=16, metrics=[one, two])
+    text = rf"metrics \['{one.name}', '{two.name}'\]; this run has \['{two.name}', '{one.name}'\]. Pass the same"
+    with pytest.raises(CheckpointError, match=text):
+        plain(tmp_path, make_net(), updates=20, metrics=[two, one], resume=True)
 
 
 def test_the_manifest_is_plain_json(tmp_path):
