@@ -9,9 +9,9 @@ import sys
 from typing import Any, Iterator, List, Optional
 import warnings
 
-from mxkit import cli_runs
 from mxkit.cli_machine import cache_app, doctor, install
 from mxkit.cli_profile import profile
+import mxkit.cli_runs as cli_runs
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.version import __version__
 import typer
@@ -117,10 +117,13 @@ def _stops() -> Iterator[List[Any]]:
     except KeyboardInterrupt:
         tell()
         raise typer.Exit(130) from None
-    except Exception:
+    except Exception as error:
+        code = _tell_error(error)
+        if code is None:
+            raise
         if folders:
-            typer.echo(f"the files of the failed run are in {folders[0].path}", err=True)
-        raise
+            typer.echo(f"the files of the run are in {folders[0].path}", err=True)
+        raise typer.Exit(code) from error
     finally:
         if ours:
             signal.signal(signal.SIGTERM, before)
@@ -187,12 +190,23 @@ def main(arguments: Optional[List[str]] = None) -> None:
         warnings.showwarning = _show_warning
         try:
             app(args=arguments, prog_name="mxkit")
-        except MxkitError as error:
-            typer.echo(f"error: {error}", err=True)
-            sys.exit(2 if isinstance(error, (RecipeError, UnknownNameError)) else 1)
-        except OSError as error:  # a place that cannot be written, a full disk
-            typer.echo(f"error: {error}", err=True)
-            sys.exit(1)
+        except Exception as error:
+            code = _tell_error(error)
+            if code is None:
+                raise
+            sys.exit(code)
+
+
+def _tell_error(error: Exception) -> Optional[int]:
+    """Print an error that its text explains, and return the exit code; None for one that needs its traceback."""
+    if isinstance(error, (MxkitError, OSError)):  # OSError: a place that cannot be written, a full disk
+        typer.echo(f"error: {error}", err=True)
+        return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
+    if type(error).__name__ == "MXNetError":  # MXNet is not imported for the sake of its class
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
+        typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)
+        return 1
+    return None
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:

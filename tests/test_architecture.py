@@ -68,6 +68,7 @@ LAYERS = [
     {"training.loop", "profiling"},
     {"recipe"},
     {"reporting", "cli_machine", "cli_profile"},
+    {"cli_runs"},
     {"cli"},
     {"__main__"},
 ]

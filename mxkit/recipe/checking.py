@@ -78,7 +78,10 @@ def _import(name: str, folder: str) -> str:
         hint = nearest(name, [path.stem for path in Path(folder).glob("*.py")])
         return f"there is no module {name!r} in {folder} or on Python's path{'; ' + hint if hint else ''}"
     before = set(sys.modules)
-    importlib.import_module(name)
+    try:
+        importlib.import_module(name)
+    except SyntaxError as error:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     note_imports(set(sys.modules) - before)
     return ""
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 import platform
 import traceback
-from typing import Optional, Sequence, Union
+from typing import Callable, Optional, Sequence, Union
 
 from mxkit.checkpoint.directory import checkpoint_paths
 from mxkit.errors import RecipeError
@@ -148,12 +148,18 @@ def _import_path(file: Path) -> Optional[str]:
 
 
 class Recorder(Callback):
-    """Keeps the folder up to date, so that a run that ends early leaves what it had reached."""
+    """Keeps the folder up to date, so that a run that ends early leaves what it had reached.
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+    Args:
+        folder: Of the run.
+        at_begin: Called when training begins, which a run that cannot be resumed as asked never does.
+    """
+
+    def __init__(self, folder: RunFolder, at_begin: Callable[[], None]) -> None:
+        self._folder, self._at_begin = folder, at_begin
 
     def on_fit_begin(self, state: FitState) -> None:
+        self._at_begin()
         record_environment(self._folder.path, state.trainer._contexts)
         what = f"goes on after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {what}: {state.length} on {state.trainer._contexts}")

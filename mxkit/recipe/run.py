@@ -70,6 +70,7 @@ class PreparedRun(NamedTuple):
         data: Of the recipe.
         net: With its first values.
         is_new: Its folder was made for it.
+        is_changed: The recipe is not the one in the folder.
     """
 
     recipe: Recipe
@@ -77,6 +78,7 @@ class PreparedRun(NamedTuple):
     data: Splits
     net: Any
     is_new: bool
+    is_changed: bool
 
 
 def run_recipe(
@@ -118,7 +120,7 @@ def new_run(
     """The first half of `run_recipe`: everything up to the training."""
     recipe = load_recipe(recipe, overrides)
     data, net = prepare(recipe, overrides)
-    return PreparedRun(recipe, RunFolder.create(recipe, output), data, net, True)
+    return PreparedRun(recipe, RunFolder.create(recipe, output), data, net, is_new=True, is_changed=False)
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
@@ -141,9 +143,7 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
     data, net = prepare(recipe, overrides)
-    if overrides:
-        folder.write_recipe(recipe)
-    return PreparedRun(recipe, folder, data, net, False)
+    return PreparedRun(recipe, folder, data, net, is_new=False, is_changed=bool(overrides))
 
 
 def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
@@ -168,11 +168,10 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
 
 def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
     """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
-    recipe, folder, data, net, is_new = prepared
+    recipe, folder, data, net, is_new, _ = prepared
     before = _newest_step(folder)
     try:
-        record_facts(folder.path, recipe, data)
-        history = _fit(recipe, folder, data, net, progress)
+        history = _fit(prepared, progress)
     except Exception:
         if is_new:
             folder.move_failed()
@@ -191,7 +190,14 @@ def _newest_step(folder: RunFolder) -> Optional[int]:
     return int(paths[0].name.split("-")[-1]) if paths else None
 
 
-def _fit(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: Union[bool, str]) -> History:
+def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
+    recipe, folder, data, net, _, is_changed = prepared
+
+    def at_begin() -> None:  # not before: changes with which a run cannot go on would make its folder useless
+        if is_changed:
+            folder.write_recipe(recipe)
+        record_facts(folder.path, recipe, data)
+
     return fit(
         net,
         batches(recipe, data, "train", training=True),
@@ -199,7 +205,7 @@ def _fit(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: Un
         trainer=recipe.optimizer.spec,
         valid=batches(recipe, data, "valid") if has_samples(data.valid) else None,
         metrics=[one.spec for one in recipe.metrics],
-        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder)],
+        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder, at_begin)],
         checkpoint=Checkpoints(folder.checkpoints, **recipe.checkpoints.model_dump()),
         resume="auto",
         progress=progress,
