@@ -85,13 +85,14 @@ def predict(
     A file that is no image is named and passed over; the exit code is 1 then.
     """
     with lean_mxnet():
-        from mxkit.recipe.answers import answers
+        from mxkit.recipe.answers import answers, refuse_pairs
         from mxkit.recipe.images import net_inputs
         from mxkit.recipe.run import load_run, run_facts
         from mxkit.training.evaluation import predict as predict_arrays
     import numpy as np
 
     recipe, net = load_run(run, which)
+    refuse_pairs(recipe)
     facts = run_facts(run, recipe)
     if facts.images is None:
         net_inputs(recipe, None, images)

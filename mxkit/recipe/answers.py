@@ -27,8 +27,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     Raises:
         DataError: The net compares samples, gives several outputs, or one that is no answer under this loss.
     """
-    if recipe.data.pairs is not None:
-        raise DataError("the net compares samples, and says nothing of one alone; use mxkit.contrastive's functions")
+    refuse_pairs(recipe)
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} a sample; expected one. Use mxkit.predict")
@@ -57,6 +56,19 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     powers = np.exp(host - host.max(axis=1, keepdims=True))
     sure = powers / powers.sum(axis=1, keepdims=True)
     return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in sure]
+
+
+def refuse_pairs(recipe: Recipe) -> None:
+    """Refuse a net that compares samples.
+
+    Raises:
+        DataError: It does.
+    """
+    if recipe.data.pairs is not None:
+        raise DataError(
+            "the net compares samples, and says nothing of one alone: call it with two batches, "
+            "net(a, b) of mxkit.recipe.run.load_run"
+        )
 
 
 def _labels(sure: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
