@@ -1,12 +1,17 @@
 """The `mxkit` command: thin, everything it does is a public call."""
 
+from contextlib import contextmanager
+import os
 from pathlib import Path
+import shlex
+import signal
 import sys
-from typing import Any, List, Optional
+from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.cli_machine import cache_app, doctor, install
 from mxkit.cli_profile import profile
+import mxkit.cli_runs as cli_runs
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
 from mxkit.version import __version__
 import typer
@@ -22,9 +27,6 @@ app = typer.Typer(
 app.add_typer(cache_app, name="cache")
 
 RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
-RUN = typer.Argument(..., help="The folder of a run.")
-WHICH = typer.Option("last", help="The checkpoint to take: last or best.")
-INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
 SETTINGS = typer.Option([], "--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
 
 
@@ -50,111 +52,81 @@ def train(
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
 ) -> None:
-    """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part."""
-    from mxkit.recipe.folder import RunFolder
-    from mxkit.recipe.reading import load_recipe
-    from mxkit.recipe.run import describe_scores, resume_run, run_recipe
+    """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part.
+
+    Ctrl-C stops at the next checkpoint, with exit code 130 and the command that goes on.
+    """
+    from mxkit.recipe.net_facts import facts_of
+    from mxkit.recipe.run import describe_scores, new_run, stopped_run, train_run
 
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")
     if quiet and verbose:
         raise typer.BadParameter("pass --quiet or --verbose, not both")
     progress: Any = "verbose" if verbose else not quiet
-    if verbose:
-        loaded = load_recipe(str(recipe), settings) if resume is None else RunFolder(resume).recipe(settings)
-        typer.echo(_layer_table(loaded), err=True)
-    if resume is not None:
-        run = resume_run(resume, overrides=settings, progress=progress)
-    else:
-        run = run_recipe(str(recipe), overrides=settings, output=output, progress=progress)
-    typer.echo(f"run {run.folder}")
-    for line in describe_scores(run.split, run.scores):
-        typer.echo(line)
+    with _stops() as stops:
+        if resume is not None:
+            prepared = stopped_run(resume, overrides=settings)
+        else:
+            prepared = new_run(str(recipe), overrides=settings, output=output)
+        stops.append(prepared.folder)
+        if verbose:
+            typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
+        run = train_run(prepared, progress=progress)
+        typer.echo(f"run {run.folder}")
+        if run.had_ended:
+            typer.echo(f"this run had ended: nothing was trained. {_longer(prepared.recipe)}", err=True)
+        for line in describe_scores(run.split, run.scores):
+            typer.echo(line)
+        if (run.history.stopped or "").startswith("KeyboardInterrupt"):
+            raise KeyboardInterrupt
 
 
-@app.command()
-def evaluate(
-    run: Path = RUN,
-    split: str = typer.Option("test", help="Part of the data: train, valid or test."),
-    which: str = WHICH,
-) -> None:
-    """Compute loss and metrics of a RUN's newest checkpoint."""
-    from mxkit.recipe.batches import load_data
-    from mxkit.recipe.run import describe_scores, evaluate_split, load_run
-
-    recipe, net = load_run(run, which)
-    for line in describe_scores(split, evaluate_split(recipe, net, load_data(recipe), split)):
-        typer.echo(line)
+def _longer(recipe: Any) -> str:
+    name = "epochs" if recipe.epochs is not None else "updates"
+    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
 
 
-@app.command()
-def predict(
-    run: Path = RUN,
-    images: List[Path] = typer.Argument(..., metavar="IMAGE...", help="Image files."),
-    invert: bool = INVERT,
-    which: str = WHICH,
-) -> None:
-    """Classify IMAGES with a RUN's newest checkpoint: file, class, probability."""
-    from mxkit.recipe.batches import load_data
-    from mxkit.recipe.images import net_inputs
-    from mxkit.recipe.run import load_run
-    from mxkit.training.evaluation import predict as predict_arrays
+@contextmanager
+def _stops() -> Iterator[List[Any]]:
+    """Say how to go on after Ctrl-C and SIGTERM, and where the files are after an error; yields a list for the folder.
 
-    recipe, net = load_run(run, which)
-    data = load_data(recipe)
-    scores = predict_arrays(net, net_inputs(recipe, data, images, invert=invert))
-    probabilities = scores.softmax(axis=1).asnumpy()
-    for image, row in zip(images, probabilities):
-        name = data.classes[int(row.argmax())] if data.classes else str(int(row.argmax()))
-        typer.echo(f"{image}\t{name}\t{row.max():.4f}")
+    SIGTERM ends the process by that signal, as it would have.
+    """
+    folders: List[Any] = []
 
+    def tell() -> None:
+        if folders and list(folders[0].checkpoints.glob("step-*")):
+            typer.echo(f"stopped; go on with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
+        elif folders:
+            typer.echo(f"stopped before the first checkpoint; the files are in {folders[0].path}", err=True)
 
-@app.command()
-def layers(
-    run: Path = RUN,
-    depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
-) -> None:
-    """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
-    from mxkit.recipe.folder import RunFolder
+    def terminated(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            tell()
+        finally:
+            os.kill(os.getpid(), number)
 
-    typer.echo(_layer_table(RunFolder(run).recipe(), depth))
-
-
-def _layer_table(recipe: Any, depth: Optional[int] = None) -> str:
-    from mxkit.layer_table import layers as layers_of
-    from mxkit.recipe.batches import first_inputs, load_data
-    from mxkit.recipe.nets import empty_net
-
-    inputs = first_inputs(recipe, load_data(recipe))
-    return str(layers_of(empty_net(recipe, inputs), *(one.shape for one in inputs), depth=depth))
-
-
-@app.command()
-def features(
-    run: Path = RUN,
-    image: Path = typer.Argument(..., help="An image file."),
-    layers: List[str] = typer.Option(["*"], "--layers", metavar="GLOB", help="Paths or globs; may be repeated."),
-    out: Path = typer.Option(Path("features"), "--out", metavar="DIR", help="Where the pictures are written."),
-    channels: int = typer.Option(64, min=1, help="At most so many channels a picture, the strongest."),
-    invert: bool = INVERT,
-    which: str = WHICH,
-) -> None:
-    """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
-    from mxkit.blocks import net_devices
-    from mxkit.feature_plots import plot_features
-    from mxkit.features import Features
-    from mxkit.recipe.batches import load_data
-    from mxkit.recipe.images import net_inputs
-    from mxkit.recipe.run import load_run
-    import mxnet as mx
-
-    recipe, net = load_run(run, which)
-    x = mx.nd.array(net_inputs(recipe, load_data(recipe), [image], invert=invert), ctx=net_devices(net)[0])
-    found = Features(net, layers)(x)
-    plot_features(found, image=x, channels=channels, order="strength", path=out)
-    for name, array in found.items():
-        typer.echo(f"{name}\t{tuple(array.shape)}")
-    typer.echo(f"pictures in {out}")
+    before = signal.getsignal(signal.SIGTERM)
+    ours = before == signal.SIG_DFL
+    try:
+        if ours:
+            signal.signal(signal.SIGTERM, terminated)
+        yield folders
+    except KeyboardInterrupt:
+        tell()
+        raise typer.Exit(130) from None
+    except Exception as error:
+        code = _tell_error(error)
+        if code is None:
+            raise
+        if folders:
+            typer.echo(f"the files of the run are in {folders[0].path}", err=True)
+        raise typer.Exit(code) from error
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)
 
 
 @app.command()
@@ -192,88 +164,49 @@ def schema() -> None:
     typer.echo(json.dumps(recipe_schema(), indent=1))
 
 
-@app.command()
-def checkpoints(
-    words: List[str] = typer.Argument(..., metavar="[verify|prune] RUN", help="The folder of a run."),
-    keep_last: int = typer.Option(3, min=1, help="Newest ones that prune keeps."),
-) -> None:
-    """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones."""
-    from mxkit.checkpoint.listing import checkpoints_of, list_checkpoints, prune_to
-    from mxkit.training.history import fixed
-    from rich.console import Console
-    from rich.table import Table
-
-    action, run = ("list", words[0]) if len(words) == 1 else (words[0], words[-1])
-    if action not in ("list", "verify", "prune") or len(words) > 2:
-        raise typer.BadParameter(f"expected verify, prune or nothing before RUN; received {' '.join(words)!r}")
-    directory = checkpoints_of(run)
-    if action == "prune":
-        removed = prune_to(directory, keep_last)
-        typer.echo(f"removed {len(removed)} checkpoints" + (f": updates {removed}" if removed else ""))
-        return
-    found = list_checkpoints(directory)
-    table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
-    for one in found:
-        scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
-        epoch = "" if one.epoch is None else str(one.epoch)
-        table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
-    if not found:
-        typer.echo(f"no checkpoint in {directory}")
-    if action == "verify" and any(one.problem for one in found):
-        raise typer.Exit(1)
-
-
-@app.command()
-def report(
-    runs: List[Path] = typer.Argument(..., metavar="RUN...", help="The folder of a run; several are compared."),
-    out: Optional[Path] = typer.Option(
-        None, "--out", metavar="FILE", help="The page; RUN/report.html by default, for several runs ./report.html."
-    ),
-) -> None:
-    """Write an HTML page of a RUN: scores, curves, confusion matrix, worst mistakes, layers; or compare several."""
-    from mxkit.reporting.page import write_report
-
-    typer.echo(f"page {write_report(runs, out)}")
-
-
-@app.command()
-def runs(
-    directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="Holds the folders of runs."),
-    sort: str = typer.Option("started", metavar="COLUMN", help="Any column or metric; -COLUMN puts the highest first."),
-    json: bool = typer.Option(False, "--json", help="For programs."),
-) -> None:
-    """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
-    from mxkit.reporting.run_list import list_runs, runs_table, to_json
-    from rich.console import Console
-
-    found = list_runs(directory, sort=sort)
-    if json:
-        typer.echo(to_json(found))
-    elif found:
-        Console(width=None if sys.stdout.isatty() else 200).print(runs_table(found))
-    else:
-        typer.echo(f"no run in {directory}")
-
-
-app.command()(doctor)
-app.command()(profile)
-app.command()(install)
+for _command in (
+    cli_runs.evaluate,
+    cli_runs.predict,
+    cli_runs.layers,
+    cli_runs.features,
+    cli_runs.export,
+    cli_runs.checkpoints,
+    cli_runs.report,
+    cli_runs.runs,
+    doctor,
+    profile,
+    install,
+):
+    app.command()(_command)
 
 
 def main(arguments: Optional[List[str]] = None) -> None:
     """Run the command; errors that mxkit raises on purpose are told without a traceback.
 
-    Exit codes: 0 done, 1 an error while working, 2 a command line or recipe that cannot be run.
+    Exit codes: 0 done, 1 an error while working, 2 a command line or recipe that cannot be run, 130 Ctrl-C.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
         warnings.showwarning = _show_warning
         try:
             app(args=arguments, prog_name="mxkit")
-        except MxkitError as error:
-            typer.echo(f"error: {error}", err=True)
-            sys.exit(2 if isinstance(error, (RecipeError, UnknownNameError)) else 1)
+        except Exception as error:
+            code = _tell_error(error)
+            if code is None:
+                raise
+            sys.exit(code)
+
+
+def _tell_error(error: Exception) -> Optional[int]:
+    """Print an error that its text explains, and return the exit code; None for one that needs its traceback."""
+    if isinstance(error, (MxkitError, OSError)):  # OSError: a place that cannot be written, a full disk
+        typer.echo(f"error: {error}", err=True)
+        return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
+    if type(error).__name__ == "MXNetError":  # MXNet is not imported for the sake of its class
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
+        typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)
+        return 1
+    return None
 
 
 def _show_warning(message: object, *_: object, **__: object) -> None:

@@ -32,7 +32,10 @@ def move_files(to: Path = typer.Argument(..., metavar="DIR", help="The new folde
     """Move the cache folder to DIR; tells what to set, so that MXNet, gluoncv and mxkit find it there."""
     from mxkit.data.files.cache import move_cache
 
-    moved = move_cache(to)
+    try:
+        moved = move_cache(to)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     typer.echo(f"moved {moved.files:,} files, {_size(moved.bytes)}, to {moved.to}")
     typer.echo(moved.advice)
 
@@ -46,7 +49,10 @@ def clean_files(
     """Delete what stopped downloads left, and what the options name."""
     from mxkit.data.files.cache import clean_cache
 
-    deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
+    try:
+        deleted = clean_cache(name=name, older_than=older_than, dry_run=dry_run)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
     for one in deleted:
         typer.echo(f"{'would delete' if dry_run else 'deleted'} {one.path}\t{_size(one.bytes)}")
     typer.echo(f"{len(deleted)} entries, {_size(sum(one.bytes for one in deleted))}")

@@ -72,6 +72,7 @@ LAYERS = [
     {"training.loop", "profiling"},
     {"recipe"},
     {"reporting", "cli_machine", "cli_profile"},
+    {"cli_runs"},
     {"cli"},
     {"__main__"},
 ]

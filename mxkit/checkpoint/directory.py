@@ -8,7 +8,7 @@ from pathlib import Path
 import platform
 import re
 import shutil
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set, Union
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
 import warnings
 
@@ -25,6 +25,7 @@ PARAMETERS, OPTIMIZER, STATE = "net.params", "optimizer.params", "state.params"
 FILES = (PARAMETERS, OPTIMIZER, STATE)
 WHICH = ("last", "best")
 
+_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")
 _STEP = re.compile(r"step-(\d{8,})")
 _WRITING, _REPLACED, _PRUNED = ".writing-", ".replaced-", ".pruned-"
 # run.json begins with the digest of all that follows, so that nothing of it is believed before it is checked.
@@ -138,7 +139,7 @@ def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpo
         which: "last" for the newest, "best" for the one with the best score (see `Checkpoints(keep_best=...)`).
 
     Raises:
-        CheckpointError: There is none.
+        CheckpointError: There is none; or the best one is broken, or was removed: no other stands for it.
         ValueError: `which` is neither.
     """
     if which not in WHICH:
@@ -146,18 +147,81 @@ def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpo
     directory = Path(directory)
     if is_checkpoint(directory):
         return verify(directory)
-    paths = checkpoint_paths(directory)
     if which == "best":
-        paths = [found.path for found in ranked(manifests(directory))]
+        return _find_best(directory)
     problem = "expected folders named step-00000000"
-    problem += " with a score, which those have that Checkpoints(keep_best=...) wrote" if which == "best" else ""
-    for path in paths:
+    for path in checkpoint_paths(directory):
         try:
             return verify(path)
         except CheckpointError as error:
             problem = str(error)
             warnings.warn(f"skipped a broken checkpoint: {error}", CheckpointWarning, stacklevel=2)
     raise CheckpointError(f"no whole checkpoint in {directory}: {problem}")
+
+
+def _find_best(directory: Path) -> Checkpoint:
+    found = manifests(directory)
+    scored = ranked(found)
+    if not scored:
+        raise CheckpointError(
+            f"no whole checkpoint in {directory}: expected folders named step-00000000 with a score, which those have "
+            "that Checkpoints(keep_best=...) wrote"
+        )
+    gone = _best_that_is_gone(found, scored)
+    try:
+        if not gone:
+            return verify(scored[0].path)
+    except CheckpointError as error:
+        gone = f"the best checkpoint is broken: {error}"
+    lines = [f"{one.path.name} ({(one.score or {})['column']} {(one.score or {})['value']:.6g})" for one in scored]
+    raise CheckpointError(
+        f"{directory}: {gone}. With a score there are {', '.join(lines)}. Take the newest by which='last', or one of "
+        "these by its own path"
+    )
+
+
+def _best_that_is_gone(found: Sequence[Checkpoint], scored: Sequence[Checkpoint]) -> str:
+    """Tell of an epoch whose score was better than those of all checkpoints that are left, by the newest's history."""
+    score: Mapping[str, Any] = scored[0].score or {}
+    column, sign = score.get("column"), 1 if score["mode"] == "min" else -1
+    history = (found[0].manifest.get("run") or {}).get("history") or []
+    rows = [row for row in history if isinstance(row, dict) and isinstance(row.get(column), (int, float))]
+    values = {row.get("updates"): row[column] for row in rows}
+    if any(values.get(one.step, (one.score or {})["value"]) != (one.score or {})["value"] for one in scored):
+        return ""  # a callback changed the values that are compared
+    better = [row for row in rows if sign * row[column] < sign * score["value"]]
+    if not better:
+        return ""
+    row = min(better, key=lambda row: sign * row[column])
+    return (
+        f"the best checkpoint is gone: {column} was {row[column]:.6g} after epoch {row.get('epoch')}, update "
+        f"{row.get('updates')}, of which no checkpoint is left"
+    )
+
+
+def kept(
+    found: Sequence[Checkpoint], *, keep_last: int, keep_best: bool, keep_every: Optional[Tuple[float, str]] = None
+) -> Dict[int, str]:
+    """Steps of the checkpoints that stay, and why: "newest", "best" or "keep_every".
+
+    Args:
+        found: Checkpoints, the newest first.
+        keep_last: How many of the newest stay.
+        keep_best: The one with the best score stays.
+        keep_every: `(10.0, "epoch")` or `(1000.0, "update")`: the first one of each such stretch stays.
+    """
+    keep: Dict[int, str] = {}
+    if keep_every is not None:
+        count, unit = keep_every
+        stretches: Dict[int, int] = {}
+        for one in found:  # the newest first, so that the oldest of a stretch stays
+            done = one.step if unit == "update" else (one.manifest.get("run") or {}).get("epoch", 1) - 1
+            stretches[int(done // count)] = one.step
+        keep.update({step: "keep_every" for stretch, step in stretches.items() if stretch})
+    keep.update({one.step: "newest" for one in found[:keep_last]})
+    if keep_best:
+        keep.update({one.step: "best" for one in ranked(found)[:1]})
+    return keep
 
 
 def is_checkpoint(path: Path) -> bool:
@@ -288,12 +352,33 @@ def prune(directory: Union[str, Path], keep: Set[int], before: int) -> List[int]
     removed = []
     for old in manifests(directory):
         if old.step < before and old.step not in keep:
-            pruned = old.path.with_name(f"{_PRUNED}{old.path.name}")
-            _remove(pruned)
-            old.path.rename(pruned)  # at once, so that no half of one is ever found
-            _remove(pruned)
+            remove(old.path)
             removed.append(old.step)
     return removed
+
+
+def remove(path: Path) -> None:
+    """Remove one checkpoint, at once: no half of it is ever found."""
+    pruned = path.with_name(f"{_PRUNED}{path.name}")
+    _remove(pruned)
+    path.rename(pruned)
+    _remove(pruned)
+
+
+def interval(text: Any, name: str, units: Sequence[str]) -> Tuple[float, str]:
+    """Read "10 epochs", "50 updates" or "5 minutes".
+
+    Raises:
+        ValueError: It has another form.
+
+    >>> interval("50 updates", "every", ("epoch", "update"))
+    (50.0, 'update')
+    """
+    match = _EVERY.fullmatch(text) if isinstance(text, str) else None
+    if not match or match[2] not in units or float(match[1]) <= 0 or (match[2] != "minute" and "." in match[1]):
+        example = " or ".join(f"'{number} {unit}s'" for number, unit in zip((10, 50, 5), units))
+        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r}")
+    return float(match[1]), match[2]
 
 
 def prepare(directory: Path) -> None:

@@ -1,10 +1,12 @@
 """What a run's folder holds of checkpoints, as a table."""
 
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.checkpoint.directory import checkpoint_paths, prune, verify
+from mxkit.checkpoint.directory import checkpoint_paths, interval, kept, prune, remove, verify
 from mxkit.errors import CheckpointError
+import yaml
 
 
 class Listed(NamedTuple):
@@ -60,10 +62,74 @@ def list_checkpoints(directory: Union[str, Path]) -> List[Listed]:
     return found
 
 
-def prune_to(directory: Union[str, Path], keep_last: int) -> List[int]:
-    """Remove all but the newest whole checkpoints, and tell the steps of those that were removed.
+class Pruned(NamedTuple):
+    """What pruning did.
 
-    Broken ones are neither counted nor, where they are newer, removed.
+    Attributes:
+        removed: Names of the checkpoints that were removed, the newest first.
+        kept: Why each other whole one stayed: "newest", "best" or "keep_every", by name.
     """
-    whole = [one.step for one in list_checkpoints(directory) if one.step is not None]
-    return prune(directory, set(whole[:keep_last]), max(whole, default=0))
+
+    removed: List[str]
+    kept: Dict[str, str]
+
+
+def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
+    """Remove all but the newest whole checkpoints, the best one, and those that `keep_every` keeps.
+
+    The best one is that of the scores which `Checkpoints(keep_best=...)` recorded; `keep_every` is what the recipe of
+    the run says, whose folder the directory lies in. Broken checkpoints are neither counted nor removed.
+
+    Args:
+        directory: Holds the checkpoints of one run.
+        keep_last: How many of the newest whole ones stay.
+
+    Raises:
+        CheckpointError: The run's recipe.yaml cannot be read, so that nobody knows what `keep_every` keeps.
+    """
+    found = []
+    for path in checkpoint_paths(directory):
+        with suppress(CheckpointError):
+            found.append(verify(path))
+    stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
+    names = {one.step: one.path.name for one in found}
+    removed = prune(directory, set(stays), max(names, default=0))
+    left = {names[step]: why for step, why in sorted(stays.items(), reverse=True)}
+    return Pruned([names[step] for step in removed if step in names], left)
+
+
+def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> List[str]:
+    """Remove checkpoints by their names, whatever keeps them.
+
+    Args:
+        directory: Holds the checkpoints of one run.
+        names: Like "step-00000120".
+
+    Raises:
+        CheckpointError: There is no checkpoint of such a name; nothing was removed.
+    """
+    known = {path.name: path for path in checkpoint_paths(directory)}
+    for name in names:
+        if name not in known:
+            raise CheckpointError(
+                f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(known) or 'none'}"
+            )
+    for name in dict.fromkeys(names):
+        remove(known[name])
+    return list(dict.fromkeys(names))
+
+
+def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
+    """`keep_every` of the recipe of the run that a directory of checkpoints belongs to, or None."""
+    file = directory.resolve().parent / "recipe.yaml"
+    if directory.resolve().name != "checkpoints" or not file.is_file():
+        return None
+    try:
+        recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = (recipe.get("checkpoints") or {}).get("keep_every")
+        return None if text is None else interval(text, "keep_every", ("epoch", "update"))
+    except (yaml.YAMLError, ValueError, OSError, AttributeError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read, so that nobody knows which checkpoints keep_every keeps; nothing was removed. "
+            f"Remove some by name. {' '.join(str(error).split())}"
+        ) from error

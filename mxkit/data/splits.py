@@ -10,7 +10,7 @@ class Split(NamedTuple):
 
     Attributes:
         x: NumPy, shape (N, ...).
-        y: NumPy, shape (N,).
+        y: NumPy, shape (N, ...): class numbers of shape (N,), or quantities.
     """
 
     x: "np.ndarray"
@@ -24,7 +24,7 @@ class Splits(NamedTuple):
         train: What to learn from: a `Split`, or a Dataset that reads each sample when it is asked for.
         valid: What to choose by.
         test: What to report on, once.
-        classes: Name of each label; empty where labels are quantities.
+        classes: Name of each label; empty, as by default, where labels are quantities.
         mean: Of each channel or column of the training part, in the unit of batches: pixels are 0 to 1. None where
             that would mean to read all files.
         std: The same of the standard deviation.
@@ -35,18 +35,26 @@ class Splits(NamedTuple):
     train: Any
     valid: Any
     test: Any
-    classes: List[str]
+    classes: List[str] = []
     mean: Optional[Tuple[float, ...]] = None
     std: Optional[Tuple[float, ...]] = None
     columns: Tuple[str, ...] = ()
     categories: Dict[str, List[str]] = {}
 
     def __repr__(self) -> str:
-        sizes = [len(part.y) if isinstance(part, Split) else len(part) for part in self[:3]]
+        sizes = [_size(part) for part in self[:3]]
         shape = f" of shape {self.train.x.shape[1:]} {self.train.x.dtype}" if isinstance(self.train, Split) else ""
-        return (
-            f"Splits(train {sizes[0]}, valid {sizes[1]}, test {sizes[2]} samples{shape}, {len(self.classes)} classes)"
-        )
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return f"Splits(train {sizes[0]}, valid {sizes[1]}, test {sizes[2]} samples{shape}{classes})"
+
+
+def _size(part: Any) -> str:
+    """Samples of a part: a word where they are not known."""
+    if part is None:
+        return "no"
+    if isinstance(part, Split):
+        return str(len(part.y[0] if isinstance(part.y, tuple) else part.y))
+    return str(len(part)) if hasattr(part, "__getitem__") else "loader of unknown"
 
 
 def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float, ...]]:

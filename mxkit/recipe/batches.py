@@ -11,6 +11,7 @@ from mxkit.recipe.building import augment_of
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import DATASETS, accepted_arguments
 from mxkit.recipe.schema import DataComponent, Recipe
+import numpy as np
 
 SPLITS = ("train", "valid", "test")
 
@@ -35,8 +36,68 @@ def load_data(recipe: Recipe) -> Splits:
             raise  # a download that failed is no fault of the recipe
         refuse(recipe.name, [located("data", error, recipe.data.arguments)])
         raise
+    _check_form(recipe, data)
     _check_parts(recipe, data)
     return data
+
+
+def _check_form(recipe: Recipe, data: Any) -> None:
+    """Refuse what a registered function returns in place of `Splits`."""
+    name = f"recipe {recipe.name}:\n  data: {recipe.data.name}"
+    way = "return mxkit.data.Splits(train=mxkit.data.Split(x, y), valid=None, test=mxkit.data.Split(x, y))"
+    if not isinstance(data, Splits):
+        several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
+        raise RecipeError(f"{name} returned a {type(data).__name__}{several}; expected mxkit.data.Splits: {way}")
+    for split in SPLITS:
+        part = getattr(data, split)
+        if part is None and split != "train":
+            continue
+        if isinstance(part, Split):
+            arrays = [one for group in part for one in (group if isinstance(group, tuple) else (group,))]
+            shapes = [getattr(one, "shape", ()) for one in arrays]
+            if len({shape[:1] for shape in shapes}) != 1 or not all(shapes):
+                told = [f"{type(one).__name__} {shape or ''}".strip() for one, shape in zip(arrays, shapes)]
+                raise RecipeError(
+                    f"{name} gives {split} as a Split of {', '.join(told)}; expected NumPy arrays with equally many "
+                    "samples along axis 0"
+                )
+        elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _can_be_read(part):
+            raise RecipeError(
+                f"{name} gives {split} as a {type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a "
+                f"loader: {way}"
+            )
+
+
+def _can_be_read(part: Any) -> bool:
+    return callable(part) or any(hasattr(part, name) for name in ("__iter__", "__getitem__", "__next__"))
+
+
+def refuse_unused(recipe: Recipe, data: Splits, overrides: Sequence[str] = ()) -> None:
+    """Refuse keys of `data` that loaders of the recipe's own make no use of.
+
+    Args:
+        recipe: A recipe.
+        data: Its data.
+        overrides: Those that were set on purpose: a key among them counts also with its default value.
+
+    Raises:
+        RecipeError: There is such a key.
+    """
+    own = [split for split in SPLITS if getattr(data, split) is not None and is_loader(getattr(data, split))]
+    accepted = accepted_arguments("data", recipe.data.name) or {}
+    keys = ["drop_last", "augment"] if "train" in own else []
+    keys += ["batch_size"] if "train" in own and "batch_size" not in accepted else []
+    evaluated = [split for split in ("valid", "test") if getattr(data, split) is not None]
+    keys += ["eval_batch_size", "eval_augment"] if evaluated and set(evaluated) <= set(own) else []
+    defaults = {name: field.default for name, field in DataComponent.model_fields.items()}
+    asked = {setting.partition("=")[0].strip().split(".")[1] for setting in overrides if setting.startswith("data.")}
+    for key in keys:
+        if key in asked or getattr(recipe.data, key) != defaults[key]:
+            way = f"let the function take {'batch_size' if key == 'batch_size' else 'such an argument'}"
+            raise RecipeError(
+                f"recipe {recipe.name}:\n  data.{key}: has no effect: {recipe.data.name} returns loaders of its own, "
+                f"which cut their batches themselves; received {getattr(recipe.data, key)!r}; {way}, or leave it out"
+            )
 
 
 def is_loader(part: Any) -> bool:
@@ -59,8 +120,7 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
             + ", ".join(split for split in SPLITS if has_samples(getattr(data, split)))
         )
     _check_classes(recipe, data.classes)
-    of_files = not is_loader(data.train) and not isinstance(data.train, Split)
-    if of_files and recipe.data.eval_augment is None:
+    if recipe.data.eval_augment is None and _holds_image_files(data.train):
         raise RecipeError(
             f"{name}data.eval_augment: is missing: images of {recipe.data.name} are files of any size; end them with a "
             "size and to_tensor, like [{name: resize, size: 72}, {name: center_crop, size: 64}, to_tensor]"
@@ -69,6 +129,18 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
         raise RecipeError(
             f"{name}data.pairs: pairs are made of arrays; {recipe.data.name} gives {type(data.train).__name__}"
         )
+
+
+def _holds_image_files(part: Any) -> bool:
+    """Whether a Dataset gives images as files hold them: of any size, bytes, channels last."""
+    if isinstance(part, Split) or is_loader(part) or not len(part):
+        return False
+    if getattr(part, "channels", None) in (1, 3):
+        return True
+    sample: Any = part[0]
+    first: Any = sample[0] if type(sample) in (tuple, list) else sample
+    shape: Any = getattr(first, "shape", ())
+    return len(shape) == 3 and shape[-1] in (1, 3) and str(np.dtype(first.dtype)) == "uint8"
 
 
 def _check_classes(recipe: Recipe, classes: Optional[Sequence[str]]) -> None:
@@ -132,10 +204,3 @@ def augmentation(recipe: Recipe, training: bool) -> Any:
     """The steps for training images, or for those that are evaluated; without steps of its own training takes these."""
     own = recipe.data.augment
     return own if training and own is not None else recipe.data.eval_augment
-
-
-def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
-    """Inputs of one evaluated sample, as the net gets them."""
-    inputs = next(iter(batches(recipe, data, recipe.evaluate.split)))[0]
-    several = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-    return tuple(one[:1] for one in several)

@@ -11,6 +11,7 @@ from mxkit.recipe.arguments import Argument, fits, told
 from mxkit.recipe.building import buildable
 from mxkit.recipe.problems import Problem, refuse, structural, unknown_key
 from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments, is_known
+from mxkit.recipe.run_code import note_imports, same_code
 from mxkit.recipe.schema import Component, Recipe
 from pydantic import ValidationError
 
@@ -68,13 +69,20 @@ def _import(name: str, folder: str) -> str:
         spec = None
     if loaded is not None:
         origin = getattr(loaded, "__file__", None)
-        if spec is not None and spec.origin and origin and Path(spec.origin).resolve() != Path(origin).resolve():
-            return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
-        return ""
+        if spec is None or not spec.origin or not origin or Path(spec.origin).resolve() == Path(origin).resolve():
+            return ""
+        if same_code(name, spec.origin):
+            return ""
+        return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
     if spec is None:
         hint = nearest(name, [path.stem for path in Path(folder).glob("*.py")])
         return f"there is no module {name!r} in {folder} or on Python's path{'; ' + hint if hint else ''}"
-    importlib.import_module(name)
+    before = set(sys.modules)
+    try:
+        importlib.import_module(name)
+    except SyntaxError as error:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    note_imports(set(sys.modules) - before)
     return ""
 
 

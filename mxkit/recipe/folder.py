@@ -1,15 +1,21 @@
 """The folder of a run: what it holds, and the log that is written while it runs."""
 
+from contextlib import suppress
 import datetime
+import json
 from pathlib import Path
 import platform
 import traceback
-from typing import Optional, Sequence, Union
+from typing import Callable, Optional, Sequence, Union
 
+from mxkit.checkpoint.directory import checkpoint_paths
 from mxkit.errors import RecipeError
 from mxkit.files import write_atomically
 from mxkit.recipe.environment import record_environment
+from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe
+from mxkit.recipe.run_code import FOLDER as CODE
+from mxkit.recipe.run_code import check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
@@ -18,10 +24,13 @@ from mxkit.training.signals import Terminated
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
+import yaml
 
 
 class RunFolder:
-    """`recipe.yaml`, `environment.json`, `history.csv` `.json`, `curves.png`, `scores.json`, `log.txt`, `checkpoints/`.
+    """`recipe.yaml`, `net.json`, `environment.json`, `history.csv` `.json`, `curves.png`, `scores.json`, `log.txt`.
+
+    Also `checkpoints/`, and `code/` where the recipe imports modules of its own.
 
     Attributes:
         path: The folder.
@@ -56,20 +65,66 @@ class RunFolder:
         )
         return folder
 
+    def move_failed(self) -> None:
+        """Rename the folder of a run that failed with nothing to go on from, so that `NAME-*` does not stand for it.
+
+        Side effects:
+            `path` becomes `failed-NAME-TIME` beside it. Nothing where a checkpoint or an epoch was reached, or where
+            the folder cannot be renamed.
+        """
+        if checkpoint_paths(self.checkpoints) or (self.path / "history.json").exists():
+            return
+        number = 1
+        while True:
+            new = self.path.with_name(f"failed-{self.path.name}{'' if number == 1 else f'-{number}'}")
+            if not new.exists():
+                break
+            number += 1
+        with suppress(OSError):  # the error of the run is the one to raise
+            self.path.rename(new)
+            self.path = new
+
     def write_recipe(self, recipe: Recipe) -> None:
         """Write the resolved recipe."""
         write_atomically(self.path / "recipe.yaml", dump_recipe(recipe).encode())
 
-    def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
+    def recipe(self, overrides: Sequence[str] = (), *, to_train: bool = False) -> Recipe:
         """The resolved recipe, with changes like `epochs=20`.
 
+        Args:
+            overrides: As for `load_recipe`.
+            to_train: Import the recipe's own modules from where they were, if they are still there. Otherwise the
+                copies in the folder are imported, which are what the net was trained with.
+
         Raises:
-            RecipeError: This is no folder of a run.
+            RecipeError: This is no folder of a run, or the copy of a module was changed.
+
+        Side effects:
+            Imports the modules of `imports`, which runs them: only for folders whose origin you trust.
+
+        Warns:
+            UserWarning: A module of the recipe's own was changed since the run was trained.
         """
         file = self.path / "recipe.yaml"
         if not file.is_file():
             raise RecipeError(f"{self.path} is no folder of a run: expected a file recipe.yaml in it")
-        return load_recipe(file, overrides)
+        facts = read_facts(self.path)
+        if facts is None or not facts.code.imports:
+            return load_recipe(file, overrides)
+        where = _import_path(file)
+        if not facts.code.files:  # all are installed packages
+            recipe = load_recipe(file, overrides)
+            warn_of_changes(facts.code, where, "")
+            return recipe
+        if to_train and has_originals(facts.code, where):
+            recipe = load_recipe(file, overrides)
+            warn_of_changes(facts.code, where, "the run goes on with what it says now")
+            return recipe
+        check_code(self.path, facts.code)
+        with no_bytecode():
+            recipe = load_recipe(file, [*overrides, f"import_path={json.dumps(str((self.path / CODE).resolve()))}"])
+        warn_of_changes(facts.code, where, "the copy in the run's folder is used")
+        return recipe.model_copy(update={"import_path": where})
 
     def log(self, text: str) -> None:
         """Add lines to `log.txt`, each with its time."""
@@ -82,13 +137,29 @@ class RunFolder:
         self.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
 
 
-class Recorder(Callback):
-    """Keeps the folder up to date, so that a run that ends early leaves what it had reached."""
+def _import_path(file: Path) -> Optional[str]:
+    """Where a resolved recipe found its modules, as far as it can be read."""
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, OSError):
+        return None
+    path = found.get("import_path") if isinstance(found, dict) else None
+    return path if isinstance(path, str) else None
 
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
+
+class Recorder(Callback):
+    """Keeps the folder up to date, so that a run that ends early leaves what it had reached.
+
+    Args:
+        folder: Of the run.
+        at_begin: Called when training begins, which a run that cannot be resumed as asked never does.
+    """
+
+    def __init__(self, folder: RunFolder, at_begin: Callable[[], None]) -> None:
+        self._folder, self._at_begin = folder, at_begin
 
     def on_fit_begin(self, state: FitState) -> None:
+        self._at_begin()
         record_environment(self._folder.path, state.trainer._contexts)
         what = f"goes on after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {what}: {state.length} on {state.trainer._contexts}")

@@ -1,7 +1,7 @@
 """Image files as a net was trained on them."""
 
 from pathlib import Path
-from typing import Sequence, Union
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.data.files.decoding import decode
@@ -12,14 +12,54 @@ from mxkit.recipe.schema import Recipe
 import numpy as np
 
 
+class ImageForm(NamedTuple):
+    """Images that a net was trained on.
+
+    Attributes:
+        channels: 1 for grey, 3 for RGB.
+        size: Height and width of images in arrays; None for files, whose size `data.eval_augment` decides.
+        border: Mean brightness of the training images' borders, from 0 to 1; None for files.
+    """
+
+    channels: int
+    size: Optional[Tuple[int, int]] = None
+    border: Optional[float] = None
+
+    @classmethod
+    def read(cls, found: Mapping[str, Any]) -> "ImageForm":
+        """From what `_asdict` gave, as JSON."""
+        size, border = found["size"], found["border"]
+        return cls(
+            int(found["channels"]),
+            None if size is None else (int(size[0]), int(size[1])),
+            None if border is None else float(border),
+        )
+
+
+def image_form(data: Splits) -> Optional[ImageForm]:
+    """How image files become inputs of a net that is trained on `data`; None where it is not trained on images."""
+    if not isinstance(data.train, Split):
+        channels = getattr(data.train, "channels", 0)
+        return ImageForm(int(channels)) if channels in (1, 3) else None
+    return _form_of_arrays(data.train.x)
+
+
+def _form_of_arrays(x: "np.ndarray") -> Optional[ImageForm]:
+    if getattr(x, "ndim", 0) != 4 or x.shape[1] not in (1, 3):
+        return None
+    channels, height, width = map(int, x.shape[1:])
+    few = np.asarray(x[:256])
+    return ImageForm(channels, (height, width), float(_border(few).mean() / (255 if few.dtype == np.uint8 else 1)))
+
+
 def net_inputs(
-    recipe: Recipe, data: Splits, paths: Sequence[Union[str, Path]], *, invert: bool = False
+    recipe: Recipe, form: Optional[ImageForm], paths: Sequence[Union[str, Path]], *, invert: bool = False
 ) -> "np.ndarray":
     """Read image files as the recipe's net gets those that it is evaluated on.
 
     Args:
         recipe: Of a run.
-        data: Of the recipe.
+        form: Of the images that its net was trained on; None where these were no images.
         paths: Image files.
         invert: Swap dark and bright.
 
@@ -30,45 +70,41 @@ def net_inputs(
         DataError: A file is no image, or the net was not trained on images.
     """
     augment = augment_of(recipe.data.eval_augment)
-    if isinstance(data.train, Split):
-        found = read_images(paths, data.train.x, invert=invert)
-        return found if augment is None else np.asarray(augment.batch(found)[0])
-    channels = getattr(data.train, "channels", 0)
-    if not channels or augment is None:
+    if form is None or (form.size is None and augment is None):
         raise DataError(f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment")
+    if form.size is not None:
+        found = read_images(paths, form, invert=invert)
+        return found if augment is None else np.asarray(augment.batch(found)[0])
     images = []
     for path in paths:
         try:
-            image = decode(Path(path).read_bytes(), str(path), channels)
+            image = decode(Path(path).read_bytes(), str(path), form.channels)
         except OSError as error:
             raise DataError(f"{path} cannot be read as an image: {error}") from error
-        images.append(augment(255 - image if invert else image))
+        images.append(augment(255 - image if invert else image))  # type: ignore[misc]
     return np.stack(images)
 
 
-def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert: bool = False) -> "np.ndarray":
-    """Read image files of any size and mode in the form of `like`.
+def read_images(paths: Sequence[Union[str, Path]], form: ImageForm, *, invert: bool = False) -> "np.ndarray":
+    """Read image files of any size and mode in the form of training images that were arrays.
 
     Args:
         paths: Files that Pillow reads.
-        like: Training inputs of shape (N, C, H, W) with 1 or 3 channels: float32 in 0 to 1, or uint8.
+        form: Of the training images.
         invert: Swap dark and bright.
 
     Returns:
         float32 of shape (len(paths), C, H, W): converted to grey or RGB, resized to H x W, divided by 255.
 
     Raises:
-        DataError: A file is no image, or the net was not trained on images.
+        DataError: A file is no image.
 
     Warns:
         UserWarning: An image's border is bright where the training images' is dark, or the other way.
     """
     from PIL import Image, UnidentifiedImageError
 
-    if like.ndim != 4 or like.shape[1] not in (1, 3):
-        raise DataError(f"images need a net trained on shape (N, 1 or 3, H, W); this one's data has {like.shape}")
-    channels, height, width = like.shape[1:]
-    usual = _border(like[:256]).mean() / (255 if like.dtype == np.uint8 else 1)
+    channels, (height, width), usual = form.channels, form.size or (0, 0), form.border or 0.0
     images = []
     for path in paths:
         try:
@@ -76,7 +112,7 @@ def read_images(paths: Sequence[Union[str, Path]], like: "np.ndarray", *, invert
                 resized = image.convert("L" if channels == 1 else "RGB").resize(
                     (width, height), Image.Resampling.BILINEAR
                 )
-        except (OSError, UnidentifiedImageError) as error:
+        except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
             raise DataError(f"{path} cannot be read as an image: {error}") from error
         pixels = np.asarray(resized, dtype=np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
         pixels = 1 - pixels if invert else pixels

@@ -2,14 +2,19 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+import warnings
 
+from mxkit.checkpoint.directory import checkpoint_paths
 from mxkit.checkpoint.snapshot import load_checkpoint
 from mxkit.data.splits import Splits
+from mxkit.device import devices
+from mxkit.errors import DeviceError, MxkitError, RecipeError
 from mxkit.files import write_atomically
-from mxkit.recipe.batches import batches, first_inputs, has_samples, load_data
+from mxkit.recipe.batches import batches, has_samples, load_data, refuse_unused
 from mxkit.recipe.building import callbacks_of
 from mxkit.recipe.folder import Recorder, RunFolder
+from mxkit.recipe.net_facts import NetFacts, facts_of, first_inputs, read_facts, record_facts
 from mxkit.recipe.nets import empty_net, ready_net
 from mxkit.recipe.pair_scores import pair_scores
 from mxkit.recipe.reading import load_recipe
@@ -45,6 +50,7 @@ class Run(NamedTuple):
         history: One row an epoch.
         scores: Loss and metrics over the part of the data that is reported on.
         split: That part, "test" unless the recipe says otherwise.
+        had_ended: The run had ended before it was resumed, so that nothing was trained.
     """
 
     folder: Path
@@ -52,6 +58,27 @@ class Run(NamedTuple):
     history: History
     scores: Dict[str, Any]
     split: str = "test"
+    had_ended: bool = False
+
+
+class PreparedRun(NamedTuple):
+    """A run that is ready to be trained.
+
+    Attributes:
+        recipe: Resolved.
+        folder: Where its files go.
+        data: Of the recipe.
+        net: With its first values.
+        is_new: Its folder was made for it.
+        is_changed: The recipe is not the one in the folder.
+    """
+
+    recipe: Recipe
+    folder: RunFolder
+    data: Splits
+    net: Any
+    is_new: bool
+    is_changed: bool
 
 
 def run_recipe(
@@ -71,18 +98,29 @@ def run_recipe(
 
     Returns:
         The run. Its folder holds the resolved recipe, `history.csv` and `.json`, `curves.png`,
-        `scores.json`, `log.txt` and `checkpoints`, from which `resume_run` goes on after whatever stops it.
+        `net.json`, `scores.json`, `log.txt` and `checkpoints`, from which `resume_run` goes on after whatever stops it.
 
     Raises:
         RecipeError: The recipe cannot be run as written; nothing was made.
-        MxkitError: As `fit` says; the folder holds what was reached, and `log.txt` the traceback.
+        MxkitError: As `fit` says; the folder holds what was reached, and `log.txt` the traceback. Without a
+            checkpoint it is renamed to `failed-<recipe>-<time>/`.
 
     Side effects:
         Imports the modules of `imports`. Reseeds Python's, NumPy's and MXNet's generators with the recipe's seed.
     """
+    return train_run(new_run(recipe, overrides=overrides, output=output), progress=progress)
+
+
+def new_run(
+    recipe: Union[str, Path, Mapping[str, Any], Recipe],
+    *,
+    overrides: Sequence[str] = (),
+    output: Union[str, Path] = "runs",
+) -> PreparedRun:
+    """The first half of `run_recipe`: everything up to the training."""
     recipe = load_recipe(recipe, overrides)
-    data, net = prepare(recipe)
-    return _train(recipe, RunFolder.create(recipe, output), data, net, progress)
+    data, net = prepare(recipe, overrides)
+    return PreparedRun(recipe, RunFolder.create(recipe, output), data, net, is_new=True, is_changed=False)
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
@@ -97,16 +135,23 @@ def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress
         RecipeError: This is no folder of a run, or the changes cannot be run.
         CheckpointError: As for `fit`. A run that was stopped before its first checkpoint begins anew.
     """
+    return train_run(stopped_run(run, overrides=overrides), progress=progress)
+
+
+def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> PreparedRun:
+    """The first half of `resume_run`: everything up to the training."""
     folder = RunFolder(run)
-    recipe = folder.recipe(overrides)
-    data, net = prepare(recipe)
-    if overrides:
-        folder.write_recipe(recipe)
-    return _train(recipe, folder, data, net, progress)
+    recipe = folder.recipe(overrides, to_train=True)
+    data, net = prepare(recipe, overrides)
+    return PreparedRun(recipe, folder, data, net, is_new=False, is_changed=bool(overrides))
 
 
-def prepare(recipe: Recipe) -> Tuple[Splits, Any]:
+def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
     """The data and the net of a recipe, ready for `fit`; what only they can judge is judged here.
+
+    Args:
+        recipe: Checked.
+        overrides: Changes that it was loaded with, of which none may be without effect on the data.
 
     Raises:
         RecipeError: The recipe cannot be run as written.
@@ -115,31 +160,57 @@ def prepare(recipe: Recipe) -> Tuple[Splits, Any]:
         Reseeds the generators, as `run_recipe` says.
     """
     data = load_data(recipe)
+    refuse_unused(recipe, data, overrides)
     sample = None if recipe.model.finetune is None else first_inputs(recipe, data)
     seed_all(recipe.seed)
     return data, ready_net(recipe, sample)
 
 
-def _train(recipe: Recipe, folder: RunFolder, data: Splits, net: Any, progress: Union[bool, str]) -> Run:
-    history = fit(
+def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
+    """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
+    recipe, folder, data, net, is_new, _ = prepared
+    before = _newest_step(folder)
+    try:
+        history = _fit(prepared, progress)
+    except Exception:
+        if is_new:
+            folder.move_failed()
+        raise
+    try:
+        scores = _final_scores(recipe, folder, data, net)
+    except Exception as error:
+        folder.log_error(error)
+        raise
+    had_ended = before is not None and len(history) > 0 and history[-1]["updates"] <= before
+    return Run(folder.path, net, history, scores, recipe.evaluate.split, had_ended)
+
+
+def _newest_step(folder: RunFolder) -> Optional[int]:
+    paths = checkpoint_paths(folder.checkpoints)
+    return int(paths[0].name.split("-")[-1]) if paths else None
+
+
+def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
+    recipe, folder, data, net, _, is_changed = prepared
+
+    def at_begin() -> None:  # not before: changes with which a run cannot go on would make its folder useless
+        if is_changed:
+            folder.write_recipe(recipe)
+        record_facts(folder.path, recipe, data)
+
+    return fit(
         net,
         batches(recipe, data, "train", training=True),
         loss=recipe.loss.spec,
         trainer=recipe.optimizer.spec,
         valid=batches(recipe, data, "valid") if has_samples(data.valid) else None,
         metrics=[one.spec for one in recipe.metrics],
-        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder)],
+        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder, at_begin)],
         checkpoint=Checkpoints(folder.checkpoints, **recipe.checkpoints.model_dump()),
         resume="auto",
         progress=progress,
         **{name: getattr(recipe, name) for name in SAME},
     )
-    try:
-        scores = _final_scores(recipe, folder, data, net)
-    except Exception as error:
-        folder.log_error(error)
-        raise
-    return Run(folder.path, net, history, scores, recipe.evaluate.split)
 
 
 def _final_scores(recipe: Recipe, folder: RunFolder, data: Splits, net: Any) -> Dict[str, Any]:
@@ -156,19 +227,61 @@ def _final_scores(recipe: Recipe, folder: RunFolder, data: Splits, net: Any) -> 
 def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
     """Rebuild the net of a run's folder and load its newest whole checkpoint, or the best one.
 
+    The folder is enough, wherever it lies; nothing in it is changed. The run's data is read only where an earlier mxkit
+    wrote no `net.json`, and the net is one of `finetune`.
+
+    Args:
+        run: The folder.
+        which: "last" or "best".
+
     Returns:
-        The resolved recipe, and the net on the recipe's devices.
+        The resolved recipe, and the net on the recipe's devices; on the CPU where these are not here.
 
     Raises:
         RecipeError: `run` is no folder of a run.
-        CheckpointError: It has no whole checkpoint, or one that does not fit the net.
+        CheckpointError: It has no whole checkpoint, or one that does not fit the net; or the best one is gone.
+
+    Side effects:
+        Imports the modules of the recipe's own that are copied in the folder, which runs them: only for folders whose
+        origin you trust.
+
+    Warns:
+        UserWarning: The recipe's devices are not here, or a module was changed since the run was trained.
     """
     folder = RunFolder(run)
     recipe = folder.recipe()
-    sample = None if recipe.model.finetune is None else first_inputs(recipe, load_data(recipe))
+    try:
+        devices(recipe.devices)
+    except DeviceError as error:
+        warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=2)
+        recipe = recipe.model_copy(update={"devices": "cpu"})
+    sample = None if recipe.model.finetune is None else run_facts(folder, recipe).sample()
     net = empty_net(recipe, sample)
     load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
     return recipe, net
+
+
+def run_facts(run: Union[str, Path, RunFolder], recipe: Recipe) -> NetFacts:
+    """What a run's `net.json` says of its net; of a run that has none, what its data says.
+
+    Args:
+        run: The folder.
+        recipe: Of the run.
+
+    Raises:
+        RecipeError: There is no `net.json`, and the data cannot be read.
+    """
+    folder = run if isinstance(run, RunFolder) else RunFolder(run)
+    facts = read_facts(folder.path)
+    if facts is not None:
+        return facts
+    try:
+        return facts_of(recipe, load_data(recipe))
+    except (MxkitError, OSError) as error:
+        raise RecipeError(
+            f"{folder.path} has no net.json, because an earlier mxkit trained the run, and its data cannot be read: "
+            f"{error}"
+        ) from error
 
 
 def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:

@@ -6,8 +6,9 @@ from mxkit.checkpoint.snapshot import load_checkpoint
 from mxkit.device import devices
 from mxkit.errors import DeviceError, MxkitError
 from mxkit.layer_table import layers
-from mxkit.recipe.batches import first_inputs, load_data
+from mxkit.recipe.batches import load_data
 from mxkit.recipe.folder import RunFolder
+from mxkit.recipe.net_facts import facts_of, read_facts
 from mxkit.recipe.nets import empty_net
 from mxkit.recipe.schema import Recipe
 from mxkit.reporting.predictions import Predictions, look_at_predictions, pictures
@@ -42,7 +43,10 @@ def inspect_run(run: RunFiles) -> Inspection:
     if recipe is None:
         return Inspection("", None, [], {"layers": why, "predictions": why})
     data, no_data = _tried(lambda: load_data(recipe))
-    sample, no_sample = _tried(lambda: first_inputs(recipe, data)) if data is not None else (None, no_data)
+    facts, no_facts = _tried(lambda: read_facts(run.path))
+    if facts is None and not no_facts:  # a run of an earlier mxkit
+        facts, no_facts = _tried(lambda: facts_of(recipe, data)) if data is not None else (None, no_data)
+    sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
     missing = {"layers": f"The sizes of its inputs are not known, because the data cannot be read: {no_sample}"}
     net, why = _tried(lambda: _net(recipe, sample, no_sample))
     if net is None:

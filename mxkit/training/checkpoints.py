@@ -1,20 +1,19 @@
 """When `fit` writes checkpoints, and which it keeps."""
 
 from pathlib import Path
-import re
 import signal
 import time
-from typing import Any, Dict, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Mapping, Optional, Tuple, Union
 import warnings
 
 from mxkit.checkpoint.directory import (
-    Checkpoint,
     checkpoint_paths,
+    interval,
     is_checkpoint,
+    kept,
     manifests,
     prepare,
     prune,
-    ranked,
 )
 from mxkit.checkpoint.snapshot import Snapshot
 from mxkit.checkpoint.writer import BackgroundWriter
@@ -29,7 +28,6 @@ from mxkit.training.signals import PoliteSignals, deliver
 from mxkit.training.unread import refuse_broken, watch_weights
 from mxnet.base import MXNetError
 
-_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")
 # A copy of the run in memory, not older than this, is written if an error ends it.
 HOLD_SECONDS = 60.0
 
@@ -75,9 +73,9 @@ class Checkpoints(Callback):
                 "Checkpoints: directory: expected the one that holds a run's checkpoints; received one of them, "
                 f"{directory}. Pass its parent"
             )
-        self.every = _interval(every, "every", ("epoch", "update", "minute"))
+        self.every = interval(every, "every", ("epoch", "update", "minute"))
         self.keep_last = whole_number(keep_last, "keep_last")
-        self.keep_every = None if keep_every is None else _interval(keep_every, "keep_every", ("epoch", "update"))
+        self.keep_every = None if keep_every is None else interval(keep_every, "keep_every", ("epoch", "update"))
         self._best = None if keep_best is None else Monitor(*_pair(keep_best))
         self._writer = BackgroundWriter()
         self._held: Optional[Snapshot] = None
@@ -129,6 +127,8 @@ class Checkpoints(Callback):
         if due and not cut and not (state.stop_is_for_now and self._ended_inside):
             self._epoch_written = state.epoch
             self._save(state, after_epoch=True, row=row)
+        elif cut and best:  # the same checkpoint with the score that validation has found since
+            self._save(state, row=row)
         self.signals.raise_caught()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
@@ -161,20 +161,8 @@ class Checkpoints(Callback):
         snapshot.write(self.directory)
         # later ones are broken, else the run would have gone on from there: they count for nothing
         found = [one for one in manifests(self.directory) if one.step <= snapshot.step]
-        prune(self.directory, self._kept(found), before=snapshot.step)
-
-    def _kept(self, found: "list[Checkpoint]") -> Set[int]:
-        keep = {one.step for one in found[: self.keep_last]}
-        if self._best is not None:
-            keep.update(one.step for one in ranked(found)[:1])
-        if self.keep_every is not None:
-            count, unit = self.keep_every
-            stretches: Dict[int, int] = {}
-            for one in found:  # the newest first, so that the oldest of a stretch stays
-                done = one.step if unit == "update" else one.manifest.get("run", {}).get("epoch", 1) - 1
-                stretches[int(done // count)] = one.step
-            keep.update(step for stretch, step in stretches.items() if stretch)
-        return keep
+        keep = kept(found, keep_last=self.keep_last, keep_best=self._best is not None, keep_every=self.keep_every)
+        prune(self.directory, set(keep), before=snapshot.step)
 
     def _score(self, row: Optional[Row]) -> Optional[Mapping[str, Any]]:
         if self._best is None or row is None or row.get(self._best.column) is None:
@@ -225,14 +213,6 @@ def refuse_mixed_runs(directory: Path) -> None:
 def _warn(error: BaseException) -> None:
     text = f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}"
     warnings.warn(text, CheckpointWarning, stacklevel=4)
-
-
-def _interval(text: Any, name: str, units: Tuple[str, ...]) -> Tuple[float, str]:
-    match = _EVERY.fullmatch(text) if isinstance(text, str) else None
-    if not match or match[2] not in units or float(match[1]) <= 0 or (match[2] != "minute" and "." in match[1]):
-        example = " or ".join(f"'{number} {unit}s'" for number, unit in zip((10, 50, 5), units))
-        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r}")
-    return float(match[1]), match[2]
 
 
 def _pair(value: Any) -> Tuple[str, str]:

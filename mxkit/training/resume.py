@@ -50,7 +50,8 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "updates": state.updates,
         "running": running.state_dict(),
         "cut": state.running.updates if cut else 0,
-        "history": list(state.history),
+        # a score inside an epoch is that of the row that validation has just added, which a longer run makes again
+        "history": list(state.history)[: -1 if score and not after_epoch else None],
         "stopped": None if state.stop_is_for_now else state.stop_reason,
         "callbacks": callbacks,
         "metrics": metrics,

@@ -6,6 +6,7 @@ import threading
 
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, prepare
+from mxkit.checkpoint.listing import prune_to, remove_checkpoints
 from mxkit.checkpoint.snapshot import Snapshot, take_snapshot
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
 from mxkit.training import checkpoints as module
@@ -152,6 +153,62 @@ def test_a_resumed_run_knows_the_best_before(tmp_path):
     scored(tmp_path, [0.5, 0.2, 0.4])
     scored(tmp_path, [0.5, 0.2, 0.4, 0.3, 0.25], resume=True)
     assert steps(tmp_path) == [20, 50]
+
+
+def test_pruning_keeps_the_best(tmp_path):
+    scored(tmp_path, [0.5, 0.2, 0.4, 0.3], keep_last=9)
+    assert prune_to(tmp_path, 1) == (
+        ["step-00000030", "step-00000010"], {"step-00000040": "newest", "step-00000020": "best"}
+    )  # fmt: skip
+    assert steps(tmp_path) == [20, 40]
+    assert find_checkpoint(tmp_path, "best").step == 20
+
+
+def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
+    directory = tmp_path / "run" / "checkpoints"
+    scored(directory, [0.2, 0.5, 0.4, 0.3, 0.6], keep_last=9)
+    (tmp_path / "run" / "recipe.yaml").write_text("checkpoints: {keep_every: often}")
+    with pytest.raises(CheckpointError, match=r"recipe.yaml cannot be read, .* nothing was removed.*received 'often'"):
+        prune_to(directory, 1)
+    assert steps(directory) == [10, 20, 30, 40, 50]
+    (tmp_path / "run" / "recipe.yaml").write_text("checkpoints: {keep_every: 2 epochs}")
+    assert prune_to(directory, 1).kept == {
+        "step-00000050": "newest", "step-00000040": "keep_every", "step-00000020": "keep_every", "step-00000010": "best"
+    }  # fmt: skip
+    assert steps(directory) == [10, 20, 40, 50]
+
+
+def test_a_best_that_is_gone_or_broken_is_an_error(tmp_path):
+    """Another one would be served under its name."""
+    train(tmp_path, valid=[(X, Y)], keep_best=("valid_loss", "max"), keep_last=9)  # the loss falls: epoch 1 is it
+    assert find_checkpoint(tmp_path, "best").step == 10
+    file = tmp_path / "step-00000010" / "net.params"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=r"the best checkpoint is broken: .*net.params is damaged"):
+        find_checkpoint(tmp_path, "best")
+    file.write_bytes(whole)
+    assert remove_checkpoints(tmp_path, ["step-00000010"]) == ["step-00000010"]
+    text = (
+        r"the best checkpoint is gone: valid_loss was \S+ after epoch 1, update 10, .* there are step-00000020 \(valid"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        mxkit.load_checkpoint(tmp_path, make_net(), which="best")
+    assert find_checkpoint(tmp_path).step == 40
+    assert find_checkpoint(tmp_path / "step-00000020", "best").step == 20
+
+
+def test_the_best_epoch_may_be_the_one_that_updates_ends(tmp_path):
+    def run(updates, **more):
+        arguments = {"epochs": None, "updates": updates, "keep_best": ("valid_loss", "min"), "keep_last": 9}
+        return train(tmp_path, valid=[(X, Y)], **arguments, **more)
+
+    history = run(15)  # the loss falls
+    found = find_checkpoint(tmp_path, "best")
+    assert (found.step, found.score["value"]) == (15, history[-1]["valid_loss"])
+    longer = run(30, resume=True)
+    assert [row["updates"] for row in longer] == [10, 20, 30]
+    assert find_checkpoint(tmp_path, "best").step == 30
 
 
 def test_only_scores_of_one_kind_are_compared(tmp_path):

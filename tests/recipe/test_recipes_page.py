@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import mxkit
+from mxkit.losses import LOSSES
+from mxkit.metrics import METRICS
+from mxkit.models.registry import MODELS
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.registry import DATASETS
+from mxkit.recipe.run import run_recipe
 import pytest
 
 ROOT = Path(mxkit.__file__).parents[1]
@@ -16,16 +20,31 @@ TEXT = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(EXAMPLES)))
-def test_an_example_loads(number, tmp_path, monkeypatch):
+@pytest.fixture
+def my_parts(tmp_path, monkeypatch):
+    """The folder of the page's module, whose names are gone afterwards."""
     (module,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "my_parts.py").write_text(module)
-    (tmp_path / "example.yaml").write_text(EXAMPLES[number])
-    try:
-        assert load_recipe(tmp_path / "example.yaml").name == "example"
-    finally:
-        sys.modules.pop("my_parts", None)
-        DATASETS.pop("my_log", None)
+    (tmp_path / "a.log").write_text("".join(f"{height / 100} {height / 10}\n" for height in range(40)))
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+    for table, name in ((DATASETS, "my_log"), (DATASETS, "two_clouds"), (MODELS, "two_layers"), (LOSSES, "sharpened")):
+        table.pop(name, None)
+    METRICS.pop("sure", None)
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_an_example_loads(number, my_parts):
+    (my_parts / "example.yaml").write_text(EXAMPLES[number])
+    recipe = load_recipe(my_parts / "example.yaml")
+    assert recipe.name == "example"
+    if recipe.imports:
+        run = run_recipe(my_parts / "example.yaml", output=my_parts / "runs", progress=False)
+        assert (run.folder / "code" / "my_parts.py").read_bytes() == (my_parts / "my_parts.py").read_bytes()
+        if recipe.data.name == "two_clouds":
+            assert run.scores["accuracy"] > 0.8
+            assert 0 < run.scores["sure"] <= 1
 
 
 def test_the_tables_are_up_to_date():

@@ -67,7 +67,7 @@ def rows(run):
     return [{name: value for name, value in row.items() if "second" not in name} for row in found]
 
 
-@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, capsys):
     (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 4", "epochs: 400"))
     with train(tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet") as process:
@@ -75,9 +75,12 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, capsys)
         while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(death)
-        process.communicate(timeout=300)
-    assert process.returncode == -death
+        _, told = process.communicate(timeout=300)
+    assert process.returncode == (130 if death == signal.SIGINT else -death)
     (run,) = (tmp_path / "runs").iterdir()
+    way = f"stopped; go on with: mxkit train --resume {run}"
+    assert (way in told.decode().splitlines()) == (death != signal.SIGKILL)
+    assert "Traceback" not in told.decode()
     newest = max(path.name for path in run.glob("checkpoints/step-*"))
     if newest > "step-00000088":
         pytest.skip("this machine trained four epochs before the signal came")
@@ -93,8 +96,32 @@ def test_a_finished_run_is_only_evaluated_again(whole, tmp_path):
     run = tmp_path / "copy"
     shutil.copytree(str(whole[0]), str(run))
     again = resume_run(run, progress=False)
+    assert again.had_ended
     assert rows(run) == rows(whole[0])
     assert [f"test {name} {value:.4f}" for name, value in again.scores.items()] == whole[1].splitlines()[1:]
+
+
+def test_a_finished_run_that_is_resumed_says_so(whole, tmp_path, capsys):
+    run = tmp_path / "copy"
+    shutil.copytree(str(whole[0]), str(run))
+    code, out, err = command(capsys, "train", "--resume", run, "--quiet")
+    assert code == 0
+    assert err == "this run had ended: nothing was trained. To train on, add --set epochs=N with N above 4\n"
+    assert out.splitlines()[1:] == whole[1].splitlines()[1:]
+    code, out, err = command(capsys, "train", "--resume", run, "--quiet", "--set", "epochs=5")
+    assert (code, err) == (0, "")
+    assert not resume_run(run, overrides=["epochs=6"], progress=False).had_ended
+
+
+@pytest.mark.parametrize("setting", ["epochs=1", "model.hidden=[5]", "optimizer=sgd"])
+def test_changes_with_which_a_run_cannot_go_on_leave_its_folder_as_it_is(whole, tmp_path, setting, capsys):
+    run = tmp_path / "copy"
+    shutil.copytree(str(whole[0]), str(run))
+    kept = {name: (run / name).read_bytes() for name in ("recipe.yaml", "net.json")}
+    code, _, err = command(capsys, "train", "--resume", run, "--quiet", "--set", setting)
+    assert code == 1
+    assert err.startswith("error: ")
+    assert {name: (run / name).read_bytes() for name in kept} == kept
 
 
 def test_checkpoints_are_listed_verified_and_pruned(whole, tmp_path, capsys):
@@ -119,8 +146,21 @@ def test_checkpoints_are_listed_verified_and_pruned(whole, tmp_path, capsys):
     assert "is damaged" in out
     code, out, _ = command(capsys, "checkpoints", "prune", run, "--keep-last", "1")
     assert code == 0
-    assert out.startswith(f"removed {len(names) - 2} checkpoints")
-    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names[-2:]
+    assert out.startswith("removed ")
+    left = sorted(path.name for path in (run / "checkpoints").iterdir())
+    best = max((row for row in rows(run)), key=lambda row: row["valid_accuracy"])["updates"]
+    assert left == sorted({f"step-{best:08d}" if best < 88 else names[-2], *names[-2:]})
+
+
+def test_checkpoints_are_removed_by_name(whole, tmp_path, capsys):
+    run = tmp_path / "copy"
+    shutil.copytree(str(whole[0]), str(run))
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    code, out, err = command(capsys, "checkpoints", "prune", run, names[0], "step-00000001")
+    assert (code, out) == (1, "")
+    assert f"has no checkpoint 'step-00000001'; nothing was removed. There are: {', '.join(names[::-1])}" in err
+    assert command(capsys, "checkpoints", "prune", run, names[0])[:2] == (0, f"removed {names[0]}\n")
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == names[1:]
 
 
 def test_the_best_checkpoint_is_evaluated(whole, capsys):
@@ -137,6 +177,8 @@ def test_the_best_checkpoint_is_evaluated(whole, capsys):
         (["train", "digits_lenet", "--resume", "x"], "pass a RECIPE, or --resume RUN"),
         (["train", "--resume", "nowhere"], "nowhere is no folder of a run"),
         (["checkpoints", "nowhere"], "nowhere is no folder of a run, and no directory of checkpoints"),
+        (["checkpoints", "verify", ".", "step-00000001"], "received 'verify . step-00000001'"),
+        (["evaluate", ".", "--which", "newest"], "expected last or best; received 'newest'"),
         (["checkpoints", "look", "."], "expected verify, prune or nothing before RUN; received 'look .'"),
         (
             ["train", "digits_lenet", "--set", "checkpoints.every=often"],

@@ -50,7 +50,7 @@ def test_the_folder_holds_what_it_promises(trained):
     folder, _, _ = trained
     names = {path.name for path in folder.iterdir()}
     pictures_and_numbers = {"history.csv", "history.json", "curves.png", "scores.json", "environment.json"}
-    assert names == pictures_and_numbers | {"recipe.yaml", "log.txt", "checkpoints"}
+    assert names == pictures_and_numbers | {"recipe.yaml", "net.json", "log.txt", "checkpoints"}
     recipe = load_recipe(folder / "recipe.yaml")
     assert recipe == load_recipe("digits_lenet", [text for text in SHORT if text != "--set"])
     rows = list(csv.DictReader((folder / "history.csv").read_text().splitlines()))
@@ -224,9 +224,35 @@ def test_a_run_that_fails_leaves_its_history_and_the_reason(tmp_path):
             progress=False,
         )
     (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("failed-digits_lenet-")
     log = (folder / "log.txt").read_text()
     assert "NonFiniteError" in log
     assert "Traceback" in log
+
+
+def test_a_run_that_fails_stands_in_no_glob_s_way(tmp_path, capsys):
+    settings = ["--set", "model=mlp", "--set", "data.size=8", "--quiet", "--output", str(tmp_path)]
+    failing = ["--set", "optimizer={name: sgd, learning_rate: 1e30}"]
+    for _ in range(2):  # in one second, perhaps
+        code, _, err = command(capsys, "train", "digits_lenet", *settings, *failing)
+        assert code == 1
+        assert f"the files of the run are in {tmp_path}/failed-digits_lenet-" in err
+    assert command(capsys, "train", "digits_lenet", "--set", "epochs=1", *settings)[0] == 0
+    assert len(list(tmp_path.glob("digits_lenet-*"))) == 1
+    listed = json.loads(command(capsys, "runs", tmp_path, "--json")[1])
+    assert sorted(one["state"] for one in listed) == ["failed", "failed", "finished"]
+
+
+def test_a_run_that_fails_after_a_checkpoint_keeps_its_place(tmp_path):
+    def fail(*_):
+        raise OSError("the disk is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mxkit.training.history.History.plot", fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            mxkit.run_recipe("softmax_regression", overrides=["epochs=1"], output=tmp_path, progress=False)
+    (folder,) = tmp_path.iterdir()
+    assert folder.name.startswith("softmax_regression-")
 
 
 def test_several_devices_and_accumulation_from_a_recipe(tmp_path):

@@ -1,0 +1,91 @@
+"""What a net's outputs say of a sample, by the loss that it was trained with."""
+
+from typing import Any, List, Sequence
+
+from mxkit.errors import DataError
+from mxkit.recipe.schema import Recipe
+import numpy as np
+
+_SOFTMAX = {"softmax_ce", "label_smoothing", "distillation", "focal", "kl_div"}
+_SIGMOID = {"sigmoid_bce", "logistic"}
+_MARGIN = {"hinge", "squared_hinge"}
+_VALUES = {"l1", "l2", "huber", "contrastive", "triplet", "batch_hard_triplet", "cosine_embedding"}
+
+
+def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
+    """Write what each row of a net's outputs says.
+
+    Args:
+        recipe: Of the net; its loss decides what an output is.
+        classes: Name of each class; empty where the data has no names.
+        scores: The net's outputs, NDArray of shape (N, K) or (N,).
+
+    Returns:
+        Of each sample: the class and its probability; for several labels, each label with its probability; of a
+        regression or an embedding the values; of a hinge loss, which gives no probability, the class and the score.
+
+    Raises:
+        DataError: The net compares samples, gives several outputs, or one that is no answer under this loss.
+    """
+    refuse_pairs(recipe)
+    if isinstance(scores, (tuple, list)):
+        shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
+        raise DataError(f"the net gives {len(scores)} outputs, {shapes} a sample; expected one. Use mxkit.predict")
+    host = scores.asnumpy().astype(np.float64)
+    loss = recipe.loss.name
+    if loss in _VALUES:
+        return [[f"{value:.6g}" for value in row] for row in host.reshape(len(host), -1)]
+    host = host[:, None] if host.ndim == 1 else host
+    if host.ndim != 2:
+        raise DataError(
+            f"the net gives {host.shape[1:]} a sample under {loss}; expected one value a class. Use mxkit.predict"
+        )
+    if loss not in _SOFTMAX | _SIGMOID | _MARGIN and (host.shape[1] < 2 or len(classes) != host.shape[1]):
+        return [[f"{value:.6g}" for value in row] for row in host]  # of an own loss that nobody knows
+    if loss in _SIGMOID:
+        logits = not (loss == "sigmoid_bce" and recipe.loss.arguments.get("from_sigmoid"))
+        return _labels(0.5 * (1 + np.tanh(host / 2)) if logits else host, classes)
+    if loss in _MARGIN:
+        return _margins(host, classes)
+    if host.shape[1] == 1:
+        raise DataError(
+            f"the net gives one output under {loss}, whose softmax is 1 for every sample. One output for two classes "
+            "is trained with sigmoid_bce, a quantity with l2"
+        )
+    names = _names(classes, host.shape[1])
+    powers = np.exp(host - host.max(axis=1, keepdims=True))
+    sure = powers / powers.sum(axis=1, keepdims=True)
+    return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in sure]
+
+
+def refuse_pairs(recipe: Recipe) -> None:
+    """Refuse a net that compares samples.
+
+    Raises:
+        DataError: It does.
+    """
+    if recipe.data.pairs is not None:
+        raise DataError(
+            "the net compares samples, and says nothing of one alone: call it with two batches, "
+            "net(a, b) of mxkit.recipe.run.load_run"
+        )
+
+
+def _labels(sure: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+    if sure.shape[1] == 1:
+        names = _names(classes, 2)
+        return [[names[int(p > 0.5)], f"{max(p, 1 - p):.4f}"] for p in sure[:, 0]]
+    names = _names(classes, sure.shape[1])
+    return [[f"{name} {p:.4f}" for name, p in zip(names, row)] for row in sure]
+
+
+def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+    if scores.shape[1] == 1:
+        names = _names(classes, 2)
+        return [[names[int(score > 0)], f"score {score:.4f}"] for score in scores[:, 0]]
+    names = _names(classes, scores.shape[1])
+    return [[f"{name} score {score:.4f}" for name, score in zip(names, row)] for row in scores]
+
+
+def _names(classes: Sequence[str], count: int) -> List[str]:
+    return list(classes) if len(classes) == count else list(map(str, range(count)))

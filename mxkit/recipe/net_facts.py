@@ -1,0 +1,131 @@
+"""What a net needs beside its weights and its recipe: `net.json` in the folder of a run, in place of the data."""
+
+from contextlib import closing
+import json
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from mxkit.data.source import is_one_shot, read_epoch
+from mxkit.data.splits import Split, Splits
+from mxkit.device import unpack
+from mxkit.errors import RecipeError
+from mxkit.files import write_atomically
+from mxkit.recipe.batches import batches, is_loader
+from mxkit.recipe.images import ImageForm, image_form
+from mxkit.recipe.run_code import RunCode, code_from, keep_code
+from mxkit.recipe.schema import Recipe
+from mxkit.version import __version__
+import mxnet as mx
+import numpy as np
+
+FILE = "net.json"
+FORMAT = 1
+
+
+class InputForm(NamedTuple):
+    """Shape of one input of the net for one sample, with an axis of samples of 1, and its dtype."""
+
+    shape: Tuple[int, ...]
+    dtype: str
+
+
+class NetFacts(NamedTuple):
+    """What a run's data said of its net.
+
+    Attributes:
+        inputs: Of one sample; empty where the data can be read only once.
+        classes: Name of each class; empty where the data has no names.
+        images: How image files become inputs; None for a net that was not trained on images.
+        code: The recipe's own modules.
+    """
+
+    inputs: List[InputForm]
+    classes: List[str]
+    images: Optional[ImageForm]
+    code: RunCode
+
+    def sample(self) -> Tuple[Any, ...]:
+        """Inputs of zeros for one sample.
+
+        Raises:
+            RecipeError: The shapes are not known.
+        """
+        return tuple(mx.nd.zeros(one.shape, dtype=one.dtype) for one in self.known_inputs())
+
+    def known_inputs(self) -> List[InputForm]:
+        """The inputs.
+
+        Raises:
+            RecipeError: The shapes are not known.
+        """
+        if not self.inputs:
+            raise RecipeError(
+                "the shapes of the net's inputs are not known: the run's data could be read only once. Give the recipe "
+                "a dataset or a loader that can be read again"
+            )
+        return self.inputs
+
+
+def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
+    """Inputs of one evaluated sample, as the net gets them."""
+    part = getattr(data, recipe.evaluate.split)
+    if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:  # files: decode one, not 256
+        one = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
+        recipe = recipe.model_copy(update={"data": one})
+    with closing(read_epoch(batches(recipe, data, recipe.evaluate.split), keep_count=True)) as stream:  # type: ignore[type-var]
+        inputs, _ = unpack(next(iter(stream)))
+    return tuple(one[:1] for one in inputs)
+
+
+def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> NetFacts:
+    """What a recipe's data says of its net.
+
+    Args:
+        recipe: A recipe.
+        data: Its data.
+        code: The recipe's own modules, or None.
+    """
+    once = is_one_shot(getattr(data, recipe.evaluate.split))
+    inputs = () if once else first_inputs(recipe, data)
+    forms = [InputForm(tuple(map(int, one.shape)), np.dtype(one.dtype).name) for one in inputs]
+    return NetFacts(forms, list(map(str, data.classes or [])), image_form(data), code or RunCode({}, {}))
+
+
+def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
+    """Write `net.json`, and copy the recipe's own modules.
+
+    Args:
+        folder: Of the run.
+        recipe: A recipe whose `imports` are loaded.
+        data: Its data.
+    """
+    facts = facts_of(recipe, data, keep_code(folder, recipe.imports))
+    content = {
+        "format": FORMAT,
+        "mxkit": __version__,
+        "inputs": [one._asdict() for one in facts.inputs],
+        "classes": facts.classes,
+        "images": None if facts.images is None else facts.images._asdict(),
+        "code": facts.code._asdict(),
+    }
+    write_atomically(folder / FILE, json.dumps(content, indent=1, ensure_ascii=False).encode("utf-8"))
+
+
+def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
+    """Read `net.json` of a run; None where an earlier mxkit wrote none.
+
+    Raises:
+        RecipeError: It is damaged, or of a newer mxkit.
+    """
+    file = Path(folder) / FILE
+    if not file.is_file():
+        return None
+    try:
+        found: Dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if found["format"] != FORMAT:
+            raise ValueError(f"format {found['format']!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit")
+        inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in found["inputs"]]
+        images = None if found["images"] is None else ImageForm.read(found["images"])
+        return NetFacts(inputs, list(map(str, found["classes"])), images, code_from(found["code"]))
+    except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
+        raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error

@@ -1,0 +1,249 @@
+"""Copies of a recipe's own modules in the folder of its run, so that the run can be used without the originals."""
+
+import ast
+from contextlib import contextmanager
+from functools import lru_cache
+import hashlib
+from pathlib import Path
+import sys
+import sysconfig
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Set, Union
+import warnings
+
+from mxkit.errors import RecipeError
+from mxkit.files import write_atomically
+
+FOLDER = "code"
+
+# SHA-256 of each module's file when it was imported: the file may change while Python runs.
+_IMPORTED: Dict[str, str] = {}
+# They may lie beside a recipe, in a checkout.
+_NEVER_COPIED = {"mxkit", "mxnet", "gluoncv"}
+
+
+class RunCode(NamedTuple):
+    """What `net.json` says of a run's own modules.
+
+    Attributes:
+        imports: Modules of the recipe's `imports`, and the SHA-256 of each one's file; "" where it has none.
+        files: SHA-256 of each copied file, by its path inside of `code/`.
+    """
+
+    imports: Dict[str, str]
+    files: Dict[str, str]
+
+
+def note_imports(names: Iterable[str]) -> None:
+    """Remember what the files of modules that were just imported held; those of installed packages stay as they are."""
+    for name in names:
+        file = _file_of(name)
+        if file is not None and not _is_installed(file):
+            _IMPORTED[name] = _digest(file)
+
+
+def same_code(name: str, file: Union[str, Path]) -> bool:
+    """Whether a module that Python has loaded is what a file holds."""
+    return _loaded_digest(name) == _digest(Path(file))
+
+
+def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
+    """Copy the modules that a recipe imports into a run's folder, with what they import from beside them.
+
+    Args:
+        folder: Of the run.
+        imports: Names of modules, which are loaded.
+
+    Returns:
+        What was copied. Installed packages and compiled modules are noted by their hash alone.
+
+    Side effects:
+        Writes `folder/code/`.
+
+    Warns:
+        UserWarning: A file was changed after Python had loaded it.
+    """
+    found: Dict[str, Path] = {}
+    digests: Dict[str, str] = {}
+    for name in imports:
+        file = _file_of(name)
+        digests[name] = "" if file is None else _digest(file)
+        if file is None or file.suffix != ".py" or _is_installed(file):
+            continue
+        root = file.parents[len(name.split(".")) - (0 if file.name == "__init__.py" else 1)]
+        _collect(root, name, found)
+    files = {}
+    for inside, file in found.items():
+        content = file.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        copy = folder / FOLDER / inside
+        loaded = _IMPORTED.get(_name_of(inside), digest)
+        if loaded != digest:
+            if copy.is_file() and _digest(copy) == loaded:
+                files[inside] = loaded
+                continue
+            warnings.warn(
+                f"imports: {file} was changed after Python had loaded it: the run uses what was loaded, its folder "
+                "keeps what the file says now. Start Python again",
+                stacklevel=2,
+            )
+        if copy.resolve() != file.resolve():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(copy, content)
+        files[inside] = digest
+    return RunCode(digests, files)
+
+
+def check_code(folder: Path, code: RunCode) -> None:
+    """Refuse copies that are not what the run was trained with, before any line of them runs.
+
+    Raises:
+        RecipeError: A copy is missing or was changed, or Python has loaded another module of the same name.
+    """
+    for inside, expected in code.files.items():
+        file = folder / FOLDER / inside
+        if Path(inside).is_absolute() or ".." in Path(inside).parts:
+            raise RecipeError(f"{folder / 'net.json'}: expected paths inside of {FOLDER}; received {inside!r}")
+        if not file.is_file() or file.is_symlink():
+            raise RecipeError(f"{file} is missing: the run's recipe imports it. Copy the whole folder of the run")
+        if _digest(file) != expected:
+            raise RecipeError(
+                f"{file} was changed since the run was trained: its SHA-256 is not that of net.json. Nothing of it "
+                "was run; copy the folder of the run again"
+            )
+        name = _name_of(inside)
+        if name in sys.modules and _loaded_digest(name) not in (expected, ""):
+            raise RecipeError(
+                f"Python has loaded another module {name!r} ({sys.modules[name].__file__}) than the run was trained "
+                f"with ({file}). Use this run in a process of its own"
+            )
+
+
+def warn_of_changes(code: RunCode, import_path: Optional[str], used: str) -> None:
+    """Warn of modules whose original differs from what the run was trained with.
+
+    Args:
+        code: Of the run.
+        import_path: Of the recipe, where the originals may be.
+        used: What the message says is used.
+
+    Warns:
+        UserWarning: An original was changed.
+    """
+    for name in code.files:
+        file = _original(name, import_path)
+        if file is not None and _digest(file) != code.files[name]:
+            warnings.warn(f"imports: {file} was changed since the run was trained; {used}", stacklevel=2)
+    for name, expected in code.imports.items():
+        loaded = _file_of(name)
+        if loaded is not None and expected and _is_installed(loaded) and _digest(loaded) != expected:
+            warnings.warn(
+                f"imports: the installed {name!r} ({loaded}) is not the one that the run was trained with", stacklevel=2
+            )
+
+
+def has_originals(code: RunCode, import_path: Optional[str]) -> bool:
+    """Whether all modules that were copied are still where the recipe looks for them."""
+    return all(_original(inside, import_path) is not None for inside in code.files)
+
+
+@contextmanager
+def no_bytecode() -> Iterator[None]:
+    """Import without writing `__pycache__`: a run's folder stays as it is."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def code_from(found: Mapping[str, Any]) -> RunCode:
+    """The part `code` of `net.json`.
+
+    Raises:
+        ValueError: It has another form.
+    """
+    parts = [found.get("imports"), found.get("files")]
+    for part in parts:
+        if not isinstance(part, dict) or not all(isinstance(one, str) for one in part.values()):
+            raise ValueError("expected code: {imports: {...}, files: {...}} with a SHA-256 each")
+    return RunCode(*parts)  # type: ignore[arg-type]
+
+
+def _collect(root: Path, name: str, found: Dict[str, Path]) -> None:
+    """Add a module's file, those of its packages, and those beneath `root` that they import."""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1):
+        file = _inside(root, parts[:count])
+        if file is None or str(file.relative_to(root).as_posix()) in found:
+            continue
+        found[file.relative_to(root).as_posix()] = file
+        for other in _imports_of(file, parts[:count]):
+            top = other.split(".")[0]
+            if top not in _NEVER_COPIED and _inside(root, [top]) is not None:
+                _collect(root, other, found)
+
+
+def _inside(root: Path, parts: Sequence[str]) -> Optional[Path]:
+    path = root.joinpath(*parts)
+    for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+        if file.is_file():
+            return file
+    return None
+
+
+def _imports_of(file: Path, parts: Sequence[str]) -> Set[str]:
+    """Names of all modules that a file may import, whatever they are."""
+    names: Set[str] = set()
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):  # a file that this one never imports in fact
+        return names
+    package = list(parts) if file.name == "__init__.py" else list(parts[:-1])
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            source = [*above, *(node.module.split(".") if node.module else [])]
+            if source:
+                names.add(".".join(source))
+            names.update(".".join([*source, alias.name]) for alias in node.names if alias.name != "*")
+    return names
+
+
+def _original(inside: str, import_path: Optional[str]) -> Optional[Path]:
+    roots = [import_path or "", *sys.path]
+    files = (Path(root or ".") / inside for root in roots)
+    return next((file for file in files if file.is_file()), None)
+
+
+def _name_of(inside: str) -> str:
+    parts = list(Path(inside).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _file_of(name: str) -> Optional[Path]:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return Path(file) if file and Path(file).is_file() else None
+
+
+def _loaded_digest(name: str) -> str:
+    file = _file_of(name)
+    return _IMPORTED.get(name) or ("" if file is None else _digest(file))
+
+
+def _is_installed(file: Path) -> bool:
+    if "site-packages" in file.parts or "dist-packages" in file.parts:
+        return True
+    return not _python_folders().isdisjoint(file.resolve().parents)
+
+
+@lru_cache(maxsize=None)
+def _python_folders() -> FrozenSet[Path]:
+    paths = sysconfig.get_paths()
+    return frozenset(Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,0 +1,368 @@
+"""A run moved elsewhere, without its data and its own code: what works from the folder alone, and what cannot."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+import shutil
+import subprocess
+import sys
+import warnings
+
+import mxkit
+from mxkit.cli import main
+from mxkit.recipe.answers import answers
+from mxkit.recipe.net_facts import read_facts
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import load_run, resume_run, run_recipe
+import mxnet as mx
+import numpy as np
+from PIL import Image
+import pytest
+
+MODULE = """
+import mxkit
+from mxnet.gluon import nn
+from travel_helpers.layers import body
+
+@mxkit.register("model")
+def travelling_net(width: int = 4):
+    net = body(width)
+    net.add(nn.Dense(5))
+    return net
+"""
+HELPERS = """
+from mxnet.gluon import nn
+
+def body(width):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(width, 3, activation="relu"), nn.BatchNorm(), nn.GlobalAvgPool2D(), nn.Flatten())
+    return net
+"""
+# Runs commands in one process; prints what each of them printed, and which packages were imported after the first.
+CHILD = """
+import contextlib, io, json, sys
+from mxkit.cli import main
+done = []
+for arguments in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(arguments)
+        except SystemExit as stopped:
+            code = stopped.code or 0
+    loaded = [name for name in ("sklearn", "gluoncv", "matplotlib", "scipy.stats") if sys.modules.get(name)]
+    done.append([code, out.getvalue(), err.getvalue(), loaded])
+print(json.dumps(done))
+"""
+
+
+def draw(path, brightness, seed):
+    pixels = np.random.RandomState(seed).randint(0, 60, (20 + seed % 5, 24, 3)) + brightness
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+def state_of(folder):
+    """All that is in a folder: names, bytes, times."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A run on a folder of images, with a net of its own code and another head; and where the originals were."""
+    home = tmp_path_factory.mktemp("home")
+    for number in range(24):
+        draw(home / "photos" / ("day" if number % 2 else "night") / f"{number}.png", 150 * (number % 2), number)
+    (home / "travel_parts.py").write_text(MODULE)
+    (home / "travel_helpers").mkdir()
+    (home / "travel_helpers" / "__init__.py").write_text("")
+    (home / "travel_helpers" / "layers.py").write_text(HELPERS)
+    (home / "unused.py").write_text("")
+    recipe = {
+        "name": "photos",
+        "imports": ["travel_parts"],
+        "import_path": str(home),
+        "data": {
+            "name": "image_folder",
+            "root": str(home / "photos"),
+            "valid": 0.2,
+            "test": 0.2,
+            "batch_size": 6,
+            "eval_augment": [{"name": "resize", "size": 18}, {"name": "center_crop", "size": 16}, "to_tensor"],
+        },
+        "model": {"name": "travelling_net", "finetune": {"classes": 2, "head": "4", "freeze": None}},
+        "loss": "softmax_ce",
+        "optimizer": {"name": "adam", "learning_rate": 0.02},
+        "epochs": 3,
+        "metrics": ["accuracy"],
+        "checkpoints": {"keep_best": ["valid_loss", "min"], "keep_last": 1},
+    }
+    run = run_recipe(recipe, output=home / "runs", progress=False)
+    return home, run
+
+
+@pytest.fixture(scope="module")
+def moved(photos, tmp_path_factory):
+    """The same folder, read-only, where nothing else is; and what commands say there, in a process of their own."""
+    home, run = photos
+    place = tmp_path_factory.mktemp("elsewhere")
+    folder = place / "taken along"
+    shutil.copytree(str(run.folder), str(folder))
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(text.replace(str(home), "/nowhere"))
+    for number in range(4):
+        draw(place / f"{number}.png", 150 * (number % 2), 90 + number)
+    (place / "broken.png").write_bytes((place / "0.png").read_bytes()[:60])
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    before = state_of(folder)
+    name = folder.name
+    commands = {
+        "predict": ["predict", name, *(f"{number}.png" for number in range(4))],
+        "bad": ["predict", name, "0.png", "broken.png", "missing.png", "1.png"],
+        "best": ["predict", name, "--which", "best", "0.png"],
+        "layers": ["layers", name],
+        "export": ["export", name, "out/net"],
+        "checkpoints": ["checkpoints", "verify", name],
+        "features": ["features", name, "1.png", "--layers", "0", "--out", "pictures"],
+        "evaluate": ["evaluate", name],
+        "evaluate valid": ["evaluate", name, "--split", "valid"],
+        "report": ["report", name, "--out", "page.html"],
+    }
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(list(commands.values()))],
+        cwd=str(place),
+        env=environment,
+        capture_output=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    said = dict(zip(commands, json.loads(done.stdout.decode().splitlines()[-1])))
+    yield place, folder, before, said
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o200)
+
+
+def expected(run, files):
+    """Probabilities by Gluon alone: each file decoded by OpenCV, resized, cropped, divided by 255."""
+    import cv2
+
+    rows = []
+    for file in files:
+        image = cv2.cvtColor(cv2.imread(str(file)), cv2.COLOR_BGR2RGB)
+        size = (18, 18 * image.shape[0] // image.shape[1]) if image.shape[1] < image.shape[0] else None
+        size = size or (18 * image.shape[1] // image.shape[0], 18)
+        image = cv2.resize(image, size, interpolation=cv2.INTER_LINEAR)
+        top, left = (image.shape[0] - 16) // 2, (image.shape[1] - 16) // 2
+        rows.append(image[top : top + 16, left : left + 16].transpose(2, 0, 1).astype(np.float32) / 255)
+    return run.net(mx.nd.array(np.stack(rows))).softmax().asnumpy()
+
+
+def test_the_same_probabilities_without_data_and_code(photos, moved):
+    place, _, _, said = moved
+    code, out, err, loaded = said["predict"]
+    assert (code, err) == (0, "")
+    rows = [line.split("\t") for line in out.splitlines()]
+    sure = expected(photos[1], [place / f"{number}.png" for number in range(4)])
+    assert [row[0] for row in rows] == [f"{number}.png" for number in range(4)]
+    assert [row[1] for row in rows] == [["day", "night"][number] for number in sure.argmax(axis=1)]
+    np.testing.assert_allclose([float(row[2]) for row in rows], sure.max(axis=1), atol=6e-5)
+    assert loaded == []  # a second or two each, before the first answer
+
+
+def test_nothing_in_the_folder_was_changed(moved):
+    _, folder, before, _ = moved
+    assert state_of(folder) == before
+
+
+def test_a_bad_image_is_named_and_the_others_are_answered(moved):
+    _, _, _, said = moved
+    code, out, err, _ = said["bad"]
+    assert code == 1
+    assert out.splitlines() == said["predict"][1].splitlines()[:2]
+    lines = err.splitlines()
+    assert lines[0].startswith("error: broken.png: the PNG ends before its end")
+    assert lines[1].startswith("error: missing.png cannot be read as an image:")
+    assert lines[2] == "error: 2 of 4 files were passed over"
+
+
+def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, moved):
+    place, _, _, said = moved
+    for name in ("layers", "features", "export", "checkpoints", "best"):
+        assert (said[name][0], said[name][2]) == (0, ""), (name, said[name])
+    assert said["layers"][1] == f"{mxkit.layers(photos[1].net, (1, 3, 16, 16))}\n"
+    assert said["export"][1].splitlines()[2] == "input (N, 3, 16, 16) float32"
+    x = mx.nd.random.uniform(shape=(3, 3, 16, 16))
+    same = mxkit.load_exported(place / "out" / "net")(x)
+    np.testing.assert_allclose(same.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
+    assert (place / "pictures" / "0.png").stat().st_size > 1000
+
+
+def test_evaluate_and_report_say_what_they_lack_and_do_the_rest(photos, moved):
+    place, folder, _, said = moved
+    code, out, err, _ = said["evaluate"]
+    assert code == 1
+    assert "error: nothing was evaluated, because the data of taken along cannot be read:" in err
+    assert "Traceback" not in err
+    scores = json.loads((folder / "scores.json").read_text())["test"]
+    assert out.splitlines() == [f"recorded test {name} {value:.4f}" for name, value in scores.items()]
+    code, out, err, _ = said["evaluate valid"]
+    assert (code, out) == (1, "")
+    assert "has no scores of valid" in err
+    assert said["report"][0] == 0
+    page = (place / "page.html").read_text(encoding="utf-8")
+    assert "No confusion matrix and no mistakes: the data cannot be read:" in page
+    assert "The sizes of its inputs are not known" not in page
+    assert "Conv2D 3x3" in page
+
+
+def test_the_folder_keeps_the_code_that_is_needed_and_no_more(photos):
+    home, run = photos
+    facts = read_facts(run.folder)
+    assert sorted(facts.code.files) == ["travel_helpers/__init__.py", "travel_helpers/layers.py", "travel_parts.py"]
+    for name in facts.code.files:
+        assert (run.folder / "code" / name).read_bytes() == (home / name).read_bytes()
+    assert facts.inputs[0].shape == (1, 3, 16, 16)
+    assert facts.classes == ["day", "night"]
+    assert facts.images == (3, None, None)
+
+
+@pytest.fixture
+def copied(photos, tmp_path):
+    return Path(shutil.copytree(str(photos[1].folder), str(tmp_path / "copy")))
+
+
+def test_code_that_was_changed_in_the_folder_is_not_run(copied):
+    marker = copied / "ran"
+    file = copied / "code" / "travel_helpers" / "layers.py"
+    file.write_text(f"open({str(marker)!r}, 'w')\n" + HELPERS)
+    with pytest.raises(mxkit.errors.RecipeError, match=r"layers.py was changed since the run was trained.*Nothing of"):
+        load_run(copied)
+    file.unlink()
+    with pytest.raises(mxkit.errors.RecipeError, match=r"layers.py is missing: .* Copy the whole folder"):
+        load_run(copied)
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside.py", "/outside.py"])
+def test_code_outside_of_the_folder_is_not_run(copied, name):
+    found = json.loads((copied / "net.json").read_text())
+    found["code"]["files"][name] = "0" * 64
+    (copied / "net.json").write_text(json.dumps(found))
+    with pytest.raises(mxkit.errors.RecipeError, match="expected paths inside of code"):
+        load_run(copied)
+
+
+def test_another_module_of_the_same_name_is_not_taken_for_the_run_s(copied):
+    changed = HELPERS.replace("3, activation", "5, activation")
+    (copied / "code" / "travel_helpers" / "layers.py").write_text(changed)
+    found = json.loads((copied / "net.json").read_text())
+    found["code"]["files"]["travel_helpers/layers.py"] = hashlib.sha256(changed.encode()).hexdigest()
+    (copied / "net.json").write_text(json.dumps(found))
+    with pytest.raises(mxkit.errors.RecipeError, match="Python has loaded another module 'travel_helpers.layers'"):
+        load_run(copied)
+
+
+def test_originals_that_were_changed_are_told(photos, copied):
+    original = photos[0] / "travel_helpers" / "layers.py"
+    try:
+        original.write_text(HELPERS + "\n# better\n")
+        with pytest.warns(UserWarning, match=r"layers.py was changed since .*; the copy in the run's folder is used"):
+            load_run(copied)
+        with pytest.warns(UserWarning, match=r"layers.py was changed since .*; the run goes on with what it says now"):
+            resume_run(copied, progress=False)
+    finally:
+        original.write_text(HELPERS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load_run(copied)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [("{", "cannot be read"), ("[]", "cannot be read"), ('{"format": 9}', "format 9; this mxkit"), ("{}", "KeyError")],
+)
+def test_a_damaged_net_json_is_told(copied, content, expected):
+    (copied / "net.json").write_text(content)
+    with pytest.raises(mxkit.errors.RecipeError, match=expected):
+        load_run(copied)
+
+
+def test_devices_that_are_not_here(copied):
+    text = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(text.replace("devices: auto", "devices: gpu:7"))
+    with pytest.warns(UserWarning, match=r"the net is loaded on the CPU: devices: gpu\(7\)"):
+        recipe, net = load_run(copied)
+    assert recipe.devices == "cpu"
+    assert net[0].weight.list_ctx() == [mx.cpu()]
+
+
+def test_a_run_of_an_earlier_mxkit_reads_its_data(photos, copied, tmp_path, capsys):
+    (copied / "net.json").unlink()
+    shutil.rmtree(str(copied / "code"))
+    draw(tmp_path / "a.png", 150, 95)
+    with pytest.raises(SystemExit) as caught:
+        main(["predict", str(copied), str(tmp_path / "a.png")])
+    assert not caught.value.code
+    sure = expected(photos[1], [tmp_path / "a.png"])[0]
+    name, probability = capsys.readouterr().out.split()[-2:]
+    assert (name, float(probability)) == (["day", "night"][sure.argmax()], pytest.approx(sure.max(), abs=6e-5))
+    text = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(text.replace(str(photos[0] / "photos"), "/nowhere/photos"))
+    with pytest.raises(SystemExit) as caught:
+        main(["predict", str(copied), str(tmp_path / "a.png")])
+    assert caught.value.code == 2
+    assert "has no net.json, because an earlier mxkit trained the run, and its data cannot be read" in (
+        capsys.readouterr().err
+    )
+
+
+# What an output is, by the loss
+
+
+def recipe_of(loss, **more):
+    content = {"data": "digits", "model": "mlp", "loss": loss, "optimizer": "adam", "epochs": 1, **more}
+    return load_recipe(content)
+
+
+def test_one_output_is_a_class_by_threshold():
+    scores = mx.nd.array([[2.0], [-1.0], [0.0]])
+    sure = 1 / (1 + np.exp(-np.array([2.0, 1.0, 0.0])))
+    for loss in ("sigmoid_bce", "logistic"):
+        rows = answers(recipe_of(loss), ["no", "yes"], scores)
+        assert rows == [["yes", f"{sure[0]:.4f}"], ["no", f"{sure[1]:.4f}"], ["no", "0.5000"]]
+    assert answers(recipe_of("sigmoid_bce"), [], scores[:, 0])[0][0] == "1"
+    given = answers(recipe_of({"name": "sigmoid_bce", "from_sigmoid": True}), [], mx.nd.array([[0.9], [0.2]]))
+    assert given == [["1", "0.9000"], ["0", "0.8000"]]
+    assert answers(recipe_of("hinge"), ["no", "yes"], scores)[:2] == [["yes", "score 2.0000"], ["no", "score -1.0000"]]
+
+
+def test_several_labels_are_all_told():
+    rows = answers(recipe_of("sigmoid_bce"), ["cat", "dog"], mx.nd.array([[2.0, -2.0]]))
+    assert rows == [["cat 0.8808", "dog 0.1192"]]
+
+
+def test_values_of_a_regression_and_classes_of_softmax():
+    scores = mx.nd.array([[1.5, 1234567.0]])
+    for loss in ("l1", "l2", "huber"):
+        assert answers(recipe_of(loss), [], scores) == [["1.5", "1.23457e+06"]]
+    assert answers(recipe_of("softmax_ce"), ["a", "b"], mx.nd.array([[0.0, 1.0]])) == [["b", "0.7311"]]
+
+
+def test_what_is_no_answer_is_refused():
+    for scores, expected in [
+        (mx.nd.ones((2, 1)), "one output under softmax_ce, whose softmax is 1 for every sample"),
+        (mx.nd.ones((2, 3, 4)), r"gives \(3, 4\) a sample under softmax_ce"),
+        ((mx.nd.ones((2, 3)), mx.nd.ones((2, 4))), r"gives 2 outputs, \(3,\), \(4,\) a sample"),
+    ]:
+        with pytest.raises(mxkit.errors.DataError, match=expected):
+            answers(recipe_of("softmax_ce"), [], scores)
+    pairs = {"data": {"name": "digits", "pairs": {}}, "model": {"name": "siamese", "branch": "mlp"}}
+    with pytest.raises(mxkit.errors.DataError, match="compares samples"):
+        answers(recipe_of("contrastive", **pairs), [], mx.nd.ones((2, 3)))
