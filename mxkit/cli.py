@@ -71,7 +71,10 @@ def train(
             prepared = new_run(str(recipe), overrides=settings, output=output)
         stops.append(prepared.folder)
         if verbose:
-            typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
+            try:
+                typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
+            except MxkitError as error:  # what is wrong with the net, training says where it belongs
+                typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress)
         typer.echo(f"run {run.folder}")
         if run.had_ended:

@@ -7,7 +7,7 @@ import hashlib
 from pathlib import Path
 import sys
 import sysconfig
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Set, Union
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 import warnings
 
 from mxkit.errors import RecipeError
@@ -15,8 +15,8 @@ from mxkit.files import write_atomically
 
 FOLDER = "code"
 
-# SHA-256 of each module's file when it was imported: the file may change while Python runs.
-_IMPORTED: Dict[str, str] = {}
+# SHA-256 of each module's file when it was imported, by name and file: the file may change while Python runs.
+_IMPORTED: Dict[Tuple[str, Path], str] = {}
 # They may lie beside a recipe, in a checkout.
 _NEVER_COPIED = {"mxkit", "mxnet", "gluoncv"}
 
@@ -38,7 +38,7 @@ def note_imports(names: Iterable[str]) -> None:
     for name in names:
         file = _file_of(name)
         if file is not None and not _is_installed(file):
-            _IMPORTED[name] = _digest(file)
+            _IMPORTED[name, file] = _digest(file)
 
 
 def same_code(name: str, file: Union[str, Path]) -> bool:
@@ -76,7 +76,7 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
         content = file.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         copy = folder / FOLDER / inside
-        loaded = _IMPORTED.get(_name_of(inside), digest)
+        loaded = _IMPORTED.get((_name_of(inside), file), digest)
         if loaded != digest:
             if copy.is_file() and _digest(copy) == loaded:
                 files[inside] = loaded
@@ -230,7 +230,7 @@ def _file_of(name: str) -> Optional[Path]:
 
 def _loaded_digest(name: str) -> str:
     file = _file_of(name)
-    return _IMPORTED.get(name) or ("" if file is None else _digest(file))
+    return "" if file is None else _IMPORTED.get((name, file)) or _digest(file)
 
 
 def _is_installed(file: Path) -> bool:

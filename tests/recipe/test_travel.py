@@ -284,6 +284,14 @@ def test_originals_that_were_changed_are_told(photos, copied):
         load_run(copied)
 
 
+def test_a_run_goes_on_with_the_copies_where_the_originals_are_gone(photos, copied):
+    text = (copied / "recipe.yaml").read_text()
+    (copied / "recipe.yaml").write_text(text.replace(f"import_path: {photos[0]}\n", "import_path: /nowhere\n"))
+    run = resume_run(copied, overrides=["epochs=4"], progress=False)
+    assert (run.history[-1]["epoch"], run.had_ended) == (4, False)
+    assert load_run(copied)[0].import_path == "/nowhere"
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [("{", "cannot be read"), ("[]", "cannot be read"), ('{"format": 9}', "format 9; this mxkit"), ("{}", "KeyError")],
