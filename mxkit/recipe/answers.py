@@ -9,7 +9,7 @@ import numpy as np
 _SOFTMAX = {"softmax_ce", "label_smoothing", "distillation", "focal", "kl_div"}
 _SIGMOID = {"sigmoid_bce", "logistic"}
 _MARGIN = {"hinge", "squared_hinge"}
-_VALUES = {"l1", "l2", "huber", "contrastive", "triplet", "batch_hard_triplet", "cosine_embedding"}
+_VALUES = {"l1", "l2", "huber", "poisson_nll", "contrastive", "triplet", "batch_hard_triplet", "cosine_embedding"}
 
 
 def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:

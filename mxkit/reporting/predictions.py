@@ -12,7 +12,7 @@ from mxkit.device import as_ndarray, unpack
 from mxkit.errors import DataError
 from mxkit.losses import get_loss
 from mxkit.metrics import ConfusionMatrix
-from mxkit.metrics.tasks import BINARY, LABELS, PROBABILITIES, QUANTITIES, Task
+from mxkit.metrics.tasks import BINARY, CLASSES, PROBABILITIES, QUANTITIES, Task
 from mxkit.recipe.batches import batches
 from mxkit.recipe.building import augment_of
 from mxkit.recipe.schema import Recipe
@@ -79,13 +79,13 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
     if isinstance(counts.loss, QUANTITIES):
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []
-    seen, several = 0, False
+    seen, ranked = 0, True
     for batch in read_epoch(batches(recipe, data, split), name=split, keep_count=True):
         inputs, labels = unpack(batch)
         scores = predict(net, [batch])
         task, truth, guess = _class_numbers(counts, scores, labels)
-        several = task.kind == LABELS
-        if not several and task.outputs is not None:
+        ranked = task.kind == CLASSES or (task.kind == BINARY and task.outputs is not None)
+        if ranked:
             sure = _sureness(task, scores.asnumpy())
             for row in np.flatnonzero(truth != guess).tolist():
                 image = as_ndarray(inputs[0])[row].asnumpy()
@@ -95,7 +95,7 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
         seen += scores.shape[0]
     matrix = counts.matrix()
     classes = list(map(str, data.classes)) if len(data.classes) == len(matrix) else list(map(str, range(len(matrix))))
-    return Predictions(split, classes, matrix, None if several or task.outputs is None else mistakes)
+    return Predictions(split, classes, matrix, mistakes if ranked else None)
 
 
 def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) -> Tuple[Task, Any, Any]:
@@ -119,11 +119,15 @@ def _sureness(task: Task, scores: "np.ndarray") -> "np.ndarray":
         first = wide.reshape((-1, 1))
         ones = first if task.outputs == PROBABILITIES else 1 / (1 + np.exp(-np.clip(first, -700, 700)))
         return np.concatenate([1 - ones, ones], axis=1)
-    if (wide >= 0).all() and np.allclose(wide.sum(axis=1), 1, atol=1e-3):
+    if task.outputs == PROBABILITIES or (task.outputs is None and _are_shares(wide)):
         return wide
     powers: np.ndarray = np.exp(wide - wide.max(axis=1, keepdims=True))
     powers /= powers.sum(axis=1, keepdims=True)
     return powers
+
+
+def _are_shares(rows: "np.ndarray") -> bool:
+    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3))
 
 
 def pictures(recipe: Recipe, mistakes: Optional[Sequence[Mistake]]) -> Tuple[List[str], str]:
