@@ -354,7 +354,7 @@ class _Batches:
             if found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
             if first is not None:
-                check_first_batch(self._net, shard.unpacked(), found.output, *first)
+                check_first_batch(self._net, shard, found.output, *first)
         count = None if self._count is None else self._count(*unpack(batch))
         losses, ones = [found.losses for found in computed], [found.ones for found in computed]
         silent = [pair for found in computed for pair in found.silent]
