@@ -316,8 +316,7 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
         if short.any():
             raise LabelError(
                 f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
-                "one between two equal labels. MXNet gives such rows the loss 0 and trains nothing. Leave them out "
-                "(T121)"
+                "one between two equal labels. MXNet gives such rows the loss 0, and trains nothing. Leave them out"
             )
 
 

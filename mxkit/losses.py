@@ -165,25 +165,28 @@ def softmax_ce(
     sparse_label: bool = True,
     from_logits: bool = False,
     weight: Optional[float] = None,
+    batch_axis: int = 0,
     class_weight: Optional[ClassWeight] = None,
 ) -> "gluon.loss.SoftmaxCrossEntropyLoss":
     """Gluon's softmax cross-entropy; with `class_weight`, a weight for each class, mxkit's `WeightedSoftmaxCELoss`."""
     given = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
     if class_weight is None:
-        return gluon.loss.SoftmaxCrossEntropyLoss(**given)
-    return WeightedSoftmaxCELoss(class_weight, **given)
+        return gluon.loss.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **given)
+    return WeightedSoftmaxCELoss(class_weight, batch_axis=batch_axis, **given)
 
 
 def sigmoid_bce(
     from_sigmoid: bool = False,
     weight: Optional[float] = None,
+    batch_axis: int = 0,
     class_weight: Optional[ClassWeight] = None,
     pos_weight: Union[None, float, Sequence[float]] = None,
 ) -> SigmoidBCELoss:
     """Sigmoid cross-entropy; with weights of classes `WeightedSigmoidBCELoss`."""
     if class_weight is None and pos_weight is None:
-        return SigmoidBCELoss(from_sigmoid=from_sigmoid, weight=weight)
-    return WeightedSigmoidBCELoss(pos_weight, class_weight, from_sigmoid=from_sigmoid, weight=weight)
+        return SigmoidBCELoss(from_sigmoid, weight, batch_axis)
+    given = {"from_sigmoid": from_sigmoid, "weight": weight, "batch_axis": batch_axis}
+    return WeightedSigmoidBCELoss(pos_weight, class_weight, **given)
 
 
 LOSSES: Dict[str, Callable[..., Loss]] = {

@@ -107,7 +107,7 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
     if not isinstance(loss, gluon.loss.Loss) or not is_plain(loss):
         return
     _check_weights(loss, output, shard.labels, data)
-    check_scores(loss, output, shard.labels, net, shard.inputs)
+    check_scores(loss, output, shard.labels, net, shard)
 
 
 def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
@@ -268,7 +268,7 @@ def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> 
         )
 
 
-def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, inputs: Sequence[Any]) -> None:
+def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard: Shard) -> None:
     """Refuse outputs of which a loss cannot be computed; warn of an activation that is applied twice (T12).
 
     Raises:
@@ -287,7 +287,7 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, inputs
             if _is_softmax(scores, 1):
                 _warn_of_softmax("KnowledgeDistillation", what)
     elif isinstance(loss, (gluon.loss.SigmoidBCELoss, gluon.loss.LogisticLoss)):
-        _check_sigmoid(loss, output, net, inputs)
+        _check_sigmoid(loss, output, net, shard)
     elif isinstance(loss, gluon.loss.PoissonNLLLoss) and not loss._from_logits and _least(output) < 0:
         raise DataError(
             f"{type(loss).__name__}(from_logits=False) takes expected counts, and the net's outputs go down to "
@@ -326,7 +326,7 @@ def _check_divergence(loss: Any, output: Any) -> None:
         )
 
 
-def _check_sigmoid(loss: Any, output: Any, net: Any, inputs: Sequence[Any]) -> None:
+def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     values = output.asnumpy()
     with np.errstate(invalid="ignore"):
         outside = bool(((values < 0) | (values > 1)).any())
@@ -341,7 +341,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, inputs: Sequence[Any]) -> N
         return
     if outside or np.isnan(values).any():
         return
-    last = _last_operator(net, inputs)
+    last = _last_operator(net, shard.unpacked().inputs)
     if last == "sigmoid" or (last is None and inside and values.size >= SEVERAL):
         _warn(
             f"the net's outputs are probabilities, and {type(loss).__name__} applies a sigmoid to them again. Take the "

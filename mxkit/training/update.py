@@ -83,7 +83,8 @@ def updates(
         data: Batches `(x, y)` or tuples of arrays in either place, shapes (B, ...): an iterable, a function
             that returns one, or an `mx.io.DataIter`.
         loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
-            `loss(net(*x), *y)`. It must give shape (B,), one value per sample.
+            `loss(net(*x), *y)`. It must give shape (B,), one value per sample. After the labels a batch may hold
+            sample weights, `(x, (y, w))`: of shape (B,), or of the labels' shape for a weight per position.
         trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`. One over the last
             layers only is taken with a warning, unless the others are frozen.
         forward_loss: In place of `loss`, for nets of several losses or of another way to be called (detection,
@@ -126,7 +127,8 @@ def updates(
         DeviceError: The net lives on other devices than asked for.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
-        LabelError: A class number is out of range.
+        LabelError: A label means nothing to the loss, as a class number out of range.
+        DataError: Labels or weights have a shape that the loss has no meaning for.
         UnusedParameterError: A trainable parameter got no gradient.
         NonFiniteError: A loss or a gradient is NaN or infinite.
         TrainingError: The net, the loss or the engine raised; the cause is chained.
@@ -357,7 +359,7 @@ class _Batches:
             if found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
             if first is not None:
-                check_first_batch(self._net, shard.unpacked(), found.output, *first)
+                check_first_batch(self._net, shard, found.output, *first)
         count = None if self._count is None else self._count(*unpack(batch))
         losses, ones = [found.losses for found in computed], [found.ones for found in computed]
         silent = [pair for found in computed for pair in found.silent]

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import mxkit
 from mxkit.errors import RecipeError
+from mxkit.losses import get_loss
 from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
 import yaml
@@ -47,6 +48,12 @@ def test_floats_without_a_point_are_numbers_t26(tmp_path):
     assert load_recipe(SMALL, ["optimizer.learning_rate=5E2"]).optimizer.arguments == {"learning_rate": 500.0}
 
 
+@pytest.mark.parametrize("given", ["[1, 5]", "{'0': 1, '1': 5}"])
+def test_weights_of_classes_are_a_list_or_by_number(given):
+    spec = load_recipe(SMALL, [f"loss.class_weight={given}"]).loss.spec
+    assert get_loss(spec)._class_weight.among(2) == [1, 5]
+
+
 def test_overrides_reach_short_and_missing_sections():
     recipe = load_recipe(SMALL, ["loss.axis=1", "initializer.name=normal", "metrics=[accuracy]", "clip_norm=1"])
     assert (recipe.loss.name, recipe.loss.arguments) == ("softmax_ce", {"axis": 1})
@@ -71,6 +78,8 @@ def test_a_mapping_given_is_not_changed():
         ("format=2", "format: input should be 1; received 2"),
         ("name=../escape", r"name: string should match pattern.*; received '../escape'"),
         ("loss=sotfmax_ce", "loss.name: unknown; received 'sotfmax_ce'; accepted: .*; did you mean 'softmax_ce'"),
+        ("loss=bce", "loss.name: unknown; received 'bce'; accepted: .*; did you mean 'sigmoid_bce'"),
+        ("schedule.name=multifactor", "schedule.name: unknown; received 'multifactor'; .*did you mean 'multi_step'"),
         ("loss=3", "loss: input should be a valid dictionary or .*; received 3"),
         ("loss.axs=1", "loss.axs: softmax_ce takes no such argument; received 1; accepted: axis,.*mean 'axis'"),
         ("model=lennet", "model.name: unknown; received 'lennet'; .*did you mean 'lenet'"),

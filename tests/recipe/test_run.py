@@ -11,7 +11,8 @@ import mxkit
 from mxkit.cli import main
 from mxkit.data import digits
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run
+from mxkit.recipe.run import describe_scores, load_run
+from mxkit.training.progress import describe_row
 import mxnet as mx
 import numpy as np
 from PIL import Image
@@ -294,3 +295,13 @@ def test_an_error_after_the_training_is_in_the_log(tmp_path, monkeypatch):
         mxkit.run_recipe("softmax_regression", overrides=["epochs=1"], output=tmp_path, progress=False)
     (folder,) = tmp_path.iterdir()
     assert "OSError: no space left" in (folder / "log.txt").read_text()
+
+
+def test_scores_of_minus_0_are_printed_as_0():
+    assert describe_scores("test", {"loss": -0.0, "other": -0.00001, "gain": -0.5}) == [
+        "test loss 0.0000",
+        "test other 0.0000",
+        "test gain -0.5000",
+    ]
+    row = {"train_loss": -0.0, "samples_per_second": 1.0, "seconds": 1.0}
+    assert describe_row(row).startswith("train_loss 0.0000 ")

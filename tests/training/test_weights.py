@@ -118,6 +118,15 @@ def test_t118_weights_in_the_fused_graph_and_in_a_tail_equal_the_plain_net(monke
     assert taken == [False] * 5 + [False, True, False, False, True]
 
 
+def test_t118_weights_of_several_shapes_in_one_training_of_a_graph():
+    positions = RANDOM.rand(B, C).astype("float32")
+    batches = [batch_of("l2", weight) for weight in (W, W, positions, positions, W, W.reshape(-1, 1), positions)]
+    nets = [make_net(hybridize=hybridize) for hybridize in (False, True)]
+    for net in nets:
+        list(mxkit.updates(net, batches, loss="l2", trainer=SGD))
+    np.testing.assert_allclose(weights(nets[1]), weights(nets[0]), rtol=1e-6)
+
+
 def token_net(hybridize=False):
     mxkit.seed_all(1)
     net = gluon.nn.Dense(C, in_units=2, flatten=False)
