@@ -10,7 +10,7 @@ import warnings
 from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order
+from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrapWarning
@@ -139,6 +139,7 @@ def fit(
     validate_every = whole_number(validate_every, "validate_every")
     check_rereadable(train, epochs or 1, "train")
     if valid is not None:
+        valid = whole_part(valid, "valid")
         check_rereadable(valid, epochs or 2, "valid")
         if valid is train:
             text = "valid is the training data: its numbers say nothing of new samples"
