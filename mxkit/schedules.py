@@ -5,7 +5,7 @@ import math
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.errors import unknown_name
+from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.specs import split_spec
 from mxnet import lr_scheduler
 
@@ -21,6 +21,15 @@ TAKES: Dict[str, Tuple[Sequence[str], Sequence[str]]] = {
     "one_cycle": ((), ("base", "warmup", "total", "start", "final")),
     "poly": ((), ("base", "warmup", "total", "power", "final")),
     "step": (("every",), ("base", "warmup", "factor", "final")),
+}
+
+# What other frameworks, and MXNet's classes, call them.
+_ALIASES = {
+    "cosine": ("cosineannealing", "cosineannealinglr", "cosinescheduler"),
+    "multi_step": ("multifactor", "multifactorscheduler", "multisteplr", "piecewise"),
+    "one_cycle": ("onecyclelr", "1cycle"),
+    "poly": ("polynomial", "polynomiallr", "polyscheduler", "linear", "linearlr"),
+    "step": ("factor", "factorscheduler", "steplr", "exponential", "exponentiallr"),
 }
 
 
@@ -287,6 +296,10 @@ def schedule(
     [0.2, 0.4, 0.341, 0.2, 0.059, 0.0, 0.0]
     """
     if name not in TAKES:
+        plain = str(name).lower().replace("_", "").replace("-", "")
+        meant = next((own for own, others in _ALIASES.items() if plain in others), None)
+        if meant is not None:
+            raise UnknownNameError(f"unknown schedule {name!r}: did you mean {meant!r}? Known: {', '.join(TAKES)}")
         raise unknown_name("schedule", name, TAKES)
     values: Dict[str, Any] = {
         "base": base, "warmup": warmup, "total": total, "every": every, "at": at,
@@ -348,6 +361,17 @@ def get_schedule(spec: Any) -> Schedule:
     if isinstance(spec, Schedule):
         return spec
     name, arguments = split_spec(spec)
+    if isinstance(name, lr_scheduler.LRScheduler):
+        raise TypeError(
+            f"schedule: expected a Schedule, a name or (name, arguments); received {type(name).__name__} of MXNet. "
+            "Give it to the optimizer: trainer=('sgd', {'lr_scheduler': ...}), or use a schedule of mxkit's"
+        )
+    if callable(name):
+        raise TypeError(
+            "schedule: expected a Schedule, a name or (name, arguments); received a function, of what it does not say. "
+            "Set the rate in a callback: mxkit.LambdaCallback(on_epoch=lambda state, row: "
+            "state.trainer.set_learning_rate(f(row['epoch'])))"
+        )
     if not isinstance(name, str):
-        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r}")
+        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r:.100}")
     return schedule(name, **arguments)

@@ -32,7 +32,7 @@ class EarlyStopping(Callback):
 
     Raises:
         ValueError: `mode`, `patience` or `min_delta` is out of range.
-        UnknownNameError: After the first epoch: the history has no such column.
+        UnknownNameError: At the begin of `fit`: the history will have no such column.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
@@ -47,6 +47,8 @@ class EarlyStopping(Callback):
         self._loaded = False
 
     def on_fit_begin(self, state: FitState) -> None:
+        if not state.may_have(self.monitor.column, self):
+            self.monitor.check(state.columns)
         if not self._loaded:
             self.monitor.reset()
             self._kept = {}

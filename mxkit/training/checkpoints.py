@@ -87,9 +87,10 @@ class Checkpoints(Callback):
         self.signals = PoliteSignals()
 
     def on_fit_begin(self, state: FitState) -> None:
-        prepare(self.directory)
         if self._best is not None:
             self._best.check(state.columns)
+        prepare(self.directory)
+        if self._best is not None:
             self._best.reset()
             for row in state.history:
                 if self._best.column in row:  # else a run without this metric was resumed

@@ -131,7 +131,7 @@ class Plateau(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set, and a column that the history will not have."""
         refuse_fixed_rate(state.trainer)
-        if state.columns:
+        if not state.may_have(self._monitor.column, self):
             self._monitor.check(state.columns)
 
     def on_epoch(self, state: FitState, row: Row) -> None:

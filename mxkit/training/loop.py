@@ -19,7 +19,7 @@ from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
 from mxkit.seeding import seed_all
 from mxkit.specs import whole_number
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks import Callback, FitState, check_callbacks
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
@@ -117,6 +117,9 @@ def fit(
     Raises:
         ValueError: Neither `epochs` nor `updates` is given, or both are; one of them, `validate_every` or
             `limit_batches` is below 1; `progress` is another word.
+        TypeError: `callbacks` holds something that is no `Callback`, like a class of them.
+        UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
+            that the history will not have.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1.
         CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer or
             the metrics; or it is False and the directory holds checkpoints.
@@ -134,6 +137,7 @@ def fit(
     """
     if (epochs is None) == (updates is None):
         raise ValueError(f"fit: pass either epochs or updates; received epochs={epochs!r} and updates={updates!r}")
+    callbacks = check_callbacks(callbacks)
     epochs = None if epochs is None else whole_number(epochs, "epochs")
     updates = None if updates is None else whole_number(updates, "updates")
     validate_every = whole_number(validate_every, "validate_every")
@@ -173,7 +177,7 @@ def fit(
     state.seed = seed
     state.check_finite = check_finite
     state.columns = _columns(state, valid is not None)
-    state.callbacks, state.data = list(callbacks), train
+    state.callbacks, state.data = callbacks, train
     state.settings = {
         "seed": seed,
         "accumulate": accumulate,

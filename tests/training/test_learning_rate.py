@@ -185,7 +185,7 @@ def test_wrong_plateaus():
         Plateau("train_loss", mode="min", min_rate=-1)
     with pytest.raises(ValueError, match="patience: expected a whole number"):
         Plateau("train_loss", mode="min", patience=0)
-    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_loss': did you mean 'train_loss'"):
+    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_loss': nothing is validated"):
         run(make_net(), [Plateau("valid_loss", mode="min")])
 
 
