@@ -121,7 +121,7 @@ def _missed(data: Any) -> str:
     if handle != "keep" and len(sampler._sampler) % sampler._batch_size:
         return f"has last_batch={handle!r}, which leaves out the last ones. Make it with 'keep'"
     if getattr(data, "drop_last", False) is True:
-        left = data._size - len(data) * data.batch_size if isinstance(data, EpochOrder) else None
+        left = data.size - len(data) * data.batch_size if isinstance(data, EpochOrder) else None
         if left != 0:
             return f"has drop_last=True, which leaves out {left or 'the last ones'}. Make it without drop_last"
     return ""

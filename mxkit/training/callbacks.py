@@ -41,6 +41,7 @@ class FitState:
         callbacks: As given to `fit`.
         data: As given to `fit` for training.
         settings: Arguments of `fit` that the numbers depend on.
+        made_with: Numbers that the optimizer of a new Trainer was made with, or None.
         precision: The `MixedPrecision` of `amp`, or None.
         seed: As given to `fit`.
         check_finite: As given to `fit`.
@@ -71,6 +72,7 @@ class FitState:
         self.callbacks: Sequence[Callback] = ()
         self.data: Any = None
         self.settings: Dict[str, Any] = {}
+        self.made_with: Optional[Dict[str, Any]] = None
         self.precision: Optional[MixedPrecision] = None
         self.seed: Optional[int] = None
         self.check_finite = True
@@ -177,9 +179,7 @@ def check_callbacks(callbacks: Any) -> List[Callback]:
         UnknownNameError: One has a method named like a hook that `fit` never calls.
     """
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
-        raise TypeError(
-            f"fit: callbacks: expected a list; received {type(callbacks).__name__}. Pass callbacks=[...]"
-        )
+        raise TypeError(f"fit: callbacks: expected a list; received {type(callbacks).__name__}. Pass callbacks=[...]")
     found = list(callbacks)
     for one in found:
         if isinstance(one, type):

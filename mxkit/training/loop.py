@@ -26,7 +26,7 @@ from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
-from mxkit.training.resume import check_run, restore
+from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.unread import refuse_broken, watch_weights
 from mxkit.training.update import Count, Training
@@ -188,6 +188,8 @@ def fit(
         "limit_batches": limit_batches,
         "updates an epoch": state.updates_per_epoch,
     }
+    if not trainer.optimizer.num_update:
+        state.made_with = settings_of(trainer)
     if found is not None:
         _refuse_shorter(found, epochs, updates)
         restore(state, found)

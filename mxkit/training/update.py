@@ -275,7 +275,7 @@ class _Reader:
         packed: bool,
     ) -> None:
         self._data, self._limit, self._epoch, self._packed = data, limit, epoch, packed
-        self._skip, self.updates, seeded = Position(*skip)
+        self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
         self.grid = Grid(seed, epoch or 0)
@@ -287,11 +287,15 @@ class _Reader:
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit - self.batches)
         batches = read_epoch(self._data, self._epoch, name="train", skip=self.batches, packed=self._packed)
+        dropped = 0
         for batch in islice(batches, limit):
             self.batches += 1
             if self.batches > self._skip:
                 yield batch
-            elif self.batches == self._skip:
+                continue
+            dropped += unpack(batch)[0][0].shape[0]
+            if self.batches == self._skip:
+                self._refuse_other_batches(dropped)
                 self.grid.reseed(self.updates)
             elif self.batches in self._seeded:
                 self.grid.reseed(self._seeded[self.batches])
@@ -299,6 +303,14 @@ class _Reader:
             raise DataError(
                 f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, of which the stopped run had "
                 f"read {self._skip}: it must be the same data as before"
+            )
+
+    def _refuse_other_batches(self, samples: int) -> None:
+        if self._samples not in (None, samples):
+            raise DataError(
+                f"the first {self._skip} batches of train in epoch {(self._epoch or 0) + 1} hold {samples} samples, "
+                f"those of the stopped run held {self._samples}: samples would be left out or trained twice. Resume "
+                "with the same data and batch_size"
             )
 
     def mark(self, update: Update) -> Update:
