@@ -61,6 +61,7 @@ LAYERS = [
             "one_graph",
             "unread",
             "extraction",
+            "deferred",
             "modes",
         ]
     }

@@ -17,10 +17,11 @@ from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, Tra
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.seeding import seed_all
+from mxkit.seeding import seed_all, seed_of_generators
 from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState, check_callbacks
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
+from mxkit.training.deferred import finish_initialization
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
@@ -30,7 +31,6 @@ from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.unread import refuse_broken, watch_weights
 from mxkit.training.update import Count, Training
-import numpy as np
 
 
 def fit(
@@ -97,9 +97,13 @@ def fit(
         validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
         callbacks: Called in their order.
         seed: Makes all randomness of the training a function of (seed, epoch, update): dropout, augmentation,
-            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values,
-            which exist by then, do not follow from it. None leaves the generators alone, unless checkpoints are
-            written: then a seed is drawn and kept in them.
+            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values do
+            not follow from it, but from `seed_all` before: those that wait for the first batch's shape are drawn
+            before anything is seeded. None leaves the generators alone, unless checkpoints are written: then a seed
+            is derived from the generators and kept in them. After `seed_all`, two such runs are equal. They equal a
+            run without `checkpoint` where nothing draws numbers while training (dropout, augmentation, a gluon
+            DataLoader that shuffles); where something does, it draws others, because MXNet's generator can be
+            seeded and not be stored.
         checkpoint: A directory for this run's checkpoints, one after each epoch and the newest three kept, or
             `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`.
         resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
@@ -159,8 +163,10 @@ def fit(
     if found is not None:
         # another one than the stopped run's is told by `restore`
         seed = found.manifest["run"]["seed"] if seed is None else seed
-    elif seed is None and writer is not None:
-        seed = int(np.random.SeedSequence().generate_state(1)[0])
+    elif seed is not None or writer is not None or isinstance(train, DatasetLoader):
+        train = finish_initialization(net, train, forward_loss, trainer)
+    if seed is None and writer is not None:
+        seed = seed_of_generators()
     if writer is not None and keeps_its_own_order(train):
         text = (
             f"train is a {type(train).__name__}, whose order follows from all epochs before: a run resumed from "

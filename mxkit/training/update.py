@@ -29,6 +29,7 @@ from mxkit.training.checks import (
     check_trainer,
     warn_of_single_samples,
 )
+from mxkit.training.deferred import finish_initialization
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision, get_precision
@@ -111,8 +112,8 @@ def updates(
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
             only where this is 1.
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
-            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). None leaves
-            them alone.
+            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). Values of the net
+            that wait for the first batch's shape are drawn before. None leaves the generators alone.
         skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: batches of a loader with
             `skip` are left out, others are read and dropped.
 
@@ -186,6 +187,7 @@ class Training:
     ) -> None:
         self._net, self._metrics, self._count, self._seed = net, list(metrics), count, seed
         self._known, self._forward = forward_function(loss, forward_loss)
+        self._forward_loss = forward_loss
         self._named = self._known is not loss
         self._trainer = get_trainer(net, trainer)
         self._check_finite = check_finite
@@ -229,6 +231,8 @@ class Training:
             self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
         packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, self._limit, epoch, self._seed, skip, packed and self._count is None)
+        if self._seed is not None and first_step == 1:
+            reader.prepare = partial(finish_initialization, net, forward_loss=self._forward_loss, trainer=trainer)
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)
@@ -241,6 +245,7 @@ def _run(
 ) -> Iterator[Update]:
     update: Optional[Update] = None
     unmeasured = True
+    reader.begin()
     with work:
         for batch in reader:
             place.batch = batch
@@ -279,6 +284,12 @@ class _Reader:
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
         self.grid = Grid(seed, epoch or 0)
+        self.prepare: Optional[Callable[[Data], Data]] = None
+
+    def begin(self) -> None:
+        """Do what comes before the generators are seeded."""
+        if self.prepare is not None:
+            self._data = self.prepare(self._data)
 
     def __iter__(self) -> Iterator[Any]:
         self.grid.reseed(0)
