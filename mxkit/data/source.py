@@ -116,7 +116,7 @@ def _missed(data: Any) -> str:
         handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
         if handle != "pad" and (rows is None or rows % part.batch_size):
             return f"has last_batch_handle={handle!r}, which leaves out the last ones. Make it with 'pad'"
-    sampler = getattr(data, "_batch_sampler", None)  # of gluon's DataLoader
+    sampler: Any = getattr(data, "_batch_sampler", None)  # of gluon's DataLoader
     handle = getattr(sampler, "_last_batch", "keep")
     if handle != "keep" and len(sampler._sampler) % sampler._batch_size:
         return f"has last_batch={handle!r}, which leaves out the last ones. Make it with 'keep'"

@@ -72,7 +72,7 @@ class FitState:
         self.callbacks: Sequence[Callback] = ()
         self.data: Any = None
         self.settings: Dict[str, Any] = {}
-        self.made_with: Optional[Dict[str, Any]] = None
+        self.made_with: Optional[Mapping[str, Any]] = None
         self.precision: Optional[MixedPrecision] = None
         self.seed: Optional[int] = None
         self.check_finite = True

@@ -25,12 +25,14 @@ from mxkit.training.deferred import finish_initialization
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
+from mxkit.training.learning_rate import warn_of_rate_0
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.unread import refuse_broken, watch_weights
 from mxkit.training.update import Count, Training
+import mxnet as mx
 
 
 def fit(
@@ -105,7 +107,8 @@ def fit(
             DataLoader that shuffles); where something does, it draws others, because MXNet's generator can be
             seeded and not be stored.
         checkpoint: A directory for this run's checkpoints, one after each epoch and the newest three kept, or
-            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`.
+            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`. Where something draws random
+            numbers, those inside an epoch wait for its next update that 16 divides.
         resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
             net, the Trainer and the callbacks are made as for the first run; what the checkpoint holds is put
             into them. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells
@@ -241,7 +244,9 @@ def fit(
                     held.enter_context(data)
             for hook in hooks:
                 hook.on_fit_begin(state)
-            if valid is not None and not is_one_shot(valid):
+            if not state.done:
+                warn_of_rate_0(trainer, resumed=found is not None)
+            if valid is not None and not is_one_shot(valid) and not isinstance(valid, mx.io.MXDataIter):
                 validation(limit_batches=1)
             while not state.done or state.running.updates:
                 row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated

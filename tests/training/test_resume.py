@@ -1,6 +1,7 @@
 """A run that is stopped anywhere and resumed ends bit for bit as the run that never was."""
 
 import json
+import warnings
 
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
@@ -491,3 +492,26 @@ def test_a_finished_run_that_is_resumed_says_so(tmp_path, capfd):
     told = capfd.readouterr().err
     assert "nothing left to train: the run has done 50 updates, and 1 epochs are asked for" in told
     assert "goes on" not in told
+
+
+@pytest.mark.parametrize(
+    ("dropout", "steps"), [(0.5, [16, 32, 48, 50]), (0.0, [5, 10, 15, 20, 25, 30, 35, 40, 45, 50])]
+)
+def test_t67_checkpoints_that_wait_for_an_update_to_resume_from_are_told_once(dropout, steps, tmp_path):
+    def fit(every):
+        checkpoint = mxkit.Checkpoints(tmp_path / every, every=every, keep_last=99)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            plain(None, make_net(dropout=dropout), epochs=1, checkpoint=checkpoint)
+        told = [str(one.message) for one in caught if issubclass(one.category, CheckpointWarning)]
+        return told, [found.step for found in manifests(tmp_path / every)][::-1]
+
+    told, written = fit("5 updates")
+    assert written == steps
+    if dropout:
+        (text,) = told
+        assert "every='5 updates': the training draws random numbers" in text
+        assert "only after those updates of an epoch that 16 divides" in text
+    else:
+        assert not told
+    assert fit("32 updates") == ([], [32, 50])
