@@ -52,9 +52,9 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
     else:
         found = list(spec) if isinstance(spec, Sequence) else []
         if not found or not all(isinstance(device, mx.Context) for device in found):
-            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     if len(set(found)) != len(found):
-        raise DeviceError(f"devices: each device may be named once; received {spec!r}")
+        raise DeviceError(f"devices: each device may be named once; received {spec!r:.100}")
     gpus = [device for device in found if device.device_type == "gpu"]
     if gpus:
         _check_gpus(gpus)
@@ -67,12 +67,12 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
         return _automatic(count, _unusable(count), failure)
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
     if match["kind"] == "gpu":
         return [mx.gpu(number) for number in numbers or range(max(1, count_gpus()[0]))]
     if len(numbers) > 1 or numbers == [0]:
-        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r}")
+        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
 
 

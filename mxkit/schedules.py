@@ -84,11 +84,11 @@ def parse_duration(text: Any, name: str) -> Duration:
     if found is None:
         raise ValueError(
             f"{name}: expected a number with its unit, like '5 epochs', '0.5 epochs' or '500 updates'; "
-            f"received {text!r}"
+            f"received {text!r:.100}"
         )
     count, unit = float(found[1]), found[2].rstrip("s") + "s"
     if unit == "updates" and count != int(count):
-        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r}")
+        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r:.100}")
     return Duration(count, unit)
 
 
@@ -150,7 +150,7 @@ class Schedule:
                 needed, or the warm-up is longer than what it leads to.
         """
         if updates < 0:
-            raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r}")
+            raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r:.100}")
         return float(self._ask(int(updates) + 1, updates_per_epoch))
 
     def rates(self, updates: int, updates_per_epoch: Optional[int] = None) -> List[float]:
@@ -324,28 +324,31 @@ def _checked(given: Mapping[str, Any]) -> Dict[str, Any]:
         if argument in given:
             checked[argument] = parse_duration(given[argument], argument)
             if argument != "warmup" and not checked[argument].count:
-                raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r}")
+                raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r:.100}")
     if "at" in given:
         moments = [given["at"]] if isinstance(given["at"], (str, Duration)) else list(given["at"])
         checked["at"] = tuple(parse_duration(moment, "at") for moment in moments)
         if not moments or not all(moment.count for moment in checked["at"]):
-            raise ValueError(f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r}")
+            raise ValueError(
+                f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r:.100}"
+            )
     for argument in ("base", "factor", "power", "start", "final"):
         if argument in given:
             checked[argument] = _rate(given[argument], argument, above=argument not in ("start", "final"))
     if checked.get("factor", 0.1) > 1:
-        raise ValueError(f"factor: expected a number above 0, at most 1; received {given['factor']!r}")
+        raise ValueError(f"factor: expected a number above 0, at most 1; received {given['factor']!r:.100}")
     base = checked.get("base")
     for argument in ("start", "final"):
         if base is not None and checked.get(argument, 0.0) > base:
-            raise ValueError(f"{argument}: expected at most base={base:g}; received {given[argument]!r}")
+            raise ValueError(f"{argument}: expected at most base={base:g}; received {given[argument]!r:.100}")
     return checked
 
 
 def _rate(value: Any, name: str, above: bool) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (above and value == 0):
-        raise ValueError(f"{name}: expected a number {'above 0' if above else 'of at least 0'}; received {value!r}")
+        least = "above 0" if above else "of at least 0"
+        raise ValueError(f"{name}: expected a number {least}; received {value!r:.100}")
     return float(value)
 
 

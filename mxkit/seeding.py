@@ -28,7 +28,7 @@ def seed_all(seed: int) -> None:
     True
     """
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seed_all: expected a whole number; received {seed!r}")
+        raise TypeError(f"seed_all: expected a whole number; received {seed!r:.100}")
     folded = int(seed) % 2**32
     random.seed(folded)
     np.random.seed(folded)

@@ -83,7 +83,7 @@ class Accumulator:
     ) -> None:
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None and not limit > 0:
-                raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r}")
+                raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         _refuse_trainer(trainer)
         if len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
             hidden = {
@@ -365,7 +365,7 @@ def checked_count(count: Any) -> float:
     """
     value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
     if not 0 <= value < float("inf"):
-        raise DataError(f"count must give a number of at least 0; received {count!r}")
+        raise DataError(f"count must give a number of at least 0; received {count!r:.100}")
     return value
 
 

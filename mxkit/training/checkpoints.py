@@ -247,11 +247,11 @@ def _interval(text: Any, name: str, units: Tuple[str, ...]) -> Tuple[float, str]
     match = _EVERY.fullmatch(text) if isinstance(text, str) else None
     if not match or match[2] not in units or float(match[1]) <= 0 or (match[2] != "minute" and "." in match[1]):
         example = " or ".join(f"'{number} {unit}s'" for number, unit in zip((10, 50, 5), units))
-        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r}")
+        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r:.100}")
     return float(match[1]), match[2]
 
 
 def _pair(value: Any) -> Tuple[str, str]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r}")
+        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r:.100}")
     return value[0], value[1]

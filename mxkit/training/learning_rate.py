@@ -156,9 +156,9 @@ class Plateau(Callback):
         min_delta: float = 0.0,
     ) -> None:
         if not 0 < factor < 1:
-            raise ValueError(f"factor: expected a number above 0 and below 1; received {factor!r}")
+            raise ValueError(f"factor: expected a number above 0 and below 1; received {factor!r:.100}")
         if not 0 <= min_rate < math.inf:
-            raise ValueError(f"min_rate: expected a number, at least 0; received {min_rate!r}")
+            raise ValueError(f"min_rate: expected a number, at least 0; received {min_rate!r:.100}")
         self.factor, self.min_rate = factor, min_rate
         self.patience = whole_number(patience, "patience")
         self.waited = 0

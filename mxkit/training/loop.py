@@ -85,7 +85,7 @@ def fit(
         updates: In its place: optimizer updates to do, at least 1; `train` is read as often as that takes, once
             where it never ends. The last epoch's row holds what was done of it.
         forward_loss: In place of `loss`, as for `updates`; also computes the validation loss.
-        valid: Batches to evaluate after each epoch.
+        valid: Batches to evaluate after each epoch, or samples to cut into batches, as for `evaluate`.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
             over the training batches as the weights move, and over `valid`.
         accumulate: Batches per update, at least 1; the result equals one big batch.
@@ -111,8 +111,9 @@ def fit(
             numbers, those inside an epoch wait for its next update that 16 divides.
         resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
             net, the Trainer and the callbacks are made as for the first run; what the checkpoint holds is put
-            into them. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells
-            why. One that had ended returns its history.
+            into them, the optimizer's learning rate too: a warning says which settings of the new Trainer are not
+            used. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells why. One
+            that had ended returns its history. Inside an epoch the data must be the same, cut into the same batches.
         devices: An error tells if the net lives elsewhere. None accepts any.
         check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
         progress: A bar on a terminal or in a notebook, a line an epoch elsewhere (see `Progress`), on standard error.
@@ -127,9 +128,10 @@ def fit(
         TypeError: `callbacks` holds something that is no `Callback`, like a class of them.
         UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
             that the history will not have.
-        DataError: `train` or `valid` can be read only once but `epochs` is above 1.
-        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer or
-            the metrics; or it is False and the directory holds checkpoints.
+        DataError: `train` or `valid` can be read only once but `epochs` is above 1; `train` is samples that are not
+            cut into batches; a pass over `valid` leaves samples out.
+        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer,
+            the data or the metrics; or it is False and the directory holds checkpoints.
         MxkitError: All that `updates` and `evaluate` raise, as they say.
 
     Side effects:
@@ -288,7 +290,7 @@ def fit(
 
 def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional[Checkpoint]:
     if resume is not True and resume is not False and resume != "auto":
-        raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r}")
+        raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r:.100}")
     if not resume:
         refuse_mixed_runs(directory)
         return None

@@ -207,7 +207,7 @@ def get_progress(spec: Union[bool, str]) -> List[Progress]:
         ValueError: It is something else.
     """
     if spec is not True and spec is not False and spec != "verbose":
-        raise ValueError(f"fit: progress is True, False or 'verbose'; received {spec!r}")
+        raise ValueError(f"fit: progress is True, False or 'verbose'; received {spec!r:.100}")
     return [Progress(verbose=spec == "verbose")] if spec else []
 
 
