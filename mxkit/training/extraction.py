@@ -68,7 +68,7 @@ def extract(
             "extract: the loader shuffles, so nobody could tell which row belongs to which sample. Pass shuffle=False, "
             "or labels='label' to get them in the same order"
         )
-    data = whole_part(data, "extract", labels=labels is not None)
+    data = whole_part(data, "extract", labels=labels is not None and isinstance(data, tuple))
     store = _Files(Path(folder)) if folder is not None else _Memory()
     with store, autograd.pause(train_mode=False):
         pending: List[Dict[str, Any]] = []
