@@ -3,7 +3,7 @@
 from functools import lru_cache
 from pathlib import Path
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
 import warnings
 
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
@@ -16,6 +16,9 @@ import mxnet as mx
 import numpy as np
 
 DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
+
+_SMALLER: Dict["np.dtype", "np.dtype"] = {np.dtype(kind): np.dtype("float32") for kind in ("float64", "bool")}
+_SMALLER.update({np.dtype(kind): np.dtype("int32") for kind in ("int64", "uint64", "uint32", "uint16", "int16")})
 
 _SPEC = re.compile(r"(?P<kind>cpu|gpu)(?::(?P<numbers>\d+(?:,\d+)*))?")
 _FORMS = "'auto', 'cpu', 'cpu:4' (four virtual devices), 'gpu', 'gpu:0,2', or a list of mx.Context"
@@ -49,9 +52,9 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
     else:
         found = list(spec) if isinstance(spec, Sequence) else []
         if not found or not all(isinstance(device, mx.Context) for device in found):
-            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     if len(set(found)) != len(found):
-        raise DeviceError(f"devices: each device may be named once; received {spec!r}")
+        raise DeviceError(f"devices: each device may be named once; received {spec!r:.100}")
     gpus = [device for device in found if device.device_type == "gpu"]
     if gpus:
         _check_gpus(gpus)
@@ -64,12 +67,12 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
         return _automatic(count, _unusable(count), failure)
     match = _SPEC.fullmatch(text)
     if match is None:
-        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r}")
+        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
     if match["kind"] == "gpu":
         return [mx.gpu(number) for number in numbers or range(max(1, count_gpus()[0]))]
     if len(numbers) > 1 or numbers == [0]:
-        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r}")
+        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
 
 
@@ -176,7 +179,7 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
 
     Args:
         batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
-            shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, integers keep their type.
+            shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for `as_ndarray`.
         devices: Where the parts go, at least one.
 
     Returns:
@@ -208,6 +211,12 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 
     `(x, y)` and `((x1, x2), (y1, y2))` have labels; a bare array and `(x,)` have none.
     """
+    if isinstance(batch, Mapping):
+        first, second = [*map(repr, batch), "'x'", "'y'"][:2]
+        raise DataError(
+            f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
+            f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
+        )
     if not isinstance(batch, (tuple, list)):
         return (batch,), ()
     if len(batch) not in (1, 2):
@@ -222,14 +231,52 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 def as_ndarray(array: Any) -> Any:
     """Turn a NumPy array into an NDArray on the CPU; an NDArray is returned as it is.
 
-    `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14).
+    `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14). Types that MXNet lacks
+    become those that loaders give; int64, which it has, stays.
+
+    Raises:
+        DataError: `array` is neither, holds no numbers, or holds whole numbers that its new type cannot hold.
     """
     if isinstance(array, (mx.nd.NDArray, Packed)):
         return array
     if not isinstance(array, (np.ndarray, np.generic)):
-        raise DataError(f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}")
-    dtype = np.float32 if array.dtype in (np.float64, np.bool_) else array.dtype
-    return mx.nd.array(array, dtype=dtype)
+        raise DataError(
+            f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}. "
+            "Make an array of it: np.asarray(...)"
+        )
+    host = np.asarray(array)
+    if host.dtype.kind != "i" or host.dtype.itemsize < 8:
+        host = narrow(host, "a batch")
+    return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))
+
+
+def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
+    """Type of a batch: float32 for float64 and bool, int32 for all wider and for 16-bit whole numbers.
+
+    >>> narrow_dtype(np.dtype("float64")), narrow_dtype(np.dtype(">i8")), narrow_dtype(np.dtype("uint8"))
+    (dtype('float32'), dtype('int32'), dtype('uint8'))
+    """
+    native = dtype.newbyteorder("=")
+    return np.dtype("float32") if native.kind == "f" and native.itemsize > 8 else _SMALLER.get(native, native)
+
+
+def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
+    """Convert to what a batch holds; the array itself where it is that already.
+
+    Raises:
+        DataError: int32 cannot hold a whole number of it, or it holds no numbers.
+    """
+    if array.dtype.kind not in "fiub":
+        holds = f", which holds {type(array.flat[0]).__name__}" if array.dtype.kind == "O" and array.size else ""
+        raise DataError(f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{holds}")
+    dtype = narrow_dtype(array.dtype)
+    if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:
+        widest = max(int(array.max()), int(array.min()), key=abs)
+        if not -(2**31) <= widest < 2**31:
+            raise DataError(
+                f"{where}: {array.dtype} becomes int32, which cannot hold {widest}; number the values from 0"
+            )
+    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def batch_size(arrays: Sequence[Any]) -> int:

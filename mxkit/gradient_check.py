@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from mxkit.blocks import net_devices, parameters_by_path, wait_before_reading
 from mxkit.custom_gradients import callback_error
+from mxkit.device import as_ndarray
 from mxkit.gradients import UNREACHED, Function, Which, as_numbers, is_floating, leaves_of, one_array
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -110,7 +111,7 @@ def check_gradient(
 
 def _cast(one: Any, dtype: str) -> Any:
     if isinstance(one, np.ndarray):
-        one = mx.nd.array(one, dtype=one.dtype)
+        one = mx.nd.array(one, dtype="float64") if one.dtype.kind == "f" else as_ndarray(one)
     return one.astype(dtype) if is_floating(one) else one
 
 
@@ -119,7 +120,7 @@ def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
         net_devices(f)
         if any(one._deferred_init for one in parameters_by_path(f).values()):
             with autograd.pause():
-                f(*[mx.nd.array(one) if isinstance(one, np.ndarray) else one for one in inputs])
+                f(*[as_ndarray(one) if isinstance(one, np.ndarray) else one for one in inputs])
 
 
 @contextmanager

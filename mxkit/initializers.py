@@ -38,7 +38,7 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
         return mx.init.create(spec, **arguments)
     if isinstance(spec, mx.init.Initializer):
         return spec
-    raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r}")
+    raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r:.100}")
 
 
 def initialize(

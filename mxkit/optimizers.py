@@ -60,7 +60,9 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
         if spec.lower() not in mx.optimizer.Optimizer.opt_registry:
             raise unknown_name("optimizer", spec, optimizer_names())
     elif not isinstance(spec, mx.optimizer.Optimizer):
-        raise TypeError(f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r}")
+        raise TypeError(
+            f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r:.100}"
+        )
     # Updates on the devices let gradients be clipped after the one reduction. Where that lets the replicas
     # drift apart, the kvstore steps once for all of them (T24).
     kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)

@@ -5,7 +5,7 @@ import math
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.errors import unknown_name
+from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.specs import split_spec
 from mxnet import lr_scheduler
 
@@ -21,6 +21,15 @@ TAKES: Dict[str, Tuple[Sequence[str], Sequence[str]]] = {
     "one_cycle": ((), ("base", "warmup", "total", "start", "final")),
     "poly": ((), ("base", "warmup", "total", "power", "final")),
     "step": (("every",), ("base", "warmup", "factor", "final")),
+}
+
+# What other frameworks, and MXNet's classes, call them.
+_ALIASES = {
+    "cosine": ("cosineannealing", "cosineannealinglr", "cosinescheduler"),
+    "multi_step": ("multifactor", "multifactorscheduler", "multisteplr", "piecewise"),
+    "one_cycle": ("onecyclelr", "1cycle"),
+    "poly": ("polynomial", "polynomiallr", "polyscheduler", "linear", "linearlr"),
+    "step": ("factor", "factorscheduler", "steplr", "exponential", "exponentiallr"),
 }
 
 
@@ -75,11 +84,11 @@ def parse_duration(text: Any, name: str) -> Duration:
     if found is None:
         raise ValueError(
             f"{name}: expected a number with its unit, like '5 epochs', '0.5 epochs' or '500 updates'; "
-            f"received {text!r}"
+            f"received {text!r:.100}"
         )
     count, unit = float(found[1]), found[2].rstrip("s") + "s"
     if unit == "updates" and count != int(count):
-        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r}")
+        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r:.100}")
     return Duration(count, unit)
 
 
@@ -141,7 +150,7 @@ class Schedule:
                 needed, or the warm-up is longer than what it leads to.
         """
         if updates < 0:
-            raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r}")
+            raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r:.100}")
         return float(self._ask(int(updates) + 1, updates_per_epoch))
 
     def rates(self, updates: int, updates_per_epoch: Optional[int] = None) -> List[float]:
@@ -287,6 +296,10 @@ def schedule(
     [0.2, 0.4, 0.341, 0.2, 0.059, 0.0, 0.0]
     """
     if name not in TAKES:
+        plain = str(name).lower().replace("_", "").replace("-", "")
+        meant = next((own for own, others in _ALIASES.items() if plain in others), None)
+        if meant is not None:
+            raise UnknownNameError(f"unknown schedule {name!r}: did you mean {meant!r}? Known: {', '.join(TAKES)}")
         raise unknown_name("schedule", name, TAKES)
     values: Dict[str, Any] = {
         "base": base, "warmup": warmup, "total": total, "every": every, "at": at,
@@ -311,28 +324,31 @@ def _checked(given: Mapping[str, Any]) -> Dict[str, Any]:
         if argument in given:
             checked[argument] = parse_duration(given[argument], argument)
             if argument != "warmup" and not checked[argument].count:
-                raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r}")
+                raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r:.100}")
     if "at" in given:
         moments = [given["at"]] if isinstance(given["at"], (str, Duration)) else list(given["at"])
         checked["at"] = tuple(parse_duration(moment, "at") for moment in moments)
         if not moments or not all(moment.count for moment in checked["at"]):
-            raise ValueError(f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r}")
+            raise ValueError(
+                f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r:.100}"
+            )
     for argument in ("base", "factor", "power", "start", "final"):
         if argument in given:
             checked[argument] = _rate(given[argument], argument, above=argument not in ("start", "final"))
     if checked.get("factor", 0.1) > 1:
-        raise ValueError(f"factor: expected a number above 0, at most 1; received {given['factor']!r}")
+        raise ValueError(f"factor: expected a number above 0, at most 1; received {given['factor']!r:.100}")
     base = checked.get("base")
     for argument in ("start", "final"):
         if base is not None and checked.get(argument, 0.0) > base:
-            raise ValueError(f"{argument}: expected at most base={base:g}; received {given[argument]!r}")
+            raise ValueError(f"{argument}: expected at most base={base:g}; received {given[argument]!r:.100}")
     return checked
 
 
 def _rate(value: Any, name: str, above: bool) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not number or value < 0 or (above and value == 0):
-        raise ValueError(f"{name}: expected a number {'above 0' if above else 'of at least 0'}; received {value!r}")
+        least = "above 0" if above else "of at least 0"
+        raise ValueError(f"{name}: expected a number {least}; received {value!r:.100}")
     return float(value)
 
 
@@ -348,6 +364,17 @@ def get_schedule(spec: Any) -> Schedule:
     if isinstance(spec, Schedule):
         return spec
     name, arguments = split_spec(spec)
+    if isinstance(name, lr_scheduler.LRScheduler):
+        raise TypeError(
+            f"schedule: expected a Schedule, a name or (name, arguments); received {type(name).__name__} of MXNet. "
+            "Give it to the optimizer: trainer=('sgd', {'lr_scheduler': ...}), or use a schedule of mxkit's"
+        )
+    if callable(name):
+        raise TypeError(
+            "schedule: expected a Schedule, a name or (name, arguments); received a function, of what it does not say. "
+            "Set the rate in a callback: mxkit.LambdaCallback(on_epoch=lambda state, row: "
+            "state.trainer.set_learning_rate(f(row['epoch'])))"
+        )
     if not isinstance(name, str):
-        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r}")
+        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r:.100}")
     return schedule(name, **arguments)

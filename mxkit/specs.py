@@ -26,5 +26,5 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if not whole or value < least:
-        raise ValueError(f"{name}: expected a whole number, at least {least}; received {value!r}")
+        raise ValueError(f"{name}: expected a whole number, at least {least}; received {value!r:.100}")
     return int(value)

@@ -65,6 +65,7 @@ LAYERS = [
             "one_graph",
             "unread",
             "extraction",
+            "deferred",
             "modes",
         ]
     }

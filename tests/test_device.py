@@ -130,6 +130,43 @@ def test_doubles_and_truth_values_become_float32_as_everywhere_in_mxnet():
     assert as_ndarray(np.array([True])).dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64", ">i2", ">u8", "int64"])
+def test_whole_numbers_of_types_that_mxnet_lacks_arrive_with_their_values(dtype):
+    values = np.array([[0, 1], [2**15 - 1, 7]], dtype)
+    found = as_ndarray(values)
+    assert found.dtype == (np.int64 if dtype == "int64" else np.int32)
+    np.testing.assert_array_equal(found.asnumpy(), values)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble])
+def test_floating_point_of_other_widths_and_byte_orders_becomes_float32(dtype):
+    found = as_ndarray(np.array([0.5, -3.25], dtype))
+    assert (found.dtype, found.asnumpy().tolist()) == (np.float32, [0.5, -3.25])
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.array([2**31], "uint32"), "a batch: uint32 becomes int32, which cannot hold 2147483648"),
+        (np.zeros((2, 3), complex), r"a batch: expected numbers; received an array of shape \(2, 3\) complex128$"),
+        (np.array(["a", "b"]), r"a batch: expected numbers; received an array of shape \(2,\) <U1$"),
+        (np.array([np.zeros(1000), None], object), r"received an array of shape \(2,\) object, which holds ndarray$"),
+    ],
+)
+def test_arrays_that_no_batch_can_hold_are_refused_without_printing_them(array, text):
+    with pytest.raises(DataError, match=text):
+        mxkit.split_batch((array, np.zeros(len(array))), mxkit.devices("cpu"))
+
+
+def test_a_batch_that_is_a_dict_gets_the_function_that_takes_it_apart():
+    batch = {"image": np.zeros((4, 3)), "label": np.zeros(4)}
+    with pytest.raises(
+        DataError,
+        match=r"received a dict with the keys 'image', 'label'. Pass a function .* \(\(b\['image'\], b\['label'\]\)",
+    ):
+        mxkit.split_batch(batch, mxkit.devices("cpu"))
+
+
 def test_the_forms_of_a_batch():
     x, z, y = np.zeros((4, 2)), np.ones((4, 3)), np.arange(4)
     for batch, inputs, labels in [
@@ -154,7 +191,7 @@ def test_batches_that_are_none():
         mxkit.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
     with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
         mxkit.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
-    with pytest.raises(DataError, match="a batch holds NDArray or NumPy arrays; received list"):
+    with pytest.raises(DataError, match=r"NumPy arrays; received list. Make an array of it: np.asarray\("):
         mxkit.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
     with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):
         mxkit.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)

@@ -114,6 +114,13 @@ def test_names():
     with pytest.raises(UnknownNameError, match="unknown schedule 'cosin': did you mean 'cosine'"):
         schedule("cosin")
     assert get_schedule("cosine") == schedule("cosine")
+    for name, meant in (("multifactor", "multi_step"), ("CosineAnnealingLR", "cosine"), ("one-cycle", "one_cycle")):
+        with pytest.raises(UnknownNameError, match=f"unknown schedule '{name}': did you mean '{meant}'"):
+            schedule(name)
+    with pytest.raises(TypeError, match=r"received a function, of what it does not say.*LambdaCallback\(on_epoch"):
+        get_schedule(lambda number: 0.1 / number)
+    with pytest.raises(TypeError, match="received CosineScheduler of MXNet. Give it to the optimizer: trainer="):
+        get_schedule(theirs.CosineScheduler(10))
     with pytest.raises(TypeError, match=r"expected a Schedule, a name or \(name, arguments\); received 3"):
         get_schedule(3)
 

@@ -322,6 +322,11 @@ def _looks(array: Any) -> Any:
     return (array.shape, getattr(array.dtype, "__name__", array.dtype), array.stype) if known else brief(array)
 
 
+def optimizer_numbers(optimizer: Any) -> Dict[str, Any]:
+    """Numbers of an optimizer that `load_optimizer_state` replaces: learning rate `lr`, weight decay, momentum ..."""
+    return _numbers(optimizer, _SCRIPTS)
+
+
 def _numbers(owner: Any, scripts: Set[str]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for name, value in getattr(owner, "__dict__", {}).items():

@@ -1,44 +1,14 @@
-"""From NumPy to NDArrays: the types that MXNet computes with, and one copy in place of two."""
+"""From NumPy to NDArrays with one copy in place of two."""
 
 import ctypes
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from mxkit.device import count_gpus
-from mxkit.errors import DataError
+from mxkit.device import narrow as narrow
+from mxkit.device import narrow_dtype as narrow_dtype
 import mxnet as mx
 from mxnet.base import _LIB, check_call
 import numpy as np
-
-_SMALLER: Dict["np.dtype", "np.dtype"] = {np.dtype(kind): np.dtype("float32") for kind in ("float64", "bool")}
-_SMALLER.update({np.dtype(kind): np.dtype("int32") for kind in ("int64", "uint64", "uint32", "uint16", "int16")})
-
-
-def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
-    """Type of a batch: float32 for float64 and bool, int32 for all wider and for 16-bit whole numbers.
-
-    >>> narrow_dtype(np.dtype("float64")), narrow_dtype(np.dtype(">i8")), narrow_dtype(np.dtype("uint8"))
-    (dtype('float32'), dtype('int32'), dtype('uint8'))
-    """
-    native = dtype.newbyteorder("=")
-    return _SMALLER.get(native, native)
-
-
-def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
-    """Convert to what a batch holds; the array itself where it is that already.
-
-    Raises:
-        DataError: int32 cannot hold a whole number of it, or it holds no numbers.
-    """
-    if array.dtype.kind not in "fiub":
-        raise DataError(f"{where}: expected numbers; received an array of {array.dtype}, as of {array.ravel()[:1]}")
-    dtype = narrow_dtype(array.dtype)
-    if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:
-        widest = max(int(array.max()), int(array.min()), key=abs)
-        if not -(2**31) <= widest < 2**31:
-            raise DataError(
-                f"{where}: {array.dtype} becomes int32, which cannot hold {widest}; number the values from 0"
-            )
-    return array if array.dtype == dtype else array.astype(dtype)
 
 
 def batch_context() -> "mx.Context":

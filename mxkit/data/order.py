@@ -40,6 +40,11 @@ class EpochOrder:
         """Number of batches; the last short one is counted unless it is dropped."""
         return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
 
+    @property
+    def size(self) -> int:
+        """Number of samples, of which `drop_last` may leave some out."""
+        return self._size
+
     def order(self, epoch: int) -> "np.ndarray":
         """Sample numbers in the order of this epoch, int64 of shape (N,)."""
         if not self.shuffle:
@@ -60,7 +65,7 @@ class EpochOrder:
             skipped, self._skip = self._skip, 0
             raise DataError(
                 f"{type(self).__name__}.skip: an epoch has {len(self)} batches, of which {skipped} cannot be left "
-                "out: a run must be gone on with over the data and the batch_size it was begun with"
+                "out: resume a run with the same data and batch_size"
             )
 
     def _begin(self) -> Tuple[int, range]:

@@ -170,7 +170,8 @@ class CheckpointSection(Section):
     """When checkpoints are written, and which are kept; as for `mxkit.Checkpoints`.
 
     Attributes:
-        every: "1 epoch", "50 updates" or "5 minutes".
+        every: "1 epoch", "50 updates" or "5 minutes"; where something draws random numbers, a checkpoint inside an
+            epoch waits for its next update that 16 divides.
         keep_last: Newest ones that are kept.
         keep_best: A column of the history and "min" or "max", or null.
         keep_every: "10 epochs" or "1000 updates", or null.

@@ -1,8 +1,9 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
+import json
 import os
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.optimizers import DRIFTING
@@ -17,6 +18,11 @@ from mxnet import autograd, gluon
 # Those inside `with`. If one is forgotten there, by a generator that nobody closed, the garbage collector ends it; it
 # must not have freed the Trainer's arrays before, which would end the process.
 _OPEN: Set["Accumulator"] = set()
+
+# Operators that leave a loss of shape (1,) what it was, and those that make one value of all samples.
+_SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "Cast", "Reshape")
+_PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
+_REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
 
 
 class Accumulator:
@@ -56,12 +62,13 @@ class Accumulator:
         ValueError: `every` or `every_samples` is below 1, or both are given; a limit is not above 0; the
             Trainer would train replicas that drift apart, or clips values where only the kvstore adds
             replicas up.
+        RuntimeError: `with` ends, also by `break`, while micro-batches wait for their update: call `flush` first.
 
     Side effects:
         Inside `with`, and where a window may hold several micro-batches, `grad_req` of the Trainer's
         parameters is `"add"` where it was `"write"` (frozen ones stay frozen); it is restored on exit, also
         after an error.
-        Gradients of an open window are dropped on exit: call `flush` to apply them.
+        An error that leaves `with` drops the gradients of the open window.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class Accumulator:
     ) -> None:
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None and not limit > 0:
-                raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r}")
+                raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         _refuse_trainer(trainer)
         if len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
             hidden = {
@@ -103,6 +110,7 @@ class Accumulator:
         clips = clip_norm is not None or clip_value is not None
         check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips)
         self.updates = 0
+        self._looked = False
         self._switched: List[Any] = []
         self._open_window()
 
@@ -125,12 +133,19 @@ class Accumulator:
     ) -> None:
         _OPEN.discard(self)
         switched, self._switched = self._switched, []
-        if self.micro_batches:
+        batches, samples = self.micro_batches, self.samples
+        if batches:
             self._zero_added_gradients()
         for parameter in switched:
             if parameter.grad_req == "add":  # the user may have frozen it meanwhile
                 _request(parameter, "write")
         self._open_window()
+        if batches and kind is None:
+            raise RuntimeError(
+                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, that no update used; "
+                f"their gradients were dropped after {self.updates} updates. Call accumulator.flush() inside `with`, "
+                "after the loop over the batches"
+            )
 
     def backward(
         self,
@@ -153,7 +168,8 @@ class Accumulator:
                 MXNet would make the zeros anew each time, which takes 30 us of a small net's 600.
 
         Raises:
-            LossShapeError: A loss has no sample axis.
+            LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The latter is looked for
+                in the graph of the first loss of shape (1,), which a micro-batch of one sample has rightly.
             DataError: No loss was given, or `count` is no number of at least 0.
         """
         if self._adds and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
@@ -164,6 +180,9 @@ class Accumulator:
         shapes = [part.shape for part in parts]
         if () in shapes:
             raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
+        if (1,) in shapes and not self._looked:
+            self._looked = True
+            _refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
@@ -185,7 +204,15 @@ class Accumulator:
 
         Returns:
             The update, or None inside a window.
+
+        Raises:
+            RuntimeError: No gradient was computed by `backward` since the last update.
         """
+        if not self.micro_batches:
+            raise RuntimeError(
+                "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, in place "
+                "of losses.backward(), whose gradients this window does not count"
+            )
         if self.every_samples is not None:
             full = self.samples >= self.every_samples
         else:
@@ -338,8 +365,39 @@ def checked_count(count: Any) -> float:
     """
     value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
     if not 0 <= value < float("inf"):
-        raise DataError(f"count must give a number of at least 0; received {count!r}")
+        raise DataError(f"count must give a number of at least 0; received {count!r:.100}")
     return value
+
+
+def _refuse_means(losses: Sequence[Any]) -> None:
+    """Refuse a loss that is a mean or a sum over the samples: it would count as one sample.
+
+    Raises:
+        LossShapeError: The recorded graph of a loss ends in such an operator.
+    """
+    for loss in losses:
+        if loss.shape != (1,):
+            continue
+        graph = json.loads(autograd.get_symbol(loss).tojson())
+        if _is_reduced(graph["nodes"], graph["heads"][0][0]):
+            raise LossShapeError(
+                "Accumulator.backward: expected losses of shape (B,), one a sample; received a mean or a sum over the "
+                "samples, which would count as one sample. Pass the samples' own losses, without .mean() or .sum()"
+            )
+
+
+def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Whether a node of a graph gives one value for all samples, which lie on axis 0."""
+    node = nodes[number]
+    if node["op"] in _REDUCTIONS:
+        attributes = node.get("attrs", {})
+        axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
+        return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
+    inputs = [one[0] for one in node["inputs"]]
+    if node["op"] in _SAME_SHAPE:
+        return _is_reduced(nodes, inputs[0])
+    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and node["op"].endswith(_PAIRS)
+    return pair and len(inputs) == 2 and all(_is_reduced(nodes, one) for one in inputs)
 
 
 def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:

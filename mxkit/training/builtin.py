@@ -32,7 +32,7 @@ class EarlyStopping(Callback):
 
     Raises:
         ValueError: `mode`, `patience` or `min_delta` is out of range.
-        UnknownNameError: After the first epoch: the history has no such column.
+        UnknownNameError: At the begin of `fit`: the history will have no such column.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
@@ -47,6 +47,8 @@ class EarlyStopping(Callback):
         self._loaded = False
 
     def on_fit_begin(self, state: FitState) -> None:
+        if not state.may_have(self.monitor.column, self):
+            self.monitor.check(state.columns)
         if not self._loaded:
             self.monitor.reset()
             self._kept = {}
@@ -159,7 +161,7 @@ class TimeLimit(Callback):
 
     def __init__(self, seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         if not seconds > 0:
-            raise ValueError(f"TimeLimit: expected seconds above 0; received {seconds!r}")
+            raise ValueError(f"TimeLimit: expected seconds above 0; received {seconds!r:.100}")
         self.seconds = seconds
         self._clock = clock
         self._begun: Optional[float] = None
@@ -283,7 +285,9 @@ class UnfreezeAt(Callback):
     def __init__(self, epoch: int, glob: str = "*", *, lr: Optional[float] = None) -> None:
         self.epoch, self.glob, self.lr = _later_epoch(epoch, "UnfreezeAt"), glob, lr
         if lr is not None and not (isinstance(lr, Real) and 0 <= lr < float("inf")):
-            raise ValueError(f"UnfreezeAt: lr: expected a multiplier of the learning rate, at least 0; received {lr!r}")
+            raise ValueError(
+                f"UnfreezeAt: lr: expected a multiplier of the learning rate, at least 0; received {lr!r:.100}"
+            )
 
     def on_fit_begin(self, state: FitState) -> None:
         if self.lr is not None:
@@ -359,6 +363,6 @@ class LambdaCallback(Callback):
         }
         for name, function in functions.items():
             if function is not None and not callable(function):
-                raise TypeError(f"LambdaCallback: {name} must be a function or None; received {function!r}")
+                raise TypeError(f"LambdaCallback: {name} must be a function or None; received {function!r:.100}")
             if function is not None:
                 setattr(self, name, function)

@@ -47,7 +47,7 @@ class EMA(Callback):
 
     def __init__(self, decay: float = 0.999, warmup: bool = True) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"EMA: decay must be at least 0 and below 1; received {decay!r}")
+            raise ValueError(f"EMA: decay must be at least 0 and below 1; received {decay!r:.100}")
         self.decay = decay
         self.warmup = warmup
         self.updates = 0

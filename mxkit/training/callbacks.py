@@ -1,13 +1,25 @@
 """Hooks into `fit`."""
 
 from contextlib import nullcontext
-from typing import Any, ContextManager, Dict, List, Mapping, Optional, Sequence
+from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence
 
+from mxkit.errors import UnknownNameError, nearest
 from mxkit.metrics import Metric
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
+
+_HOOKS = ("on_fit_begin", "on_update", "around_validation", "on_epoch", "on_fit_end")
+
+# What other frameworks call them.
+_ALIASES = {
+    "on_fit_begin": ("on_train_begin", "on_train_start", "on_fit_start"),
+    "on_update": ("on_batch_end", "on_train_batch_end", "on_step_end", "on_iteration_end", "on_update_end"),
+    "on_epoch": ("on_epoch_end", "on_train_epoch_end", "on_validation_end", "on_validation_epoch_end"),
+    "on_fit_end": ("on_train_end", "on_fit_finish"),
+    "around_validation": ("on_validation_begin", "on_validation_start"),
+}
 
 
 class FitState:
@@ -29,6 +41,7 @@ class FitState:
         callbacks: As given to `fit`.
         data: As given to `fit` for training.
         settings: Arguments of `fit` that the numbers depend on.
+        made_with: Numbers that the optimizer of a new Trainer was made with, or None.
         precision: The `MixedPrecision` of `amp`, or None.
         seed: As given to `fit`.
         check_finite: As given to `fit`.
@@ -59,6 +72,7 @@ class FitState:
         self.callbacks: Sequence[Callback] = ()
         self.data: Any = None
         self.settings: Dict[str, Any] = {}
+        self.made_with: Optional[Mapping[str, Any]] = None
         self.precision: Optional[MixedPrecision] = None
         self.seed: Optional[int] = None
         self.check_finite = True
@@ -89,6 +103,11 @@ class FitState:
         """Whether no further epoch is to be begun."""
         return self.finished or (self.epochs is not None and self.epoch > self.epochs)
 
+    def may_have(self, column: str, watcher: "Callback") -> bool:
+        """Whether rows may hold a column when `watcher` sees them: callbacks of the user's before it may add some."""
+        before = self.callbacks[: self.callbacks.index(watcher)] if watcher in self.callbacks else []
+        return not self.columns or column in self.columns or any(_writes_rows(one) for one in before)
+
     def stop(self, reason: str, *, for_now: bool = False) -> None:
         """End `fit` after this update; the first reason ends up in `History.stopped`.
 
@@ -111,6 +130,8 @@ class Callback:
         on_epoch             after validation, with a copy of the row that was added to the history
     on_fit_end        also after an error, which it is given
     ```
+
+    Before training, `fit` refuses a method of another name that begins with `on_` or `around_`: nothing would call it.
     """
 
     def state_dict(self) -> Dict[str, Any]:
@@ -142,3 +163,40 @@ class Callback:
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         """Called once at the end; `error` is what ended `fit`, or None."""
+
+
+def _writes_rows(callback: Callback) -> bool:
+    """Whether code of the user's is called with the row of an epoch."""
+    function = getattr(callback.on_epoch, "__func__", callback.on_epoch)
+    return not str(getattr(function, "__module__", "")).startswith("mxkit.")
+
+
+def check_callbacks(callbacks: Any) -> List[Callback]:
+    """Return the callbacks as a list, each of which `fit` can call.
+
+    Raises:
+        TypeError: `callbacks` is no list, or holds something that is no `Callback`.
+        UnknownNameError: One has a method named like a hook that `fit` never calls.
+    """
+    if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
+        raise TypeError(f"fit: callbacks: expected a list; received {type(callbacks).__name__}. Pass callbacks=[...]")
+    found = list(callbacks)
+    for one in found:
+        if isinstance(one, type):
+            raise TypeError(f"fit: callbacks: received the class {one.__name__}. Pass an object: {one.__name__}(...)")
+        if not isinstance(one, Callback):
+            way = ". Pass mxkit.LambdaCallback(on_epoch=...)" if callable(one) else ". Derive its class from it"
+            raise TypeError(f"fit: callbacks: expected objects of mxkit.Callback; received {type(one).__name__}{way}")
+        for name in dir(one):
+            if name.startswith(("on_", "around_")) and name not in _HOOKS and callable(getattr(one, name)):
+                raise _never_called(one, name)
+    return found
+
+
+def _never_called(callback: Callback, name: str) -> UnknownNameError:
+    meant = next((f"did you mean {hook!r}?" for hook, others in _ALIASES.items() if name in others), "")
+    return UnknownNameError(
+        f"{type(callback).__name__} has a method {name!r}, which fit never calls: "
+        f"{meant or nearest(name, _HOOKS) or 'give it another name, like _' + name + '.'} "
+        f"Called are {', '.join(_HOOKS)}"
+    )

@@ -22,6 +22,7 @@ from mxkit.specs import whole_number
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor
+from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.record import Update
 from mxkit.training.resume import capture
 from mxkit.training.signals import PoliteSignals, deliver
@@ -45,7 +46,9 @@ class Checkpoints(Callback):
 
     Args:
         directory: Holds the checkpoints of this run alone.
-        every: "1 epoch", "50 updates" or "5 minutes".
+        every: "1 epoch", "50 updates" or "5 minutes". Where something draws random numbers (dropout, augmentation), a
+            checkpoint waits for the next update of the epoch that 16 divides: "5 updates" is every 16th. A warning
+            says so once.
         keep_last: Newest ones that are kept, at least 1.
         keep_best: `("valid_accuracy", "max")`: also keep the one after the epoch with the best value, which is
             written whatever `every` says. None keeps none for its value.
@@ -81,13 +84,14 @@ class Checkpoints(Callback):
         self._held: Optional[Snapshot] = None
         self._written = self._epoch_written = 0
         self._due_at = self._hold_at = 0.0
-        self._ended_inside = False
+        self._ended_inside = self._postponed = False
         self.signals = PoliteSignals()
 
     def on_fit_begin(self, state: FitState) -> None:
-        prepare(self.directory)
         if self._best is not None:
             self._best.check(state.columns)
+        prepare(self.directory)
+        if self._best is not None:
             self._best.reset()
             for row in state.history:
                 if self._best.column in row:  # else a run without this metric was resumed
@@ -100,11 +104,14 @@ class Checkpoints(Callback):
     def on_update(self, state: FitState, update: Update) -> None:
         self._tell()
         self._ended_inside = state.finished
-        if not update.exact:
-            return
         count, unit = self.every
-        now = time.monotonic()
         due = unit == "update" and update.step // count > self._written // count
+        if not update.exact:
+            if due and count % RESEED_EVERY and not self._postponed:
+                self._postponed = True
+                _tell_postponed(int(count))
+            return
+        now = time.monotonic()
         due = due or (unit == "minute" and now >= self._due_at)
         if due or state.finished or self.signals.caught is not None:
             self._look(state, update)
@@ -210,6 +217,15 @@ def refuse_mixed_runs(directory: Path) -> None:
         )
 
 
+def _tell_postponed(count: int) -> None:
+    warnings.warn(
+        f"every='{count} updates': the training draws random numbers, so that a run can be resumed exactly only after "
+        f"those updates of an epoch that {RESEED_EVERY} divides. Checkpoints are written there",
+        CheckpointWarning,
+        stacklevel=5,
+    )
+
+
 def _warn(error: BaseException) -> None:
     text = f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}"
     warnings.warn(text, CheckpointWarning, stacklevel=4)
@@ -217,5 +233,5 @@ def _warn(error: BaseException) -> None:
 
 def _pair(value: Any) -> Tuple[str, str]:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
-        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r}")
+        raise ValueError(f"Checkpoints: keep_best: expected (column, 'min' or 'max'); received {value!r:.100}")
     return value[0], value[1]

@@ -64,7 +64,7 @@ class RunningEpoch:
     @property
     def position(self) -> Position:
         """Where the epoch stands."""
-        return Position(self.batches, self.updates, self._seeded)
+        return Position(self.batches, self.updates, self._seeded, self.samples)
 
     @property
     def last(self) -> Any:

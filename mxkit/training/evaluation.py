@@ -6,8 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.blocks import net_devices
-from mxkit.data.loader import ArrayLoader
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, TrapWarning
@@ -21,11 +20,9 @@ from mxkit.training.progress import batches_bar
 from mxkit.training.update import Count
 import mxnet as mx
 from mxnet import autograd
-import numpy as np
 
 # Batches between two waits outside of training, where no update bounds the queue.
 WAIT_EVERY = 16
-PREDICT_BATCH = 256
 
 
 def evaluate(
@@ -45,7 +42,8 @@ def evaluate(
 
     Args:
         net: An initialized block. Batches are split over its devices.
-        data: Batches `(x, y)`, as for `updates`.
+        data: Batches `(x, y)`, as for `updates`; or samples, which are cut into batches of 256: a `Split`, a pair
+            `(x, y)` of arrays, or a dataset.
         loss: As for `updates`, or None for metrics alone.
         metrics: As for `fit`.
         forward_loss: In place of `loss`, as for `updates`.
@@ -62,6 +60,7 @@ def evaluate(
     Raises:
         ValueError: Neither a loss nor a metric is asked for.
         EmptyDataError: `data` gave no batch.
+        DataError: `data` leaves samples out, or carries some over to its next pass.
         LossShapeError: `loss` did not give one value per sample.
         LabelError: A label means nothing to the loss, as a class number out of range.
         DataError: Labels or weights have a shape that the loss has no meaning for.
@@ -72,6 +71,7 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
+    data = whole_part(data, name)
     with_loss = loss is not None or forward_loss is not None
     known, forward = forward_function(loss, forward_loss) if with_loss else (None, _output_only)
     measured = get_metrics(metrics, loss=known)
@@ -85,7 +85,7 @@ def evaluate(
     with autograd.pause(train_mode=False), explained(
         net, lambda: forward(net, shard.inputs, shard.labels)
     ), batches_bar(name, data, limit_batches, progress) as bar:
-        for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed), limit_batches):
+        for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed, once=True), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
             for shard in (part.unpacked() for part in split_batch(batch, where)):
                 output, values = forward(net, shard.inputs, shard.labels)
@@ -118,8 +118,9 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
 
     Args:
         net: An initialized block. Batches are split over its devices.
-        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)` from
-            anything that `updates` reads, of which `y` is ignored.
+        data: An array of shape (N, ...), a `Split` or a dataset, which are cut into batches of 256; or batches `x`
+            or `(x, y)` from anything that `updates` reads, of which `y` is ignored. A net of two inputs takes
+            `ArrayLoader((x1, x2), None, batch_size=256)`.
         devices: An error tells if the net lives elsewhere. None accepts any.
         progress: As for `evaluate`.
 
@@ -129,7 +130,8 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
 
     Raises:
         EmptyDataError: `data` gave no batch.
-        DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample.
+        DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample. Or it
+            leaves samples out, or carries some over to its next pass, or is a tuple of arrays.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
@@ -139,15 +141,14 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     if getattr(data, "shuffle", False) is True:
         raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
-    if isinstance(data, (mx.nd.NDArray, np.ndarray)):
-        data = ArrayLoader(data, None, PREDICT_BATCH)
+    data = whole_part(data, "predict", labels=False)
     parts: List[List[Any]] = []
     throttle = _Throttle()
     several = False
     with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)), batches_bar(
         "predict", data, None, progress
     ) as bar:
-        for batch in read_epoch(data, keep_count=True, packed=worth_packing(where)):
+        for batch in read_epoch(data, keep_count=True, packed=worth_packing(where), once=True):
             inputs, _ = unpack(batch)
             for shard in (part.unpacked() for part in split_batch((inputs,), where)):
                 output = net(*shard.inputs)

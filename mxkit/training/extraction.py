@@ -5,14 +5,12 @@ import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from mxkit.blocks import net_devices
-from mxkit.data.loader import ArrayLoader
 from mxkit.data.npy_file import GrowingArray
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.device import DeviceSpec, split_batch
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError
 from mxkit.features import Features, Names
-from mxkit.training.evaluation import PREDICT_BATCH
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -70,8 +68,7 @@ def extract(
             "extract: the loader shuffles, so nobody could tell which row belongs to which sample. Pass shuffle=False, "
             "or labels='label' to get them in the same order"
         )
-    if isinstance(data, (mx.nd.NDArray, np.ndarray)):
-        data = ArrayLoader(data, None, PREDICT_BATCH)
+    data = whole_part(data, "extract", labels=labels is not None and isinstance(data, tuple))
     store = _Files(Path(folder)) if folder is not None else _Memory()
     with store, autograd.pause(train_mode=False):
         pending: List[Dict[str, Any]] = []
@@ -96,7 +93,7 @@ def _rows(
     total = len(data) if hasattr(data, "__len__") else None  # type: ignore[arg-type]
     total = limit_batches if total is None or (limit_batches is not None and limit_batches < total) else total
     with tqdm(total=total, desc="features", unit=" batches", disable=None if progress else True, leave=False) as bar:
-        for number, batch in enumerate(read_epoch(data, keep_count=True)):
+        for number, batch in enumerate(read_epoch(data, keep_count=True, once=True)):
             if number == limit_batches:
                 break
             for shard in split_batch(batch if isinstance(batch, (list, tuple)) else (batch,), where):

@@ -2,7 +2,10 @@
 
 import math
 from typing import Any, Dict, Mapping, Optional
+import warnings
+from weakref import WeakKeyDictionary
 
+from mxkit.errors import TrapWarning
 from mxkit.hyperparameters import NEEDS_RATE, refuse_fixed_rate
 from mxkit.schedules import TAKES, Schedule, get_schedule
 from mxkit.specs import whole_number
@@ -11,13 +14,19 @@ from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
 
+# Below this share of the rate that its schedule began with, a Trainer changes next to nothing.
+_NOTHING = 1e-3
+
+# The base rates of Trainers whose rate a schedule has moved in a fit that is over.
+_BASES: "WeakKeyDictionary[Any, float]" = WeakKeyDictionary()
+
 
 class LearningRate(Callback):
     """Set the learning rate of each update by a schedule: one tick an update, however many micro-batches.
 
-    The rate stays as it is when `fit` ends. A schedule without a base rate takes the optimizer's when the
-    first `fit` of this object begins, and keeps it for later ones; one without an end takes the epochs of
-    the fit.
+    The rate stays as it is when `fit` ends; a later fit that begins with next to nothing of it warns. A schedule
+    without a base rate takes the optimizer's when the first `fit` of this object begins, and keeps it for later ones;
+    one without an end takes the epochs of the fit.
 
     Args:
         schedule: A `Schedule`, a name, or a name with arguments, like `("cosine", {"warmup": "5 epochs"})`.
@@ -50,6 +59,9 @@ class LearningRate(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set; set the rate of the first update."""
         refuse_fixed_rate(state.trainer)
+        if self._base is None:
+            warn_of_rate_0(state.trainer)
+        _BASES.pop(state.trainer, None)
         self._base = float(state.trainer.learning_rate) if self._base is None else self._base
         self._state = state
         self._complete(state)
@@ -67,6 +79,8 @@ class LearningRate(Callback):
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         """Leave the rate as it is."""
+        if self._running is not None and self._running.base is not None:
+            _BASES[state.trainer] = self._running.base
         self._state = None
 
     def state_dict(self) -> Dict[str, Any]:
@@ -88,6 +102,28 @@ class LearningRate(Callback):
         if self._running is not None:
             per_epoch = self.updates_per_epoch or state.updates_per_epoch
             state.trainer.set_learning_rate(self._running.rate(state.updates, per_epoch))
+
+
+def warn_of_rate_0(trainer: Any, resumed: bool = False) -> None:
+    """Warn of a Trainer that a schedule of an earlier fit left at a rate of 0, or near it: it would train nothing.
+
+    Args:
+        trainer: Of a fit that begins. A rate of 0 that the user set is taken as meant.
+        resumed: Its rate comes from a checkpoint.
+    """
+    rate, base = float(trainer.learning_rate), _BASES.get(trainer)
+    # MXNet's schedules begin a warm-up with 0
+    scheduled = trainer.optimizer.lr_scheduler is not None and trainer.optimizer.num_update > 0
+    low = rate == 0 if base is None else rate < _NOTHING * base
+    if not low or (base is None and not scheduled and not resumed):
+        return
+    begun = "" if base is None else f", where the schedule of an earlier fit left it; that began with {base:g}"
+    warnings.warn(
+        f"the Trainer's learning rate is {rate:g}{begun}: this fit changes next to nothing. Pass another Trainer, or "
+        "trainer.set_learning_rate(...) before, or callbacks=[mxkit.LearningRate(...)]",
+        TrapWarning,
+        stacklevel=3,
+    )
 
 
 class Plateau(Callback):
@@ -120,9 +156,9 @@ class Plateau(Callback):
         min_delta: float = 0.0,
     ) -> None:
         if not 0 < factor < 1:
-            raise ValueError(f"factor: expected a number above 0 and below 1; received {factor!r}")
+            raise ValueError(f"factor: expected a number above 0 and below 1; received {factor!r:.100}")
         if not 0 <= min_rate < math.inf:
-            raise ValueError(f"min_rate: expected a number, at least 0; received {min_rate!r}")
+            raise ValueError(f"min_rate: expected a number, at least 0; received {min_rate!r:.100}")
         self.factor, self.min_rate = factor, min_rate
         self.patience = whole_number(patience, "patience")
         self.waited = 0
@@ -131,7 +167,7 @@ class Plateau(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set, and a column that the history will not have."""
         refuse_fixed_rate(state.trainer)
-        if state.columns:
+        if not state.may_have(self._monitor.column, self):
             self._monitor.check(state.columns)
 
     def on_epoch(self, state: FitState, row: Row) -> None:

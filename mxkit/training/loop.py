@@ -10,28 +10,30 @@ import warnings
 from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order
+from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrapWarning
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.seeding import seed_all
+from mxkit.seeding import seed_all, seed_of_generators
 from mxkit.specs import whole_number
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks import Callback, FitState, check_callbacks
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
+from mxkit.training.deferred import finish_initialization
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
+from mxkit.training.learning_rate import warn_of_rate_0
 from mxkit.training.loss_checks import without_warnings
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
-from mxkit.training.resume import check_run, restore
+from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.unread import refuse_broken, watch_weights
 from mxkit.training.update import Count, Training
-import numpy as np
+import mxnet as mx
 
 
 def fit(
@@ -84,7 +86,7 @@ def fit(
         updates: In its place: optimizer updates to do, at least 1; `train` is read as often as that takes, once
             where it never ends. The last epoch's row holds what was done of it.
         forward_loss: In place of `loss`, as for `updates`; also computes the validation loss.
-        valid: Batches to evaluate after each epoch.
+        valid: Batches to evaluate after each epoch, or samples to cut into batches, as for `evaluate`.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
             over the training batches as the weights move, and over `valid`.
         accumulate: Batches per update, at least 1; the result equals one big batch.
@@ -98,15 +100,21 @@ def fit(
         validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
         callbacks: Called in their order.
         seed: Makes all randomness of the training a function of (seed, epoch, update): dropout, augmentation,
-            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values,
-            which exist by then, do not follow from it. None leaves the generators alone, unless checkpoints are
-            written: then a seed is drawn and kept in them.
+            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values do
+            not follow from it, but from `seed_all` before: those that wait for the first batch's shape are drawn
+            before anything is seeded. None leaves the generators alone, unless checkpoints are written: then a seed
+            is derived from the generators and kept in them. After `seed_all`, two such runs are equal. They equal a
+            run without `checkpoint` where nothing draws numbers while training (dropout, augmentation, a gluon
+            DataLoader that shuffles); where something does, it draws others, because MXNet's generator can be
+            seeded and not be stored.
         checkpoint: A directory for this run's checkpoints, one after each epoch and the newest three kept, or
-            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`.
+            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`. Where something draws random
+            numbers, those inside an epoch wait for its next update that 16 divides.
         resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
             net, the Trainer and the callbacks are made as for the first run; what the checkpoint holds is put
-            into them. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells
-            why. One that had ended returns its history.
+            into them, the optimizer's learning rate too: a warning says which settings of the new Trainer are not
+            used. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells why. One
+            that had ended returns its history. Inside an epoch the data must be the same, cut into the same batches.
         devices: An error tells if the net lives elsewhere. None accepts any.
         check_finite: As for `updates`: stop where a loss or a weight is NaN or infinite.
         progress: A bar on a terminal or in a notebook, a line an epoch elsewhere (see `Progress`), on standard error.
@@ -118,9 +126,13 @@ def fit(
     Raises:
         ValueError: Neither `epochs` nor `updates` is given, or both are; one of them, `validate_every` or
             `limit_batches` is below 1; `progress` is another word.
-        DataError: `train` or `valid` can be read only once but `epochs` is above 1.
-        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer or
-            the metrics; or it is False and the directory holds checkpoints.
+        TypeError: `callbacks` holds something that is no `Callback`, like a class of them.
+        UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
+            that the history will not have.
+        DataError: `train` or `valid` can be read only once but `epochs` is above 1; `train` is samples that are not
+            cut into batches; a pass over `valid` leaves samples out.
+        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer,
+            the data or the metrics; or it is False and the directory holds checkpoints.
         MxkitError: All that `updates` and `evaluate` raise, as they say.
 
     Side effects:
@@ -135,11 +147,13 @@ def fit(
     """
     if (epochs is None) == (updates is None):
         raise ValueError(f"fit: pass either epochs or updates; received epochs={epochs!r} and updates={updates!r}")
+    callbacks = check_callbacks(callbacks)
     epochs = None if epochs is None else whole_number(epochs, "epochs")
     updates = None if updates is None else whole_number(updates, "updates")
     validate_every = whole_number(validate_every, "validate_every")
     check_rereadable(train, epochs or 1, "train")
     if valid is not None:
+        valid = whole_part(valid, "valid")
         check_rereadable(valid, epochs or 2, "valid")
         if valid is train:
             text = "valid is the training data: its numbers say nothing of new samples"
@@ -155,8 +169,10 @@ def fit(
     if found is not None:
         # another one than the stopped run's is told by `restore`
         seed = found.manifest["run"]["seed"] if seed is None else seed
-    elif seed is None and writer is not None:
-        seed = int(np.random.SeedSequence().generate_state(1)[0])
+    elif seed is not None or writer is not None or isinstance(train, DatasetLoader):
+        train = finish_initialization(net, train, forward_loss, trainer)
+    if seed is None and writer is not None:
+        seed = seed_of_generators()
     if writer is not None and keeps_its_own_order(train):
         text = (
             f"train is a {type(train).__name__}, whose order follows from all epochs before: a run resumed from "
@@ -173,7 +189,7 @@ def fit(
     state.seed = seed
     state.check_finite = check_finite
     state.columns = _columns(state, valid is not None)
-    state.callbacks, state.data = list(callbacks), train
+    state.callbacks, state.data = callbacks, train
     state.settings = {
         "seed": seed,
         "accumulate": accumulate,
@@ -184,6 +200,8 @@ def fit(
         "limit_batches": limit_batches,
         "updates an epoch": state.updates_per_epoch,
     }
+    if not trainer.optimizer.num_update:
+        state.made_with = settings_of(trainer)
     if found is not None:
         _refuse_shorter(found, epochs, updates)
         restore(state, found)
@@ -230,7 +248,9 @@ def fit(
                     held.enter_context(data)
             for hook in hooks:
                 hook.on_fit_begin(state)
-            if valid is not None and not is_one_shot(valid):
+            if not state.done:
+                warn_of_rate_0(trainer, resumed=found is not None)
+            if valid is not None and not is_one_shot(valid) and not isinstance(valid, mx.io.MXDataIter):
                 validation(limit_batches=1)
             while not state.done or state.running.updates:
                 row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
@@ -272,7 +292,7 @@ def fit(
 
 def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional[Checkpoint]:
     if resume is not True and resume is not False and resume != "auto":
-        raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r}")
+        raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r:.100}")
     if not resume:
         refuse_mixed_runs(directory)
         return None

@@ -6,8 +6,7 @@ import os
 from typing import Any, Dict, Iterator, List, Tuple
 
 from mxkit.blocks import blocks_by_path, net_devices
-from mxkit.data.loader import ArrayLoader
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.device import split_batch, unpack
 from mxkit.errors import DataError
 from mxkit.forward_errors import explained
@@ -15,7 +14,7 @@ from mxkit.modes import batch_norms, running_statistics
 from mxkit.specs import whole_number
 from mxkit.tracing import opened
 from mxkit.training.checks import warn_of_single_samples
-from mxkit.training.evaluation import PREDICT_BATCH, WAIT_EVERY
+from mxkit.training.evaluation import WAIT_EVERY
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -157,8 +156,7 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
         raise DataError(
             "predict_mc_dropout: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False"
         )
-    if isinstance(data, (mx.nd.NDArray, np.ndarray)):
-        data = ArrayLoader(data, None, PREDICT_BATCH)
+    data = whole_part(data, "predict_mc_dropout", labels=False)
     parts: List[Any] = []
     with running_statistics(net), autograd.pause(train_mode=True):
         for shard in _shards(net, data):

@@ -3,7 +3,19 @@
 import math
 from typing import Any, Dict, Iterable, Mapping, Optional
 
-from mxkit.errors import unknown_name
+from mxkit.errors import UnknownNameError, unknown_name
+
+# What other frameworks call the parts of a column's name.
+_PARTS = {"val": "valid", "validation": "valid", "test": "valid", "training": "train"}
+_MEASURES = {"acc": "accuracy"}
+
+
+def _meant(column: str) -> str:
+    """The column that a name of another framework stands for: `val_acc` for `valid_accuracy`."""
+    part, separator, measure = str(column).lower().partition("_")
+    if not separator:
+        part, measure = "train", part
+    return f"{_PARTS.get(part, part)}_{_MEASURES.get(measure, measure)}"
 
 
 class Monitor:
@@ -56,8 +68,16 @@ class Monitor:
             UnknownNameError: `columns` lacks it; the text lists them, with the nearest.
         """
         columns = list(columns)
-        if self.column not in columns:
-            raise unknown_name("column of the history", self.column, columns)
+        if self.column in columns:
+            return
+        meant = _meant(self.column)
+        if meant in columns:
+            told = f"unknown column of the history {self.column!r}: did you mean {meant!r}?"
+            raise UnknownNameError(f"{told} Known: {', '.join(sorted(columns))}")
+        if meant.startswith("valid_") and not any(name.startswith("valid_") for name in columns):
+            told = f"unknown column of the history {self.column!r}: nothing is validated without fit(valid=...)."
+            raise UnknownNameError(f"{told} Known: {', '.join(sorted(columns))}")
+        raise unknown_name("column of the history", self.column, columns)
 
     def update(self, row: Mapping[str, Any]) -> bool:
         """Take over the row of an epoch.

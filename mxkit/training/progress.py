@@ -61,7 +61,11 @@ class Progress(Callback):
         if self._verbose:
             self._tell_what(state)
         if state.updates:
-            self._print(f"goes on in {state.label(state.epoch)}, after update {state.updates}")
+            self._print(
+                f"nothing left to train: the run has done {state.updates} updates, and {state.length} are asked for"
+                if state.done and not state.running.updates
+                else f"goes on in {state.label(state.epoch)}, after update {state.updates}"
+            )
         if not state.done or state.running.updates:
             self._open_epoch(state, state.epoch, state.running)
         if self._bar is not None and type(self._bar) is tqdm:
@@ -203,7 +207,7 @@ def get_progress(spec: Union[bool, str]) -> List[Progress]:
         ValueError: It is something else.
     """
     if spec is not True and spec is not False and spec != "verbose":
-        raise ValueError(f"fit: progress is True, False or 'verbose'; received {spec!r}")
+        raise ValueError(f"fit: progress is True, False or 'verbose'; received {spec!r:.100}")
     return [Progress(verbose=spec == "verbose")] if spec else []
 
 

@@ -26,11 +26,13 @@ class Position(NamedTuple):
         updates: Updates it had done.
         seeded: Batches it had read at each 16th update, when the generators were seeded: what is skipped is read
             with the same numbers, because a shuffling generator may carry some of it over.
+        samples: Samples of those batches, or None where nobody knows.
     """
 
     batches: int = 0
     updates: int = 0
     seeded: Sequence[int] = ()
+    samples: Optional[int] = None
 
 
 class Grid:

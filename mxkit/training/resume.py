@@ -7,14 +7,29 @@ import warnings
 from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import PARAMETERS, Checkpoint, versions
 from mxkit.checkpoint.loading import match_arrays
+from mxkit.checkpoint.optimizer_state import optimizer_numbers
 from mxkit.checkpoint.parameter_file import read_arrays
 from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
+from mxkit.data.order import EpochOrder
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.threads import in_force
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History
 import mxnet as mx
+
+# What every update moves; the rest of an optimizer's numbers is what it was made with.
+_COUNTERS = ("num_update", "begin_num_update")
+
+
+def settings_of(trainer: Any) -> Dict[str, float]:
+    """Numbers that a new Trainer's optimizer was made with, by name."""
+    numbers = optimizer_numbers(trainer.optimizer)
+    return {
+        name: float(value)
+        for name, value in numbers.items()
+        if value is not None and not isinstance(value, bool) and name[0] != "_" and name not in _COUNTERS
+    }
 
 
 def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None) -> Snapshot:
@@ -59,6 +74,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "precision": None if state.precision is None else state.precision.state_dict(),
         "data": _data_state(state.data),
         "settings": _settings(state),
+        "optimizer": state.made_with,
     }
     content = {"run": run, **({"score": dict(score)} if score else {})}
     snapshot = take_snapshot(state.net, state.trainer, step=state.updates, content=content, arrays=arrays)
@@ -126,7 +142,10 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
             f"checkpoint {found.path} lies inside an epoch with the training metrics {run['metric_names']!s:.200}; "
             f"this run has {names}. Pass the same metrics in the same order"
         )
-    for difference in _differences(run["settings"], _settings(state)):
+    settings = _settings(state)
+    if run["running"]["batches"]:
+        _refuse_other_data(state, found, run, settings)
+    for difference in _differences(run["settings"], settings):
         _warn(found, difference)
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
         _warn(
@@ -146,6 +165,45 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
     for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
         metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, found)
+    _tell_ignored_settings(state, found, run.get("optimizer"))
+
+
+def _refuse_other_data(state: FitState, found: Checkpoint, run: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Refuse to skip batches of another size or order: samples would be trained twice, or never.
+
+    Raises:
+        CheckpointError: The checkpoint lies inside an epoch, and this run's data is cut or ordered in another way.
+    """
+    running, data = run["running"], state.data
+    told = _differences(run["settings"], {name: settings[name] for name in _OF_DATA if name in settings})
+    regular = isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
+    if regular and getattr(data, "batchify", None) is None:
+        held = min(running["batches"] * data.batch_size, data.size)
+        if held != running["samples"] and not told:
+            told = [f"{running['batches']} batches held {running['samples']} samples, now hold {held}"]
+    if told:
+        raise CheckpointError(
+            f"checkpoint {found.path} lies inside epoch {run['epoch']}, of which {running['samples']} samples are "
+            f"trained, and the data is not the same: {'; '.join(told)}. The rest of the epoch would leave samples out "
+            "or train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
+        )
+
+
+def _tell_ignored_settings(state: FitState, found: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
+    """Say which numbers of a new Trainer are not used, because the stopped run's go on."""
+    now, state.made_with = state.made_with, before
+    if before is None or now is None:  # an older checkpoint, or a Trainer that was used before
+        return
+    other = [name for name in now if name in before and now[name] != before[name]]
+    if other:
+        told = "; ".join(f"{name}={now[name]:g} is not used, the run was begun with {before[name]:g}" for name in other)
+        attributes = ", ".join(f"state.trainer.optimizer.{name}" for name in other)
+        warnings.warn(
+            f"resumed from {found.path}: the optimizer goes on as it was there. {told}. To change it now, set "
+            f"{attributes} in on_fit_begin(state) of a callback",
+            CheckpointWarning,
+            stacklevel=5,
+        )
 
 
 def _warn(found: Checkpoint, why: str) -> None:
@@ -198,7 +256,23 @@ def _settings(state: FitState) -> Dict[str, Any]:
         "OMP_NUM_THREADS": str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.settings,
+        **_about_data(state.data),
     }
+
+
+_OF_DATA = ("batch_size", "samples of train", "shuffle")
+
+
+def _about_data(data: Any) -> Dict[str, Any]:
+    """What decides which samples lie in which batch, as far as a loader tells it."""
+    sampler = getattr(data, "_batch_sampler", None)  # of gluon's DataLoader
+    if sampler is not None and hasattr(data, "_dataset"):
+        order = type(getattr(sampler, "_sampler", None)).__name__
+        found = [getattr(sampler, "_batch_size", None), len(data._dataset), order == "RandomSampler"]
+    else:
+        size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
+        found = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
+    return {name: value for name, value in zip(_OF_DATA, found) if isinstance(value, (bool, int))}
 
 
 def _threads(stored: Any) -> Any:

@@ -27,6 +27,7 @@ from mxkit.training.checks import (
     check_trainer,
     warn_of_single_samples,
 )
+from mxkit.training.deferred import finish_initialization
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
@@ -112,8 +113,8 @@ def updates(
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
             only where this is 1.
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
-            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). None leaves
-            them alone.
+            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). Values of the net
+            that wait for the first batch's shape are drawn before. None leaves the generators alone.
         skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: batches of a loader with
             `skip` are left out, others are read and dropped.
 
@@ -190,6 +191,7 @@ class Training:
         self._known, self._forward = forward_function(loss, forward_loss)
         for metric in self._metrics:
             metric.loss = self._known if metric.loss is None else metric.loss
+        self._forward_loss = forward_loss
         self._named = self._known is not loss
         self._trainer = get_trainer(net, trainer)
         self._check_finite = check_finite
@@ -233,6 +235,8 @@ class Training:
             self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
         packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, self._limit, epoch, self._seed, skip, packed and self._count is None)
+        if self._seed is not None and first_step == 1:
+            reader.prepare = partial(finish_initialization, net, forward_loss=self._forward_loss, trainer=trainer)
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
         trace = partial(draws_random_numbers, net, self._known, data)
         place = Place(net, accumulator, epoch, work.forward_again)
@@ -245,6 +249,7 @@ def _run(
 ) -> Iterator[Update]:
     update: Optional[Update] = None
     unmeasured = True
+    reader.begin()
     with work:
         for batch in reader:
             place.batch = batch
@@ -279,10 +284,16 @@ class _Reader:
         packed: bool,
     ) -> None:
         self._data, self._limit, self._epoch, self._packed = data, limit, epoch, packed
-        self._skip, self.updates, seeded = Position(*skip)
+        self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
         self.grid = Grid(seed, epoch or 0)
+        self.prepare: Optional[Callable[[Data], Data]] = None
+
+    def begin(self) -> None:
+        """Do what comes before the generators are seeded."""
+        if self.prepare is not None:
+            self._data = self.prepare(self._data)
 
     def __iter__(self) -> Iterator[Any]:
         self.grid.reseed(0)
@@ -291,11 +302,15 @@ class _Reader:
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit - self.batches)
         batches = read_epoch(self._data, self._epoch, name="train", skip=self.batches, packed=self._packed)
+        dropped = 0
         for batch in islice(batches, limit):
             self.batches += 1
             if self.batches > self._skip:
                 yield batch
-            elif self.batches == self._skip:
+                continue
+            dropped += unpack(batch)[0][0].shape[0]
+            if self.batches == self._skip:
+                self._refuse_other_batches(dropped)
                 self.grid.reseed(self.updates)
             elif self.batches in self._seeded:
                 self.grid.reseed(self._seeded[self.batches])
@@ -303,6 +318,14 @@ class _Reader:
             raise DataError(
                 f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, of which the stopped run had "
                 f"read {self._skip}: it must be the same data as before"
+            )
+
+    def _refuse_other_batches(self, samples: int) -> None:
+        if self._samples not in (None, samples):
+            raise DataError(
+                f"the first {self._skip} batches of train in epoch {(self._epoch or 0) + 1} hold {samples} samples, "
+                f"those of the stopped run held {self._samples}: samples would be left out or trained twice. Resume "
+                "with the same data and batch_size"
             )
 
     def mark(self, update: Update) -> Update:

@@ -125,12 +125,18 @@ def test_t1_a_broken_window_leaves_nothing_behind(accumulate):
     batches = make_batches([6, 1])
     expected, net = make_net(), make_net("cpu:2")
     trainer = make_trainer(net, OPTIMIZERS[0], False)
-    with mxkit.Accumulator(trainer, every=2) as accumulator:
-        shards = mxkit.split_batch(batches[0], mxkit.devices("cpu:2"))
-        with autograd.record():
-            losses = [SOFTMAX(net(*shard.inputs), *shard.labels) for shard in shards]
-        accumulator.backward(losses)
-        assert accumulator.step() is None
+    accumulator = mxkit.Accumulator(trainer, every=2)
+
+    def half_a_window():
+        with accumulator:
+            shards = mxkit.split_batch(batches[0], mxkit.devices("cpu:2"))
+            with autograd.record():
+                losses = [SOFTMAX(net(*shard.inputs), *shard.labels) for shard in shards]
+            accumulator.backward(losses)
+            assert accumulator.step() is None
+
+    with pytest.raises(RuntimeError, match="flush"):
+        half_a_window()
     assert (accumulator.micro_batches, accumulator.samples) == (0, 0)
     train_by_hand(expected, batches[1:], OPTIMIZERS[0])
     list(mxkit.updates(net, batches[1:], loss="softmax_ce", trainer=trainer, accumulate=accumulate))
@@ -382,3 +388,72 @@ def test_backward_refuses_what_it_cannot_count():
         with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one a sample; received a scalar"):
             accumulator.backward(scalar)
         assert accumulator.flush() is None
+
+
+def own_loop(batches, step, every=2, flush=True, reduced=None):
+    """A loop of one's own, with what a user may get wrong in it; gives the net and the error."""
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
+    with mxkit.Accumulator(trainer, every=every) as accumulator:
+        for x, y in batches:
+            with autograd.record():
+                losses = SOFTMAX(net(x), y)
+                losses = losses if reduced is None else reduced(losses)
+            step(accumulator, losses)
+            accumulator.step()
+        if flush:
+            accumulator.flush()
+    return net
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_backward_that_the_accumulator_does_not_see_is_an_error(every):
+    with pytest.raises(RuntimeError, match=r"window holds no micro-batch. Call accumulator.backward\(losses\) before"):
+        own_loop(make_batches([4, 4]), lambda accumulator, losses: losses.backward(), every)
+
+
+def test_a_flush_that_is_forgotten_is_an_error():
+    with pytest.raises(
+        RuntimeError, match=r"last window held 2 micro-batches, 6 samples, .* after 0 updates. Call accumulator.flush"
+    ):
+        own_loop(make_batches([4, 2]), lambda accumulator, losses: accumulator.backward(losses), 5, flush=False)
+
+
+def test_the_error_that_ends_a_window_is_the_one_that_is_raised():
+    def broken(accumulator, losses):
+        accumulator.backward(losses)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        own_loop(make_batches([4]), broken)
+
+
+REDUCED = {
+    "mean": lambda losses: losses.mean(),
+    "sum": lambda losses: losses.sum(),
+    "mean over axis 0": lambda losses: losses.mean(axis=0),
+    "weighted mean": lambda losses: (losses * 2).mean() / 2,
+    "mean and a penalty": lambda losses: losses.mean() + 0.1 * (losses * losses).sum(),
+}
+
+
+@pytest.mark.parametrize("reduced", list(REDUCED))
+def test_t4_a_mean_of_losses_does_not_count_as_one_sample(reduced):
+    with pytest.raises(LossShapeError, match=r"received a mean or a sum over the samples, .* without .mean\(\)"):
+        own_loop(make_batches([4, 4]), lambda one, losses: one.backward(losses), reduced=REDUCED[reduced])
+
+
+@pytest.mark.parametrize(
+    "reduced", [None, lambda losses: losses * 3, lambda losses: losses.expand_dims(1).mean(axis=1)]
+)
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_a_batch_of_one_sample_counts_as_one(reduced, hybridize):
+    x, y = make_batches([1])[0]
+    net = make_net(hybridize=hybridize)
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    with mxkit.Accumulator(trainer) as accumulator:
+        with autograd.record():
+            losses = SOFTMAX(net(x), y)
+            losses = losses if reduced is None else reduced(losses)
+        accumulator.backward(losses)
+        assert accumulator.step().samples == 1

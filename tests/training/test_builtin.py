@@ -53,6 +53,9 @@ class State(SimpleNamespace):
     def stop(self, reason):
         self.stop_reason = reason
 
+    def may_have(self, column, watcher):
+        return True
+
 
 class Failing(Exception):
     pass
@@ -125,6 +128,71 @@ def test_early_stopping_on_a_real_column_and_a_missing_one():
         run(make_net(), EarlyStopping("valid_accuracy", "max", patience=3), valid=VALID)
     with pytest.raises(ValueError, match="patience: expected a whole number, at least 1; received 0"):
         EarlyStopping("train_loss", "min", patience=0)
+
+
+WATCHERS = {
+    "EarlyStopping": lambda column: {"callbacks": [EarlyStopping(column, "max", patience=3)]},
+    "Plateau": lambda column: {"callbacks": [mxkit.Plateau(column, mode="max")]},
+    "keep_best": lambda column: {"checkpoint": mxkit.Checkpoints("never", keep_best=(column, "max"))},
+}
+
+
+@pytest.mark.parametrize("watcher", list(WATCHERS))
+@pytest.mark.parametrize(
+    ("column", "validated", "hint"),
+    [
+        ("val_acc", True, "did you mean 'valid_accuracy'"),
+        ("val_loss", True, "did you mean 'valid_loss'"),
+        ("accuracy", True, "did you mean 'train_accuracy'"),
+        ("val_loss", False, r"nothing is validated without fit\(valid=...\). Known: epoch"),
+        ("valid_accuracy", False, "nothing is validated without fit"),
+    ],
+)
+def test_a_column_that_the_history_will_not_have_is_refused_before_training(watcher, column, validated, hint, tmp_path):
+    net, before = make_net(), weights(make_net())
+    arguments = WATCHERS[watcher](column)
+    if "checkpoint" in arguments:
+        arguments["checkpoint"].directory = tmp_path / "run"
+    with pytest.raises(UnknownNameError, match=f"unknown column of the history '{column}': {hint}"):
+        mxkit.fit(
+            net,
+            BATCHES,
+            valid=VALID if validated else None,
+            metrics=["accuracy"],
+            loss="softmax_ce",
+            trainer="sgd",
+            epochs=1,
+            progress=False,
+            **arguments,
+        )
+    np.testing.assert_array_equal(weights(net), before)
+    assert not (tmp_path / "run").exists()
+
+
+def hook(name):
+    return type("Mine", (Callback,), {name: fail})()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        (hook("on_epoch_end"), UnknownNameError, "Mine has a method 'on_epoch_end', which fit never.* mean 'on_epoch'"),
+        (hook("on_batch_end"), UnknownNameError, "'on_batch_end', which fit never calls: did you mean 'on_update'"),
+        (hook("on_train_begin"), UnknownNameError, "did you mean 'on_fit_begin'"),
+        (hook("on_updates"), UnknownNameError, "did you mean 'on_update'"),
+        (hook("on_full_moon"), UnknownNameError, "give it another name, like _on_full_moon. Called are on_fit_begin, "),
+        (EarlyStopping, TypeError, r"received the class EarlyStopping. Pass an object: EarlyStopping\(...\)"),
+        (mx.callback.Speedometer(8), TypeError, r"received Speedometer. Pass mxkit.LambdaCallback\(on_epoch=...\)"),
+        (3, TypeError, "expected objects of mxkit.Callback; received int"),
+    ],
+)
+def test_what_fit_would_never_call_is_refused_before_training(wrong, error, text):
+    net, before = make_net(), weights(make_net())
+    with pytest.raises(error, match=text):
+        run(net, TimeLimit(5), wrong)
+    with pytest.raises(TypeError, match=r"callbacks: expected a list; received TimeLimit. Pass callbacks=\[...\]"):
+        mxkit.fit(net, BATCHES, loss="l2", trainer="sgd", epochs=1, callbacks=TimeLimit(5), progress=False)
+    np.testing.assert_array_equal(weights(net), before)
 
 
 @pytest.mark.parametrize("devices", DEVICES)
@@ -218,7 +286,7 @@ def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
     third = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
     third.load_state_dict(saved["state"])
     with pytest.raises(CheckpointError, match="best in epoch 1, but its checkpoint holds no parameters of that epoch"):
-        run(net, third)
+        run(net, Score([3.0] * 3), third)
 
 
 # time

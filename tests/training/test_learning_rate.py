@@ -4,7 +4,7 @@ import contextlib
 import random
 
 import mxkit
-from mxkit.errors import TrainingError, UnknownNameError
+from mxkit.errors import TrainingError, TrapWarning, UnknownNameError
 from mxkit.schedules import schedule
 from mxkit.training.callbacks import FitState
 from mxkit.training.learning_rate import LearningRate, Plateau
@@ -13,7 +13,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import FEATURES, make_batches, make_net, replicas
+from oracle import FEATURES, make_batches, make_net, replicas, weights
 import pytest
 
 # three samples on three devices
@@ -185,7 +185,7 @@ def test_wrong_plateaus():
         Plateau("train_loss", mode="min", min_rate=-1)
     with pytest.raises(ValueError, match="patience: expected a whole number"):
         Plateau("train_loss", mode="min", patience=0)
-    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_loss': did you mean 'train_loss'"):
+    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_loss': nothing is validated"):
         run(make_net(), [Plateau("valid_loss", mode="min")])
 
 
@@ -359,3 +359,40 @@ def test_training_goes_on_after_a_search_as_if_there_had_been_none_on_a_kvstore(
         run(net, [], trainer, epochs=1)
         weights.append(replicas(net))
     np.testing.assert_array_equal(weights[0], weights[1])
+
+
+def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
+    net = make_net()
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.2})
+
+    def fit(*callbacks, **arguments):
+        mxkit.fit(
+            net, BATCHES, loss="softmax_ce", trainer=trainer, callbacks=callbacks, progress=False,
+            **{"epochs": 2, **arguments},
+        )  # fmt: skip
+
+    fit(mxkit.LearningRate("cosine"))
+    before = weights(net)
+    text = r"learning rate is \S+, where the schedule of an earlier fit left it; that began with 0.2: this fit"
+    with pytest.warns(TrapWarning, match=text):
+        fit()
+    np.testing.assert_allclose(weights(net), before, atol=1e-6)
+    fit(mxkit.LearningRate(("cosine", {"base": 0.2})), epochs=3)
+    with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base"):
+        fit(mxkit.LearningRate("cosine"))
+    trainer.set_learning_rate(0.1)  # the way out
+    fit()
+    assert np.abs(weights(net) - before).max() > 1e-3
+
+
+def test_a_rate_of_0_by_mxnets_own_schedule_is_told_and_a_warm_up_is_not():
+    net = make_net()
+
+    def fit(trainer):
+        mxkit.fit(net, BATCHES, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+
+    curve = mx.lr_scheduler.PolyScheduler(len(BATCHES), base_lr=0.1, warmup_steps=2, warmup_begin_lr=0)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"lr_scheduler": curve})
+    fit(trainer)  # which begins with 0
+    with pytest.warns(TrapWarning, match="the Trainer's learning rate is 0: this fit changes next to nothing"):
+        fit(trainer)

@@ -1,10 +1,11 @@
 """A run that is stopped anywhere and resumed ends bit for bit as the run that never was."""
 
 import json
+import warnings
 
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
-from mxkit.errors import CheckpointError, CheckpointWarning
+from mxkit.errors import CheckpointError, CheckpointWarning, DataError
 from mxkit.metrics import TopK
 import mxnet as mx
 from mxnet import gluon
@@ -393,3 +394,134 @@ def test_t99_iterators_that_shuffle_what_they_shuffled(tmp_path):
     with pytest.warns(CheckpointWarning, match="train is a NDArrayIter, whose order follows from all epochs before"):
         mxkit.fit(make_net(), shuffled, checkpoint=tmp_path, **arguments)
     mxkit.fit(make_net(), shuffled, **arguments)  # without checkpoints nobody resumes
+
+
+def sized(batch_size=4, size=200, shuffle=True):
+    return mxkit.data.ArrayLoader(X[:size], Y[:size], batch_size, shuffle=shuffle, seed=8)
+
+
+def listed(batch_size=4, size=200):
+    return [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, size, batch_size)]
+
+
+def gluons(batch_size=4, size=200, shuffle=False):
+    dataset = gluon.data.ArrayDataset(X[:size], Y[:size].astype("float32"))
+    return gluon.data.DataLoader(dataset, batch_size, shuffle=shuffle)
+
+
+@pytest.mark.parametrize(
+    ("make", "other", "text"),
+    [
+        (sized, {"batch_size": 2}, "batch_size was 4, is 2"),
+        (sized, {"size": 204}, "samples of train was 200, is 204"),
+        (sized, {"shuffle": False}, "shuffle was True, is False"),
+        (gluons, {"batch_size": 8}, "batch_size was 4, is 8"),
+        (gluons, {"shuffle": True}, "shuffle was False, is True"),
+    ],
+)
+def test_other_batches_inside_an_epoch_are_refused_and_nothing_changes(make, other, text, tmp_path):
+    def fit(net, data, **arguments):
+        return mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", checkpoint=tmp_path, progress=False, **arguments)
+
+    fit(make_net(), make(), updates=66, seed=5)
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(CheckpointError, match=f"lies inside epoch 2, of which 64 samples are trained.*{text}"):
+        fit(net, make(**other), updates=150, resume=True)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_other_batches_of_data_that_tells_nothing_are_counted(tmp_path):
+    def fit(data, **arguments):
+        mxkit.fit(make_net(), data, loss="softmax_ce", trainer="sgd", checkpoint=tmp_path, progress=False, **arguments)
+
+    fit(listed(), updates=66, seed=5)
+    with pytest.warns(CheckpointWarning, match="updates an epoch was 50, is 100"), pytest.raises(
+        DataError, match="first 16 batches of train in epoch 2 hold 32 samples, .* run held 64"
+    ):
+        fit(listed(2), updates=150, resume=True)
+
+
+def test_an_older_checkpoint_tells_by_its_samples(tmp_path, monkeypatch):
+    with monkeypatch.context() as older:
+        older.setattr("mxkit.training.resume._about_data", lambda data: {})
+        plain(tmp_path, make_net(), updates=66)
+    with pytest.raises(CheckpointError, match="16 batches held 64 samples, now hold 32"):
+        mxkit.fit(
+            make_net(),
+            sized(2),
+            loss="softmax_ce",
+            trainer="sgd",
+            updates=150,
+            checkpoint=tmp_path,
+            resume=True,
+            progress=False,
+        )
+
+
+@pytest.mark.filterwarnings("ignore:.*updates an epoch was 50, is 100")
+def test_another_batch_size_after_an_epoch_is_told(tmp_path):
+    plain(tmp_path, make_net(), epochs=1)
+    with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*batch_size was 4, is 2"):
+        history = mxkit.fit(
+            make_net(),
+            sized(2),
+            loss="softmax_ce",
+            trainer=("sgd", {"learning_rate": 0.1, "momentum": 0.9}),
+            epochs=2,
+            checkpoint=tmp_path,
+            resume=True,
+            progress=False,
+        )
+    assert history.column("samples") == [200, 200]
+
+
+def test_settings_of_a_new_trainer_that_are_not_used_are_told(tmp_path):
+    def go_on(epochs, made, *callbacks):
+        return plain(tmp_path, make_net(), epochs=epochs, resume="auto", trainer=("sgd", made), callbacks=callbacks)
+
+    begun = {"learning_rate": 0.1, "momentum": 0.9}
+    lower = mxkit.LambdaCallback(on_epoch=lambda state, row: state.trainer.set_learning_rate(0.05))
+    go_on(1, begun, lower)
+    assert go_on(2, begun).column("learning_rate") == [0.1, 0.05]  # of the run: not a word
+    text = r"lr=0.5 is not used, the run was begun with 0.1; wd=0.01 is not used, .* 0. To .* state.trainer.opt"
+    with pytest.warns(CheckpointWarning, match=text):
+        history = go_on(3, {"learning_rate": 0.5, "momentum": 0.9, "wd": 0.01})
+    assert history.column("learning_rate")[-1] == 0.05
+
+    def change(state):
+        state.trainer.optimizer.lr = 0.002
+
+    # the checkpoint keeps what the run was begun with, and the way out sets the rate
+    assert go_on(4, begun, mxkit.LambdaCallback(on_fit_begin=change)).column("learning_rate")[-1] == 0.002
+
+
+def test_a_finished_run_that_is_resumed_says_so(tmp_path, capfd):
+    plain(tmp_path, make_net(), epochs=1)
+    plain(tmp_path, make_net(), epochs=1, resume=True, progress=True)
+    told = capfd.readouterr().err
+    assert "nothing left to train: the run has done 50 updates, and 1 epochs are asked for" in told
+    assert "goes on" not in told
+
+
+@pytest.mark.parametrize(
+    ("dropout", "steps"), [(0.5, [16, 32, 48, 50]), (0.0, [5, 10, 15, 20, 25, 30, 35, 40, 45, 50])]
+)
+def test_t67_checkpoints_that_wait_for_an_update_to_resume_from_are_told_once(dropout, steps, tmp_path):
+    def fit(every):
+        checkpoint = mxkit.Checkpoints(tmp_path / every, every=every, keep_last=99)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            plain(None, make_net(dropout=dropout), epochs=1, checkpoint=checkpoint)
+        told = [str(one.message) for one in caught if issubclass(one.category, CheckpointWarning)]
+        return told, [found.step for found in manifests(tmp_path / every)][::-1]
+
+    told, written = fit("5 updates")
+    assert written == steps
+    if dropout:
+        (text,) = told
+        assert "every='5 updates': the training draws random numbers" in text
+        assert "only after those updates of an epoch that 16 divides" in text
+    else:
+        assert not told
+    assert fit("32 updates") == ([], [32, 50])

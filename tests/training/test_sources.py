@@ -4,6 +4,7 @@ import multiprocessing
 import os
 
 import mxkit
+from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -131,6 +132,160 @@ def test_a_data_iter_is_reset_before_each_epoch():
     next(data)
     (row, again) = mxkit.fit(make_net(), data, loss=SOFTMAX, trainer="sgd", epochs=2, progress=False)
     assert row["samples"] == again["samples"] == 11
+
+
+def rolling():
+    return mx.io.NDArrayIter(X, Y, batch_size=4, last_batch_handle="roll_over")
+
+
+def seen_by_fit(data, epochs):
+    """What each epoch of a fit read: numbers of the rows, which their labels hold."""
+    seen = []
+
+    def note(net, inputs, labels):
+        seen.extend(labels[0].asnumpy().astype(int).tolist())
+        return SOFTMAX(net(*inputs), labels[0] * 0)
+
+    history = mxkit.fit(make_net(), data, forward_loss=note, trainer="sgd", epochs=epochs, progress=False)
+    counts = [row["samples"] for row in history]
+    return counts, [seen[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(epochs)]
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["alone", "inside of PrefetchingIter"])
+def test_t122_samples_that_roll_over_to_the_next_epoch_are_trained(wrapped):
+    data = mx.io.NDArrayIter(X, np.arange(11), batch_size=4, last_batch_handle="roll_over")
+    counts, epochs = seen_by_fit(mx.io.PrefetchingIter(data) if wrapped else data, 4)
+    assert counts == [8, 12, 12, 12]
+    assert epochs[1][:3] == [8, 9, 10]  # what the first epoch left over, and `pad` counts
+    assert sorted(sum(epochs, []))[: 4 * 8] == sorted(list(range(8)) * 4)
+
+
+def csv_rows(folder, **arguments):
+    np.savetxt(folder / "x.csv", np.repeat(np.arange(10.0)[:, None], FEATURES, 1), delimiter=",")
+    np.savetxt(folder / "y.csv", np.arange(10.0), delimiter=",")
+    return mx.io.CSVIter(
+        data_csv=str(folder / "x.csv"),
+        data_shape=(FEATURES,),
+        label_csv=str(folder / "y.csv"),
+        label_shape=(1,),
+        batch_size=4,
+        **arguments,
+    )
+
+
+def test_t122_an_iterator_of_c_plus_plus_loses_no_row(tmp_path):
+    counts, epochs = seen_by_fit(csv_rows(tmp_path), 4)
+    # the last batch takes rows of the next pass, which leaves them out
+    assert counts == [12, 8, 12, 8]
+    assert sorted(sum(epochs, [])) == sorted(list(range(10)) * 4)
+    counts, epochs = seen_by_fit(csv_rows(tmp_path, round_batch=False), 3)
+    assert epochs == [list(range(10))] * 3
+
+
+def test_t122_predict_and_evaluate_read_each_row_once_or_refuse(tmp_path):
+    net = make_net()
+    found = mxkit.predict(net, csv_rows(tmp_path, round_batch=False)).asnumpy()
+    rows = np.repeat(np.arange(10.0, dtype="float32")[:, None], FEATURES, 1)
+    np.testing.assert_allclose(found, mxkit.predict(net, rows).asnumpy(), rtol=1e-6)
+    with pytest.raises(DataError, match=r"data: each sample .* holds 2 samples of the next pass.* round_batch=False"):
+        mxkit.predict(net, csv_rows(tmp_path))
+
+
+PARTIAL = {
+    "roll_over": (rolling, "NDArrayIter has last_batch_handle='roll_over'.* Make it with 'pad'"),
+    "roll_over inside": (lambda: mx.io.PrefetchingIter(rolling()), "PrefetchingIter has last_batch_handle='roll_over'"),
+    "discard": (lambda: mx.io.NDArrayIter(X, Y, 4, last_batch_handle="discard"), "last_batch_handle='discard'"),
+    "ResizeIter": (lambda: mx.io.ResizeIter(mx.io.NDArrayIter(X, Y, 4), 4), "ResizeIter gives a number of batches"),
+    "rollover": (
+        lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), batch_size=4, last_batch="rollover"),
+        "DataLoader has last_batch='rollover'.* Make it with 'keep'",
+    ),
+    "drop_last": (
+        lambda: mxkit.data.ArrayLoader(X, Y, 4, drop_last=True),
+        "ArrayLoader has drop_last=True, which leaves out 3. Make it without drop_last",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(PARTIAL))
+def test_t122_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
+    make, text = PARTIAL[kind]
+    for call in (
+        lambda: mxkit.predict(make_net(), make()),
+        lambda: mxkit.evaluate(make_net(), make(), loss="softmax_ce"),
+        lambda: mxkit.fit(make_net(), TRUE, valid=make(), loss="softmax_ce", trainer="sgd", epochs=1, progress=False),
+    ):
+        with pytest.raises(DataError, match=text):
+            call()
+
+
+def test_t122_nothing_is_left_out_where_batches_divide_the_samples():
+    data = mx.io.NDArrayIter(X[:8], Y[:8], batch_size=4, last_batch_handle="roll_over")
+    assert mxkit.predict(make_net(), data).shape == (8, CLASSES)
+    assert mxkit.predict(make_net(), mxkit.data.ArrayLoader(X[:8], None, 4, drop_last=True)).shape == (8, CLASSES)
+
+
+def test_an_iterator_with_samples_on_another_axis_is_refused():
+    data = mx.io.NDArrayIter(np.zeros((4, 4, FEATURES), "float32"), np.zeros((4, 4)), batch_size=2, layout="TNC")
+    with pytest.raises(DataError, match="train: NDArrayIter has the layout 'TNC', with samples on axis 1"):
+        mxkit.fit(make_net(), data, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+
+
+WHOLE = {
+    "Split": lambda: mxkit.data.Split(X, Y),
+    "pair of arrays": lambda: (X, mx.nd.array(Y, dtype="int32")),
+    "dataset": lambda: gluon.data.ArrayDataset(X, Y),
+}
+
+
+@pytest.mark.parametrize("kind", list(WHOLE))
+def test_samples_that_are_no_batches_are_evaluated_as_a_whole(kind):
+    part = WHOLE[kind]()
+    expected = mxkit.evaluate(make_net(), TRUE, loss="softmax_ce", metrics=["accuracy"])
+    assert mxkit.evaluate(make_net(), part, loss="softmax_ce", metrics=["accuracy"]) == pytest.approx(expected)
+    (row,) = mxkit.fit(
+        make_net(), TRUE, valid=part, loss="softmax_ce", trainer=("sgd", {"learning_rate": 1e-9}), epochs=1,
+        progress=False,
+    )  # fmt: skip
+    assert row["valid_loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    if kind != "pair of arrays":
+        np.testing.assert_allclose(
+            mxkit.predict(make_net(), part).asnumpy(), mxkit.predict(make_net(), X).asnumpy(), rtol=1e-6
+        )
+
+
+def test_predict_of_two_inputs_names_the_way():
+    net = Sum()
+    mxkit.initialize(net)
+    z = X[:, :2]
+    with pytest.raises(DataError, match=r"predict: a tuple of arrays can be .*ArrayLoader\(\(x1, x2\), None"):
+        mxkit.predict(net, (X, z))
+    found = mxkit.predict(net, mxkit.data.ArrayLoader((X, z), None, batch_size=256))
+    np.testing.assert_allclose(found.asnumpy(), net(mx.nd.array(X), mx.nd.array(z)).asnumpy(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (
+            mxkit.data.Split(X, Y),
+            r"received a Split. Make batches of it: mxkit.data.ArrayLoader\(part.x, part.y, batch",
+        ),
+        ((X, Y), r"received a tuple of 2 arrays. Make batches of it: mxkit.data.ArrayLoader\(x, y, batch_size=64"),
+        (((X, X), Y), r"received a tuple of 2 arrays"),
+        (X, r"received one array of shape \(11, 5\). Make batches"),
+        (gluon.data.ArrayDataset(X, Y), r"received ArrayDataset, a dataset of single samples.*DatasetLoader\(dataset"),
+        (mxkit.data.Splits(*[mxkit.data.Split(X, Y)] * 3, []), "received Splits.* Pass one of them, like splits.train"),
+    ],
+)
+def test_training_on_what_is_not_cut_into_batches_names_the_loader(data, text):
+    net = make_net()
+    before = weights(net)
+    with pytest.raises(DataError, match="train: .*" + text):
+        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    with pytest.raises(DataError, match=text):
+        list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd"))
+    np.testing.assert_array_equal(weights(net), before)
 
 
 def test_updates_reads_lazily():

@@ -691,3 +691,22 @@ def test_a_loss_that_leaves_the_graph_is_told():
     cut = lambda output, label: mx.nd.array(((output.asnumpy() - 1) ** 2).mean(axis=1))  # noqa: E731
     with pytest.raises(TrainingError, match="does not depend on the net's parameters by recorded operators. NumPy"):
         next(mxkit.updates(net, batches, loss=cut, trainer="sgd"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=big, progress=False),
+        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer=big.tolist(), epochs=1, progress=False),
+        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=[big], progress=False),
+        lambda big: mxkit.fit(make_net(), big, loss="l2", trainer="sgd", epochs=1, progress=False),
+        lambda big: mxkit.LearningRate(big.tolist()),
+        lambda big: mxkit.seed_all(big),
+        lambda big: mxkit.initialize(make_net(), big.tolist(), force=True),
+        lambda big: mxkit.devices(big.tolist()),
+    ],
+)
+def test_no_message_prints_a_whole_array(wrong):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        wrong(np.arange(5000.0))
+    assert len(str(caught.value)) < 500
