@@ -1,6 +1,6 @@
 """Metrics of quantities: errors, and how well labels follow from outputs."""
 
-from typing import Any, Sequence, Tuple
+from typing import Any, NamedTuple, Sequence, Tuple
 
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.tasks import check_form, refuse_classes
@@ -52,7 +52,27 @@ class RMSE(MSE):
         return float(super().figure(total) ** 0.5)
 
 
-class _Moments(_Regression):
+class Moments(NamedTuple):
+    """Moments of labels and outputs over all samples; arrays are float64 of shape (K,), one number a column.
+
+    Attributes:
+        samples: Their number.
+        label: Mean.
+        output: Mean.
+        label_squares: Sum of squared deviations from the mean.
+        output_squares: The same.
+        products: Sum of the products of both deviations.
+    """
+
+    samples: float
+    label: "np.ndarray"
+    output: "np.ndarray"
+    label_squares: "np.ndarray"
+    output_squares: "np.ndarray"
+    products: "np.ndarray"
+
+
+class _OfMoments(_Regression):
     """Count, means, and sums of squared deviations of labels and outputs, pooled without cancellation.
 
     A row is (count, mean label, mean output, squares of labels, squares of outputs, their products), of which all but
@@ -87,22 +107,14 @@ class _Moments(_Regression):
 
     def figure(self, total: "np.ndarray") -> float:
         columns = (len(total) - 1) // 5
-        return self.score(total[0], *total[1:].reshape((5, columns)))
+        return self.score(Moments(total[0], *total[1:].reshape((5, columns))))
 
-    def score(
-        self,
-        count: float,
-        label: "np.ndarray",
-        output: "np.ndarray",
-        label_squares: "np.ndarray",
-        output_squares: "np.ndarray",
-        products: "np.ndarray",
-    ) -> float:
-        """The figure of the pooled row; arrays are float64 of shape (K,)."""
+    def score(self, moments: "Moments") -> float:
+        """The figure of the pooled row."""
         raise NotImplementedError
 
 
-class R2(_Moments):
+class R2(_OfMoments):
     """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1.
 
     With several values a sample it is the mean over the columns. Where labels do not vary it is 1 for outputs without
@@ -114,22 +126,15 @@ class R2(_Moments):
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
         return label.reshape((label.shape[0], -1)), values.reshape((values.shape[0], -1))
 
-    def score(
-        self,
-        count: float,
-        label: "np.ndarray",
-        output: "np.ndarray",
-        label_squares: "np.ndarray",
-        output_squares: "np.ndarray",
-        products: "np.ndarray",
-    ) -> float:
-        residual = np.maximum(label_squares + output_squares - 2 * products + count * (label - output) ** 2, 0)
-        constant = np.where(residual == 0, 1.0, 0.0)
-        varies = label_squares > 0
-        return float(np.where(varies, 1 - residual / np.where(varies, label_squares, 1), constant).mean())
+    def score(self, moments: "Moments") -> float:
+        shift = moments.samples * (moments.label - moments.output) ** 2
+        residual = np.maximum(moments.label_squares + moments.output_squares - 2 * moments.products + shift, 0)
+        varies = moments.label_squares > 0
+        explained = 1 - residual / np.where(varies, moments.label_squares, 1)
+        return float(np.where(varies, explained, residual == 0).mean())
 
 
-class PearsonR(_Moments):
+class PearsonR(_OfMoments):
     """Correlation coefficient of labels and outputs over all values, from -1 to 1; NaN where one does not vary."""
 
     name = "pearsonr"
@@ -137,14 +142,6 @@ class PearsonR(_Moments):
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
         return label.reshape((-1, 1)), values.reshape((-1, 1))
 
-    def score(
-        self,
-        count: float,
-        label: "np.ndarray",
-        output: "np.ndarray",
-        label_squares: "np.ndarray",
-        output_squares: "np.ndarray",
-        products: "np.ndarray",
-    ) -> float:
-        spread = float(label_squares[0]) ** 0.5 * float(output_squares[0]) ** 0.5
-        return float(products[0]) / spread if spread else float("nan")
+    def score(self, moments: "Moments") -> float:
+        spread = float(moments.label_squares[0]) ** 0.5 * float(moments.output_squares[0]) ** 0.5
+        return float(moments.products[0]) / spread if spread else float("nan")
