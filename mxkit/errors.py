@@ -171,7 +171,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     folded = {candidate.lower(): candidate for candidate in known}
     other, _, remark = OTHER_NAMES.get(name.lower(), "").partition("; ")
-    if other in folded:
+    if other and other in folded:
         return f"did you mean {folded[other]!r}{f' ({remark})' if remark else ''}?"
     found = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
     return f"did you mean {folded[found[0]]!r}?" if found else ""

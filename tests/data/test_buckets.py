@@ -168,7 +168,7 @@ def test_wrong_sequences_and_labels():
         BucketLoader([[1], 3], None, 2)
     with pytest.raises(DataError, match=r"sequences 0 and 2 have the shapes \(2, 3\) and \(2, 4\)"):
         BucketLoader([np.zeros((2, 3)), np.zeros((5, 3)), np.zeros((2, 4))], None, 2)
-    with pytest.raises(DataError, match="sequence 1: expected numbers; received an array of <U2"):
+    with pytest.raises(DataError, match=r"sequence 1: expected numbers; received an array of shape \(1,\) <U2"):
         BucketLoader([[1], ["ab"]], None, 2)
     with pytest.raises(DataError, match="sequence 0: int64 becomes int32, which cannot hold"):
         BucketLoader([[2**40]], None, 2)
