@@ -249,11 +249,18 @@ def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
         raise one_class(loss)
     if loss._sparse_label and shape not in (without, kept):
         way = "Reshape the labels"
-        if shape == scores:
+        if len(scores) > 2 and shape == (scores[0], *scores[2:]):
+            way = "Classes on axis 1 need ('softmax_ce', {'axis': 1})"
+        elif shape == scores:
             way = "Labels of a column for each class need ('softmax_ce', {'sparse_label': False})"
         raise DataError(
             f"{name}: labels: expected class numbers of shape {without} for outputs of shape {scores}; received "
             f"{shape}. {way}"
+        )
+    if loss._sparse_label and loss._axis == -1 and len(scores) > 3 and shape[1:] == scores[2:]:
+        raise DataError(
+            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
+            f"axis {axis}, the default: pass ('softmax_ce', {{'axis': 1}}) or {{'axis': {axis}}} (T124)"
         )
     if not loss._sparse_label and shape != scores:
         way = (

@@ -26,6 +26,7 @@ class ClassMetric(Metric):
         threshold: Outputs above it are class 1, for nets of one output and of several labels. None follows from the
             loss: 0 for scores, 0.5 for probabilities.
         axis: Of the classes. None follows from the loss, or from the labels' shape.
+        ignore_label: A label that does not count, as of padding. A sample of several labels counts by the others.
         output: As for `Metric`.
         label: As for `Metric`.
         name: As for `Metric`.
@@ -36,11 +37,12 @@ class ClassMetric(Metric):
         *,
         threshold: Optional[float] = None,
         axis: Optional[int] = None,
+        ignore_label: Optional[int] = None,
         output: int = 0,
-        label: int = 0,
+        label: Optional[int] = None,
         name: Optional[str] = None,
     ) -> None:
-        self._threshold, self._axis = threshold, axis
+        self._threshold, self._axis, self.ignore_label = threshold, axis, ignore_label
         self._task: Optional[Task] = None
         self._shapes: Any = None
         super().__init__(output=output, label=label, name=name)
@@ -59,31 +61,6 @@ class ClassMetric(Metric):
         return self._task, label, scores
 
     def _task_of(self, label: Any, scores: Any) -> Task:
-        return task_of(self.name, self.loss, scores, label, threshold=self._threshold, axis=self._axis)
-
-
-class Accuracy(ClassMetric):
-    """Share of labels that are read right: samples, or tokens, pixels and labels where a sample has several.
-
-    With several labels a sample it is the share of all labels; `SubsetAccuracy` asks for all labels of a sample.
-
-    Args:
-        ignore_label: A class number that does not count, as of padding.
-        threshold: As for `ClassMetric`.
-        axis: As for `ClassMetric`.
-        output: As for `Metric`.
-        label: As for `Metric`.
-        name: As for `Metric`.
-    """
-
-    name = "accuracy"
-    counts = True
-
-    def __init__(self, *, ignore_label: Optional[int] = None, **kwargs: Any) -> None:
-        self.ignore_label = ignore_label
-        super().__init__(**kwargs)
-
-    def _task_of(self, label: Any, scores: Any) -> Task:
         return task_of(
             self.name,
             self.loss,
@@ -93,6 +70,22 @@ class Accuracy(ClassMetric):
             axis=self._axis,
             ignore_label=self.ignore_label,
         )
+
+    def _counted(self, label: Any) -> Any:
+        """1 for each label that counts and 0 for others, flat, float32."""
+        flat = label.reshape((-1,)).astype("float32")
+        return mx.nd.ones_like(flat) if self.ignore_label is None else flat != self.ignore_label
+
+
+class Accuracy(ClassMetric):
+    """Share of labels that are read right: samples, or tokens, pixels and labels where a sample has several.
+
+    With several labels a sample it is the share of all labels; `SubsetAccuracy` asks for all labels of a sample.
+    Arguments are those of `ClassMetric`.
+    """
+
+    name = "accuracy"
+    counts = True
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         _, label, scores = self._read(labels, output)
@@ -138,7 +131,7 @@ def _right(F: Any, labels: Any, scores: Any, task: Any) -> Any:  # noqa: N803
 
 def _right_of(F: Any, labels: Any, scores: Any, task: Any, ignored: int) -> Any:  # noqa: N803
     truth, read = _classes(F, labels, scores, task)
-    counted = truth != ignored
+    counted = F.cast(F.reshape(labels, (-1,)), "float32") != ignored
     return F.concat((F.broadcast_equal(read, truth) * counted).sum(), counted.sum(), dim=0)
 
 
@@ -151,7 +144,16 @@ class SubsetAccuracy(ClassMetric):
     def update(self, labels: Sequence[Any], output: Any) -> None:
         task, label, scores = self._read(labels, output)
         truth, read = _classes(mx.nd, label, scores, task)
-        self.add((truth == read).reshape((scores.shape[0], -1)).min(axis=1))
+        if task.dense:
+            self.add((truth == read).reshape((scores.shape[0], -1)).min(axis=1))
+            return
+        counted = self._counted(label).reshape((scores.shape[0], -1))
+        wrong = ((truth != read).reshape(counted.shape) * counted).max(axis=1)
+        seen = counted.max(axis=1)
+        self.add_total(mx.nd.concat(((1 - wrong) * seen).sum(), seen.sum(), dim=0), scores.shape[0])
+
+    def figure(self, total: "np.ndarray") -> float:
+        return float(total[0] / total[-1]) if len(total) > 1 and total[-1] else super().figure(total)
 
 
 class TopK(ClassMetric):
@@ -173,7 +175,7 @@ class TopK(ClassMetric):
         *,
         axis: Optional[int] = None,
         output: int = 0,
-        label: int = 0,
+        label: Optional[int] = None,
         name: Optional[str] = None,
     ) -> None:
         self.k = whole_number(k, "TopK: k")
@@ -203,14 +205,16 @@ class ConfusionMatrix(ClassMetric):
     def update(self, labels: Sequence[Any], output: Any) -> None:
         task, label, scores = self._read(labels, output)
         truth, read = _classes(mx.nd, label, scores, task)
+        counted = mx.nd.ones_like(truth) if task.dense else self._counted(label)
         if task.kind == LABELS:
-            both, read, truth = _each_label(truth, read, scores)
-            neither = truth.shape[1] - both - (read.sum(axis=1) - both) - (truth.sum(axis=1) - both)
-            counts = mx.nd.stack(neither, read.sum(axis=1) - both, truth.sum(axis=1) - both, both, axis=1)
+            truth, read, counted = _each_label(scores, truth, read, counted)
+            cells = [(1 - truth) * (1 - read), (1 - truth) * read, truth * (1 - read), truth * read]
+            counts = mx.nd.stack(*[(cell * counted).sum(axis=1) for cell in cells], axis=1)
         else:
             classes = _class_count(task, scores)
-            counts = mx.nd.dot(truth.one_hot(classes), read.one_hot(classes), transpose_a=True)
-        self.add_total(counts.reshape((-1,)), truth.size)
+            truths = truth.one_hot(classes) * counted.reshape((-1, 1))
+            counts = mx.nd.dot(truths, read.one_hot(classes), transpose_a=True)
+        self.add_total(mx.nd.concat(counts.reshape((-1,)), counted.sum(), dim=0), truth.size)
 
     def matrix(self) -> "np.ndarray":
         """The counts, int64 of shape (classes, classes); (0, 0) before the first sample. Waits for the device.
@@ -222,9 +226,9 @@ class ConfusionMatrix(ClassMetric):
             return np.zeros((0, 0), np.int64)
         counts = self.total().astype(np.int64)
         if self._task is not None and self._task.kind == LABELS:
-            return counts.reshape((-1, 2, 2))
-        _refuse_lost(self.name, counts.sum(), self._samples)
-        return counts.reshape((round(len(counts) ** 0.5), -1))
+            return counts[:-1].reshape((-1, 2, 2))
+        _refuse_lost(self.name, counts[:-1].sum(), counts[-1])
+        return counts[:-1].reshape((round(len(counts) ** 0.5), -1))
 
     def get(self) -> Any:
         return self.matrix().tolist()
@@ -235,13 +239,10 @@ def _class_count(task: Task, scores: Any) -> int:
     return count
 
 
-def _each_label(truth: Any, read: Any, scores: Any) -> Tuple[Any, Any, Any]:
-    """How often label and output are both 1, and both by label: (K,), (K, n) and (K, n); labels stand on axis 1."""
-    several = [
-        mx.nd.swapaxes(one.reshape((scores.shape[0], scores.shape[1], -1)), 0, 1).reshape((scores.shape[1], -1))
-        for one in (truth, read)
-    ]
-    return (several[0] * several[1]).sum(axis=1), several[1], several[0]
+def _each_label(scores: Any, *flat: Any) -> List[Any]:
+    """Flat arrays of labels with the labels on axis 0, (K, n); they stand on axis 1 of the outputs."""
+    samples, labels = scores.shape[:2]
+    return [mx.nd.swapaxes(one.reshape((samples, labels, -1)), 0, 1).reshape((labels, -1)) for one in flat]
 
 
 def _refuse_lost(name: str, counted: float, samples: float) -> None:
@@ -258,20 +259,20 @@ class _Counted(ClassMetric):
     def update(self, labels: Sequence[Any], output: Any) -> None:
         task, label, scores = self._read(labels, output)
         truth, read = _classes(mx.nd, label, scores, task)
-        samples = truth.size
+        counted = mx.nd.ones_like(truth) if task.dense else self._counted(label)
         if task.kind == LABELS:
-            both, read, truth = _each_label(truth, read, scores)
-            sums = [both, read.sum(axis=1), truth.sum(axis=1)]
+            several = _each_label(scores, truth * read, read, truth, counted)
+            sums = [(one * several[3]).sum(axis=1) for one in several[:3]]
         else:
-            classes = _class_count(task, scores)
-            reads, truths = read.one_hot(classes), truth.one_hot(classes)
+            classes, rows = _class_count(task, scores), counted.reshape((-1, 1))
+            reads, truths = read.one_hot(classes) * rows, truth.one_hot(classes) * rows
             sums = [(reads * truths).sum(axis=0), reads.sum(axis=0), truths.sum(axis=0)]
-        self.add_total(mx.nd.concat(*sums, dim=0), samples)
+        self.add_total(mx.nd.concat(*sums, counted.sum(), dim=0), truth.size)
 
     def figure(self, total: "np.ndarray") -> Any:
-        right, read, occur = total.reshape((3, -1))
+        right, read, occur = total[:-1].reshape((3, -1))
         if self._task is not None and self._task.kind != LABELS:
-            _refuse_lost(self.name, occur.sum(), self._samples)
+            _refuse_lost(self.name, occur.sum(), total[-1])
         return self.score(right, read, occur)
 
     def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> Any:
@@ -290,6 +291,7 @@ class F1(_Counted):
             "macro".
         threshold: As for `ClassMetric`.
         axis: As for `ClassMetric`.
+        ignore_label: As for `ClassMetric`.
         output: As for `Metric`.
         label: As for `Metric`.
         name: As for `Metric`.

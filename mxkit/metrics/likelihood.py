@@ -21,7 +21,7 @@ class CrossEntropy(ClassMetric):
 
     Args:
         outputs: "scores", "probabilities" or "log_probabilities". None follows from the loss.
-        ignore_label: A class number that does not count, as of padding.
+        ignore_label: As for `ClassMetric`.
         axis: As for `ClassMetric`.
         output: As for `Metric`.
         label: As for `Metric`.
@@ -30,7 +30,7 @@ class CrossEntropy(ClassMetric):
 
     name = "cross-entropy"
 
-    def __init__(self, *, outputs: Optional[str] = None, ignore_label: Optional[int] = None, **kwargs: Any) -> None:
+    def __init__(self, *, outputs: Optional[str] = None, **kwargs: Any) -> None:
         if outputs not in (None, SCORES, PROBABILITIES, LOGS):
             raise ValueError(
                 f"{type(self).__name__}: outputs: expected {SCORES!r}, {PROBABILITIES!r} or {LOGS!r}; received "
@@ -38,7 +38,7 @@ class CrossEntropy(ClassMetric):
             )
         if "threshold" in kwargs:
             raise TypeError(f"{type(self).__name__} takes no threshold: it reads probabilities, not classes")
-        self._outputs, self.ignore_label = outputs, ignore_label
+        self._outputs = outputs
         super().__init__(**kwargs)
 
     def _task_of(self, label: Any, scores: Any) -> Task:

@@ -26,7 +26,8 @@ class Metric:
 
     Args:
         output: Which output is measured, where the net returns several.
-        label: Which label it is measured against, where there are several.
+        label: Which label it is measured against, where there are several. None is the first; with another output
+            than the first it must be said.
         name: In place of the metric's own.
 
     Attributes:
@@ -39,10 +40,11 @@ class Metric:
     counts: bool = False
     loss: Any = None
 
-    def __init__(self, *, output: int = 0, label: int = 0, name: Optional[str] = None) -> None:
+    def __init__(self, *, output: int = 0, label: Optional[int] = None, name: Optional[str] = None) -> None:
         self.name = name or type(self).name
         self._output = output
-        self._label = label
+        self._label = label or 0
+        self._label_is_known = label is not None or not output
         self.reset()
 
     def reset(self) -> None:
@@ -95,7 +97,17 @@ class Metric:
         return values.reshape((-1,))
 
     def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
+        if output is None:
+            raise DataError(
+                f"metric {self.name!r} needs the net's output, and forward_loss gives losses alone: return "
+                "(losses, output)"
+            )
         several = list(output) if isinstance(output, (list, tuple)) else [output]
+        if not self._label_is_known and len(labels) > 1:
+            raise DataError(
+                f"metric {self.name!r} measures output {self._output}, and the batch has {len(labels)} labels: say "
+                f"which, ({self.name!r}, {{'output': {self._output}, 'label': {min(self._output, len(labels) - 1)}}})"
+            )
         if self._output >= len(several) or self._label >= max(1, len(labels)):
             raise DataError(
                 f"metric {self.name!r} measures output {self._output} against label {self._label}; the net returned "

@@ -82,7 +82,11 @@ class MXNetMetric(Metric):
                 values.append(_value(metric, self._place))
         if not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
             exact = EXACT.get(_kind(self.metric))
-            way = f"Use {exact!r}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)"
+            if _kind(self.metric) == "F1":
+                exact = "('f1', {'positive': 1})"
+            elif exact:
+                exact = repr(exact)
+            way = f"Use {exact}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)"
             warnings.warn(
                 f"metric {self.name!r} depends on how samples are cut into batches: {values[0]:.6g} for a batch of "
                 f"{samples}, {values[1]:.6g} for the same samples as two. {way} (T128)",

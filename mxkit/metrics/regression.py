@@ -129,9 +129,9 @@ class R2(_OfMoments):
     def score(self, moments: "Moments") -> float:
         shift = moments.samples * (moments.label - moments.output) ** 2
         residual = np.maximum(moments.label_squares + moments.output_squares - 2 * moments.products + shift, 0)
-        varies = moments.label_squares > 0
-        explained = 1 - residual / np.where(varies, moments.label_squares, 1)
-        return float(np.where(varies, explained, residual == 0).mean())
+        constant = moments.label_squares == 0
+        explained = 1 - residual / np.where(constant, 1, moments.label_squares)
+        return float(np.where(constant & np.isfinite(residual), residual == 0, explained).mean())
 
 
 class PearsonR(_OfMoments):

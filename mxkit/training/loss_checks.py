@@ -10,7 +10,7 @@ from mxkit.contrastive import ContrastiveLoss, TripletLoss
 from mxkit.data.loader import ArrayLoader
 from mxkit.device import Shard
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.loss_shapes import is_plain, needed_steps, refuse_labels, weight_place
+from mxkit.loss_shapes import is_plain, needed_steps, refuse_labels, squeezed, weight_place
 from mxkit.losses import Loss
 from mxkit.more_losses import KnowledgeDistillation
 from mxkit.tracing import trace
@@ -119,7 +119,26 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
     for rule in _rules(loss, output, labels):
-        refuse_labels(_values(data, labels, rule.place), rule.expected, rule.right, rule.way)
+        found = _values(data, labels, rule.place)
+        if getattr(loss, "_sparse_label", False) and is_plain(loss):
+            found = _weighed(loss, output, labels, data, found)
+        refuse_labels(found, rule.expected, rule.right, rule.way)
+
+
+def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "np.ndarray") -> "np.ndarray":
+    """Class numbers without those of the weight 0: the loss clips them, and counts nothing of it."""
+    place = weight_place(loss, output)
+    if place is None or len(labels) <= place:
+        return found
+    weights = _values(data, labels, place)
+    if squeezed(weights.shape) == squeezed(found.shape):
+        kept: np.ndarray = weights.reshape(found.shape) != 0
+    elif weights.size == len(found):
+        kept = weights.reshape(-1) != 0
+    else:
+        return found
+    counted: np.ndarray = found[kept]
+    return counted
 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
@@ -184,7 +203,7 @@ def _rules_of_classes(loss: Any, output: Any) -> Iterator[Rule]:
     if loss._sparse_label:
         way = (
             "SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, or give the net more "
-            "outputs. For padding pass a weight of 0 and any class"
+            "outputs. Padding may have any label where its weight is 0"
         )
         yield _class_rule(output.shape[axis], way)
     elif is_plain(loss):
@@ -277,7 +296,7 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
     if not isinstance(output, mx.nd.NDArray):
         return
     if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        _check_softmax(loss, output)
+        _check_softmax(loss, output, net, shard)
     elif isinstance(loss, gluon.loss.KLDivLoss):
         _check_divergence(loss, output)
     elif isinstance(loss, gluon.loss.CTCLoss) and _is_softmax(output, 2):
@@ -302,12 +321,17 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
             )
 
 
-def _check_softmax(loss: Any, output: Any) -> None:
+def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     axis = loss._axis % output.ndim
     if output.shape[axis] < 2:
         return
     if not loss._from_logits and _is_softmax(output, axis):
         _warn_of_softmax("SoftmaxCrossEntropyLoss")
+    elif not loss._from_logits and _least(output) > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
+        _warn(
+            "the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax to its outputs, which are then "
+            "nearly equal. Take the sigmoid out of the net, or take the loss 'sigmoid_bce' for several labels (T12)"
+        )
     if loss._from_logits and not _is_log_softmax(output, axis, 1e-4):
         _warn(
             "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, the net's outputs are none: leave "

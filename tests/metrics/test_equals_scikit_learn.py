@@ -1,5 +1,6 @@
 """Every metric by name equals scikit-learn's or NumPy's over the whole part: any cut, devices, resumed epochs."""
 
+from functools import partial
 import warnings
 
 import hypothesis
@@ -134,6 +135,38 @@ def without_zero(function):
     return oracle
 
 
+def padded(data, label):
+    """The same, with a third of the labels replaced by padding."""
+
+    def made(random, n):
+        x, y = data(random, n)
+        padding = random.rand(*y.shape) < 0.3
+        padding.flat[0] = False
+        return x, np.where(padding, label, y).astype(y.dtype)
+
+    made.__name__ = f"padded_{data.__name__}"
+    return made
+
+
+def left(function, label, axis=-1):
+    """Of the labels that are no padding, flat."""
+
+    def oracle(x, y):
+        kept = y.reshape(x.shape if x.ndim == y.ndim or x.shape[1] == 1 else y.shape) != label
+        if kept.shape == x.shape:
+            return function(y.reshape(x.shape)[kept] > 0.5, x[kept] > 0)
+        return function(y[kept], x.argmax(axis)[kept])
+
+    return oracle
+
+
+def some_left(x, y):
+    """Samples of which all labels that are left are right, among those that have any."""
+    kept = y != 9
+    right = ((x > 0) == (y > 0.5)) | ~kept
+    return right.all(axis=1)[kept.any(axis=1)].mean()
+
+
 ZERO = {"zero_division": 0}
 # name, arguments, loss, data, what it must equal
 CASES = [
@@ -183,6 +216,20 @@ CASES = [
     ("cross-entropy", {"outputs": "scores"}, None, binary, binary_log_loss),
     ("perplexity", {}, SOFTMAX, tokens, lambda x, y: np.exp(token_log_loss(x, y))),
     ("perplexity", {"ignore_label": 0}, SOFTMAX, tokens, lambda x, y: np.exp(without_zero(token_log_loss)(x, y))),
+    ("accuracy", {"ignore_label": 255}, BCE, padded(several, 255), left(sk.accuracy_score, 255)),
+    ("accuracy", {"ignore_label": -1}, BCE, padded(binary, -1), left(sk.accuracy_score, -1)),
+    ("accuracy", {"ignore_label": 9}, ("softmax_ce", {"axis": 1}), padded(pixels, 9), left(sk.accuracy_score, 9, 1)),
+    ("f1", {"ignore_label": 9}, SOFTMAX, padded(tokens, 9), left(partial(sk.f1_score, average="macro", **ZERO), 9)),
+    ("f1", {"ignore_label": 9}, BCE, padded(binary, 9), left(partial(sk.f1_score, **ZERO), 9)),
+    ("mcc", {"ignore_label": -1}, SOFTMAX, padded(tokens, -1), left(sk.matthews_corrcoef, -1)),
+    (
+        "confusion",
+        {"ignore_label": 9},
+        SOFTMAX,
+        padded(tokens, 9),
+        left(partial(sk.confusion_matrix, labels=range(4)), 9),
+    ),
+    ("subset_accuracy", {"ignore_label": 9}, BCE, padded(several, 9), some_left),
     ("mae", {}, "l1", quantity, lambda x, y: sk.mean_absolute_error(y, x)),
     ("mse", {}, "l2", quantities, sk.mean_squared_error),
     ("rmse", {}, "l2", quantity, lambda x, y: sk.mean_squared_error(y, x) ** 0.5),

@@ -153,6 +153,25 @@ def test_t127_class_numbers_above_2048_in_16_bits():
     assert metric.get() == 1.0
 
 
+def test_nan_in_one_label_is_nan_in_every_figure():
+    labels = mx.nd.array([1.0, np.nan, 3.0])
+    for name in ("r2", "mse", "rmse", "mae", "pearsonr"):
+        metric = get_metric(name)
+        metric.update([labels], mx.nd.array([1.0, 2.0, 3.0]))
+        assert np.isnan(metric.get()), name
+
+
+def test_an_output_behind_the_first_needs_its_label():
+    heads, labels = (THREE, ONE), [mx.nd.array([0, 1, 2]), mx.nd.array([5.0, 6.0, 7.0])]
+    with pytest.raises(DataError, match=r"the batch has 2 labels: say which, .'rmse', {'output': 1, 'label': 1}."):
+        get_metric(("rmse", {"output": 1})).update(labels, heads)
+    metric = get_metric(("rmse", {"output": 1, "label": 1}))
+    metric.update(labels, heads)
+    assert metric.get() > 5
+    with pytest.raises(DataError, match=r"forward_loss gives losses alone: return \(losses, output\)"):
+        get_metric("accuracy").update(labels[:1], None)
+
+
 # metrics of users
 
 
