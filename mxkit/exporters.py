@@ -103,7 +103,11 @@ def export(
 
 
 def load_exported(
-    path: Union[str, Path], *, epoch: Optional[int] = None, devices: Optional[DeviceSpec] = None
+    path: Union[str, Path],
+    *,
+    epoch: Optional[int] = None,
+    scores: bool = False,
+    devices: Optional[DeviceSpec] = None,
 ) -> "gluon.SymbolBlock":
     """Read what `export`, `net.export` or Module wrote, safely: both files are checked before MXNet sees them.
 
@@ -114,6 +118,8 @@ def load_exported(
     Args:
         path: As for `export` and for `Module.save_checkpoint`: without `-symbol.json`.
         epoch: Number in the parameters' file name; None is the newest, which is the highest.
+        scores: Leave out the softmax or sigmoid of the loss head. To train on: "softmax_ce" and "sigmoid_bce" apply
+            their own.
         devices: Where the parameters go; None is the CPU.
 
     Returns:
@@ -124,6 +130,7 @@ def load_exported(
         CheckpointError: A file is damaged, holds what could harm the process, or both do not belong together: the
             weights of a layer are missing, or an array belongs to none.
         OSError: A file is not there, or cannot be read.
+        ValueError: `scores` is asked for, and the graph has no loss head.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
     >>> _ = export(net, getfixture("tmp_path") / "mlp", epoch=7)
@@ -136,7 +143,7 @@ def load_exported(
     arrays = {re.sub("^(arg|aux):", "", name): array for name, array in stored.items()}
     symbol = read_symbol(Path(f"{path}-symbol.json"), {name: array.shape for name, array in arrays.items()})
     _check_names(symbol, stored, file)
-    symbol = without_labels(symbol)
+    symbol = without_labels(symbol, scores=scores)
     names = sorted((name for name in symbol.list_inputs() if name not in arrays), key=_order)
     try:
         block = gluon.SymbolBlock(symbol, [mx.sym.var(name, dtype="float32") for name in names])
@@ -297,17 +304,20 @@ def _same_graph(path: Path, text: str) -> bool:
 
 
 def _parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
-    if epoch is not None:
-        return Path(f"{path}-{whole_number(epoch, 'epoch', least=0):04d}.params")
     name = re.compile(re.escape(Path(path).name) + r"-(\d{4,})\.params")
     folder = Path(path).parent
     matches = [(name.fullmatch(file.name), file) for file in folder.iterdir()]
-    found = [(int(match[1]), file) for match, file in matches if match]
+    found = {int(match[1]): file for match, file in matches if match}
     if not found:
         raise FileNotFoundError(
             f"{path}: there is no file {Path(path).name}-0000.params, of whatever number, beside it{_prefix_hint(path)}"
         )
-    return max(found)[1]
+    if epoch is not None and whole_number(epoch, "epoch", least=0) not in found:
+        there = ", ".join(map(str, sorted(found)))
+        raise FileNotFoundError(
+            f"{path}: there is no {Path(path).name}-{epoch:04d}.params; epochs that are there: {there}"
+        )
+    return found[max(found) if epoch is None else epoch]
 
 
 def _prefix_hint(path: Union[str, Path]) -> str:

@@ -247,26 +247,42 @@ def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
     without, kept = scores[:axis] + scores[axis + 1 :], (*scores[:axis], 1, *scores[axis + 1 :])
     if scores[axis] == 1:
         raise one_class(loss)
+    check_class_axis(loss, scores, shape)
     if loss._sparse_label and shape not in (without, kept):
         way = "Reshape the labels"
-        if len(scores) > 2 and shape == (scores[0], *scores[2:]):
-            way = "Classes on axis 1 need ('softmax_ce', {'axis': 1})"
-        elif shape == scores:
+        if shape == scores:
             way = "Labels of a column for each class need ('softmax_ce', {'sparse_label': False})"
         raise DataError(
             f"{name}: labels: expected class numbers of shape {without} for outputs of shape {scores}; received "
             f"{shape}. {way}"
-        )
-    if loss._sparse_label and loss._axis == -1 and len(scores) > 3 and shape[1:] == scores[2:]:
-        raise DataError(
-            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
-            f"axis {axis}, the default: pass ('softmax_ce', {{'axis': 1}}) or {{'axis': {axis}}} (T124)"
         )
     if not loss._sparse_label and shape != scores:
         way = (
             "Class numbers need sparse_label=True, the default" if shape in (without, kept) else _way_out(scores, shape)
         )
         raise _mismatch(name, scores, shape, way)
+
+
+def check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
+    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124).
+
+    Raises:
+        DataError: They do.
+    """
+    if not loss._sparse_label or loss._axis != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
+        return
+    name, last = type(loss).__name__, len(scores) - 1
+    if shape == scores[:-1] and last > 2:
+        raise DataError(
+            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
+            f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
+            "(T124)"
+        )
+    if shape != scores[:-1]:
+        raise DataError(
+            f"{name}: labels: expected class numbers of shape {scores[:-1]} for outputs of shape {scores}; received "
+            f"{shape}. Classes on axis 1 need the argument axis=1, like ('softmax_ce', {{'axis': 1}}) (T124)"
+        )
 
 
 def one_class(loss: Any) -> DataError:

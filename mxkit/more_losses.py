@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import DataError
 from mxkit.forward_errors import arrays_in
-from mxkit.loss_shapes import apply_steps, one_class, weight_axes, weight_error
+from mxkit.loss_shapes import apply_steps, check_class_axis, one_class, weight_axes, weight_error
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -189,6 +189,7 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
             )
         if pred.shape[axis] == 1:
             raise one_class(self)
+        check_class_axis(self, tuple(pred.shape), tuple(label.shape))
         if self._sparse_label:
             without = tuple(pred.shape[:axis]) + tuple(pred.shape[axis + 1 :])
             kept = tuple(pred.shape[:axis]) + (1,) + tuple(pred.shape[axis + 1 :])

@@ -113,7 +113,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
     return symbol
 
 
-def without_labels(symbol: Any) -> Any:
+def without_labels(symbol: Any, *, scores: bool = False) -> Any:
     """The graph with plain operators in place of Module's loss heads, so that their labels are no inputs of it (T117).
 
     A loss head also ignores the gradient that comes from above: what is trained behind it learns its own loss, whatever
@@ -121,6 +121,7 @@ def without_labels(symbol: Any) -> Any:
 
     Args:
         symbol: Any Symbol.
+        scores: Leave out the softmax or sigmoid of the heads, which mxkit's losses apply themselves.
 
     Returns:
         A Symbol with the same outputs at inference, under the same names; `symbol` itself where it has no such head.
@@ -131,12 +132,17 @@ def without_labels(symbol: Any) -> Any:
     """
     graph = json.loads(symbol.tojson())
     if not any(node["op"] in _PLAIN_HEADS for node in graph["nodes"]):
+        if scores:
+            raise ValueError(
+                f"scores=True leaves out the softmax or sigmoid of a loss head: expected one of "
+                f"{', '.join(sorted(_PLAIN_HEADS))}; the graph has none"
+            )
         return symbol
     nodes: List[Dict[str, Any]] = []
     moved: List[int] = []  # the new number of each node
     for node in graph["nodes"]:
         inputs = [[moved[number], *output] for number, *output in node["inputs"]]
-        nodes.extend(_plain_head({**node, "inputs": inputs}, len(nodes)))
+        nodes.extend(_plain_head({**node, "inputs": inputs}, len(nodes), scores))
         moved.append(len(nodes) - 1)
     graph["nodes"] = nodes
     graph["heads"] = [[moved[number], *output] for number, *output in graph["heads"]]
@@ -145,14 +151,16 @@ def without_labels(symbol: Any) -> Any:
     return mx.sym.load_json(json.dumps(graph))
 
 
-def _plain_head(node: Dict[str, Any], first: int) -> Iterator[Dict[str, Any]]:
+def _plain_head(node: Dict[str, Any], first: int, scores: bool) -> Iterator[Dict[str, Any]]:
     """The nodes that take a node's place, the last one under its name; the first one has the number `first`."""
     if node["op"] not in _PLAIN_HEADS:
         yield node
         return
     attrs, data, name = node.get("attrs", {}), node["inputs"][:1], node["name"]
     plain = {"op": _PLAIN_HEADS[node["op"]], "name": name, "inputs": data}
-    if node["op"] != "SoftmaxOutput":
+    if scores:
+        yield {**plain, "op": "_copy"}
+    elif node["op"] != "SoftmaxOutput":
         yield plain
     elif _is_true(attrs, "multi_output") or _is_true(attrs, "preserve_shape"):
         yield {**plain, "attrs": {"axis": "1" if _is_true(attrs, "multi_output") else "-1"}}

@@ -644,3 +644,24 @@ def test_mutated_graphs_neither_crash_nor_hang(digest, tmp_path):
     assert found["refused"] >= 200
     # with a digest, what bits and digits say is whole or refused; only `structure` takes it away
     assert not digest or found["different"] + found["no forward"] <= 15
+
+
+def test_a_module_without_its_softmax_to_be_trained_further(tmp_path):
+    scores = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc1")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(scores, name="softmax"))
+    module.bind([("data", (2, 4))], [("softmax_label", (2,))])
+    module.init_params(mx.init.Xavier())
+    module.save_checkpoint(str(tmp_path / "old"), 5)
+    rows = mx.nd.random.uniform(shape=(2, 4))
+    plain, served = mxkit.load_exported(tmp_path / "old", scores=True), mxkit.load_exported(tmp_path / "old")
+    np.testing.assert_allclose(plain(rows).softmax().asnumpy(), served(rows).asnumpy(), atol=2e-7)
+    labels = mx.nd.array([0, 2])
+    found = mxkit.evaluate(plain, [(rows, labels)], loss="softmax_ce")["loss"]
+    assert found == pytest.approx(-np.log(served(rows).asnumpy()[[0, 1], [0, 2]]).mean(), rel=1e-5)
+    with pytest.raises(FileNotFoundError, match="there is no old-0007.params; epochs that are there: 5"):
+        mxkit.load_exported(tmp_path / "old", epoch=7)
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net, sample=rows)
+    mxkit.export(net, tmp_path / "plain", input_shape=(1, 4))
+    with pytest.raises(ValueError, match="scores=True leaves out the softmax or sigmoid of a loss head"):
+        mxkit.load_exported(tmp_path / "plain", scores=True)

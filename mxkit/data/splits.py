@@ -80,12 +80,16 @@ def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float,
     return tuple(mean), tuple(std)
 
 
+_OWN_STREAM = 0x6D786B69
+
+
 def chosen_part(
     y: Optional["np.ndarray"], total: int, part: Union[int, float], name: str, seed: int = 0
 ) -> "np.ndarray":
     """Which samples to cut off: at random but always the same ones, of each class its share.
 
-    Each sample draws a number from NumPy's `RandomState(seed)`, whose streams never change; of each class the
+    Each sample draws a number from NumPy's `RandomState`, whose streams never change, seeded by `seed` and a number
+    of its own: data that were made by `RandomState(seed)` would be cut by their values; of each class the
     samples with the smallest numbers are taken.
 
     Args:
@@ -107,7 +111,7 @@ def chosen_part(
         raise ValueError(
             f"{name}: expected a number of samples below {total}, or a fraction below 1; received {part!r:.100}"
         )
-    draws = np.random.RandomState(seed).random_sample(total)
+    draws = np.random.RandomState([seed, _OWN_STREAM]).random_sample(total)
     groups = np.zeros(total, np.int64) if y is None else np.unique(y, return_inverse=True)[1].reshape(-1)
     chosen = np.zeros(total, dtype=bool)
     for group, wanted in enumerate(_shares(np.bincount(groups), count)):

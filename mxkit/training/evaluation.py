@@ -20,6 +20,7 @@ from mxkit.training.progress import batches_bar
 from mxkit.training.update import Count
 import mxnet as mx
 from mxnet import autograd
+import numpy as np
 
 # Batches between two waits outside of training, where no update bounds the queue.
 WAIT_EVERY = 16
@@ -79,7 +80,7 @@ def evaluate(
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     packed = count is None and worth_packing(where)
-    mean_loss, looked = Metric(), Metric()
+    mean_loss, looked, inputs = Metric(), Metric(), _Finite()
     throttle = _Throttle()
     unchecked = True
     with autograd.pause(train_mode=False), explained(
@@ -88,6 +89,7 @@ def evaluate(
         for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed, once=True), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
             for shard in (part.unpacked() for part in split_batch(batch, where)):
+                inputs.look(shard.inputs)
                 output, values = forward(net, shard.inputs, shard.labels)
                 if values is not None:
                     check_loss_shape(values, shard.samples)
@@ -106,7 +108,9 @@ def evaluate(
         scores = {"loss": mean_loss.get()} if with_loss else {}
         finite = math.isfinite(scores["loss"] if with_loss else looked.get())
         scores.update({metric.name: metric.get() for metric in measured})
-    if not finite:
+    if finite:
+        inputs.warn(name)
+    else:
         what = f"losses of {name}" if with_loss else f"net's outputs for {name}"
         text = f"the {what} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
         warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
@@ -143,7 +147,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
     data = whole_part(data, "predict", labels=False)
     parts: List[List[Any]] = []
-    throttle = _Throttle()
+    throttle, finite = _Throttle(), _Finite()
     several = False
     with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)), batches_bar(
         "predict", data, None, progress
@@ -151,6 +155,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         for batch in read_epoch(data, keep_count=True, packed=worth_packing(where), once=True):
             inputs, _ = unpack(batch)
             for shard in (part.unpacked() for part in split_batch((inputs,), where)):
+                finite.look(shard.inputs)
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
                 outputs = list(output) if several else [output]
@@ -160,11 +165,29 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
         for one in joined:
             one.wait_to_read()  # an error is raised once, at the first read (T43): it is to be raised here
+    finite.warn("predict")
     return tuple(joined) if several else joined[0]
 
 
 def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
     return net(*inputs), None
+
+
+class _Finite:
+    """Whether all inputs so far are finite; asking waits for the device. ReLU and max pooling hide NaN (T25)."""
+
+    def __init__(self) -> None:
+        self._sums = Metric()
+
+    def look(self, arrays: Sequence[Any]) -> None:
+        for array in arrays:
+            if np.dtype(array.dtype).kind == "f":
+                self._sums.add_total(array.astype("float32", copy=False).sum(), 1)
+
+    def warn(self, what: str) -> None:
+        if not math.isfinite(self._sums.get()):
+            text = f"the inputs of {what} hold NaN or infinity, of which ReLU and max pooling make numbers (T25)"
+            warnings.warn(text, TrapWarning, stacklevel=3)
 
 
 class _Throttle:

@@ -325,9 +325,10 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     axis = loss._axis % output.ndim
     if output.shape[axis] < 2:
         return
-    if not loss._from_logits and _is_softmax(output, axis):
+    least = 0.0 if loss._from_logits else _least(output)  # of most nets it is below 0, which settles it in one wait
+    if not loss._from_logits and least >= 0 and _is_softmax(output, axis):
         _warn_of_softmax("SoftmaxCrossEntropyLoss")
-    elif not loss._from_logits and _least(output) > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
+    elif least > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
         _warn(
             "the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax to its outputs, which are then "
             "nearly equal. Take the sigmoid out of the net, or take the loss 'sigmoid_bce' for several labels (T12)"
@@ -407,8 +408,9 @@ def _least(array: Any) -> float:
 
 def _warn_of_softmax(loss: str, what: str = "the net's outputs") -> None:
     _warn(
-        f"{what} are probabilities, and {loss} applies a softmax to them again. Take the softmax out of the net; "
-        "predict gives scores, of which .softmax() makes probabilities (T12)"
+        f"{what} are probabilities, and {loss} applies a softmax to them again. Take the softmax out of the net "
+        "(of a Module's by load_exported(..., scores=True)); predict gives scores, of which .softmax() makes "
+        "probabilities (T12)"
     )
 
 

@@ -103,9 +103,16 @@ def test_a_part_is_random_but_always_the_same_and_of_each_class_its_share():
     assert chosen.sum() == 10
     assert [int(chosen[y == label].sum()) for label in (3, 5, 9)] == [5, 3, 2]
     # frozen: another rule would move samples between parts of data that people have trained on
-    assert np.flatnonzero(chosen).tolist() == [14, 15, 16, 34, 43, 67, 69, 75, 97, 99]
+    assert np.flatnonzero(chosen).tolist() == [27, 30, 35, 37, 49, 50, 58, 77, 94, 98]
     np.testing.assert_array_equal(chosen, chosen_part(y, 101, 0.1, "valid"))
     assert not np.array_equal(chosen, chosen_part(y, 101, 10, "valid", seed=1))
+
+
+def test_a_part_does_not_follow_from_values_that_were_made_with_the_same_seed():
+    values = np.random.RandomState(0).random_sample(200)
+    ranks = values.argsort().argsort()[chosen_part(None, 200, 20, "test")]
+    assert ranks.max() > 150  # drawn from the same stream the part would be the 20 smallest values
+    assert 60 < ranks.mean() < 140
 
 
 @pytest.mark.parametrize("total", [1, 7, 100])

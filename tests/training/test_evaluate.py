@@ -1,7 +1,7 @@
 """`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
 
 import mxkit
-from mxkit.errors import DeviceError, EmptyDataError, LossShapeError, NotInitializedError
+from mxkit.errors import DeviceError, EmptyDataError, LossShapeError, NotInitializedError, TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -194,3 +194,16 @@ def test_t10_evaluate_refuses_labels_out_of_range_too():
     for data in ([(x, y)], mxkit.data.ArrayLoader(x, y, 2)):
         with pytest.raises(mxkit.errors.LabelError, match="whole numbers from 0 to 2, .* received 7 in 1 of"):
             mxkit.evaluate(net, data, loss="softmax_ce")
+
+
+def test_t25_inputs_with_nan_that_a_relu_hides():
+    net = mxkit.models.mlp(3, hidden=[8])
+    mxkit.initialize(net, "xavier")
+    x, y = np.random.RandomState(0).rand(20, 5).astype("float32"), np.arange(20) % 3
+    x[3, 1] = np.nan
+    batches = [(x[:10], y[:10]), (x[10:], y[10:])]
+    with pytest.warns(TrapWarning, match="the inputs of data hold NaN or infinity, of which ReLU"):
+        assert np.isfinite(mxkit.evaluate(net, batches, loss="softmax_ce")["loss"])
+    with pytest.warns(TrapWarning, match="the inputs of predict hold NaN or infinity"):
+        assert np.isfinite(mxkit.predict(net, x).asnumpy()).all()
+    assert np.isfinite(mxkit.predict(net, np.where(np.isnan(x), 0, x)).asnumpy()).all()

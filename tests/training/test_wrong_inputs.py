@@ -19,6 +19,7 @@ from mxkit.errors import (
 )
 import mxnet as mx
 from mxnet import gluon
+from mxnet.gluon import nn
 import numpy as np
 from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
 import pytest
@@ -710,3 +711,42 @@ def test_no_message_prints_a_whole_array(wrong):
     with pytest.raises((ValueError, TypeError)) as caught:
         wrong(np.arange(5000.0))
     assert len(str(caught.value)) < 500
+
+
+def test_t12_a_sigmoid_before_a_softmax_cross_entropy():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, activation="sigmoid"))
+    mxkit.initialize(net)
+    with pytest.warns(TrapWarning, match="the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax"):
+        mxkit.evaluate(net, [(np.ones((4, 5), "float32"), np.arange(4) % 3)], loss="softmax_ce")
+
+
+def test_t124_classes_on_axis_1_or_on_the_last():
+    images, labels = np.random.rand(2, 6, 6, 6).astype("float32"), np.zeros((2, 6, 6), "int32")
+    net = nn.Conv2D(6, 1)
+    mxkit.initialize(net)
+    for loss in ("softmax_ce", "focal", ("softmax_ce", {"class_weight": [1] * 6})):
+        with pytest.raises(DataError, match=r"may have their classes on axis 1, .* or on axis 3.*{'axis': 1}"):
+            mxkit.evaluate(net, [(images, labels)], loss=loss)
+        with pytest.raises(DataError, match=r"Classes on axis 1 need the argument axis=1, like .'softmax_ce', {'ax"):
+            mxkit.evaluate(net, [(images[..., :5], labels[..., :5])], loss=loss)
+    by_channel = mxkit.evaluate(net, [(images, labels)], loss=("softmax_ce", {"axis": 1}), metrics=["accuracy"])
+    read = mxkit.predict(net, images).asnumpy().argmax(axis=1)
+    assert by_channel["accuracy"] == pytest.approx((read == 0).mean())
+
+
+def test_t10_padding_of_weight_0_may_have_any_label():
+    labels = np.array([[0, 1, 255], [2, 255, 255]])
+    kept = (labels != 255).astype("float32")
+    net = nn.Dense(3, flatten=False)
+    mxkit.initialize(net)
+    x = np.random.rand(2, 3, 4).astype("float32")
+    metrics = [("accuracy", {"ignore_label": 255})]
+    found = mxkit.evaluate(net, [(x, (labels, kept))], loss="softmax_ce", metrics=metrics)
+    with pytest.raises(LabelError, match="received 255 in 1 of"):
+        mxkit.evaluate(net, [(x, (labels, np.ones_like(kept) * [1, 1, 0]))], loss="softmax_ce")
+    read = mxkit.predict(net, x).asnumpy()
+    shares = np.log(np.exp(read) / np.exp(read).sum(axis=-1, keepdims=True))
+    expected = -sum(shares[i, j, labels[i, j]] for i in range(2) for j in range(3) if kept[i, j]) / 6
+    assert found["loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["accuracy"] == pytest.approx((read.argmax(-1) == labels)[kept > 0].mean())
