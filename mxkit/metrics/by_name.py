@@ -64,6 +64,10 @@ ALIASES: Dict[str, str] = {
 }
 
 
+# Figures of all scores in their order, which no sum over batches gives.
+_OF_RANKS = {"auc", "roc_auc", "roc_auc_score", "average_precision", "pr_auc"}
+
+
 def own_metrics() -> Dict[str, Any]:
     """Metrics that a user has registered by `mx.metric.register`, by name."""
     known = mx.registry.get_registry(mx.metric.EvalMetric)
@@ -144,6 +148,11 @@ def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
     if name not in METRICS:
         if name.lower() in ALIASES:
             raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
+        if name.lower() in _OF_RANKS:
+            raise UnknownNameError(
+                f"unknown metric {name!r}: it follows from the order of all scores, which no sum over batches gives. "
+                "Use scikit-learn: roc_auc_score(y, mxkit.predict(net, x).asnumpy())"
+            )
         raise unknown_name("metric", name, {*METRICS, *own})
     try:
         return METRICS[name](**arguments)

@@ -115,10 +115,10 @@ class _OfMoments(_Regression):
 
 
 class R2(_OfMoments):
-    """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1.
+    """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1; the mean over columns.
 
-    With several values a sample it is the mean over the columns. Where labels do not vary it is 1 for outputs without
-    an error, and 0 otherwise. Both as scikit-learn's `r2_score`.
+    A column is one of the values of a sample. Where labels do not vary it is 1 for outputs without an error, and 0
+    otherwise. Both as scikit-learn's `r2_score`.
     """
 
     name = "r2"

@@ -53,6 +53,7 @@ class OneGraph:
 
     Attributes:
         devices: The same.
+        metrics: The same.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class OneGraph:
         devices: Sequence["mx.Context"],
         fresh: bool = False,
     ) -> None:
-        self._net, self._loss, self._named, self._forward, self._metrics = net, loss, named, forward, metrics
+        self._net, self._loss, self._named, self._forward, self.metrics = net, loss, named, forward, metrics
         # not of a subclass that may count in another way
         self._counted: List[Any] = [
             metric
@@ -121,7 +122,7 @@ class OneGraph:
 
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
-        for metric in self._metrics if computed.totals is None else self._others:
+        for metric in self.metrics if computed.totals is None else self._others:
             metric.update(shard.labels, computed.output)
         if computed.totals is None:
             return

@@ -28,7 +28,7 @@ from mxkit.training.checks import (
     warn_of_single_samples,
 )
 from mxkit.training.deferred import finish_initialization
-from mxkit.training.loss_checks import check_first_batch, check_loss_shape
+from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision, get_precision
@@ -383,6 +383,8 @@ class _Batches:
                 check_loss_shape(found.losses, shard.samples)
             if first is not None:
                 check_first_batch(self._net, shard, found.output, *first)
+                if first[0] is None and not self._graph.metrics:
+                    warn_of_two_losses(found.output, found.losses)
         count = None if self._count is None else self._count(*unpack(batch))
         losses, ones = [found.losses for found in computed], [found.ones for found in computed]
         silent = [pair for found in computed for pair in found.silent]

@@ -223,6 +223,8 @@ def test_names_of_other_libraries_are_answered_with_the_name_here():
     for alias, name in ALIASES.items():
         with pytest.raises(UnknownNameError, match=f"unknown metric '{alias}': it is called '{name}' here"):
             get_metric(alias)
+    with pytest.raises(UnknownNameError, match="follows from the order of all scores.*roc_auc_score"):
+        get_metric("auc")
     for name in ("torch", "caffe", "custommetric", "composite", "loss"):
         with pytest.raises(UnknownNameError, match=f"unknown metric '{name}'"):
             get_metric(name)

@@ -750,3 +750,15 @@ def test_t10_padding_of_weight_0_may_have_any_label():
     expected = -sum(shares[i, j, labels[i, j]] for i in range(2) for j in range(3) if kept[i, j]) / 6
     assert found["loss"] == pytest.approx(expected, rel=1e-5)
     assert found["accuracy"] == pytest.approx((read.argmax(-1) == labels)[kept > 0].mean())
+
+
+def test_two_losses_of_a_forward_loss_are_no_loss_and_output():
+    def two(net, inputs, labels):
+        scores = net(*inputs)
+        return mx.gluon.loss.L2Loss()(scores, labels[0]), mx.gluon.loss.L1Loss()(scores, labels[0])
+
+    net = nn.Dense(1)
+    mxkit.initialize(net)
+    batches = [(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"))]
+    with pytest.warns(TrapWarning, match=r"forward_loss returned two arrays of shape \(4,\).*return their sum"):
+        list(mxkit.updates(net, batches, forward_loss=two, trainer="sgd"))
