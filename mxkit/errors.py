@@ -125,7 +125,7 @@ class TrapWarning(UserWarning):
     """
 
 
-# What other libraries call losses, optimizers and schedules, where the spelling does not lead to mxkit's name.
+# What other libraries call losses, optimizers, schedules and arguments, where the spelling does not lead to mxkit's name.
 OTHER_NAMES = {
     "bce": "sigmoid_bce",
     "bcewithlogits": "sigmoid_bce",
@@ -154,6 +154,10 @@ OTHER_NAMES = {
     "factor": "step",
     "polynomial": "poly",
     "onecycle": "one_cycle",
+    "pos_label": "positive",
+    "ignore_index": "ignore_label",
+    "delta": "rho",
+    "smoothing": "epsilon",
 }
 
 

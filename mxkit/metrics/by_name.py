@@ -4,13 +4,13 @@ import copy
 import reprlib
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
-from mxkit.errors import MxkitError, UnknownNameError, unknown_name
+from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
 from mxkit.metrics.likelihood import CrossEntropy, Perplexity
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
 from mxkit.metrics.regression import MAE, MSE, R2, RMSE, PearsonR
-from mxkit.specs import split_spec
+from mxkit.specs import make, split_spec
 import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
@@ -135,15 +135,11 @@ def _metrics_of(spec: Any) -> List[Metric]:
 def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
     own = own_metrics()
     if name not in METRICS and name.lower() in own:
-        (metric,) = wrapped(mx.metric.create(name, **arguments))
+        (metric,) = wrapped(make("metric", name, own[name.lower()], arguments))
         return metric
     if name not in METRICS:
         if name.lower() in ALIASES:
             raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
         raise unknown_name("metric", name, {*METRICS, *own})
-    try:
-        return METRICS[name](**arguments)
-    except MxkitError:
-        raise
-    except TypeError as error:
-        raise TypeError(f"metric {name!r}: {error}") from error
+    metric: Metric = make("metric", name, METRICS[name], arguments)
+    return metric
