@@ -2,7 +2,7 @@
 
 import copy
 import reprlib
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
@@ -100,6 +100,8 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
     if isinstance(specs, (str, Metric, mx.metric.EvalMetric)):
         shown = repr(specs) if isinstance(specs, str) else type(specs).__name__
         raise ValueError(f"metrics: expected a list, like [{shown}]; received {shown}")
+    if not isinstance(specs, Iterable):
+        raise TypeError(f"metrics: expected a list, like ['accuracy'], or () for none; received {specs!r:.100}")
     found = [metric for spec in specs for metric in _metrics_of(spec)]
     for metric in found:
         metric.loss = loss
@@ -107,7 +109,8 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
     if "loss" in names:
         raise ValueError("metrics: 'loss' is the column of the loss: give the metric another name")
     if len(set(names)) != len(names):
-        raise ValueError(f"metrics: names must differ; received {names}")
+        way = 'Name one: ("f1", {"average": "micro", "name": "f1_micro"})'
+        raise ValueError(f"metrics: names must differ; received {names}. {way}")
     return found
 
 

@@ -181,10 +181,17 @@ def test_t4_evaluate_refuses_a_loss_that_is_a_mean_already():
 
 
 def test_metrics_of_one_name_and_a_bare_name_are_refused():
-    with pytest.raises(ValueError, match=r"metrics: names must differ; received \['accuracy', 'accuracy'\]"):
+    with pytest.raises(ValueError, match=r"metrics: names must differ; received \['accuracy', 'accuracy'\]. Name one: "):
         mxkit.evaluate(make_net(), [], metrics=["accuracy", mx.metric.Accuracy()])
     with pytest.raises(ValueError, match=r"metrics: expected a list, like \['accuracy'\]"):
         mxkit.evaluate(make_net(), [], metrics="accuracy")
+    with pytest.raises(TypeError, match=r"metrics: expected a list, like \['accuracy'\], or \(\) for none; received None"):
+        mxkit.evaluate(make_net(), [], metrics=None)
+    for metrics in (None, ["accuracy"], "accuracy"):
+        with pytest.raises(TypeError, match=r"updates: metrics: expected a list of metrics, like \[mxkit.metrics.get_met"):
+            list(mxkit.updates(make_net(), [], loss="l2", trainer="sgd", metrics=metrics))
+    with pytest.raises(TypeError, match=r"fit: callbacks: expected a list; received NoneType"):
+        mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=None)
 
 
 def test_t10_evaluate_refuses_labels_out_of_range_too():
