@@ -125,7 +125,8 @@ class TrapWarning(UserWarning):
     """
 
 
-# What other libraries call losses, optimizers, schedules and arguments, where the spelling does not lead to mxkit's name.
+# What other libraries call losses, optimizers, schedules and arguments, where the spelling does not lead to the name
+# here.
 OTHER_NAMES = {
     "bce": "sigmoid_bce",
     "bcewithlogits": "sigmoid_bce",

@@ -55,9 +55,11 @@ _OF_GLUON = ("prefix", "params", "batch_axis")
 def accepted(maker: Callable[..., Any]) -> Optional[List[str]]:
     """Names of the arguments that a function or a class takes, those it hands to its bases included; None for any."""
     names: List[str] = []
-    inits = [vars(one)["__init__"] for one in inspect.getmro(maker) if "__init__" in vars(one)] if inspect.isclass(
-        maker
-    ) else [maker]
+    inits = (
+        [vars(one)["__init__"] for one in inspect.getmro(maker) if "__init__" in vars(one)]
+        if inspect.isclass(maker)
+        else [maker]
+    )
     for function in inits:
         parameters = inspect.signature(function).parameters.values() if function is not object.__init__ else []
         names += [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]

@@ -74,7 +74,10 @@ def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
     for spec, text in [
         (("huber", {"delta": 1}), r"loss 'huber' takes no argument 'delta'; did you mean 'rho'\? It takes rho, weight"),
         (("softmax_ce", {"ignore_index": 0}), "'softmax_ce' takes no argument 'ignore_index'; it takes axis, sparse_"),
-        (("own", {"margn": 1}), r"loss 'own' takes no argument 'margn'; did you mean 'margin'\? It takes margin, weight"),
+        (
+            ("own", {"margn": 1}),
+            r"'own' takes no argument 'margn'; did you mean 'margin'\? It takes margin, weight",
+        ),
         (("any", {"margin": 1}), "loss 'any': .*unexpected keyword argument 'margin'"),
         (gluon.loss.SoftmaxCrossEntropyLoss, r"class SoftmaxCrossEntropyLoss: write SoftmaxCrossEntropyLoss\(\)"),
     ]:

@@ -128,8 +128,8 @@ class FitState:
             if several and monitor.column in (f"train_{metric.name}", f"valid_{metric.name}"):
                 way = "Watch another column" if isinstance(metric, ConfusionMatrix) else "Take average='macro'"
                 raise TypeError(
-                    f"column {monitor.column!r} holds a list of numbers in each epoch, which is no better or worse than "
-                    f"another. {way}"
+                    f"column {monitor.column!r} holds a list of numbers in each epoch, which is no better or worse "
+                    f"than another. {way}"
                 )
 
     def stop(self, reason: str, *, for_now: bool = False) -> None:

@@ -203,7 +203,10 @@ def test_arguments_that_a_metric_does_not_take(monkeypatch):
 
     monkeypatch.setattr("mxkit.metrics.by_name.own_metrics", lambda: {"own": OwnMetric})
     for spec, text in [
-        (("f1", {"pos_label": 1}), r"metric 'f1' takes no argument 'pos_label'; did you mean 'positive'\? It takes pos"),
+        (
+            ("f1", {"pos_label": 1}),
+            r"metric 'f1' takes no argument 'pos_label'; did you mean 'positive'\? It takes",
+        ),
         (("own", {"esp": 1}), r"metric 'own' takes no argument 'esp'; did you mean 'eps'\? It takes name, eps"),
     ]:
         with pytest.raises(TypeError, match=text):
