@@ -4,6 +4,25 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.errors import DeviceError, NotInitializedError
 import mxnet as mx
+from mxnet import gluon
+
+
+def check_net(net: Any) -> None:
+    """Refuse what is no net, above all arguments in another order.
+
+    Raises:
+        TypeError: `net` is no `gluon.Block`.
+
+    >>> check_net([1, 2])
+    Traceback (most recent call last):
+    TypeError: expected a net, a gluon.Block; received list. The net comes first: fit(net, loader, ...)
+    """
+    if isinstance(net, gluon.Block):
+        return
+    if isinstance(net, type) and issubclass(net, gluon.Block):
+        raise TypeError(f"expected a net; received the class {net.__name__}: write {net.__name__}()")
+    received = type(net).__name__
+    raise TypeError(f"expected a net, a gluon.Block; received {received}. The net comes first: fit(net, loader, ...)")
 
 
 def parameters_by_path(net: Any) -> Dict[str, Any]:
@@ -11,12 +30,17 @@ def parameters_by_path(net: Any) -> Dict[str, Any]:
 
     Paths do not carry Gluon's process-wide counters, which differ between two instances of one net
     (T37). A parameter shared by two blocks stands under both paths.
+
+    Raises:
+        TypeError: `net` is no `gluon.Block`.
     """
+    check_net(net)
     return dict(net._collect_params_with_prefix())
 
 
 def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
     """Yield every block with its path, the net itself as ''; a shared one under each of its paths."""
+    check_net(net)
     yield path, net
     for name, child in net._children.items():
         yield from blocks_by_path(child, f"{path}.{name}" if path else name)
@@ -48,6 +72,7 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
         expected: The devices the caller asked for; None accepts any.
 
     Raises:
+        TypeError: `net` is no `gluon.Block`.
         NotInitializedError: A parameter has neither a value nor a device.
         DeviceError: Parameters lie on different devices, or not on the expected ones.
     """

@@ -268,7 +268,11 @@ def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
     """
     if array.dtype.kind not in "fiub":
         holds = f", which holds {type(array.flat[0]).__name__}" if array.dtype.kind == "O" and array.size else ""
-        raise DataError(f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{holds}")
+        text = array.dtype.kind in "US" or (array.size and isinstance(array.flat[0], (str, bytes)))
+        way = ". Number the classes first: classes, y = numpy.unique(labels, return_inverse=True)" if text else ""
+        raise DataError(
+            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{holds}{way}"
+        )
     dtype = narrow_dtype(array.dtype)
     if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:
         widest = max(int(array.max()), int(array.min()), key=abs)

@@ -125,7 +125,8 @@ class TrapWarning(UserWarning):
     """
 
 
-# What other libraries call losses, optimizers and schedules, where the spelling does not lead to mxkit's name.
+# What other libraries call losses, optimizers, schedules and arguments, where the spelling does not lead to the name
+# here.
 OTHER_NAMES = {
     "bce": "sigmoid_bce",
     "bcewithlogits": "sigmoid_bce",
@@ -154,6 +155,10 @@ OTHER_NAMES = {
     "factor": "step",
     "polynomial": "poly",
     "onecycle": "one_cycle",
+    "pos_label": "positive",
+    "ignore_index": "ignore_label",
+    "delta": "rho",
+    "smoothing": "epsilon",
 }
 
 

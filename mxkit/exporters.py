@@ -7,7 +7,7 @@ import re
 import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import wait_before_reading
+from mxkit.blocks import check_net, wait_before_reading
 from mxkit.checkpoint.parameter_file import describe_file, read_arrays
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
@@ -79,6 +79,7 @@ def export(
     >>> load_exported(getfixture("tmp_path") / "mlp")(mx.nd.ones((2, 5))).shape
     (2, 3)
     """
+    check_net(net)
     _check_format(format)
     epoch = whole_number(epoch, "epoch", least=0)
     shapes = _shapes(input_shape)

@@ -4,7 +4,7 @@ import linecache
 import traceback
 from typing import Any, List, NamedTuple, Tuple
 
-from mxkit.blocks import blocks_by_path
+from mxkit.blocks import blocks_by_path, check_net
 from mxkit.forward_errors import arrays_in, explain_forward_error, explained
 from mxnet import autograd, gluon
 import numpy as np
@@ -70,6 +70,7 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
     >>> result.hybridized, result.compared
     (True, ('predict', 'training'))
     """
+    check_net(net)
     if not arrays_in(inputs):
         raise ValueError("try_hybridize: pass what the net is called with: NDArrays where its parameters live")
     python = tuple(path for path, block in blocks_by_path(net) if path and not isinstance(block, gluon.HybridBlock))

@@ -20,6 +20,7 @@ _FIXED |= {"batch_scale", "num_epochs", "updates_per_epoch", "warmup_epochs"}  #
 # A rate of 0 gives NaN weights in silence (FTML, Ftrl), or an error of the engine (SGLD).
 NEEDS_RATE = (mx.optimizer.FTML, mx.optimizer.Ftrl, mx.optimizer.SGLD)
 _MULTIPLIERS = ("lr", "wd")
+_UNCHANGED = ". Nothing was changed"
 
 
 def set_hyperparameters(
@@ -60,9 +61,9 @@ def set_hyperparameters(
             kind = f"hyper-parameter of {type(optimizer).__name__}"
             raise unknown_name(kind, name, [*known, "learning_rate"])
         if value is not None or not name.startswith("clip"):
-            _check_number(name, value)
+            check_number(name, value, name in ("wd", "momentum"), _UNCHANGED)
     if learning_rate is not None:
-        _check_number("learning_rate", learning_rate)
+        check_number("learning_rate", learning_rate, after=_UNCHANGED)
         refuse_fixed_rate(trainer)
         if not learning_rate and isinstance(optimizer, NEEDS_RATE):
             raise ValueError(
@@ -92,11 +93,16 @@ def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
     return found - _FIXED
 
 
-def _check_number(name: str, value: Any) -> None:
+def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
+    """Refuse what is no finite number, or negative where `least_0`: MXNet takes a text for a rate in silence (T26).
+
+    Raises:
+        ValueError: `value` is refused; the text ends in `after`.
+    """
     number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    # a text is taken for a rate in silence (T26); epsilon and the like may be anything finite
-    if not number or (value < 0 and name in ("learning_rate", "wd", "momentum")):
-        raise ValueError(f"{name}: expected a finite number, at least 0; received {value!r}. Nothing was changed")
+    if not number or (least_0 and value < 0):
+        least = ", at least 0" if least_0 else ""
+        raise ValueError(f"{name}: expected a finite number{least}; received {value!r:.100}{after}")
 
 
 def _updaters(trainer: "gluon.Trainer") -> List[Any]:

@@ -7,7 +7,7 @@ from mxkit.device import DeviceSpec, as_ndarray
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import unknown_name
 from mxkit.forward_errors import explained
-from mxkit.specs import split_spec
+from mxkit.specs import make, split_spec
 from mxkit.static_graphs import forget_static_graphs
 import mxnet as mx
 from mxnet import autograd
@@ -29,13 +29,16 @@ def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
 
     Raises:
         UnknownNameError: MXNet has no initializer of this name; the known ones and the nearest are listed.
-        TypeError: `spec` has another form.
+        TypeError: `spec` has another form, or an argument that the initializer does not take.
     """
     spec, arguments = split_spec(spec)
     if isinstance(spec, str):
         if spec.lower() not in initializer_names():
             raise unknown_name("initializer", spec, initializer_names())
-        return mx.init.create(spec, **arguments)
+        if not arguments:
+            return mx.init.create(spec)
+        known = mx.registry.get_registry(mx.init.Initializer)
+        return make("initializer", spec, known[spec.lower()], arguments)
     if isinstance(spec, mx.init.Initializer):
         return spec
     raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r:.100}")

@@ -15,7 +15,7 @@ from mxkit.more_losses import (
     WeightedSoftmaxCELoss,
     number,
 )
-from mxkit.specs import split_spec
+from mxkit.specs import make, split_spec
 import mxnet as mx
 from mxnet import gluon
 
@@ -220,7 +220,8 @@ def get_loss(spec: LossSpec) -> Loss:
 
     Raises:
         UnknownNameError: No loss has this name; the known ones and the nearest are listed.
-        TypeError: `spec` has another form, or the argument `weight` is no number.
+        TypeError: `spec` has another form, is a class, has an argument that the loss does not take, or a `weight` that
+            is no number.
         LossShapeError: It is Gluon's `PoissonNLLLoss`, which gives one mean for a batch.
         ValueError: The loss takes another axis than 0 for the samples.
 
@@ -236,7 +237,9 @@ def get_loss(spec: LossSpec) -> Loss:
                 f"loss {spec!r}: weight is one number for all samples; received {arguments['weight']!r:.100}. A weight "
                 "for each class is class_weight, which softmax_ce, focal, label_smoothing and sigmoid_bce take"
             )
-        spec = LOSSES[spec](**arguments)
+        spec = make("loss", spec, LOSSES[spec], arguments)
+    if isinstance(spec, type):
+        raise TypeError(f"loss: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     if isinstance(spec, gluon.loss.Loss):
         _refuse_means(spec)
     if callable(spec):

@@ -1,10 +1,13 @@
 """Optimizers and Trainers by name; what they do is MXNet's own."""
 
 import inspect
-from typing import Any, List, Mapping, Tuple, Union
+import math
+from numbers import Real
+from typing import Any, Dict, List, Mapping, Tuple, Union
 
 from mxkit.blocks import net_devices
 from mxkit.errors import DeviceError, nearest, unknown_name
+from mxkit.hyperparameters import check_number
 from mxkit.specs import split_spec
 import mxnet as mx
 from mxnet import gluon
@@ -44,6 +47,8 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     Raises:
         UnknownNameError: MXNet has no optimizer of this name.
         TypeError: `spec` has another form, or the optimizer refuses an argument.
+        ValueError: A learning rate, `wd` or `momentum` is negative, or one of the optimizer's numbers is a text, NaN or
+            infinite, also in a Trainer or an optimizer that exists.
         NotInitializedError: The net is not initialized.
         DeviceError: The Trainer was made for other devices than the net now lives on.
     """
@@ -54,6 +59,8 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
                 f"the Trainer was made for {spec._contexts}, the net now lives on {where}: "
                 "make the Trainer after the net is where it stays"
             )
+        optimizer = spec.optimizer
+        _check_numbers(f"the Trainer's {type(optimizer).__name__}", type(optimizer), vars(optimizer))
         return spec
     spec, arguments = split_spec(spec)
     if isinstance(spec, str):
@@ -66,6 +73,10 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     # Updates on the devices let gradients be clipped after the one reduction. Where that lets the replicas
     # drift apart, the kvstore steps once for all of them (T24).
     kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)
+    if isinstance(spec, str):
+        _check_numbers(f"optimizer {spec!r}", kind, arguments)
+    else:
+        _check_numbers(kind.__name__, kind, vars(spec))
     on_kvstore = issubclass(kind, DRIFTING) and len(where) > 1
     try:
         return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
@@ -74,10 +85,39 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
         raise TypeError(told) from error
 
 
+def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
+    """Refuse a text or NaN in place of a number, and a negative learning rate, which trains uphill (T26).
+
+    Args:
+        where: What the message names.
+        kind: The optimizer's class, whose defaults tell which arguments are numbers.
+        values: Arguments of the class, or attributes of an optimizer, where `lr` is the learning rate.
+    """
+    never_negative = {"lr": "learning_rate", "learning_rate": "learning_rate", "wd": "wd", "momentum": "momentum"}
+    for name, shown in never_negative.items():
+        if name in values and (name in ("wd", "momentum") or values[name] is not None):
+            check_number(f"{where}: {shown}", values[name])
+    rate = getattr(values.get("lr_scheduler"), "base_lr", 0)
+    check_number(f"{where}: base_lr of its lr_scheduler", rate)
+    for name, default in _defaults(kind).items():
+        value = values.get(name)
+        number = isinstance(default, Real) and not isinstance(default, bool)
+        if number and (isinstance(value, str) or (isinstance(value, Real) and not math.isfinite(value))):
+            raise ValueError(f"{where}: {name}: expected a finite number; received {value!r}")
+
+
+def _defaults(kind: Any) -> Dict[str, Any]:
+    """Arguments of an optimizer's class and its bases, with their defaults."""
+    found: Dict[str, Any] = {}
+    for one in kind.__mro__[:-1]:
+        for name, parameter in inspect.signature(one.__init__).parameters.items():
+            found.setdefault(name, parameter.default)
+    return found
+
+
 def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
     """Name the arguments that an optimizer takes, and the nearest to each that it refuses."""
-    taken = {name for one in kind.__mro__ if one is not object for name in inspect.signature(one.__init__).parameters}
-    known = sorted(taken - {"self", "kwargs", *_OF_THE_TRAINER})
+    known = sorted(set(_defaults(kind)) - {"self", "kwargs", *_OF_THE_TRAINER})
     guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
     told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
     return "; ".join([f"accepted: {', '.join(known)}", *told])

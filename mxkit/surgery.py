@@ -3,7 +3,7 @@
 from typing import Any, Dict, Iterator, List, Tuple
 import warnings
 
-from mxkit.blocks import blocks_by_path, parameters_by_path
+from mxkit.blocks import blocks_by_path, check_net, parameters_by_path
 from mxkit.errors import TrapWarning, nearest
 from mxkit.parameter_table import unknown_path
 from mxnet import gluon
@@ -48,6 +48,7 @@ def replace(net: Any, path: str, block: Any) -> Any:
     >>> old = replace(net, "2", new); net(mx.nd.ones((1, 4))).shape
     (1, 3)
     """
+    check_net(net)
     if not isinstance(block, gluon.Block):
         raise TypeError(f"replace: {path!r}: expected a gluon Block; received {block!r:.100}")
     places = _find(net, path)

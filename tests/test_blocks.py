@@ -1,7 +1,7 @@
 """Parameters by path, and the devices of a net."""
 
 import mxkit
-from mxkit.blocks import net_devices, parameters_by_path, paths_of
+from mxkit.blocks import blocks_by_path, net_devices, parameters_by_path, paths_of
 from mxkit.errors import DeviceError, NotInitializedError
 import mxnet as mx
 from mxnet.gluon import nn
@@ -60,3 +60,30 @@ def test_a_net_spread_over_devices():
     text = r"'0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]. Move it as a whole: mxkit.to"
     with pytest.raises(DeviceError, match=text):
         net_devices(net)
+
+
+def test_what_is_no_net_is_refused_by_name(tmp_path):
+    x = mx.nd.ones((4, 3))
+    loader, net = mxkit.data.ArrayLoader(x, [0, 1, 2, 0], 2), nn.Dense(3, in_units=3)
+    net.initialize()
+    how = {"loss": "softmax_ce", "trainer": "sgd"}
+    for call in (
+        lambda: mxkit.fit(loader, net, epochs=1, **how),
+        lambda: list(mxkit.updates(loader, net, **how)),
+        lambda: mxkit.evaluate(loader, net, loss="softmax_ce"),
+        lambda: mxkit.predict(loader, net),
+        lambda: mxkit.extract(loader, "0", net),
+        lambda: mxkit.layers(loader, (1, 3)),
+        lambda: mxkit.export(loader, tmp_path / "a", input_shape=(1, 3)),
+        lambda: mxkit.replace(loader, "0", net),
+        lambda: mxkit.try_hybridize(loader, net),
+        lambda: mxkit.load_parameters(loader, tmp_path / "a.params"),
+        lambda: mxkit.to(loader, "cpu"),
+        lambda: list(blocks_by_path(loader)),
+    ):
+        with pytest.raises(TypeError, match="expected a net, a gluon.Block; received ArrayLoader. The net comes first"):
+            call()
+    with pytest.raises(TypeError, match=r"expected a net; received the class Flatten: write Flatten\(\)"):
+        mxkit.predict(nn.Flatten, x)
+    with pytest.raises(TypeError, match="Accumulator: expected a gluon.Trainer; received Dense"):
+        mxkit.Accumulator(net)

@@ -149,7 +149,7 @@ def test_floating_point_of_other_widths_and_byte_orders_becomes_float32(dtype):
     [
         (np.array([2**31], "uint32"), "a batch: uint32 becomes int32, which cannot hold 2147483648"),
         (np.zeros((2, 3), complex), r"a batch: expected numbers; received an array of shape \(2, 3\) complex128$"),
-        (np.array(["a", "b"]), r"a batch: expected numbers; received an array of shape \(2,\) <U1$"),
+        (np.array(["a", "b"]), r"a batch: expected numbers; received an array of shape \(2,\) <U1. Number the classes"),
         (np.array([np.zeros(1000), None], object), r"received an array of shape \(2,\) object, which holds ndarray$"),
     ],
 )

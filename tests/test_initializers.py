@@ -91,3 +91,8 @@ def test_a_sample_that_does_not_fit_names_the_layer():
     net.add(mx.gluon.nn.Dense(4), mx.gluon.nn.Dense(2, in_units=5))
     with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
         mxkit.initialize(net, sample=(1, 3))
+
+
+def test_arguments_that_an_initializer_does_not_take():
+    with pytest.raises(TypeError, match=r"initializer 'normal' takes no argument 'std'; it takes sigma"):
+        get_initializer(("normal", {"std": 0.1}))

@@ -64,6 +64,29 @@ def test_wrong_specs():
         get_loss(5)
 
 
+def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
+    class Own(gluon.loss.Loss):
+        def __init__(self, margin=1, **kwargs):
+            super().__init__(None, 0, **kwargs)
+
+    monkeypatch.setitem(LOSSES, "own", Own)
+    monkeypatch.setitem(LOSSES, "any", lambda **options: gluon.loss.L2Loss(**options))
+    for spec, text in [
+        (("huber", {"delta": 1}), r"loss 'huber' takes no argument 'delta'; did you mean 'rho'\? It takes rho, weight"),
+        (("softmax_ce", {"ignore_index": 0}), "'softmax_ce' takes no argument 'ignore_index'; it takes axis, sparse_"),
+        (
+            ("own", {"margn": 1}),
+            r"'own' takes no argument 'margn'; did you mean 'margin'\? It takes margin, weight",
+        ),
+        (("any", {"margin": 1}), "loss 'any': .*unexpected keyword argument 'margin'"),
+        (gluon.loss.SoftmaxCrossEntropyLoss, r"class SoftmaxCrossEntropyLoss: write SoftmaxCrossEntropyLoss\(\)"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            get_loss(spec)
+    assert isinstance(get_loss(("own", {"margin": 2})), Own)
+    assert get_loss(("any", {"weight": 2}))._weight == 2
+
+
 def test_a_loss_of_mxnet_that_is_a_mean_already_is_refused_by_training():
     net = gluon.nn.Dense(1, in_units=3)
     mxkit.initialize(net, devices="cpu")

@@ -73,3 +73,36 @@ def test_t20_a_trainer_of_other_devices():
     net.collect_params().reset_ctx(mx.cpu(0))
     with pytest.raises(DeviceError, match="make the Trainer after the net is where it stays"):
         get_trainer(net, trainer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (("adam", {"learning_rate": "0.01"}), "'adam': learning_rate: expected a finite number, .*received '0.01'"),
+        (("adam", {"learning_rate": -0.1}), "'adam': learning_rate: expected a finite number, at least 0;.*-0.1"),
+        (("sgd", {"learning_rate": float("nan")}), "learning_rate: .*received nan"),
+        (("sgd", {"momentum": "0.9"}), "'sgd': momentum: expected a finite number, at least 0; received '0.9'"),
+        (("sgd", {"wd": -1e-4}), "'sgd': wd: expected a finite number, at least 0; received -0.0001"),
+        (("adam", {"beta1": "0.9"}), "'adam': beta1: expected a finite number; received '0.9'"),
+        (("adam", {"epsilon": float("nan")}), "'adam': epsilon: expected a finite number; received nan"),
+        (mx.optimizer.SGD(learning_rate=-0.1), "SGD: learning_rate: .*received -0.1"),
+    ],
+)
+def test_t26_numbers_of_optimizers_are_checked_before_training(spec, text):
+    with pytest.raises(ValueError, match=text):
+        get_trainer(make_net(), spec)
+
+
+def test_t26_numbers_of_a_trainer_that_exists_are_checked():
+    net = make_net()
+    for name, value in [("learning_rate", "0.1"), ("learning_rate", -0.1), ("momentum", "0.9")]:
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {name: value})
+        with pytest.raises(ValueError, match=f"the Trainer's SGD: {name}: expected a finite number.*{value!r}"):
+            get_trainer(net, trainer)
+    schedule = mx.lr_scheduler.FactorScheduler(5, base_lr=0.5)
+    for arguments in ({"lr_scheduler": schedule}, {"lr_scheduler": lambda updates: 0.1}):
+        assert get_trainer(net, ("sgd", arguments)).optimizer.lr_scheduler
+        get_trainer(net, gluon.Trainer(net.collect_params(), "sgd", arguments))
+    schedule.base_lr = "0.5"
+    with pytest.raises(ValueError, match="'sgd': base_lr of its lr_scheduler: .*received '0.5'"):
+        get_trainer(net, ("sgd", {"lr_scheduler": schedule}))

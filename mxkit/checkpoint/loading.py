@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from mxkit.blocks import parameters_by_path
+from mxkit.blocks import check_net, parameters_by_path
 from mxkit.checkpoint.layouts import paths_of_names, same_shape
 from mxkit.checkpoint.parameter_file import dtype_name, read_arrays
 from mxkit.device import DeviceSpec
@@ -98,6 +98,7 @@ def load_parameters(
     by order: weight (2, 5) from 'w'
     by order: bias (2,) from 'b'
     """
+    check_net(net)
     if match not in ("name", "order"):
         raise ValueError(f"load_parameters: match: expected 'name' or 'order'; received {match!r:.100}")
     if match == "order" and not (strict and only is None):

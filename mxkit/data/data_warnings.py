@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from mxkit.data.source import is_one_shot
+from mxkit.data.source import is_one_shot, shuffles
 from mxkit.data.streaming_statistics import ArraySummary
 
 # A class so many times as frequent as another is told.
@@ -93,7 +93,7 @@ def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> 
 def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
     if is_one_shot(part.data):
         yield f"a {part.kind} can be read only once, and this look did; pass a function that makes it anew (T62)"
-    if judged_by and _shuffles(part.data):
+    if judged_by and shuffles(part.data):
         yield "it shuffles: predictions would not be in the data's order, and scores need no order"
     if judged_by and _drops(part.data):
         yield "it leaves out the last short batch: scores are not of all samples"
@@ -101,11 +101,6 @@ def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
         yield "the last batch has one sample, of which BatchNorm may make zeros (T18); another batch_size, or drop_last"
     if part.repeated:
         yield f"{part.repeated} samples are there more than once"
-
-
-def _shuffles(data: Any) -> bool:
-    sampler = getattr(getattr(data, "_batch_sampler", None), "_sampler", None)  # of a gluon DataLoader
-    return getattr(data, "shuffle", False) is True or type(sampler).__name__ == "RandomSampler"
 
 
 def _drops(data: Any) -> bool:

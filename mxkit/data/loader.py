@@ -1,5 +1,6 @@
 """Batches cut from arrays in memory or on disk, without a Python call for each sample."""
 
+from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.data.host_arrays import batch_context, empty_batch, narrow, narrow_dtype, to_batch
@@ -74,8 +75,8 @@ class ArrayLoader(EpochOrder):
         transform: Optional[Transform] = None,
         prefetch: Optional[int] = None,
     ) -> None:
-        self.x = _each(_host, x)
-        self.y = None if y is None else _each(_host, y)
+        self.x = _each(partial(_host, name="x"), x)
+        self.y = None if y is None else _each(partial(_host, name="y"), y)
         size = _size(self.x, self.y)
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.scale = scale
@@ -173,9 +174,9 @@ def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
     return np.dtype(np.float32) if cast and array.dtype == np.uint8 else narrow_dtype(array.dtype)
 
 
-def _host(array: Any) -> "np.ndarray":
+def _host(array: Any, name: str) -> "np.ndarray":
     host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
-    return host if _on_disk(array) else narrow(host, "ArrayLoader")
+    return host if _on_disk(array) else narrow(host, f"ArrayLoader: {name}")
 
 
 def _on_disk(array: Any) -> bool:

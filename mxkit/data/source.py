@@ -135,6 +135,15 @@ def _iterators(data: Any) -> List[Any]:
     return [data] if isinstance(data, mx.io.DataIter) else []
 
 
+def shuffles(data: Any) -> bool:
+    """Whether the samples come in another order than that of the data, as far as `data` tells."""
+    sampler = getattr(getattr(data, "_batch_sampler", None), "_sampler", None)  # of gluon's DataLoader
+    # gluon.contrib, where IntervalSampler is, would be imported for this alone
+    if isinstance(sampler, gluon.data.RandomSampler) or type(sampler).__name__ == "IntervalSampler":
+        return True
+    return any(getattr(part, "shuffle", False) is True for part in (data, *_iterators(data)))
+
+
 def keeps_its_own_order(data: Data) -> bool:
     """Whether the order of an epoch follows from the epochs before it, which no other process can know (T99).
 

@@ -2,15 +2,15 @@
 
 import copy
 import reprlib
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
-from mxkit.errors import MxkitError, UnknownNameError, unknown_name
+from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
 from mxkit.metrics.likelihood import CrossEntropy, Perplexity
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
 from mxkit.metrics.regression import MAE, MSE, R2, RMSE, PearsonR
-from mxkit.specs import split_spec
+from mxkit.specs import make, split_spec
 import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]
@@ -108,6 +108,8 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
     if isinstance(specs, (str, Metric, mx.metric.EvalMetric)):
         shown = repr(specs) if isinstance(specs, str) else type(specs).__name__
         raise ValueError(f"metrics: expected a list, like [{shown}]; received {shown}")
+    if not isinstance(specs, Iterable):
+        raise TypeError(f"metrics: expected a list, like ['accuracy'], or () for none; received {specs!r:.100}")
     found = [metric for spec in specs for metric in _metrics_of(spec)]
     for metric in found:
         metric.loss = loss
@@ -115,7 +117,8 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
     if "loss" in names:
         raise ValueError("metrics: 'loss' is the column of the loss: give the metric another name")
     if len(set(names)) != len(names):
-        raise ValueError(f"metrics: names must differ; received {names}")
+        way = 'Name one: ("f1", {"average": "micro", "name": "f1_micro"})'
+        raise ValueError(f"metrics: names must differ; received {names}. {way}")
     return found
 
 
@@ -143,7 +146,7 @@ def _metrics_of(spec: Any) -> List[Metric]:
 def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
     own = own_metrics()
     if name not in METRICS and name.lower() in own:
-        (metric,) = wrapped(mx.metric.create(name, **arguments))
+        (metric,) = wrapped(make("metric", name, own[name.lower()], arguments))
         return metric
     if name not in METRICS:
         if name.lower() in ALIASES:
@@ -154,9 +157,5 @@ def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
                 "Use scikit-learn: roc_auc_score(y, mxkit.predict(net, x).asnumpy())"
             )
         raise unknown_name("metric", name, {*METRICS, *own})
-    try:
-        return METRICS[name](**arguments)
-    except MxkitError:
-        raise
-    except TypeError as error:
-        raise TypeError(f"metric {name!r}: {error}") from error
+    metric: Metric = make("metric", name, METRICS[name], arguments)
+    return metric

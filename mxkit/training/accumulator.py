@@ -420,6 +420,11 @@ def _updates_on_kvstore(trainer: "gluon.Trainer") -> bool:
 
 def _refuse_trainer(trainer: "gluon.Trainer") -> None:
     """Refuse a Trainer that cannot step, skips steps, or lets replicas drift apart without a word (T24)."""
+    if not isinstance(trainer, gluon.Trainer):
+        raise TypeError(
+            f"Accumulator: expected a gluon.Trainer; received {type(trainer).__name__}. Make one over the net: "
+            "gluon.Trainer(net.collect_params(), 'sgd')"
+        )
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
             "the Trainer was given to amp.init_trainer, and would skip updates by a loss scale of its own. Make it "

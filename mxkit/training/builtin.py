@@ -33,6 +33,7 @@ class EarlyStopping(Callback):
     Raises:
         ValueError: `mode`, `patience` or `min_delta` is out of range.
         UnknownNameError: At the begin of `fit`: the history will have no such column.
+        TypeError: At the begin of `fit`: the column holds lists, as of a confusion matrix.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
@@ -47,8 +48,7 @@ class EarlyStopping(Callback):
         self._loaded = False
 
     def on_fit_begin(self, state: FitState) -> None:
-        if not state.may_have(self.monitor.column, self):
-            self.monitor.check(state.columns)
+        state.check_monitor(self.monitor, self)
         if not self._loaded:
             self.monitor.reset()
             self._kept = {}

@@ -5,8 +5,10 @@ from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional,
 
 from mxkit.errors import UnknownNameError, nearest
 from mxkit.metrics import Metric
+from mxkit.metrics.classification import ConfusionMatrix
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
+from mxkit.training.monitor import Monitor
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 
@@ -107,6 +109,28 @@ class FitState:
         """Whether rows may hold a column when `watcher` sees them: callbacks of the user's before it may add some."""
         before = self.callbacks[: self.callbacks.index(watcher)] if watcher in self.callbacks else []
         return not self.columns or column in self.columns or any(_writes_rows(one) for one in before)
+
+    def check_monitor(self, monitor: Monitor, watcher: Optional["Callback"] = None) -> None:
+        """Refuse a column that the history will not have, or that holds lists.
+
+        Args:
+            monitor: Of the column.
+            watcher: The callback that asks, where callbacks before it may add columns.
+
+        Raises:
+            UnknownNameError: There is no such column.
+            TypeError: The column's metric gives several numbers.
+        """
+        if watcher is None or not self.may_have(monitor.column, watcher):
+            monitor.check(self.columns)
+        for metric in self.metrics:
+            several = isinstance(metric, ConfusionMatrix) or getattr(metric, "average", None) == "none"
+            if several and monitor.column in (f"train_{metric.name}", f"valid_{metric.name}"):
+                way = "Watch another column" if isinstance(metric, ConfusionMatrix) else "Take average='macro'"
+                raise TypeError(
+                    f"column {monitor.column!r} holds a list of numbers in each epoch, which is no better or worse "
+                    f"than another. {way}"
+                )
 
     def stop(self, reason: str, *, for_now: bool = False) -> None:
         """End `fit` after this update; the first reason ends up in `History.stopped`.

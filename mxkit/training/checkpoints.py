@@ -89,7 +89,7 @@ class Checkpoints(Callback):
 
     def on_fit_begin(self, state: FitState) -> None:
         if self._best is not None:
-            self._best.check(state.columns)
+            state.check_monitor(self._best)
         prepare(self.directory)
         if self._best is not None:
             self._best.reset()

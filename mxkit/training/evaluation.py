@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.blocks import net_devices
-from mxkit.data.source import Data, read_epoch, whole_part
+from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.device import DeviceSpec, split_batch, unpack
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, TrapWarning
@@ -143,7 +143,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     (5, 2)
     """
     where = net_devices(net, None if devices is None else resolve_devices(devices))
-    if getattr(data, "shuffle", False) is True:
+    if shuffles(data):
         raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
     data = whole_part(data, "predict", labels=False)
     parts: List[List[Any]] = []

@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
 from mxkit.blocks import net_devices
 from mxkit.data.npy_file import GrowingArray
-from mxkit.data.source import Data, read_epoch, whole_part
+from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.device import DeviceSpec, split_batch
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError
@@ -63,7 +63,7 @@ def extract(
     """
     features = Features(net, names)
     where = net_devices(net, None if devices is None else resolve_devices(devices))
-    if labels is None and getattr(data, "shuffle", False) is True:
+    if labels is None and shuffles(data):
         raise DataError(
             "extract: the loader shuffles, so nobody could tell which row belongs to which sample. Pass shuffle=False, "
             "or labels='label' to get them in the same order"

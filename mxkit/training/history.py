@@ -8,8 +8,12 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 from mxkit.errors import unknown_name
 from mxkit.files import write_atomically
+import numpy as np
 
 Row = Dict[str, Any]
+
+# Numbers of a list that a line of text shows.
+_MOST_SHOWN = 4
 
 
 class History(Sequence[Row]):
@@ -121,7 +125,7 @@ class History(Sequence[Row]):
 
     def __repr__(self) -> str:
         last = (
-            ", ".join(f"{name}={value + 0.0:.4g}" for name, value in self[-1].items() if "_" in name)
+            ", ".join(f"{name}={_cell(value, 4) or None}" for name, value in self[-1].items() if "_" in name)
             if self
             else "empty"
         )
@@ -137,7 +141,12 @@ def fixed(value: float) -> str:
     return f"{round(value, 4) + 0.0:.4f}"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, digits: int = 5) -> str:
+    """A value of a row as text; of a matrix only its shape, because a line has no room for it."""
     if value is None:
         return ""
-    return f"{value + 0.0:.5g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list):
+        if any(isinstance(one, list) for one in value) or len(value) > _MOST_SHOWN:
+            return f"({', '.join(map(str, np.shape(value)))})"
+        return f"[{', '.join(_cell(one, digits) for one in value)}]"
+    return f"{value + 0.0:.{digits}g}" if isinstance(value, float) else str(value)

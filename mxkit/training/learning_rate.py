@@ -167,8 +167,7 @@ class Plateau(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set, and a column that the history will not have."""
         refuse_fixed_rate(state.trainer)
-        if not state.may_have(self._monitor.column, self):
-            self._monitor.check(state.columns)
+        state.check_monitor(self._monitor, self)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         """Look at the row; reduce the rate where it is time."""

@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, Iterator, List, Tuple
 
 from mxkit.blocks import blocks_by_path, net_devices
-from mxkit.data.source import Data, read_epoch, whole_part
+from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.device import split_batch, unpack
 from mxkit.errors import DataError
 from mxkit.forward_errors import explained
@@ -152,7 +152,7 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
     """
     whole_number(draws, "predict_mc_dropout: draws")
     _refuse_certain(net)
-    if getattr(data, "shuffle", False) is True:
+    if shuffles(data):
         raise DataError(
             "predict_mc_dropout: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False"
         )

@@ -124,6 +124,7 @@ def updates(
         are large, for numbers that are old.
 
     Raises:
+        TypeError: `metrics` holds something that is no `Metric`.
         NotInitializedError: The net is not initialized.
         DeviceError: The net lives on other devices than asked for.
         EmptyDataError: `data` gave no batch.
@@ -187,6 +188,9 @@ class Training:
         check_finite: bool,
         seed: Optional[int],
     ) -> None:
+        if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
+            way = "like [mxkit.metrics.get_metric('accuracy')]"
+            raise TypeError(f"updates: metrics: expected a list of metrics, {way}; received {metrics!r:.100}")
         self._net, self._metrics, self._count, self._seed = net, list(metrics), count, seed
         self._known, self._forward = forward_function(loss, forward_loss)
         for metric in self._metrics:

@@ -257,3 +257,14 @@ def test_large_batches_are_made_ahead():
     assert ArrayLoader(X, Y, 4, transform=mix).prefetch == 2
     assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 64).prefetch == 2
     assert ArrayLoader(np.zeros((64, 3, 80, 80), np.uint8), None, 32).prefetch == 0
+
+
+def test_labels_as_text_are_told_how_to_be_numbered():
+    x, y = np.zeros((3, 2)), np.array(["cat", "dog", "cat"])
+    way = r"classes, y = numpy.unique\(labels, return_inverse=True\)"
+    for labels, held in [(y, "<U3"), (y.astype(object), "object, which holds str")]:
+        text = rf"ArrayLoader: y: expected numbers; received an array of shape \(3,\) {held}. Number the .*{way}"
+        with pytest.raises(DataError, match=text):
+            ArrayLoader(x, labels, 2)
+    classes, numbers = np.unique(y, return_inverse=True)
+    assert list(classes[numbers]) == list(y)

@@ -115,6 +115,28 @@ def big_table(folder, rows=200):
     return write(folder, "value,constant,letter,kind\n" + "\n".join(table) + "\n")
 
 
+def test_what_newcomers_pass(tmp_path):
+    for name in ("columns", "categories"):
+        with pytest.raises(TypeError, match=rf"csv: {name}: expected a list of columns; .*'kind': write \['kind'\]"):
+            csv(write(tmp_path, TEXT), target="kind", **{name: "kind"})
+    semicolons = write(tmp_path, "age;income;churn\n1,5;2;yes\n2,5;3;no\n", "semicolons.csv")
+    with pytest.raises(DataError, match="line 1: expected several cells; .*'age;income;churn'. Pass delimiter=';'"):
+        csv(semicolons, target="churn", categories=["churn"])
+    with pytest.raises(
+        DataError, match="'age': expected a number; received '1,5'. Write a point for the decimal comma"
+    ):
+        csv(semicolons, target="churn", categories=["churn"], delimiter=";")
+    numbers = write(tmp_path, "62,1.5,0\n63,2.5,1\n64,3.5,0\n", "numbers.csv")
+    with pytest.raises(DataError, match="line 1: expected the columns' names; received the numbers 62, .*header=False"):
+        csv(numbers, target=2)
+    assert len(csv(numbers, target=2, header=False, valid=0, test=0).train.x) == 3
+    numbered = write(tmp_path, "0,1,2\n63,2.5,1\n64,3.5,0\n", "numbered.csv")
+    assert len(csv(numbered, target="2", valid=0, test=0).train.x) == 2
+    mixed = write(tmp_path, "62,male\n63,female\n", "mixed.csv")
+    with pytest.raises(UnknownNameError, match=r"unknown column of mixed.csv 'sex': .* pass header=False"):
+        csv(mixed, target="sex", categories=["sex"])
+
+
 def test_parts_have_each_class_in_its_share_and_share_nothing(tmp_path):
     data = csv(big_table(tmp_path), target="kind", categories=["kind", "letter"], valid=0.1, test=40)
     assert [len(part.y) for part in data[:3]] == [140, 20, 40]

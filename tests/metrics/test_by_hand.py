@@ -194,3 +194,20 @@ def test_the_mean_of_a_function_keeps_its_name_in_a_history():
     scores = mxkit.evaluate(net, batches, metrics=[confidence, "confusion"])
     assert 1 / 3 <= scores["confidence"] <= 1
     assert np.sum(scores["confusion"]) == 12
+
+
+def test_arguments_that_a_metric_does_not_take(monkeypatch):
+    class OwnMetric(mx.metric.EvalMetric):
+        def __init__(self, name="own", eps=1):
+            super().__init__(name)
+
+    monkeypatch.setattr("mxkit.metrics.by_name.own_metrics", lambda: {"own": OwnMetric})
+    for spec, text in [
+        (
+            ("f1", {"pos_label": 1}),
+            r"metric 'f1' takes no argument 'pos_label'; did you mean 'positive'\? It takes",
+        ),
+        (("own", {"esp": 1}), r"metric 'own' takes no argument 'esp'; did you mean 'eps'\? It takes name, eps"),
+    ]:
+        with pytest.raises(TypeError, match=text):
+            get_metric(spec)

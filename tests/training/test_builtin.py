@@ -53,8 +53,8 @@ class State(SimpleNamespace):
     def stop(self, reason):
         self.stop_reason = reason
 
-    def may_have(self, column, watcher):
-        return True
+    def check_monitor(self, monitor, watcher):
+        pass
 
 
 class Failing(Exception):
@@ -167,6 +167,42 @@ def test_a_column_that_the_history_will_not_have_is_refused_before_training(watc
         )
     np.testing.assert_array_equal(weights(net), before)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("watcher", list(WATCHERS))
+def test_a_column_of_lists_is_refused_before_training(watcher, tmp_path):
+    for metric, column, way in [
+        ("confusion", "valid_confusion", "Watch another column"),
+        (("f1", {"average": "none"}), "train_f1", "Take average='macro'"),
+    ]:
+        arguments = WATCHERS[watcher](column)
+        if "checkpoint" in arguments:
+            arguments["checkpoint"].directory = tmp_path / "run"
+        net, before = make_net(), weights(make_net())
+        with pytest.raises(TypeError, match=f"column '{column}' holds a list of numbers in each epoch, .*{way}"):
+            mxkit.fit(
+                net, BATCHES, valid=VALID, metrics=[metric], loss="softmax_ce", trainer="sgd", epochs=1, **arguments
+            )
+        np.testing.assert_array_equal(weights(net), before)
+
+
+def test_metrics_that_give_lists_are_shown_and_logged(tmp_path, capsys):
+    metrics = ["confusion", ("f1", {"average": "none"}), ("recall", {"average": "none"})]
+    texts = []
+    log = LambdaCallback(on_epoch=lambda state, row: texts.append(repr(state.history)))
+    csv_log = CSVLog(tmp_path / "log.csv")
+    net = make_net()
+    how = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "valid": VALID, "validate_every": 2}
+    history = mxkit.fit(net, BATCHES, metrics=metrics, callbacks=[log, csv_log], **how)
+    row = history[-1]
+    f1 = ", ".join(f"{value:.4g}" for value in row["valid_f1"])
+    assert f"valid_confusion=(3, 3), valid_f1=[{f1}], valid_recall=[" in repr(history)
+    assert "valid_loss=None, valid_confusion=None" in texts[0]
+    assert "(3, 3)" in history.table().splitlines()[-1]
+    with (tmp_path / "log.csv").open() as file:
+        assert json.loads(list(csv.DictReader(file))[-1]["valid_confusion"]) == row["valid_confusion"]
+    assert [axes.get_title() for axes in history.plot().axes] == ["loss"]
+    assert "train_loss" in capsys.readouterr().err
 
 
 def hook(name):

@@ -148,11 +148,29 @@ def test_evaluate_leaves_the_order_of_a_loader_alone():
 
 
 def test_predict_refuses_a_loader_that_shuffles():
-    loader = mxkit.data.ArrayLoader(np.zeros((4, 1)), None, 2, shuffle=True)
-    net = gluon.nn.Dense(1, in_units=1)
+    x, random = np.zeros((4, 1), "float32"), gluon.data.RandomSampler(4)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(1, in_units=1), gluon.nn.Dropout(0.5))
     mxkit.initialize(net, devices="cpu")
-    with pytest.raises(mxkit.errors.DataError, match="predict: the loader shuffles, so outputs would"):
-        mxkit.predict(net, loader)
+    interval = gluon.contrib.data.IntervalSampler(4, 2)
+    loaders = [
+        mxkit.data.ArrayLoader(x, None, 2, shuffle=True),
+        gluon.data.DataLoader(x, 2, shuffle=True),
+        gluon.data.DataLoader(x, 2, sampler=random),
+        gluon.data.DataLoader(x, 2, sampler=interval),
+        gluon.data.DataLoader(x, batch_sampler=gluon.data.BatchSampler(random, 2)),
+        mx.io.NDArrayIter(x, batch_size=2, shuffle=True),
+        mx.io.PrefetchingIter(mx.io.NDArrayIter(x, batch_size=2, shuffle=True)),
+    ]
+    for loader in loaders:
+        with pytest.raises(mxkit.errors.DataError, match="predict: the loader shuffles, so outputs would"):
+            mxkit.predict(net, loader)
+        with pytest.raises(mxkit.errors.DataError, match="extract: the loader shuffles"):
+            mxkit.extract(net, "0", loader)
+        with pytest.raises(mxkit.errors.DataError, match="predict_mc_dropout: the loader shuffles"):
+            mxkit.predict_mc_dropout(net, loader)
+    in_order = gluon.data.DataLoader(x, batch_sampler=gluon.data.BatchSampler(gluon.data.SequentialSampler(4), 2))
+    assert mxkit.predict(net, in_order).shape == mxkit.predict(net, gluon.data.DataLoader(x, 2)).shape == (4, 1)
 
 
 # errors
@@ -181,10 +199,17 @@ def test_t4_evaluate_refuses_a_loss_that_is_a_mean_already():
 
 
 def test_metrics_of_one_name_and_a_bare_name_are_refused():
-    with pytest.raises(ValueError, match=r"metrics: names must differ; received \['accuracy', 'accuracy'\]"):
+    with pytest.raises(ValueError, match=r"metrics: names must differ; received \['accuracy', 'accuracy'\]. Name one"):
         mxkit.evaluate(make_net(), [], metrics=["accuracy", mx.metric.Accuracy()])
     with pytest.raises(ValueError, match=r"metrics: expected a list, like \['accuracy'\]"):
         mxkit.evaluate(make_net(), [], metrics="accuracy")
+    with pytest.raises(TypeError, match=r"metrics: expected a list, like .*, or \(\) for none; received None"):
+        mxkit.evaluate(make_net(), [], metrics=None)
+    for metrics in (None, ["accuracy"], "accuracy"):
+        with pytest.raises(TypeError, match=r"updates: metrics: expected a list of metrics, like \[mxkit.met"):
+            list(mxkit.updates(make_net(), [], loss="l2", trainer="sgd", metrics=metrics))
+    with pytest.raises(TypeError, match=r"fit: callbacks: expected a list; received NoneType"):
+        mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=None)
 
 
 def test_t10_evaluate_refuses_labels_out_of_range_too():

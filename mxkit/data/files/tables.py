@@ -3,13 +3,14 @@
 import csv as csv_format
 import gzip
 from pathlib import Path
+import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
 import warnings
 import zlib
 
 from mxkit.data.splits import Split, Splits, channel_statistics, three_parts
 from mxkit.data.text_lines import Paths, TextLines
-from mxkit.errors import DataError, TrapWarning, unknown_name
+from mxkit.errors import DataError, TrapWarning, UnknownNameError, unknown_name
 import numpy as np
 
 # From here on float32 cannot tell whole numbers apart (T14)
@@ -63,8 +64,10 @@ def csv(
         `columns`, `categories`, `mean` and `std` tell the rest; the two last are those before standardisation.
 
     Raises:
+        TypeError: `columns` or `categories` is one column instead of a list.
         UnknownNameError: There is no such column.
-        DataError: A cell or a line cannot be read; the text names it.
+        DataError: A cell or a line cannot be read, or the first line has numbers where names are expected; the text
+            names it.
         ValueError: The parts leave nothing to learn from.
 
     Warns:
@@ -77,6 +80,11 @@ def csv(
     (['big', 'small'], (2, 1), [0, 1])
     """
     path = Path(path).expanduser()
+    for name, wanted in (("columns", columns), ("categories", categories)):
+        if isinstance(wanted, (str, int)):
+            raise TypeError(
+                f"csv: {name}: expected a list of columns; received {wanted!r:.100}: write [{wanted!r:.100}]"
+            )
     table = _read_table(path, header, delimiter, encoding)
     label = _column(table, target, path)
     inputs = [_column(table, one, path) for one in columns] if columns is not None else list(range(len(table.columns)))
@@ -186,9 +194,12 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
             for row in reader:
                 if not row:
                     continue
+                if not cells and len(row) == 1:
+                    _refuse_delimiter(path, reader.line_num, row[0])
                 if columns is None:
                     columns = [name.strip() for name in row] if header else [str(one) for one in range(len(row))]
                     if header:
+                        _refuse_numbers(path, columns)
                         continue
                 if len(row) != len(columns):
                     raise DataError(
@@ -207,11 +218,44 @@ def _read_table(path: Path, header: Union[bool, Sequence[str]], delimiter: str, 
     return _Table(columns, cells, numbers)
 
 
+def _refuse_delimiter(path: Path, line: int, cell: str) -> None:
+    """Refuse a line of one cell that holds what other files have between their cells."""
+    for other in (";", "\t", "|", ","):
+        if other in cell:
+            raise DataError(
+                f"{path}, line {line}: expected several cells; received one, {cell!r:.60}. Pass delimiter={other!r}"
+            )
+
+
+def _refuse_numbers(path: Path, columns: Sequence[str]) -> None:
+    """Refuse a first row of numbers that would be taken for names; 0, 1, 2, ... number the columns."""
+    if not all(map(_is_number, columns)):
+        return
+    numbers = [float(name) for name in columns]
+    if any(later - earlier != 1 for earlier, later in zip(numbers, numbers[1:])):
+        raise DataError(
+            f"{path}, line 1: expected the columns' names; received the numbers {', '.join(columns)[:60]}. If the line is "
+            "a row, pass header=False, or header=[...] with the names"
+        )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 def _column(table: _Table, wanted: Union[str, int], path: Path) -> int:
     if isinstance(wanted, int) and 0 <= wanted < len(table.columns):
         return wanted
     if wanted not in table.columns:
-        raise unknown_name(f"column of {path.name}", wanted, table.columns)
+        error = unknown_name(f"column of {path.name}", wanted, table.columns)
+        if any(_is_number(name) for name in table.columns):
+            way = "If the first line of the file is no line of names, pass header=False, or header=[...] with the names"
+            raise UnknownNameError(f"{error}. {way}")
+        raise error
     return table.columns.index(str(wanted))
 
 
@@ -245,6 +289,11 @@ def _number(cell: str, where: str) -> float:
     try:
         number = float(cell)
     except ValueError:
+        if re.fullmatch(r"[-+]?[\d.]*,\d+", cell):
+            raise DataError(
+                f"{where}: expected a number; received {cell!r}. Write a point for the decimal comma, as "
+                "pandas.read_csv(path, decimal=',') and to_csv do"
+            ) from None
         raise DataError(
             f"{where}: expected a number; received {cell!r}. Name the column in categories if it holds names"
             + ("; pass header=True if the line holds the columns' names" if ", line 1," in where else "")
