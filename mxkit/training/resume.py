@@ -10,6 +10,7 @@ from mxkit.checkpoint.loading import match_arrays
 from mxkit.checkpoint.optimizer_state import optimizer_numbers
 from mxkit.checkpoint.parameter_file import read_arrays
 from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
+from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.threads import in_force
@@ -145,8 +146,13 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
     settings = _settings(state)
     if run["running"]["batches"]:
         _refuse_other_data(state, found, run, settings)
+    nothing_left = run["stopped"] is not None or state.max_updates == run["updates"]
+    nothing_left = nothing_left or (state.epochs is not None and run["epoch"] > state.epochs)
     for difference in _differences(run["settings"], settings):
-        _warn(found, difference)
+        if nothing_left and difference == _OTHER_SAMPLES:
+            _warn_of_a_finished_run(found)
+        else:
+            _warn(found, difference)
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
         _warn(
             found,
@@ -214,6 +220,15 @@ def _warn(found: Checkpoint, why: str) -> None:
     )
 
 
+def _warn_of_a_finished_run(found: Checkpoint) -> None:
+    warnings.warn(
+        f"resumed from {found.path}, where the run is finished: nothing is trained, net and history are the finished "
+        f"run's, but {_OTHER_SAMPLES}",
+        CheckpointWarning,
+        stacklevel=5,
+    )
+
+
 def _restore_callbacks(
     state: FitState, stored: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], found: Checkpoint
 ) -> None:
@@ -260,7 +275,12 @@ def _settings(state: FitState) -> Dict[str, Any]:
     }
 
 
-_OF_DATA = ("batch_size", "samples of train", "shuffle")
+_DIGEST = "digest of train"
+_OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)
+_OTHER_SAMPLES = (
+    "train holds other samples than the stopped run's. A run over other data, like another fold of a "
+    "cross-validation, needs another directory of checkpoints"
+)
 
 
 def _about_data(data: Any) -> Dict[str, Any]:
@@ -272,7 +292,8 @@ def _about_data(data: Any) -> Dict[str, Any]:
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
         found = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
-    return {name: value for name, value in zip(_OF_DATA, found) if isinstance(value, (bool, int))}
+    found.append(fingerprint(data))
+    return {name: value for name, value in zip(_OF_DATA, found) if isinstance(value, (bool, int, str))}
 
 
 def _threads(stored: Any) -> Any:
@@ -285,5 +306,7 @@ def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]
     if "OMP_NUM_THREADS" in stored:
         stored = {**stored, "OMP_NUM_THREADS": _threads(stored["OMP_NUM_THREADS"])}
     return [
-        f"{name} was {stored[name]!r}, is {now[name]!r}" for name in now if name in stored and stored[name] != now[name]
+        _OTHER_SAMPLES if name == _DIGEST else f"{name} was {stored[name]!r}, is {now[name]!r}"
+        for name in now
+        if name in stored and stored[name] != now[name]
     ]

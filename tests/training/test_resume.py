@@ -5,6 +5,7 @@ import warnings
 
 import mxkit
 from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
+from mxkit.data.fingerprint import fingerprint
 from mxkit.errors import CheckpointError, CheckpointWarning, DataError
 from mxkit.metrics import TopK
 import mxnet as mx
@@ -494,6 +495,45 @@ def test_settings_of_a_new_trainer_that_are_not_used_are_told(tmp_path):
 
     # the checkpoint keeps what the run was begun with, and the way out sets the rate
     assert go_on(4, begun, mxkit.LambdaCallback(on_fit_begin=change)).column("learning_rate")[-1] == 0.002
+
+
+def test_another_fold_does_not_pass_for_the_run_that_was_stopped(tmp_path):
+    folds = [np.delete(np.arange(230), np.arange(first, first + 30)) for first in (60, 90)]  # their ends are the same
+
+    def fit(fold, directory, make=mxkit.data.ArrayLoader, **length):
+        arrays = X[folds[fold]], Y[folds[fold]].astype("int32")
+        data = make(*arrays, 4) if make is mxkit.data.ArrayLoader else make(gluon.data.ArrayDataset(*arrays), 4)
+        own = {"loss": "softmax_ce", "trainer": "sgd", "seed": 5, "progress": False, "resume": "auto"}
+        return mxkit.fit(make_net(norm=False, dropout=0), data, checkpoint=tmp_path / directory, **own, **length)
+
+    first = fit(0, "folds", epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CheckpointWarning)
+        assert rows(fit(0, "folds", epochs=1)) == rows(first)  # the same samples in new arrays
+    text = "where the run is finished: nothing is trained, .* train holds other samples .* needs another directory"
+    with pytest.warns(CheckpointWarning, match=text):
+        assert rows(fit(1, "folds", epochs=1)) == rows(first)
+    with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*: train holds other samples"):
+        fit(1, "folds", epochs=2)
+    for make in (mxkit.data.ArrayLoader, gluon.data.DataLoader, mxkit.data.DatasetLoader):
+        fit(0, make.__name__, make, updates=66)
+        with pytest.raises(CheckpointError, match="lies inside epoch 2.*the data is not the same: train holds other"):
+            fit(1, make.__name__, make, updates=150)
+
+
+def test_samples_of_a_file_and_of_memory_are_the_same(tmp_path):
+    np.save(tmp_path / "x.npy", X.astype("float64"))
+    on_disk = np.load(tmp_path / "x.npy", mmap_mode="r")
+    found = [fingerprint(mxkit.data.ArrayLoader(x, Y, 4)) for x in (X, on_disk, mx.nd.array(X))]
+    assert found[0] is not None
+    assert len(set(found)) == 1
+    assert fingerprint([(X, Y)]) is None
+    dataset = gluon.data.ArrayDataset(X, Y)
+    transformed = gluon.data.DataLoader(dataset.transform_first(lambda x: x + 1), 4)
+    assert fingerprint(transformed) == fingerprint(mxkit.data.DatasetLoader(dataset, 4)) is not None
+    sequences = [[1], [2, 3], [4, 5, 6]]
+    buckets = [fingerprint(mxkit.data.BucketLoader(one, [0, 1, 0], 2)) for one in (sequences, sequences[::-1])]
+    assert buckets[0] != buckets[1]
 
 
 def test_a_finished_run_that_is_resumed_says_so(tmp_path, capfd):
