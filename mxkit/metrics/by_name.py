@@ -157,5 +157,5 @@ def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
                 "Use scikit-learn: roc_auc_score(y, mxkit.predict(net, x).asnumpy())"
             )
         raise unknown_name("metric", name, {*METRICS, *own})
-    metric: Metric = make("metric", name, METRICS[name], arguments)
-    return metric
+    made: Metric = make("metric", name, METRICS[name], arguments)
+    return made

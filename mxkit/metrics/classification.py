@@ -1,6 +1,6 @@
 """Metrics of classes: one of several, two in one output, or several labels a sample."""
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
@@ -46,6 +46,15 @@ class ClassMetric(Metric):
         self._task: Optional[Task] = None
         self._shapes: Any = None
         super().__init__(output=output, label=label, name=name)
+
+    def state(self) -> Tuple[Any, Dict[str, Any]]:
+        numbers, arrays = super().state()
+        return {**numbers, "task": None if self._task is None else self._task._asdict()}, arrays
+
+    def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
+        super().load_state(numbers, arrays, devices)
+        # a run may resume behind the last batch of an epoch, whose figure is still to be made
+        self._task = Task(**numbers["task"]) if numbers.get("task") else None
 
     def read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
         """What the outputs of a batch stand for, and its labels and outputs as flat class numbers, or as 0 and 1."""
