@@ -144,5 +144,5 @@ def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
         if name.lower() in ALIASES:
             raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
         raise unknown_name("metric", name, {*METRICS, *own})
-    metric: Metric = make("metric", name, METRICS[name], arguments)
-    return metric
+    made: Metric = make("metric", name, METRICS[name], arguments)
+    return made
