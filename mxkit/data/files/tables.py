@@ -80,11 +80,10 @@ def csv(
     (['big', 'small'], (2, 1), [0, 1])
     """
     path = Path(path).expanduser()
-    for name, wanted in (("columns", columns), ("categories", categories)):
-        if isinstance(wanted, (str, int)):
-            raise TypeError(
-                f"csv: {name}: expected a list of columns; received {wanted!r:.100}: write [{wanted!r:.100}]"
-            )
+    for name, wanted in (("columns", columns), ("categories", categories), ("header", header)):
+        if isinstance(wanted, (str, int)) and not isinstance(wanted, bool):
+            text = repr(wanted)[:100]
+            raise TypeError(f"csv: {name}: expected a list of columns; received {text}: write [{text}]")
     table = _read_table(path, header, delimiter, encoding)
     label = _column(table, target, path)
     inputs = [_column(table, one, path) for one in columns] if columns is not None else list(range(len(table.columns)))
@@ -234,8 +233,8 @@ def _refuse_numbers(path: Path, columns: Sequence[str]) -> None:
     numbers = [float(name) for name in columns]
     if any(later - earlier != 1 for earlier, later in zip(numbers, numbers[1:])):
         raise DataError(
-            f"{path}, line 1: expected the columns' names; received the numbers {', '.join(columns)[:60]}. If the line is "
-            "a row, pass header=False, or header=[...] with the names"
+            f"{path}, line 1: expected the columns' names; received the numbers {', '.join(columns)[:60]}. If the line "
+            "is a row, pass header=False, or header=[...] with the names"
         )
 
 
@@ -252,7 +251,7 @@ def _column(table: _Table, wanted: Union[str, int], path: Path) -> int:
         return wanted
     if wanted not in table.columns:
         error = unknown_name(f"column of {path.name}", wanted, table.columns)
-        if any(_is_number(name) for name in table.columns):
+        if any(_is_number(name) and name != str(number) for number, name in enumerate(table.columns)):
             way = "If the first line of the file is no line of names, pass header=False, or header=[...] with the names"
             raise UnknownNameError(f"{error}. {way}")
         raise error
