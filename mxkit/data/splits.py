@@ -160,7 +160,7 @@ def warn_of_missing_classes(
         ""
         if size > 5
         else "; ".join(
-            f"{name}: " + ", ".join(f"{number} {label}" for number, label in zip(count, classes))
+            f"{name}: " + ", ".join(f"{label}={number}" for number, label in zip(count, classes))
             for name, count in zip(("train", "valid", "test"), counts)
             if count.sum()
         )

@@ -166,7 +166,7 @@ def _check_labels(recipe: Recipe, data: Splits) -> None:
     numbers: Dict[str, Any] = {}
     for split in SPLITS:
         part = getattr(data, split)
-        y = part.y if isinstance(part, Split) else None
+        y: Any = part.y if isinstance(part, Split) else None
         if getattr(y, "ndim", 0) == 1 and y.dtype.kind in "iu":
             numbers[split] = y[y != recipe.loss.arguments.get("ignore_label", -1)]
     if not data.classes or "train" not in numbers:

@@ -252,7 +252,7 @@ def test_a_part_without_a_class_is_told_with_its_counts(tmp_path):
     write_classes(tmp_path / "val", ("ant", "bee"), count=1)
     write_classes(tmp_path / "test", ("bee",), count=3)
     text = (
-        r"test has 3 samples, and none of ant: scores .* \(train: 6 ant, 6 bee; valid: 1 ant, 1 bee; test: 0 ant, 3 bee"
+        r"test has 3 samples, and none of ant: scores .* \(train: ant=6, bee=6; valid: ant=1, bee=1; test: ant=0, bee=3"
     )
     with pytest.warns(TrapWarning, match=text):
         image_folder(tmp_path)
@@ -445,6 +445,11 @@ def test_records_in_parts(tmp_path):
     data = image_records(tmp_path, classes=["a", "b", "c", "d"])
     assert [len(part) for part in data[:3]] == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
+    write_records(tmp_path / "rare.rec", [0] * 9 + [1])
+    with pytest.warns(
+        TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"
+    ):
+        image_records(tmp_path / "rare.rec", valid=0)
     with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
         image_records(tmp_path / "none")
 
