@@ -79,6 +79,8 @@ def train(
         typer.echo(f"run {run.folder}")
         if run.had_ended:
             typer.echo(f"this run had ended: nothing was trained. {_longer(prepared.recipe)}", err=True)
+        if not quiet:
+            cli_runs.tell_samples(prepared.data, run.split)
         for line in describe_scores(run.split, run.scores):
             typer.echo(line)
         if (run.history.stopped or "").startswith("KeyboardInterrupt"):

@@ -55,8 +55,19 @@ def evaluate(
     except MxkitError as error:
         _tell_recorded(run, split, recipe.evaluate.which == which, error)
         raise typer.Exit(1) from error
-    for line in describe_scores(split, evaluate_split(recipe, net, data, split)):
+    scores = evaluate_split(recipe, net, data, split)
+    tell_samples(data, split)
+    for line in describe_scores(split, scores):
         typer.echo(line)
+
+
+def tell_samples(data: Any, split: str) -> None:
+    """Say on standard error how many samples a score is of, where the part knows."""
+    from mxkit.recipe.batches import count_samples
+
+    count = count_samples(getattr(data, split))
+    if count is not None:
+        typer.echo(f"{split}: {count} sample{'s' * (count != 1)}", err=True)
 
 
 def _tell_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:

@@ -87,6 +87,7 @@ def _forgets_made_hotdog():
 OWN = ["data.name=image_folder", "data.workers=0", "updates=1"]
 
 
+@pytest.mark.filterwarnings("ignore:.*test has 6 samples, and none of dosg")
 @pytest.mark.usefixtures("_forgets_made_hotdog")
 def test_more_folders_than_classes_is_told_with_the_key(tmp_path):
     root = draw_photos(tmp_path / "photos", ("cats", "dogs", "dosg"))

@@ -45,7 +45,8 @@ def fingerprint(data: Any) -> Optional[str]:
             host = np.asarray(sample.asnumpy() if hasattr(sample, "asnumpy") else sample)
             if host.dtype.kind not in "biuf":  # the bytes of Python objects differ from process to process
                 return None
-            values = host.reshape(-1)[:: max(1, host.size // _VALUES)]
+            start = max(0, (host.size - _VALUES) // 2)  # the middle, where pictures differ, in a page or two of a file
+            values = host.reshape(-1)[start : start + _VALUES]
             dtype = narrow_dtype(host.dtype)  # in memory and in a file of float64 the same
             digest.update(f"{host.shape}{dtype.str};".encode() + values.astype(dtype).tobytes())
     return digest.hexdigest()[:16]

@@ -1,7 +1,9 @@
 """A dataset in parts, and how a part is cut off."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+import warnings
 
+from mxkit.errors import TrapWarning
 import numpy as np
 
 
@@ -133,6 +135,60 @@ def three_parts(
     count = valid if isinstance(valid, int) else round(valid * total)
     chosen = chosen_part(None if y is None else y[left], len(left), count, "valid", seed + 1)
     return left[~chosen], left[chosen], np.flatnonzero(tested)
+
+
+def warn_of_missing_classes(
+    where: str, labels: Sequence[Optional[Sequence[int]]], classes: Sequence[str], way: str
+) -> None:
+    """Warn where validation or testing lacks a class that is trained: their scores leave it out.
+
+    Args:
+        where: What the data is, for the message.
+        labels: Class numbers of training, validation and testing; None or empty for a part that is not there.
+        classes: Name of each number.
+        way: How to get a part with all classes.
+
+    Warns:
+        TrapWarning: A part has samples, but none of a class of the training part.
+    """
+    size = len(classes)
+    counts = [_class_counts(part, size) for part in labels]
+    lacking = {}
+    for name, count in zip(("valid", "test"), counts[1:]):
+        missing = np.flatnonzero((counts[0] > 0) & (count == 0)).tolist()
+        if missing and count.sum():
+            lacking[name] = f"{name} has {_counted(int(count.sum()))}, and none of {_listed(missing, classes)}"
+    if not lacking:
+        return
+    told = (
+        ""
+        if size > 5
+        else "; ".join(
+            f"{name}: " + ", ".join(f"{label}={number}" for number, label in zip(count, classes))
+            for name, count in zip(("train", "valid", "test"), counts)
+            if count.sum()
+        )
+    )
+    warnings.warn(
+        f"{where}: {'; '.join(lacking.values())}: scores over such a part say little"
+        f"{f' ({told})' if told else ''}. {way}",
+        TrapWarning,
+        stacklevel=4,
+    )
+
+
+def _class_counts(labels: Optional[Sequence[int]], classes: int) -> "np.ndarray":
+    found = np.asarray([] if labels is None else labels, np.int64)
+    return np.bincount(found[(found >= 0) & (found < classes)], minlength=classes)
+
+
+def _counted(count: int) -> str:
+    return f"{count} sample" + "s" * (count != 1)
+
+
+def _listed(numbers: Sequence[int], names: Sequence[str]) -> str:
+    more = f" and {len(numbers) - 5} more classes" if len(numbers) > 5 else ""
+    return ", ".join(str(names[number]) for number in numbers[:5]) + more
 
 
 def _shares(sizes: "np.ndarray", count: int) -> "np.ndarray":

@@ -67,7 +67,7 @@ def refuse_pairs(recipe: Recipe) -> None:
     if recipe.data.pairs is not None:
         raise DataError(
             "the net compares samples, and says nothing of one alone: call it with two batches, "
-            "net(a, b) of mxkit.recipe.run.load_run"
+            "net(a, b) with `from mxkit.recipe.run import load_run` and `recipe, net = load_run(RUN)`"
         )
 
 
@@ -88,4 +88,6 @@ def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:
-    return list(classes) if len(classes) == count else list(map(str, range(count)))
+    """Name of each output; its number where it has none, and for all where there are more names than outputs."""
+    named = list(classes) if len(classes) <= count else []
+    return [*named, *map(str, range(len(named), count))]

@@ -1,12 +1,13 @@
 """A recipe's data, as the batches that training, evaluation and prediction read."""
 
 from typing import Any, Dict, Optional, Sequence, Tuple
+import warnings
 
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.pairs import PairLoader
-from mxkit.data.splits import Split, Splits
-from mxkit.errors import MxkitError, RecipeError, unknown_name
+from mxkit.data.splits import Split, Splits, warn_of_missing_classes
+from mxkit.errors import MxkitError, RecipeError, TrapWarning, unknown_name
 from mxkit.recipe.building import augment_of
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import DATASETS, accepted_arguments
@@ -109,7 +110,14 @@ def has_samples(part: Any) -> bool:
     """Whether there is anything in a part of the data; of a loader that is taken for granted."""
     if part is None:
         return False
-    return is_loader(part) or bool(len(part.x if isinstance(part, Split) else part))
+    return is_loader(part) or bool(count_samples(part))
+
+
+def count_samples(part: Any) -> Optional[int]:
+    """Samples of a part of the data; None where a loader makes the batches, which does not say."""
+    if isinstance(part, Split):
+        return len(part.x[0] if isinstance(part.x, tuple) else part.x)
+    return None if is_loader(part) else len(part)
 
 
 def _check_parts(recipe: Recipe, data: Splits) -> None:
@@ -120,6 +128,8 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
             + ", ".join(split for split in SPLITS if has_samples(getattr(data, split)))
         )
     _check_classes(recipe, data.classes)
+    _check_dtypes(recipe, data)
+    _check_labels(recipe, data)
     if recipe.data.eval_augment is None and _holds_image_files(data.train):
         raise RecipeError(
             f"{name}data.eval_augment: is missing: images of {recipe.data.name} are files of any size; end them with a "
@@ -129,6 +139,49 @@ def _check_parts(recipe: Recipe, data: Splits) -> None:
         raise RecipeError(
             f"{name}data.pairs: pairs are made of arrays; {recipe.data.name} gives {type(data.train).__name__}"
         )
+
+
+def _check_dtypes(recipe: Recipe, data: Splits) -> None:
+    """Refuse uint8, which batches divide by 255, beside another dtype, which they leave as it is."""
+    train = data.train
+    for split in ("valid", "test"):
+        part = getattr(data, split)
+        if not isinstance(train, Split) or not isinstance(part, Split):
+            continue
+        pairs = zip(*(part.x if isinstance(part.x, tuple) else (part.x,) for part in (train, part)))
+        for first, other in pairs:
+            if (first.dtype == np.uint8) != (other.dtype == np.uint8):
+                raise RecipeError(
+                    f"recipe {recipe.name}:\n  data: {recipe.data.name} gives x of train as {first.dtype} and x of "
+                    f"{split} as {other.dtype}; batches divide uint8 by 255 and nothing else. Give all parts the same "
+                    "dtype and unit"
+                )
+
+
+def _check_labels(recipe: Recipe, data: Splits) -> None:
+    """Refuse class numbers that no name stands for; warn of a part without a class that is trained.
+
+    Parts that are no arrays were checked by their dataset.
+    """
+    numbers: Dict[str, Any] = {}
+    for split in SPLITS:
+        part = getattr(data, split)
+        y: Any = part.y if isinstance(part, Split) else None
+        if getattr(y, "ndim", 0) == 1 and y.dtype.kind in "iu":
+            numbers[split] = y[y != recipe.loss.arguments.get("ignore_label", -1)]
+    if not data.classes or "train" not in numbers:
+        return
+    last, named = len(data.classes) - 1, ", ".join(map(str, data.classes[:5])) + ", ..." * (len(data.classes) > 5)
+    for split, found in numbers.items():
+        if len(found) and found.max() > last:
+            raise RecipeError(
+                f"recipe {recipe.name}:\n  data: {recipe.data.name} names {last + 1} classes, {named}; the labels of "
+                f"{split} go up to {found.max()}; expected labels from 0 to {last}: name every class in "
+                "Splits(classes=[...]), or none"
+            )
+    labels = [numbers.get(split) for split in SPLITS]
+    way = "Cut the parts so that each has samples of every class"
+    warn_of_missing_classes(f"data {recipe.data.name}", labels, data.classes, way)
 
 
 def _holds_image_files(part: Any) -> bool:
@@ -144,7 +197,7 @@ def _holds_image_files(part: Any) -> bool:
 
 
 def _check_classes(recipe: Recipe, classes: Optional[Sequence[str]]) -> None:
-    """Refuse a net that was told of fewer classes than the data has, with the key that says so."""
+    """Refuse a net with fewer outputs than the data has classes, and warn of one with more."""
     if not classes or recipe.data.pairs is not None or recipe.loss.name != "softmax_ce":
         return
     head = recipe.model.finetune
@@ -155,6 +208,14 @@ def _check_classes(recipe: Recipe, classes: Optional[Sequence[str]]) -> None:
             f"recipe {recipe.name}:\n  {path}: the data has {len(classes)} classes, {', '.join(classes[:5])}"
             f"{', ...' if len(classes) > 5 else ''}; received {told}; expected {len(classes)}: "
             f"--set {path}={len(classes)}, or remove the folders that are no class"
+        )
+    if isinstance(told, int) and told > len(classes):
+        warnings.warn(
+            f"recipe {recipe.name}: {path}: the net has {told} outputs, the data {len(classes)} classes, "
+            f"{', '.join(classes[:5])}{', ...' if len(classes) > 5 else ''}; {told - len(classes)} outputs have no "
+            f"sample to learn from. Expected {len(classes)}: --set {path}={len(classes)}",
+            TrapWarning,
+            stacklevel=4,
         )
 
 

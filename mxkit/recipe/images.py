@@ -71,7 +71,13 @@ def net_inputs(
     """
     augment = augment_of(recipe.data.eval_augment)
     if form is None or (form.size is None and augment is None):
-        raise DataError(f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment")
+        raise DataError(
+            f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
+            "of other inputs from Python, with x as a batch of training has it:\n"
+            "  import mxkit\n"
+            "  from mxkit.recipe.run import load_run\n"
+            '  print(mxkit.predict(load_run("RUN")[1], x))'
+        )
     if form.size is not None:
         found = read_images(paths, form, invert=invert)
         return found if augment is None else np.asarray(augment.batch(found)[0])

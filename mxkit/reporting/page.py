@@ -46,6 +46,7 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
 
     Raises:
         RecipeError: No run is given, or there is no such folder, or one without a recipe.yaml that can be read.
+        OSError: The file cannot be written; the text names it.
 
     Side effects:
         As `inspect_run` says. Missing folders of `out` are made.
@@ -59,8 +60,13 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
     file = Path(out) if out is not None else (found[0].path if len(found) == 1 else Path()) / "report.html"
     file = file / "report.html" if file.is_dir() else file
     content = render(found)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, content.encode())
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content.encode())
+    except OSError as error:
+        why = error.strerror or error
+        text = f"the page cannot be written to {file}: {why}. Name another place: --out FILE, in Python out="
+        raise type(error)(text) from error
     return file
 
 

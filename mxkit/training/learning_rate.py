@@ -34,8 +34,8 @@ class LearningRate(Callback):
 
     Raises:
         UnknownNameError: No schedule has this name.
-        ValueError: At the begin of `fit`: the optimizer has a scheduler of its own or ignores rates, or an
-            epoch's length is needed.
+        ValueError: At the begin of `fit`: the optimizer has a scheduler of its own or ignores rates, the Trainer's
+            rate is needed and is 0, or an epoch's length is needed.
 
     >>> net = mxkit.models.softmax_regression(); mxkit.initialize(net)
     >>> data = [(np.zeros((4, 5)), np.zeros(4))] * 3
@@ -61,6 +61,7 @@ class LearningRate(Callback):
         refuse_fixed_rate(state.trainer)
         if self._base is None:
             warn_of_rate_0(state.trainer)
+            self._refuse_base_0(state.trainer)
         _BASES.pop(state.trainer, None)
         self._base = float(state.trainer.learning_rate) if self._base is None else self._base
         self._state = state
@@ -93,6 +94,18 @@ class LearningRate(Callback):
         if self._state is not None:
             self._complete(self._state)
             self._tick(self._state)
+
+    def _refuse_base_0(self, trainer: Any) -> None:
+        if float(trainer.learning_rate) > 0:
+            return
+        before = _BASES.get(trainer)
+        left = "" if before is None else f", where an earlier fit with a schedule from {before:g} left it"
+        way = f"{0.1 if before is None else before:g}"
+        raise ValueError(
+            f"schedule {self.schedule.name!r} has no base rate and takes the Trainer's learning rate, which is "
+            f"{float(trainer.learning_rate):g}{left}; expected a number above 0. Pass the base, like "
+            f'LearningRate(("cosine", {{"base": {way}}})), or call trainer.set_learning_rate({way}) before fit'
+        )
 
     def _complete(self, state: FitState) -> None:
         base = self._base if self._base is not None else float(state.trainer.learning_rate)

@@ -82,7 +82,7 @@ def test_files_that_were_cut_off(kind, cut):
 def test_bytes_that_are_no_image():
     with pytest.raises(DataError, match="a: the file is empty. Fetch it again or remove it"):
         decode(b"", "a")
-    with pytest.raises(DataError, match="a: it is no image that OpenCV knows; it begins with b'<html>"):
+    with pytest.raises(DataError, match="a: it is no image that OpenCV knows; it begins with b'<html>.*Remove it"):
         decode(b"<html>not found</html>", "a")
 
 
@@ -148,6 +148,7 @@ def test_parts_share_nothing_lose_nothing_and_stay_when_files_come(tmp_path):
     assert set(names_of(image_folder(tmp_path, valid=0.2, test=0.3, seed=1).test)) != after[2]
 
 
+@pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")
 def test_the_cut_is_frozen(tmp_path):
     write_classes(tmp_path, count=10)
     assert names_of(image_folder(tmp_path).test) == FROZEN
@@ -156,6 +157,7 @@ def test_the_cut_is_frozen(tmp_path):
 FROZEN = ["ant/8.jpg", "bee/5.jpg", "bee/6.jpg", "bee/8.jpg"]
 
 
+@pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")
 def test_folders_that_are_parts(tmp_path):
     write_classes(tmp_path / "train", count=30)
     write_classes(tmp_path / "Val", count=2)
@@ -243,6 +245,19 @@ def test_shares_that_leave_a_class_nothing(tmp_path):
         image_folder(tmp_path, valid=0.45, test=0.45)
     with pytest.raises(ValueError, match="below 1 together"):
         image_folder(tmp_path, valid=0.5, test=0.5)
+
+
+def test_a_part_without_a_class_is_told_with_its_counts(tmp_path):
+    write_classes(tmp_path / "train", ("ant", "bee"), count=6)
+    write_classes(tmp_path / "val", ("ant", "bee"), count=1)
+    write_classes(tmp_path / "test", ("bee",), count=3)
+    text = (
+        r"test has 3 samples, and none of ant: scores .* \(train: ant=6, bee=6; valid: ant=1, bee=1; test: ant=0, bee=3"
+    )
+    with pytest.warns(TrapWarning, match=text):
+        image_folder(tmp_path)
+    write_classes(tmp_path / "test", ("ant",), count=1)
+    assert len(image_folder(tmp_path).test) == 4  # all classes, and an error where anything is warned of
 
 
 def test_a_test_folder_without_classes(tmp_path):
@@ -430,6 +445,11 @@ def test_records_in_parts(tmp_path):
     data = image_records(tmp_path, classes=["a", "b", "c", "d"])
     assert [len(part) for part in data[:3]] == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
+    write_records(tmp_path / "rare.rec", [0] * 9 + [1])
+    with pytest.warns(
+        TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"
+    ):
+        image_records(tmp_path / "rare.rec", valid=0)
     with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
         image_records(tmp_path / "none")
 
@@ -529,6 +549,7 @@ def test_a_net_trains_on_a_folder(tmp_path):
     assert len(history) == 2
 
 
+@pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")
 def test_transforms_with_rng_get_numpy_and_others_get_ndarrays(tmp_path):
     write_classes(tmp_path, classes=["a", "b"], count=4)
     part = image_folder(tmp_path).train

@@ -1,8 +1,12 @@
 """Data functions of a user's own: what they may return, and the way out where they return something else."""
 
+import re
+import textwrap
+
 import mxkit
+from mxkit.cli import main
 from mxkit.data import Split, Splits
-from mxkit.errors import RecipeError
+from mxkit.errors import RecipeError, TrapWarning
 from mxkit.recipe.batches import load_data
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.registry import DATASETS
@@ -60,8 +64,15 @@ def loader(size=8):
     return mxkit.data.ArrayLoader(X, Y, size)
 
 
-def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path):
+def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path, capsys):
     run = run_recipe(recipe(Splits(Rows(), None, Rows())), output=tmp_path, progress=False)
+    with pytest.raises(SystemExit):
+        main(["predict", str(run.folder), "1.png"])
+    told = capsys.readouterr().err
+    assert "error: images need a net trained on images; data 'own_data' has none" in told
+    (lines,) = re.findall(r":\n((?:  .*\n){3})", told)
+    exec(textwrap.dedent(lines).replace("RUN", str(run.folder)), {"x": X[:2]})  # what it says can be run
+    assert len(capsys.readouterr().out.splitlines()) == 4
     assert sorted(run.scores) == ["loss"]
     assert load_run(run.folder)[0].data.name == "own_data"
     with pytest.raises(RecipeError, match="data.eval_augment: is missing: images of own_data are files of any size"):
@@ -80,6 +91,18 @@ def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path
         (Splits(Split(X, Y), None, 3), "own_data gives test as a int; expected mxkit.data.Split"),
         (Splits(Split(X, Y[:-1]), None, Split(X, Y)), r"train as a Split of ndarray \(40, 5\), ndarray \(39, 1\); exp"),
         (Splits(Split(X.tolist(), Y), None, Split(X, Y)), r"train as a Split of list, ndarray \(40, 1\); expected"),
+        (
+            Splits(Split((X * 255).astype("uint8"), Y), None, Split(X, Y)),
+            "data: own_data gives x of train as uint8 and x of test as float32; batches divide uint8 by 255",
+        ),
+        (
+            Splits(Split(X, np.arange(40) % 2), None, Split(X, np.arange(40) % 2), ["a"]),
+            "own_data names 1 classes, a; the labels of train go up to 1; expected labels from 0 to 0: name every",
+        ),
+        (
+            Splits(Split(X, np.arange(40) % 2), None, Split(X, np.arange(40) % 3), ["a", "b"]),
+            "own_data names 2 classes, a, b; the labels of test go up to 2",
+        ),
         (Splits(Split(X, Y), None, None), "evaluate.split: this part of the data has no sample; received 'test'"),
     ],
 )
@@ -88,6 +111,20 @@ def test_what_is_no_data_is_refused_with_the_way_out(recipe, tmp_path, result, e
         run_recipe(recipe(result), output=tmp_path / "runs", progress=False)
     assert len(str(caught.value)) < 400
     assert not (tmp_path / "runs").exists()
+
+
+def test_parts_that_lack_a_class_and_outputs_without_one_are_told(recipe):
+    labels = np.arange(40) % 2
+    content = recipe(Splits(Split(X, labels), Split(X[:9], labels[:9]), Split(X[::8], labels[::8]), ["a", "b"]))
+    content.update(loss="softmax_ce", model={"name": "mlp", "classes": 5})
+    with pytest.warns(TrapWarning) as caught:
+        load_data(load_recipe(content))
+    told = [str(warning.message) for warning in caught]
+    assert len(told) == 2
+    assert "model.classes: the net has 5 outputs, the data 2 classes, a, b; 3 outputs have no sample" in told[0]
+    assert told[0].endswith("--set model.classes=2")
+    text = "data own_data: test has 5 samples, and none of b: scores over such a part say little (train: a=20, b=20; "
+    assert told[1].startswith(text + "valid: a=5, b=4; test: a=5, b=0). Cut the parts")
 
 
 @pytest.mark.parametrize(

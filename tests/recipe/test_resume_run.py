@@ -165,7 +165,7 @@ def test_checkpoints_are_removed_by_name(whole, tmp_path, capsys):
 
 def test_the_best_checkpoint_is_evaluated(whole, capsys):
     code, out, err = command(capsys, "evaluate", whole[0], "--split", "valid", "--which", "best")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "valid: 147 samples\n")
     best = max(row["valid_accuracy"] for row in rows(whole[0]))
     assert f"valid accuracy {best:.4f}" in out
 

@@ -77,8 +77,9 @@ def test_lines_where_the_output_is_no_terminal(trained):
 
 def test_evaluate_repeats_the_score_of_training(trained, capsys):
     folder, out, _ = trained
-    code, told, _ = command(capsys, "evaluate", folder)
+    code, told, err = command(capsys, "evaluate", folder)
     assert code == 0
+    assert err == f"test: {len(digits(28).test.y)} samples\n"
     assert told.splitlines() == out.splitlines()[-2:]
     assert json.loads((folder / "scores.json").read_text())["test"]["accuracy"] == pytest.approx(
         float(told.split()[-1]), abs=5e-5

@@ -123,6 +123,7 @@ def cifar(tmp_path):
     return tmp_path
 
 
+@pytest.mark.filterwarnings("ignore:data cifar10. valid has 6 samples, and none of")
 def test_a_deep_net_trains_on_files_of_cifar(cifar, runs, capsys):
     little = [f"data.root={cifar}", "data.valid=0.2", "data.batch_size=4", "updates=2", "seed=1"]
     settings = [word for one in little for word in ("--set", one)]

@@ -363,6 +363,12 @@ def test_values_of_a_regression_and_classes_of_softmax():
     assert answers(recipe_of("softmax_ce"), ["a", "b"], mx.nd.array([[0.0, 1.0]])) == [["b", "0.7311"]]
 
 
+def test_outputs_that_have_a_name_are_told_by_it():
+    scores = mx.nd.array([[0.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
+    assert [row[0] for row in answers(recipe_of("softmax_ce"), ["a", "b"], scores)] == ["b", "2"]
+    assert [row[0] for row in answers(recipe_of("softmax_ce"), ["a", "b", "c", "d"], scores)] == ["1", "2"]
+
+
 def test_what_is_no_answer_is_refused():
     for scores, expected in [
         (mx.nd.ones((2, 1)), "one output under softmax_ce, whose softmax is 1 for every sample"),

@@ -152,6 +152,7 @@ def test_weights_of_another_run(train, kind):
     assert net[1].weight.list_ctx() == mxkit.devices("cpu:2")
 
 
+@pytest.mark.filterwarnings("ignore:.*outputs have no sample to learn from")
 def test_weights_of_a_run_that_do_not_fit(train, tmp_path):
     place = str(train().folder)
     text = refusal(model={**SMALL["model"], "weights": place, "classes": 12})
@@ -211,6 +212,7 @@ def test_published_weights_that_are_others_or_not_there(published):
     assert "model.weights: stands in place of pretrained: true" in refusal(data=ZOO["data"], model=both)
 
 
+@pytest.mark.filterwarnings("ignore:.*outputs have no sample to learn from")
 def test_finetuning_begins_with_the_other_runs_features(train):
     first = train()
     head = {"classes": 12, "head": "2", "freeze": "1.*", "head_multiplier": 5}
@@ -222,6 +224,7 @@ def test_finetuning_begins_with_the_other_runs_features(train):
     assert net[1].weight.grad_req == "null"
 
 
+@pytest.mark.filterwarnings("ignore:.*outputs have no sample to learn from")
 @pytest.mark.parametrize("glob", [{}, {"glob": "1.*"}])
 def test_what_finetuning_froze_is_trained_from_an_epoch_on(train, glob):
     first = train()
@@ -328,6 +331,7 @@ def test_image_folders_train_and_predict(train, tmp_path, capsys):
     assert again.scores == run.scores
 
 
+@pytest.mark.filterwarnings("ignore:.*valid has 2 samples, and none of")
 def test_image_folders_need_a_size(tmp_path):
     root = folders(tmp_path / "images")
     data = {"name": "image_folder", "root": str(root), "batch_size": 8}

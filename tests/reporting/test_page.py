@@ -38,6 +38,20 @@ def test_a_folder_to_write_to_and_one_that_is_missing(adam, tmp_path):
     assert write_report([adam], tmp_path / "new" / "page.html").is_file()
 
 
+def test_a_place_that_cannot_be_written_is_told_with_the_way_out(adam, monkeypatch):
+    with pytest.raises(OSError, match=r"cannot be written to .*page.html: .*\. Name another place: --out FILE"):
+        write_report([adam], adam / "log.txt" / "page.html")
+
+    def read_only(path, content):
+        raise PermissionError(13, "Permission denied", f"{path.parent}/.{path.name}.1.tmp")
+
+    monkeypatch.setattr("mxkit.reporting.page.write_atomically", read_only)  # nothing is read-only for root
+    with pytest.raises(PermissionError) as caught:
+        write_report([adam])
+    way = "Permission denied. Name another place: --out FILE, in Python out="
+    assert str(caught.value) == f"the page cannot be written to {adam / 'report.html'}: {way}"
+
+
 def test_every_section_is_there(page, adam):
     assert [one for one in page.headings if one in SECTIONS] == SECTIONS
     assert page.headings[0] == adam.name

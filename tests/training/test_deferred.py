@@ -64,6 +64,22 @@ def test_t123_the_seed_of_a_fit_does_not_decide_the_first_values(source):
     assert np.abs(first - other).max() > 0.01
 
 
+def test_t123_a_sample_fixes_the_first_values_whatever_is_drawn_later():
+    def trained(draws, **sample):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(7, activation="tanh"), nn.Dense(CLASSES))
+        mxkit.seed_all(1)
+        mxkit.initialize(net, **sample)
+        if draws:
+            mx.nd.random.normal(shape=(9,)).wait_to_read()
+        return fit(net, seed=5)
+
+    assert np.abs(trained(False) - trained(True)).max() > 0.01  # the reason for `sample`
+    expected = trained(False, sample=(1, FEATURES))
+    np.testing.assert_array_equal(trained(True, sample=(1, FEATURES)), expected)
+    np.testing.assert_array_equal(trained(True, sample=mx.nd.array(X[:2])), expected)
+
+
 @pytest.mark.parametrize("source", [name for name in SOURCES if name != "DatasetLoader"])
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_t123_values_are_those_of_a_forward_pass_before(source, hybridize):

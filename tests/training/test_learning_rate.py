@@ -378,8 +378,11 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
         fit()
     np.testing.assert_allclose(weights(net), before, atol=1e-6)
     fit(mxkit.LearningRate(("cosine", {"base": 0.2})), epochs=3)
-    with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base"):
+    with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base") as caught:
         fit(mxkit.LearningRate("cosine"))
+    told = str(caught.value)
+    assert "takes the Trainer's learning rate, which is 0, where an earlier fit with a schedule from 0.2 left" in told
+    assert 'LearningRate(("cosine", {"base": 0.2})), or call trainer.set_learning_rate(0.2)' in told
     trainer.set_learning_rate(0.1)  # the way out
     fit()
     assert np.abs(weights(net) - before).max() > 1e-3

@@ -33,9 +33,9 @@ def decode(content: bytes, where: str, channels: int = 3) -> "np.ndarray":
     try:
         image = cv2.imdecode(np.frombuffer(content, np.uint8), flag)
     except cv2.error as error:
-        raise DataError(f"{where}: OpenCV cannot decode it: {error}") from error
+        raise DataError(f"{where}: OpenCV cannot decode it: {error}. Remove it") from error
     if image is None:
-        raise DataError(f"{where}: it is no image that OpenCV knows; it begins with {content[:8]!r}")
+        raise DataError(f"{where}: it is no image that OpenCV knows; it begins with {content[:8]!r}. Remove it")
     if channels != 3:
         return image[:, :, None]
     rgb = np.empty_like(image)

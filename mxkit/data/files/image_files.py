@@ -9,7 +9,7 @@ import warnings
 
 from mxkit.data.files.decoding import decode
 from mxkit.data.sample_draws import drawn_by_transform, takes_rng
-from mxkit.data.splits import Splits
+from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
 from mxnet.gluon.data.dataset import _TransformFirstClosure
@@ -87,7 +87,9 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path}: the image cannot be read: {error.strerror}") from error
+            raise DataError(
+                f"{path}: the image cannot be read: {error.strerror}. Remove it, or let it be read"
+            ) from error
         return decode(content, str(path), self.channels), self.labels[index]
 
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
@@ -148,7 +150,8 @@ def image_folder(
             is no image at all.
 
     Warns:
-        TrapWarning: Some files are no images, or a test folder has no folders of classes.
+        TrapWarning: Some files are no images, or a test folder has no folders of classes; or a part has no image of
+            a class of the training part.
     """
     root = Path(root).expanduser()
     if not (valid >= 0 and test >= 0 and valid + test < 1):
@@ -280,5 +283,11 @@ def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, cha
             f"{root}: the training part has no image of {[classes[label] for label in lost][:5]}; "
             "more images, smaller shares for valid and test, or another seed, leave it some"
         )
+    warn_of_missing_classes(
+        str(root),
+        [part.labels for part in parts],
+        classes,
+        "Larger shares for valid and test, more images, another seed, or folders train, val and test give it some",
+    )
     train, valid, test = (ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts)
     return Splits(train, valid, test, classes)

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.data.files.decoding import decode
 from mxkit.data.files.image_files import for_images
-from mxkit.data.splits import Splits, three_parts
+from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
@@ -181,9 +181,12 @@ def _cut(
 ) -> Splits:
     whole = ImageRecords(path, classes=classes, channels=channels)
     by = whole.labels if (valid or test) and whole.labels.ndim == 1 and whole.labels.dtype == np.int32 else None
+    parts = three_parts(by, len(whole), valid, test, seed)
+    if by is not None:
+        way = "Larger shares for valid and test, or more images, give it some"
+        warn_of_missing_classes(str(path), [by[rows] for rows in parts], whole.classes, way)
     train, validated, tested = (
-        ImageRecords(path, classes=whole.classes, channels=channels, rows=rows)
-        for rows in three_parts(by, len(whole), valid, test, seed)
+        ImageRecords(path, classes=whole.classes, channels=channels, rows=rows) for rows in parts
     )
     return Splits(train, validated, tested, whole.classes)
 
