@@ -446,9 +446,7 @@ def test_records_in_parts(tmp_path):
     assert [len(part) for part in data[:3]] == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
     write_records(tmp_path / "rare.rec", [0] * 9 + [1])
-    with pytest.warns(
-        TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"
-    ):
+    with pytest.warns(TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"):
         image_records(tmp_path / "rare.rec", valid=0)
     with pytest.raises(DataError, match=r"expected a \.rec file, or a folder with train\.rec"):
         image_records(tmp_path / "none")
