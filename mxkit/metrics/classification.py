@@ -236,7 +236,7 @@ class ConfusionMatrix(ClassMetric):
         counts = self.total().astype(np.int64)
         if self._task is not None and self._task.kind == LABELS:
             return counts[:-1].reshape((-1, 2, 2))
-        _refuse_lost(self.name, counts[:-1].sum(), counts[-1])
+        _refuse_lost(self.name, float(counts[:-1].sum()), float(counts[-1]))
         return counts[:-1].reshape((round(len(counts) ** 0.5), -1))
 
     def get(self) -> Any:
@@ -371,7 +371,9 @@ class Recall(F1):
 
 
 def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray":
-    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
+    shares = np.zeros(len(numerator))
+    np.divide(numerator, denominator, out=shares, where=denominator > 0)
+    return shares
 
 
 class MCC(_Counted):
