@@ -36,8 +36,10 @@ def trained(y, loss, units=1, metrics=(), epochs=20, **settings):
     return net, history
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-@pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic", "hinge", "squared_hinge"])
+@pytest.mark.parametrize(
+    ("loss", "devices"),
+    [("sigmoid_bce", "cpu:2"), ("logistic", "cpu"), ("hinge", "cpu"), ("squared_hinge", "cpu")],
+)
 def test_one_output_two_classes(loss, devices):
     y = Y if loss == "sigmoid_bce" else 2 * Y - 1
     names = ["accuracy", "f1", "mcc", "confusion", "precision", "recall"]

@@ -188,7 +188,7 @@ class TestClasses:
 
     def test_padding_gets_its_way_out(self):
         refused(
-            LabelError, "For padding pass a weight of 0 and any class", np.array([0, 1, 2, 0, -1, -1]), "softmax_ce"
+            LabelError, "Padding may have any label where its weight is 0", np.array([0, 1, 2, 0, -1, -1]), "softmax_ce"
         )
 
 
