@@ -1,4 +1,4 @@
-"""Table of docs/losses.md, made by training: `python tests/loss_table.py` writes it anew."""
+"""Table of docs/losses.md, made by training: `python tests/loss_table.py` writes it."""
 
 from pathlib import Path
 import sys
@@ -228,7 +228,7 @@ TABLES = {"losses": losses}
 
 
 def written(text):
-    """The page with its tables made anew."""
+    """The page with its tables replaced."""
     for mark, lines in TABLES.items():
         begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
         before, after = text.split(begin)[0], text.split(end)[1]
