@@ -278,6 +278,19 @@ def test_t128_a_metric_that_depends_on_the_cut_is_used_with_one_warning(metric, 
     assert scores[theirs.name] == pytest.approx(theirs.get()[1])
 
 
+def test_t128_a_metric_that_takes_no_part_of_a_batch():
+    class Whole(mx.metric.EvalMetric):
+        def update(self, labels, preds):
+            if len(preds[0]) < 12:
+                raise ValueError("too few")
+            self.num_inst += len(preds[0])
+
+    net = nn.Dense(1)
+    mxkit.initialize(net)
+    with pytest.warns(TrapWarning, match="'whole' raises for 10 of the 32 samples of a batch: ValueError: too few. Wh"):
+        mxkit.evaluate(net, [(X[:32], Y[:32])], metrics=[Whole("whole")])
+
+
 @pytest.mark.parametrize("metric", [mx.metric.Accuracy(), mx.metric.TopKAccuracy(top_k=2), mx.metric.PCC()])
 def test_a_metric_that_does_not_depend_on_the_cut_is_used_in_silence(metric):
     net = nn.Dense(3)
