@@ -264,8 +264,3 @@ def graph_of(function: Callable[..., Any], *settings: Any) -> Any:
     block = gluon.nn.HybridLambda(call)
     block.hybridize(static_alloc=True)
     return block
-
-
-def same_form(first: Sequence[int], second: Sequence[int]) -> bool:
-    """Whether two shapes are the same but for axes of length 1 behind the first."""
-    return first[0] == second[0] and [n for n in first[1:] if n != 1] == [n for n in second[1:] if n != 1]

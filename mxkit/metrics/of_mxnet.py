@@ -9,17 +9,17 @@ from mxkit.metrics.metric import Metric
 import mxnet as mx
 import numpy as np
 
-# The exact metric by name for each of MXNet's that depends on how samples are cut into batches.
+# The exact metric, as `metrics=` takes it, for each of MXNet's that depends on how samples are cut into batches.
 EXACT: Dict[str, str] = {
-    "MAE": "mae",
-    "MSE": "mse",
-    "RMSE": "rmse",
-    "PearsonCorrelation": "pearsonr",
-    "MCC": "mcc",
-    "F1": "f1",
-    "CrossEntropy": "cross-entropy",
-    "NegativeLogLikelihood": "cross-entropy",
-    "Perplexity": "perplexity",
+    "MAE": "'mae'",
+    "MSE": "'mse'",
+    "RMSE": "'rmse'",
+    "PearsonCorrelation": "'pearsonr'",
+    "MCC": "'mcc'",
+    "F1": "('f1', {'positive': 1})",
+    "CrossEntropy": "'cross-entropy'",
+    "NegativeLogLikelihood": "'cross-entropy'",
+    "Perplexity": "'perplexity'",
 }
 _OF_CLASSES = ("Accuracy", "TopKAccuracy", "F1", "MCC", "PCC")
 _OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
@@ -61,7 +61,7 @@ class MXNetMetric(Metric):
             if (host < 0).any() or not np.allclose(host.sum(axis=-1), 1, atol=1e-2):
                 warnings.warn(
                     f"mx.metric.{_kind(self.metric)} takes probabilities, and the net's outputs are none: its number "
-                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]!r}, which knows from the "
+                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]}, which knows from the "
                     "loss what the outputs are",
                     TrapWarning,
                     stacklevel=4,
@@ -90,10 +90,6 @@ class MXNetMetric(Metric):
             warnings.warn(text, TrapWarning, stacklevel=4)
         elif not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
             exact = EXACT.get(_kind(self.metric))
-            if _kind(self.metric) == "F1":
-                exact = "('f1', {'positive': 1})"
-            elif exact:
-                exact = repr(exact)
             way = f"Use {exact}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)"
             warnings.warn(
                 f"metric {self.name!r} depends on how samples are cut into batches: {values[0]:.6g} for a batch of "

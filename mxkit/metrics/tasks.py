@@ -3,19 +3,15 @@
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import DataError, LabelError
-from mxkit.metrics.metric import same_form
+from mxkit.loss_shapes import squeezed
 from mxnet import gluon
 import numpy as np
 
 # Losses whose outputs are one score for each class; mxkit's own derive from the first or have these two attributes.
 _SOFTMAX = (gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.KLDivLoss)
-# Losses whose outputs are one score for each question of yes or no.
-_YES_OR_NO = (
-    gluon.loss.SigmoidBinaryCrossEntropyLoss,
-    gluon.loss.LogisticLoss,
-    gluon.loss.HingeLoss,
-    gluon.loss.SquaredHingeLoss,
-)
+# Losses whose outputs are one score for each question of yes or no; the hinges train no probabilities.
+_HINGES = (gluon.loss.HingeLoss, gluon.loss.SquaredHingeLoss)
+_YES_OR_NO = (gluon.loss.SigmoidBinaryCrossEntropyLoss, gluon.loss.LogisticLoss, *_HINGES)
 QUANTITIES = (gluon.loss.L1Loss, gluon.loss.L2Loss, gluon.loss.HuberLoss, gluon.loss.PoissonNLLLoss)
 _SEQUENCES = (gluon.loss.CTCLoss,)
 _EMBEDDINGS = (gluon.loss.TripletLoss, gluon.loss.CosineEmbeddingLoss)
@@ -129,14 +125,14 @@ def _yes_or_no(
     threshold: Optional[float],
     outputs: Optional[str],
 ) -> Task:
-    if not same_form(output, label):
+    if squeezed(output) != squeezed(label):
         raise DataError(
             f"metric {name!r}: expected a label for each output, shape {output}; received {label}. One output a sample "
             "takes labels of shape (B,) or (B, 1); several labels a sample need as many outputs"
         )
     if outputs is None and loss is not None:
         given = getattr(loss, "_from_sigmoid", False)
-        outputs = None if isinstance(loss, _YES_OR_NO[2:]) else PROBABILITIES if given else SCORES
+        outputs = None if isinstance(loss, _HINGES) else PROBABILITIES if given else SCORES
     if threshold is None:
         threshold = 0.5 if outputs == PROBABILITIES else 0.0
     single = len(output) == 1 or output[1] == 1 or (len(output) > 2 and output[-1] == 1)
@@ -160,7 +156,7 @@ def _of_softmax(
         raise DataError(f"metric {name!r}: under {kind} expected outputs of shape (B, classes); received {output}")
     dense = not getattr(loss, "_sparse_label", False)
     positions = output[:axis] + output[axis + 1 :]
-    if output != label if dense else not same_form(positions, label):
+    if output != label if dense else squeezed(positions) != squeezed(label):
         expected = f"a value for each class, shape {output}" if dense else f"one label a sample, shape {positions}"
         raise DataError(f"metric {name!r}: expected {expected}; received {label}")
     if outputs is None:
@@ -180,7 +176,7 @@ def _by_shape(
             f"If it is a quantity, use {FORQUANTITIES}"
         )
     axes = sorted({1, len(output) - 1}) if axis is None else [axis % len(output)]
-    fitting = [one for one in axes if output[one] > 1 and same_form(output[:one] + output[one + 1 :], label)]
+    fitting = [one for one in axes if output[one] > 1 and squeezed(output[:one] + output[one + 1 :]) == squeezed(label)]
     if len(fitting) == 1:
         return Task(CLASSES, fitting[0], outputs=outputs)
     if fitting:
@@ -189,7 +185,7 @@ def _by_shape(
             f"pass ({name!r}, {{'axis': {fitting[1]}}})"
         )
     several = ""
-    if same_form(output, label):
+    if squeezed(output) == squeezed(label):
         several = (
             ". For several labels a sample pass loss='sigmoid_bce', or "
             f"({name!r}, {{'threshold': 0.0}}) for scores, 0.5 for probabilities; for one-hot labels pass "
@@ -232,6 +228,6 @@ def check_form(name: str, output: Any, label: Any) -> None:
         DataError: The shapes differ by more than axes of length 1.
     """
     shapes: Sequence[Tuple[int, ...]] = (tuple(label.shape), tuple(output.shape))
-    if not same_form(*shapes):
+    if squeezed(shapes[0]) != squeezed(shapes[1]):
         what = "one size" if label.size != output.size else "one shape"
         raise DataError(f"metric {name!r}: expected labels and outputs of {what}; received {shapes[0]} and {shapes[1]}")

@@ -113,7 +113,7 @@ def updates(
         first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
             only where this is 1.
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
-            are seeded anew at the start and, where something draws numbers, every 16 updates (T67). Values of the net
+            are seeded at the start and, where something draws numbers, every 16 updates (T67). Values of the net
             that wait for the first batch's shape are drawn before. None leaves the generators alone.
         skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: batches of a loader with
             `skip` are left out, others are read and dropped.
