@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from mxkit.blocks import blocks_by_path
 from mxkit.errors import ForwardError, MxkitError
 from mxkit.layer_faults import layer_fault
+from mxkit.modes import kept_statistics
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -147,7 +148,7 @@ def _is_graph(call: _Call) -> bool:
 
 
 def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
-    with _opened(net), autograd.pause(train_mode=autograd.is_training()):
+    with kept_statistics(net), _opened(net), autograd.pause(train_mode=autograd.is_training()):
         try:
             call()
         except Exception as error:

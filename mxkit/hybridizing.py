@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple, Tuple
 
 from mxkit.blocks import blocks_by_path, check_net
 from mxkit.forward_errors import arrays_in, explain_forward_error, explained
+from mxkit.modes import kept_statistics
 from mxnet import autograd, gluon
 import numpy as np
 
@@ -101,7 +102,7 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
 
 
 def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]:
-    with autograd.pause(train_mode=mode == "training"):
+    with kept_statistics(net), autograd.pause(train_mode=mode == "training"):
         return [array.asnumpy() for array in arrays_in([net(*inputs)])]
 
 

@@ -57,6 +57,32 @@ def batch_norms(net: Any) -> Dict[str, Any]:
 
 
 @contextmanager
+def kept_statistics(net: Any) -> Iterator[None]:
+    """Put back, after `with`, what a forward pass in training mode moves on a GPU: running statistics (T126).
+
+    On a CPU they move in the backward pass. Parameters without values are left alone.
+    """
+    kept = [(one, [array.copy() for array in one.list_data()]) for one in _statistics(net) if one._data is not None]
+    try:
+        yield
+    finally:
+        for parameter, copies in kept:
+            for array, copy in zip(parameter.list_data(), copies):
+                array[:] = copy
+
+
+def _statistics(net: Any) -> List[Any]:
+    """Parameters that a layer's forward pass writes, of stock layers and of the user's."""
+    found: Dict[int, Any] = {}
+    for _, block in blocks_by_path(net):
+        states = block._cached_graph[1].list_auxiliary_states() if isinstance(block, gluon.SymbolBlock) else ()
+        for parameter in block._reg_params.values():
+            if parameter.name in states or not parameter._differentiable:
+                found[id(parameter)] = parameter
+    return list(found.values())
+
+
+@contextmanager
 def running_statistics(net: Any) -> Iterator[List[str]]:
     """Let BatchNorm use its running statistics in training too, inside `with`: in train mode only dropout is left.
 

@@ -2,6 +2,7 @@
 
 import random
 
+import as_on_a_gpu
 import mxkit
 from mxkit.errors import ForwardError
 from mxkit.hybridizing import try_hybridize
@@ -84,6 +85,17 @@ def test_row134_a_net_that_can_be_is_hybridized(flags):
     assert dict(net._flags).items() >= flags.items()
     np.testing.assert_allclose(net(X).asnumpy(), expected, rtol=1e-5, atol=1e-6)
     assert str(result).startswith("hybridized: equal in predict and training to ")
+
+
+def test_t126_statistics_that_move_in_the_forward_pass_are_put_back():
+    net = wrapped(as_on_a_gpu.BatchNorm())
+    net(X)
+    before = [array.asnumpy() for array in (net[1].running_mean.data(), net[1].running_var.data())]
+    result = try_hybridize(net, X)
+    assert result, result
+    assert result.compared == ("predict", "training")
+    for array, value in zip((net[1].running_mean.data(), net[1].running_var.data()), before):
+        np.testing.assert_array_equal(array.asnumpy(), value)
 
 
 def test_dropout_is_compared_in_predict_mode_only():

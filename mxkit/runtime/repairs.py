@@ -12,7 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import workers
+from mxkit.runtime import operators, workers
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -41,6 +41,64 @@ def operator_arguments(module: ModuleType) -> None:
         from mxkit.runtime.operator_text import operator_text
 
         module.str = operator_text  # type: ignore[attr-defined]
+
+
+def arguments_and_graphs(module: ModuleType) -> None:
+    """T86 as `operator_arguments`; and T130 in compiled graphs (`operators.predicting_graphs`), which are of this module.
+
+    Upstream: `_ctypes/ndarray.py` line 104.
+    """
+    operator_arguments(module)
+    if not hasattr(module.CachedOp, "_made_of"):
+        module.CachedOp = operators.predicting_graphs(module.CachedOp)  # type: ignore[attr-defined]
+
+
+def eager_operators(module: ModuleType) -> None:
+    """T125 and T130: Dropout and BatchNorm called with the arguments that make them right (`operators`).
+
+    Upstream: `ndarray/register.py` line 277, which fills `mx.nd` and `mx.nd.contrib`.
+    """
+    operators.replace(
+        sys.modules["mxnet.ndarray.op"],
+        Dropout=operators.seeded,
+        BatchNorm=operators.predicting,
+        BatchNorm_v1=operators.predicting,
+    )
+    contrib = sys.modules["mxnet.ndarray.contrib"]
+    operators.replace(contrib, SyncBatchNorm=operators.predicting, BatchNormWithReLU=operators.predicting)
+
+
+def symbolic_operators(module: ModuleType) -> None:
+    """T125 as `eager_operators`. Upstream: `symbol/register.py` line 281."""
+    operators.replace(sys.modules["mxnet.symbol.op"], Dropout=operators.seeded)
+
+
+def extension_operators(module: ModuleType) -> None:
+    """T125 and T130 as `eager_operators`, in `mx.npx`.
+
+    Upstream: `numpy_extension/_register.py` and the same of `mxnet.ndarray` and `mxnet.symbol`, which fill `_op`.
+    """
+    package = module.__name__.rpartition(".")[0]
+    found = sys.modules[f"{package}._op"]
+    operators.replace(found, dropout=operators.seeded)
+    if "symbol" not in package:
+        operators.replace(found, batch_norm=operators.predicting)
+
+
+def dropout_layer(module: ModuleType) -> None:
+    """T125: the layer asks for cuDNN's generator by name. Upstream: `gluon/nn/basic_layers.py` line 271."""
+    upstream = module.Dropout.hybrid_forward
+    if hasattr(upstream, "__wrapped__"):
+        return
+
+    @functools.wraps(upstream)
+    def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+        if self._rate <= 0:
+            return upstream(self, F, x)
+        dropout = F.npx.dropout if module.is_np_array() else F.Dropout
+        return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
+
+    module.Dropout.hybrid_forward = hybrid_forward  # type: ignore[attr-defined]
 
 
 def symbol_arguments(module: ModuleType) -> None:
@@ -318,7 +376,7 @@ def custom_operator_arguments(module: ModuleType) -> None:
 
 REPAIRS: Dict[str, Repair] = {
     "mxnet.operator": custom_operator_arguments,
-    "mxnet._ctypes.ndarray": operator_arguments,
+    "mxnet._ctypes.ndarray": arguments_and_graphs,
     "mxnet._ctypes.symbol": operator_arguments,
     "mxnet.io.io": input_iterators,
     "mxnet.symbol.symbol": symbol_arguments,
@@ -334,6 +392,12 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,
+    "mxnet.ndarray.register": eager_operators,
+    "mxnet.symbol.register": symbolic_operators,
+    "mxnet.ndarray.numpy_extension._register": extension_operators,
+    "mxnet.symbol.numpy_extension._register": extension_operators,
+    "mxnet.numpy_extension._register": extension_operators,
+    "mxnet.gluon.nn.basic_layers": dropout_layer,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,

@@ -10,7 +10,7 @@ from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.device import split_batch, unpack
 from mxkit.errors import DataError
 from mxkit.forward_errors import explained
-from mxkit.modes import batch_norms, running_statistics
+from mxkit.modes import batch_norms, kept_statistics, running_statistics
 from mxkit.specs import whole_number
 from mxkit.tracing import opened
 from mxkit.training.checks import warn_of_single_samples
@@ -23,8 +23,8 @@ import numpy as np
 def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     """Set BatchNorm's running mean and variance to those of its inputs over all of `data`.
 
-    Forward passes alone do not: running statistics move in the backward pass only (T18), and towards the last batches,
-    by the momentum. Here each sample (and pixel) counts once, however batches are cut, and mean and variance are those
+    Forward passes alone do not: on a CPU running statistics move in the backward pass only (T18), on a GPU in the
+    forward pass (T126), and towards the last batches, by the momentum. Here each sample (and pixel) counts once, however batches are cut, and mean and variance are those
     that NumPy would give for the whole of a layer's inputs; earlier layers normalize by the batch, as in training.
     Use it after averaging weights, changing the data, or training on small batches.
 
@@ -57,7 +57,7 @@ def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     if not layers:
         raise ValueError("recalibrate_batch_norm: the net has no BatchNorm that takes its statistics from batches")
     warned = False
-    with _watched(net, layers) as moments, autograd.pause(train_mode=True):
+    with kept_statistics(net), _watched(net, layers) as moments, autograd.pause(train_mode=True):
         for number, shard in enumerate(_shards(net, data)):
             if shard.samples == 1 and not warned:
                 warn_of_single_samples([path or "BatchNorm" for path in layers])

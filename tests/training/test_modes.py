@@ -1,5 +1,6 @@
 """Recalibration of BatchNorm against NumPy, Monte-Carlo dropout, and recording apart from training."""
 
+import as_on_a_gpu
 import mxkit
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
 from mxkit.modes import mode, running_statistics
@@ -161,6 +162,17 @@ class TestRecalibration:
             recalibrate_batch_norm(net, [X, X[:, :2]])
         assert not statistics(net[1])[0][0].any()
         assert not net[1]._forward_pre_hooks
+
+    @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+    def test_t126_an_error_leaves_statistics_that_moved_in_the_forward_pass(self, devices):
+        net = nn.HybridSequential()
+        net.add(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2))
+        mxkit.initialize(net, devices=devices, sample=mx.nd.array(X[:4]))
+        with pytest.raises(ForwardError, match="'1'"):
+            recalibrate_batch_norm(net, [X[:8], X[:8, :, 1:]])
+        for mean, variance in statistics(net[0]):
+            assert not mean.any()
+            assert (variance == 1).all()
 
     @pytest.mark.filterwarnings("ignore:.*Cannot decide type")
     @pytest.mark.parametrize("function", [recalibrate_batch_norm, predict_mc_dropout])

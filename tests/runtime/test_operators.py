@@ -1,0 +1,197 @@
+"""T125 and T130: Dropout that a seed reaches on a GPU, and BatchNorm's gradient while a net predicts."""
+
+import json
+
+import mxkit
+from mxkit.runtime.operators import with_running_statistics
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+X = np.random.RandomState(0).randn(5, 3, 4, 4).astype("float32")
+HEAD = np.random.RandomState(1).randn(*X.shape).astype("float32")
+MEAN, VARIANCE, GAMMA, BETA = (np.array(one, "float32") for one in ([0.5, -1, 2], [4, 0.25, 9], [1, 2, 3], [0, 1, 2]))
+
+
+class OwnDropout(gluon.HybridBlock):
+    def hybrid_forward(self, F, x):
+        return F.Dropout(x, p=0.5)
+
+
+class OwnBatchNorm(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.gamma = self.params.get("gamma", shape=(3,), init="ones")
+            self.beta = self.params.get("beta", shape=(3,), init="zeros")
+            self.running_mean = self.params.get("running_mean", shape=(3,), differentiable=False)
+            self.running_var = self.params.get("running_var", shape=(3,), differentiable=False)
+
+    def hybrid_forward(self, F, x, gamma, beta, running_mean, running_var):
+        return F.BatchNorm(x, gamma, beta, running_mean, running_var, fix_gamma=False, eps=1e-5)
+
+
+def dropouts_in(graph):
+    return [node["attrs"] for node in json.loads(graph.tojson())["nodes"] if node["op"] == "Dropout"]
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Dropout(0.5), OwnDropout, lambda: nn.Dropout(0.5, axes=(1,))])
+def test_t125_dropout_draws_from_the_generator_that_a_seed_reaches(make):
+    traced = make()(mx.sym.var("x"))
+    x = mx.nd.ones((4, 6))
+    x.attach_grad()
+    with autograd.record():
+        recorded = autograd.get_symbol(make()(x))
+    for graph in (traced, recorded):
+        (attributes,) = dropouts_in(graph)
+        assert attributes["cudnn_off"] == "True"
+
+
+def test_t125_dropout_of_cells_and_of_npx():
+    cells = [
+        gluon.rnn.DropoutCell(0.5),
+        gluon.rnn.ZoneoutCell(gluon.rnn.RNNCell(4), 0.5, 0.5),
+        gluon.contrib.rnn.VariationalDropoutCell(gluon.rnn.RNNCell(4), 0.5, 0.5, 0.5),
+    ]
+    graphs = [cell.unroll(2, mx.sym.var("x"), merge_outputs=True)[0] for cell in cells]
+    graphs.append(mx.sym.npx.dropout(mx.sym.var("x").as_np_ndarray(), p=0.5))
+    x = mx.np.ones((4, 6))
+    x.attach_grad()
+    with autograd.record():
+        graphs.append(autograd.get_symbol(mx.npx.dropout(x, p=0.5)))
+    for graph in graphs:
+        assert {attributes["cudnn_off"] for attributes in dropouts_in(graph)} == {"True"}
+
+
+def test_t125_cudnns_generator_is_there_by_name_and_the_cpus_numbers_stay():
+    (attributes,) = dropouts_in(mx.sym.Dropout(mx.sym.var("x"), p=0.5, cudnn_off=False))
+    assert attributes["cudnn_off"] == "False"
+    drawn = []
+    for arguments in ({}, {"cudnn_off": False}, {"cudnn_off": True}):
+        mxkit.seed_all(3)
+        drawn.append(mx.nd.Dropout(mx.nd.ones((50,)), p=0.5, mode="always", **arguments).asnumpy())
+    mxkit.seed_all(3)
+    drawn.append(mx.nd.Dropout(mx.nd.ones((50,)), 0.5, "always", (), False).asnumpy())  # by position
+    for one in drawn[1:]:
+        np.testing.assert_array_equal(one, drawn[0])
+
+
+def stock(hybridize=None):
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=3), nn.HybridLambda(lambda F, x: x * 2))
+    return filled(net, hybridize)
+
+
+def filled(net, hybridize=None):
+    net.initialize()
+    values = {"gamma": GAMMA, "beta": BETA, "running_mean": MEAN, "running_var": VARIANCE}
+    for name, parameter in net.collect_params().items():
+        parameter.set_data(mx.nd.array(next(value for end, value in values.items() if name.endswith(end))))
+    if hybridize is not None:
+        net.hybridize(**hybridize)
+    return net
+
+
+def inside_a_plain_block():
+    net = nn.Sequential()
+    net.add(stock({}))
+    return net
+
+
+def imported(tmp_path):
+    net = stock({})
+    net(mx.nd.array(X))
+    mxkit.export(net, tmp_path / "net")
+    return mxkit.load_exported(tmp_path / "net")
+
+
+NETS = {
+    "as it is": stock,
+    "hybridized": lambda: stock({}),
+    "static": lambda: stock({"static_alloc": True, "static_shape": True}),
+    "in a plain block": inside_a_plain_block,
+    "its own F.BatchNorm": lambda: filled(OwnBatchNorm()),
+    "its own, hybridized": lambda: filled(OwnBatchNorm(), {}),
+}
+
+
+@pytest.mark.parametrize("train_mode", [True, False], ids=["backward()", "backward(train_mode=False)"])
+@pytest.mark.parametrize("kind", [*NETS, "imported"])
+def test_t130_the_gradient_through_batch_norm_is_that_of_what_was_predicted(kind, train_mode, tmp_path):
+    net = imported(tmp_path) if kind == "imported" else NETS[kind]()
+    x, head = mx.nd.array(X), mx.nd.array(HEAD)
+    predicted = net(x).asnumpy()
+    x.attach_grad()
+    for _ in range(2):
+        with autograd.record(train_mode=False):
+            output = net(x)
+        output.backward(head, train_mode=train_mode)
+    np.testing.assert_array_equal(output.asnumpy(), predicted)
+    twice = 1 if "own" in kind else 2
+    slope = (GAMMA / np.sqrt(VARIANCE + 1e-5)).reshape((1, 3, 1, 1))
+    np.testing.assert_allclose(x.grad.asnumpy(), twice * HEAD * slope, rtol=1e-5, atol=1e-6)
+    normalized = (X - MEAN.reshape((1, 3, 1, 1))) / np.sqrt(VARIANCE + 1e-5).reshape((1, 3, 1, 1))
+    expected = {
+        "gamma": twice * (HEAD * normalized).sum((0, 2, 3)),
+        "beta": twice * HEAD.sum((0, 2, 3)),
+    }
+    for name, parameter in net.collect_params().items():
+        for end, value in expected.items():
+            if name.endswith(end):
+                np.testing.assert_allclose(parameter.grad().asnumpy(), value, rtol=1e-4, atol=1e-4)
+        if name.endswith("running_mean"):
+            np.testing.assert_array_equal(parameter.data().asnumpy(), MEAN)
+
+
+@pytest.mark.parametrize("kind", NETS)
+def test_t130_training_still_normalizes_by_the_batch_and_moves_the_statistics(kind):
+    net = NETS[kind]()
+    x = mx.nd.array(X)
+    with autograd.record(train_mode=False):
+        net(x)
+    with autograd.record():
+        output = net(x)
+    output.backward()
+    means = output.asnumpy().mean((0, 2, 3)) / (1 if "own" in kind else 2)
+    np.testing.assert_allclose(means, BETA, atol=1e-4)
+    moved = next(one for name, one in net.collect_params().items() if name.endswith("running_mean"))
+    np.testing.assert_allclose(moved.data().asnumpy(), 0.9 * MEAN + 0.1 * X.mean((0, 2, 3)), rtol=1e-4)
+
+
+def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
+    slope = 2 * (GAMMA / np.sqrt(VARIANCE + 1e-5)).reshape((1, 3, 1, 1)) * np.ones_like(X)
+    for net in (stock(), stock({})):
+        found = mxkit.grad(lambda x, net=net: net(x))(mx.nd.array(X))
+        np.testing.assert_allclose(found.asnumpy(), slope, rtol=1e-5)
+        features = mxkit.Features(net, ["0"])
+        x = mx.nd.array(X)
+        x.attach_grad()
+        with mxkit.mode(record=True):
+            output = features(x)["0"]
+        output.backward()
+        np.testing.assert_allclose(x.grad.asnumpy(), slope / 2, rtol=1e-5)
+    arrays = [mx.nd.array(one) for one in (X, GAMMA, BETA, MEAN, VARIANCE)]
+    calls = {
+        "by position": lambda: mx.nd.BatchNorm(*arrays, 1e-5, 0.9, False, False),
+        "npx": lambda: mx.npx.batch_norm(*[one.as_np_ndarray() for one in arrays], eps=1e-5, fix_gamma=False),
+    }
+    for name, call in calls.items():
+        arrays[0].attach_grad()
+        with autograd.record(train_mode=False):
+            output = call()
+        output.backward()
+        np.testing.assert_allclose(arrays[0].grad.asnumpy(), slope / 2, rtol=1e-5, err_msg=name)
+
+
+def test_t130_a_graph_without_batch_norm_is_not_made_twice():
+    x = mx.sym.var("x")
+    assert with_running_statistics(mx.sym.exp(x)) is None
+    norm = mx.sym.BatchNorm(x, name="norm", use_global_stats=True)
+    assert with_running_statistics(norm) is None
+    found = with_running_statistics(mx.sym.BatchNorm(x, name="norm", eps=1e-4))
+    assert found.list_inputs() == norm.list_inputs()
+    assert found.attr_dict()["norm"] == {"use_global_stats": "True", "eps": "0.0001"}
+    np_graph = mx.sym.npx.batch_norm(*[mx.sym.var(name).as_np_ndarray() for name in "abcde"])
+    assert isinstance(with_running_statistics(np_graph), mx.sym.numpy._Symbol)
