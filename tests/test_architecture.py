@@ -15,7 +15,7 @@ ROOT = Path(mxkit.__file__).parent
 # A room may import only from rooms below it, or from its own.
 LAYERS = [
     {"version", "errors", "files", "specs", "runtime"},
-    {"device", "packed", "seeding", "blocks", "tracing", "forward_errors", "layer_faults"},
+    {"device", "packed", "seeding", "blocks", "tracing", "forward_errors", "layer_faults", "modes"},
     {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
     | {
         "schedules",
@@ -28,7 +28,6 @@ LAYERS = [
         "gradient_check",
         "custom_gradients",
         "own_layer",
-        "modes",
         "hybridizing",
         "moving",
         "features",
