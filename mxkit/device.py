@@ -55,7 +55,7 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
             raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
     if len(set(found)) != len(found):
         raise DeviceError(f"devices: each device may be named once; received {spec!r:.100}")
-    gpus = [device for device in found if device.device_type == "gpu"]
+    gpus = [device for device in found if is_gpu(device)]
     if gpus:
         _check_gpus(gpus)
     return found
@@ -74,6 +74,11 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
     if len(numbers) > 1 or numbers == [0]:
         raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+
+
+def is_gpu(device: "mx.Context") -> bool:
+    """Whether `device` is a GPU."""
+    return bool(device.device_type == "gpu")
 
 
 def count_gpus() -> Tuple[int, str]:

@@ -121,13 +121,13 @@ class BucketLoader(EpochOrder):
 
     def _batch(self, rows: "np.ndarray") -> Any:
         shape = (len(rows), self._width(rows), *self.sequences[0].shape[1:])
-        x, view = empty_batch(shape, self._dtype, mx.cpu())
+        x, view = empty_batch(shape, self._dtype)
         for place, row in zip(view, rows):
             length = self._lengths[row]
             place[:length] = self.sequences[row]
             place[length:] = self.pad
-        inputs = (x, to_batch(self._lengths[rows].astype(np.float32), mx.cpu()))
-        return (inputs,) if self.labels is None else (inputs, to_batch(self.labels[rows], mx.cpu()))
+        inputs = (x, to_batch(self._lengths[rows].astype(np.float32)))
+        return (inputs,) if self.labels is None else (inputs, to_batch(self.labels[rows]))
 
     def __repr__(self) -> str:
         plan = self._plan(self.epoch)

@@ -185,7 +185,7 @@ def _new(spec: Spec) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
     shape, dtype = spec
     if 0 in shape or not shape:
         return mx.nd.empty(shape, dtype=dtype), np.empty(shape, dtype)
-    return empty_batch(shape, dtype, mx.cpu())
+    return empty_batch(shape, dtype)
 
 
 def _length(dataset: Any) -> int:

@@ -3,7 +3,6 @@
 import ctypes
 from typing import Any, Sequence, Tuple
 
-from mxkit.device import count_gpus
 from mxkit.device import narrow as narrow
 from mxkit.device import narrow_dtype as narrow_dtype
 import mxnet as mx
@@ -11,26 +10,21 @@ from mxnet.base import _LIB, check_call
 import numpy as np
 
 
-def batch_context() -> "mx.Context":
-    """Where batches lie: in memory that a GPU can copy from by itself, if there is a GPU."""
-    return mx.cpu_pinned() if count_gpus()[0] else mx.cpu()
+def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
+    """Make an NDArray on the CPU, and a NumPy view of its memory to fill before anybody else sees it.
 
-
-def empty_batch(shape: Sequence[int], dtype: Any, context: "mx.Context") -> Tuple["mx.nd.NDArray", "np.ndarray"]:
-    """Make an NDArray, and a NumPy view of its memory to fill before anybody else sees it.
-
+    Its memory is never pinned: `net(x)` refuses such arrays, and each costs a cudaHostAlloc on GPU 0 (T133).
     `mx.nd.array` asks the engine to wait for an array that nobody can have written yet, which costs more than
     the copy where batches are small: 60 us of 80 for 64 images of 28x28.
 
     Args:
         shape: Without a 0.
         dtype: One that MXNet has.
-        context: A CPU.
 
     Returns:
         The array and its view; the view must not outlive it, nor be written once the array is used.
     """
-    array = mx.nd.empty(tuple(shape), context, dtype)
+    array = mx.nd.empty(tuple(shape), mx.cpu(), dtype)
     return array, _memory(array)
 
 
@@ -55,10 +49,10 @@ def _memory(array: "mx.nd.NDArray") -> "np.ndarray":
     return np.frombuffer(memory, dtype).reshape(array.shape)
 
 
-def to_batch(host: "np.ndarray", context: "mx.Context") -> "mx.nd.NDArray":
-    """Copy an array of a type that MXNet has into a new NDArray."""
+def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":
+    """Copy an array of a type that MXNet has into a new NDArray on the CPU."""
     if not host.size or not host.shape:
-        return mx.nd.array(host, context, host.dtype)
-    array, view = empty_batch(host.shape, host.dtype, context)
+        return mx.nd.array(host, mx.cpu(), host.dtype)
+    array, view = empty_batch(host.shape, host.dtype)
     view[...] = host
     return array

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
-from mxkit.data.host_arrays import batch_context, empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
@@ -81,7 +81,6 @@ class ArrayLoader(EpochOrder):
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.scale = scale
         self.transform = transform
-        self._context = batch_context()
         self.prefetch = self._worthwhile() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
 
     def __iter__(self) -> Iterator[Any]:
@@ -118,8 +117,8 @@ class ArrayLoader(EpochOrder):
         dtype = _batch_dtype(array, cast)
         shape = (len(rows), *array.shape[1:])
         if 0 in shape:
-            return mx.nd.empty(shape, self._context, dtype)
-        batch, view = empty_batch(shape, dtype, self._context)
+            return mx.nd.empty(shape, mx.cpu(), dtype)
+        batch, view = empty_batch(shape, dtype)
         self._fill(view, array, rows, cast)
         return batch
 
@@ -149,7 +148,7 @@ class ArrayLoader(EpochOrder):
     def _given_back(self, array: Any) -> "mx.nd.NDArray":
         if isinstance(array, mx.nd.NDArray):
             return array
-        return to_batch(narrow(np.asarray(array), "ArrayLoader: what transform gave"), self._context)
+        return to_batch(narrow(np.asarray(array), "ArrayLoader: what transform gave"))
 
     def _worthwhile(self) -> int:
         arrays = self.x if isinstance(self.x, tuple) else (self.x,)

@@ -108,7 +108,7 @@ class PairLoader(EpochOrder):
             return (inputs,)
         codes = self._classes.codes[rows]
         alike = (codes[:, 0] == codes[:, 1]).astype(np.float32)
-        return inputs, to_batch(alike, inputs[0].context)
+        return inputs, to_batch(alike)
 
     @property
     def _needs_partners(self) -> bool:

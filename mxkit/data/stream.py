@@ -249,7 +249,7 @@ class StreamLoader:
         arrays: List[mx.nd.NDArray] = []
 
         def allocate(specs: Sequence[Spec]) -> Sequence["np.ndarray"]:
-            pairs = [empty_batch(shape, dtype, mx.cpu()) for shape, dtype in specs]
+            pairs = [empty_batch(shape, dtype) for shape, dtype in specs]
             arrays.extend(array for array, _ in pairs)
             return [view for _, view in pairs]
 
@@ -339,4 +339,4 @@ def _ready(batch: Any, where: str) -> Any:
     group = isinstance(batch, tuple) or (isinstance(batch, list) and all(hasattr(part, "shape") for part in batch))
     if group:
         return tuple(_ready(part, where) for part in batch)
-    return batch if isinstance(batch, mx.nd.NDArray) else to_batch(narrow(np.asarray(batch), where), mx.cpu())
+    return batch if isinstance(batch, mx.nd.NDArray) else to_batch(narrow(np.asarray(batch), where))

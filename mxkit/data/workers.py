@@ -17,7 +17,6 @@ from mxkit.data.host_arrays import to_batch
 from mxkit.data.samples import Samples, abbreviated
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, copied, serve
 from mxkit.errors import DataError
-import mxnet as mx
 import numpy as np
 
 # How long a worker may take to end by itself, and then to obey a SIGTERM.
@@ -217,7 +216,7 @@ class _Worker:
 
     def take(self, number: int, places: Any) -> List[Any]:
         slot = self._slots.pop(number)
-        arrays = copied(self._memory[slot], places, lambda array: to_batch(array, mx.cpu())) if places else []
+        arrays = copied(self._memory[slot], places, to_batch) if places else []
         self.free.append(slot)
         return arrays
 

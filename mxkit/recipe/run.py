@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.blocks import net_devices
 from mxkit.checkpoint.directory import checkpoint_paths
 from mxkit.checkpoint.snapshot import load_checkpoint
 from mxkit.data.splits import Splits
@@ -24,6 +25,7 @@ from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, fixed
 from mxkit.training.loop import fit
+from mxkit.training.precision import get_precision
 
 # Arguments of `fit` that are keys of a recipe, under the same name.
 SAME = (
@@ -155,6 +157,7 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
 
     Raises:
         RecipeError: The recipe cannot be run as written.
+        DeviceError: Its devices are not here, or do not compute in the precision of `amp`.
 
     Side effects:
         Reseeds the generators, as `run_recipe` says.
@@ -163,7 +166,9 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
     refuse_unused(recipe, data, overrides)
     sample = None if recipe.model.finetune is None else first_inputs(recipe, data)
     seed_all(recipe.seed)
-    return data, ready_net(recipe, sample)
+    net = ready_net(recipe, sample)
+    get_precision(recipe.amp, net_devices(net))  # `fit` would refuse it too, and leave a folder
+    return data, net
 
 
 def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:

@@ -222,7 +222,7 @@ class Recipe(Section):
         accumulate_samples: In its place: samples per update, at least.
         clip_norm: Largest norm of the averaged gradient, or null.
         clip_value: Largest absolute value of its elements, or null.
-        amp: "bfloat16" or "float16", or null.
+        amp: "bfloat16" (on CPUs) or "float16", or null.
         limit_batches: Batches that an epoch reads of each part, or null for all.
         validate_every: Epochs between two validations.
         check_finite: Stop where a loss or a weight is NaN or infinite.

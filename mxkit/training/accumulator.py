@@ -62,6 +62,7 @@ class Accumulator:
         ValueError: `every` or `every_samples` is below 1, or both are given; a limit is not above 0; the
             Trainer would train replicas that drift apart, or clips values where only the kvstore adds
             replicas up.
+        DeviceError: `precision` is bfloat16 and the Trainer's parameters live on a GPU.
         RuntimeError: `with` ends, also by `break`, while micro-batches wait for their update: call `flush` first.
 
     Side effects:
@@ -85,6 +86,8 @@ class Accumulator:
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         _refuse_trainer(trainer)
+        if precision is not None:
+            precision.check_devices(trainer._contexts)
         if len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
             hidden = {
                 "clip_value": (clip_value is not None, "single values cannot be reached"),

@@ -94,8 +94,8 @@ def fit(
         clip_norm: Largest L2 norm of the averaged gradient.
         clip_value: Largest absolute value of its elements.
         count: As for `updates`; also for the validation loss.
-        amp: "bfloat16" or "float16", as for `updates`; validation runs in the same precision. With float16 the
-            history has the columns `skipped_updates` (of the epoch, gradients overflowed) and `loss_scale`.
+        amp: "bfloat16" (on CPUs) or "float16", as for `updates`; validation runs in the same precision. With float16
+            the history has the columns `skipped_updates` (of the epoch, gradients overflowed) and `loss_scale`.
         limit_batches: Batches of `train` and of `valid` that an epoch reads, for a dry run. None reads all.
         validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
         callbacks: Called in their order.
@@ -158,7 +158,8 @@ def fit(
         if valid is train:
             text = "valid is the training data: its numbers say nothing of new samples"
             warnings.warn(text, TrapWarning, stacklevel=2)
-    net_devices(net, None if devices is None else resolve_devices(devices))
+    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    precision = get_precision(amp, where)
     known, _ = forward_function(loss, forward_loss)
     trainer = get_trainer(net, trainer)
     writer = get_checkpoints(checkpoint)
@@ -185,7 +186,7 @@ def fit(
         net, trainer, epochs, _updates_per_epoch(train, accumulate, accumulate_samples, limit_batches), updates
     )
     state.metrics = get_metrics(metrics, loss=known)
-    state.precision = get_precision(amp)
+    state.precision = precision
     state.seed = seed
     state.check_finite = check_finite
     state.columns = _columns(state, valid is not None)

@@ -1,9 +1,10 @@
 """A net computed in 16 bits while its parameters stay in float32, over `mx.contrib.amp`."""
 
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from mxkit.errors import NonFiniteError
+from mxkit.device import is_gpu
+from mxkit.errors import DeviceError, NonFiniteError
 import mxnet as mx
 from mxnet import gluon
 from mxnet.contrib import amp
@@ -40,6 +41,18 @@ class MixedPrecision:
     def scale(self) -> float:
         """The loss's factor, 1.0 for bfloat16. It changes between updates, never inside a window."""
         return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
+
+    def check_devices(self, devices: Sequence["mx.Context"]) -> None:
+        """Refuse bfloat16 on a GPU, for which MXNet has no kernels: it ends in "Unknown type enum 12" (T134).
+
+        Raises:
+            DeviceError: `dtype` is "bfloat16" and one of `devices` is a GPU.
+        """
+        if self.dtype == "bfloat16" and any(map(is_gpu, devices)):
+            raise DeviceError(
+                f"amp: MXNet computes 'bfloat16' on CPUs only; the net lives on {list(devices)}. Pass amp='float16', "
+                "or train on the CPU: mxkit.to(net, 'cpu') before the Trainer is made"
+            )
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
@@ -105,9 +118,11 @@ class MixedPrecision:
             return False
         overflow = bool(scaler.has_overflow(trained))
         if overflow and scaler.loss_scale <= 1:
+            on_gpu = any(is_gpu(device) for parameter in trained for device in parameter.list_ctx())
+            way = "leave amp out" if on_gpu else "use amp='bfloat16'"
             raise NonFiniteError(
                 "gradients are infinite or NaN even without a loss scale: the net's own numbers overflow float16. "
-                "Lower the learning rate, scale the data, look for NaN in it, or use amp='bfloat16'"
+                f"Lower the learning rate, scale the data, look for NaN in it, or {way}"
             )
         # MXNet lets an update pass before a new scale counts: one more would overflow in vain
         scaler._loss_scale = scaler._next_loss_scale
@@ -124,6 +139,14 @@ class MixedPrecision:
             self._scaler._unskipped = int(state["unskipped"])
 
 
-def get_precision(spec: Any) -> Optional[MixedPrecision]:
-    """Return the precision that `spec` means: "float16", "bfloat16", None, or a `MixedPrecision`, as it is."""
-    return spec if spec is None or isinstance(spec, MixedPrecision) else MixedPrecision(spec)
+def get_precision(spec: Any, devices: Sequence["mx.Context"] = ()) -> Optional[MixedPrecision]:
+    """Return the precision that `spec` means: "float16", "bfloat16", None, or a `MixedPrecision`, as it is.
+
+    Raises:
+        ValueError: `spec` is another name.
+        DeviceError: It is "bfloat16" and one of `devices` is a GPU.
+    """
+    precision = spec if spec is None or isinstance(spec, MixedPrecision) else MixedPrecision(spec)
+    if precision is not None:
+        precision.check_devices(devices)
+    return precision

@@ -98,8 +98,8 @@ def updates(
         count: `count(inputs, labels)` states what a batch adds to the number that losses and gradients are divided
             by, where it is not the number of samples: the sum of sample weights, or of the tokens that a mask
             leaves. It gets tuples of the batch's arrays as the data gave them; from NumPy it waits for nothing.
-        amp: "bfloat16" or "float16": compute the net in 16 bits, its parameters stay float32. With float16 the loss
-            is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
+        amp: "bfloat16" (on CPUs) or "float16": compute the net in 16 bits, its parameters stay float32. With float16
+            the loss is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
         limit_batches: Read no more batches than this, for a dry run. None reads all.
         metrics: `Metric` objects, updated with every training batch as the weights move; one that knows no loss gets
             this one.
@@ -126,7 +126,7 @@ def updates(
     Raises:
         TypeError: `metrics` holds something that is no `Metric`.
         NotInitializedError: The net is not initialized.
-        DeviceError: The net lives on other devices than asked for.
+        DeviceError: The net lives on other devices than asked for; or on a GPU, which has no bfloat16.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
         LabelError: A label means nothing to the loss, as a class number out of range.

@@ -1,7 +1,7 @@
 """amp: 16-bit graphs over float32 parameters. float16's matrix products need a GPU; its loss scale does not."""
 
 import mxkit
-from mxkit.errors import NonFiniteError
+from mxkit.errors import DeviceError, NonFiniteError
 from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -214,11 +214,13 @@ def test_the_scale_is_the_same_inside_a_window():
     assert scales == [2.0**16] * 3 + [2.0**15] * 3
 
 
-def test_gradients_that_no_scale_can_mend_are_an_error():
+@pytest.mark.parametrize(("gpu", "way"), [(False, "or use amp='bfloat16'$"), (True, "in it, or leave amp out$")])
+def test_gradients_that_no_scale_can_mend_are_an_error(gpu, way, monkeypatch):
+    monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: gpu)
     net = scaled_net()
     precision = MixedPrecision("float16")
     precision.load_state_dict({"scale": 1.0, "unskipped": 0})
-    with pytest.raises(NonFiniteError, match="infinite or NaN even without a loss scale.*amp='bfloat16'"):
+    with pytest.raises(NonFiniteError, match=f"infinite or NaN even without a loss scale.*{way}"):
         list(mxkit.updates(net, scaled_data([1e30]), loss=own_loss, trainer="sgd", amp=precision, check_finite=False))
 
 
@@ -232,6 +234,38 @@ def test_the_scale_goes_on_after_a_resume():
     assert other.scale == 2.0**17
     assert other.state_dict() == {"scale": 2.0**17, "unskipped": 0}
     assert MixedPrecision("bfloat16").state_dict() == {}
+
+
+REFUSED = r"^amp: MXNet computes 'bfloat16' on CPUs only; the net lives on \[cpu\(0\), cpu\(1\)\]. Pass amp='float16'"
+
+
+def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatch, tmp_path):
+    monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: device == mx.cpu(1))
+    net = make_net("cpu:2")
+    before = weights(net)
+    arguments = {"loss": "softmax_ce", "trainer": "sgd"}
+    with pytest.raises(DeviceError, match=REFUSED):  # and not CheckpointError: there is nothing to resume
+        mxkit.fit(net, BATCHES, epochs=1, amp="bfloat16", checkpoint=tmp_path / "none", resume=True, **arguments)
+    for amp in ("bfloat16", MixedPrecision("bfloat16")):
+        with pytest.raises(DeviceError, match=REFUSED):
+            mxkit.updates(net, BATCHES, amp=amp, **arguments)
+    with pytest.raises(DeviceError, match=REFUSED):
+        trainer = gluon.Trainer(net.collect_params(), "sgd")
+        mxkit.Accumulator(trainer, precision=MixedPrecision("bfloat16"))
+    np.testing.assert_array_equal(weights(net), before)
+    history = mxkit.fit(make_net("cpu"), BATCHES, epochs=1, amp="bfloat16", progress=False, **arguments)
+    assert history[0]["updates"] == 3  # on cpu(0), which is none
+    pair = scaled_net("cpu:2")
+    data, float16 = scaled_data([0.5]), {"loss": own_loss, "trainer": "sgd", "amp": "float16"}
+    assert len(list(mxkit.updates(pair, data, **float16))) == 1
+
+
+def test_t134_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: True)
+    overrides = ["epochs=1", "amp=bfloat16", "devices=cpu"]
+    with pytest.raises(DeviceError, match="^amp: MXNet computes 'bfloat16' on CPUs only"):
+        mxkit.run_recipe("softmax_regression", overrides=overrides, output=tmp_path, progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_is_refused():

@@ -155,7 +155,7 @@ class Augment:
             changed = self._finished(changed.transpose(2, 0, 1), white)
         elif np.may_share_memory(changed, host):
             changed = np.array(changed, order="C")
-        return to_batch(changed, mx.cpu()) if isinstance(image, mx.nd.NDArray) else np.ascontiguousarray(changed)
+        return to_batch(changed) if isinstance(image, mx.nd.NDArray) else np.ascontiguousarray(changed)
 
     def batch(self, x: Any, y: Any = None, rng: Union[Rng, Sequence[Rng], None] = None) -> Tuple[Any, Any]:
         """Change the images of a batch: `ArrayLoader(..., transform=augment.batch)`.
@@ -185,7 +185,7 @@ class Augment:
             raise DataError(f"Augment.batch: expected a generator for each of {len(host)} images; received {len(rngs)}")
         found = self._stacked(host, rngs, white)
         found = self._finished(found, white) if self.tensor else found
-        return (to_batch(found, mx.cpu()) if isinstance(x, mx.nd.NDArray) else found), y
+        return (to_batch(found) if isinstance(x, mx.nd.NDArray) else found), y
 
     def _stacked(self, x: "np.ndarray", rngs: Sequence[Any], white: float) -> "np.ndarray":
         found: Any = None

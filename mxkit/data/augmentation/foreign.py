@@ -84,7 +84,7 @@ class Foreign(Step):
     def _seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
         function = _as_made(self.function)
         if self.sources == NOTHING:
-            return function(to_batch(pixels, mx.cpu()))
+            return function(to_batch(pixels))
         with _lock:
             before = (random.getstate(), np.random.get_state())
             random.seed(drawn[0])
@@ -92,7 +92,7 @@ class Foreign(Step):
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
             try:
-                found = function(to_batch(pixels, mx.cpu()))
+                found = function(to_batch(pixels))
                 return found.asnumpy() if isinstance(found, mx.nd.NDArray) else found
             finally:
                 random.setstate(before[0])

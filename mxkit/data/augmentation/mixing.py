@@ -153,7 +153,7 @@ def _host(array: Any, samples: int, name: str) -> "np.ndarray":
 
 
 def _like(given: Any, host: "np.ndarray") -> Any:
-    return to_batch(host, mx.cpu()) if isinstance(given, mx.nd.NDArray) else host
+    return to_batch(host) if isinstance(given, mx.nd.NDArray) else host
 
 
 def _each(function: Any, arrays: Any) -> Any:
