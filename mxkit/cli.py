@@ -13,6 +13,7 @@ from mxkit.cli_machine import cache_app, doctor, install
 from mxkit.cli_profile import profile
 import mxkit.cli_runs as cli_runs
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError
+from mxkit.runtime.exact import WORD
 from mxkit.version import __version__
 import typer
 
@@ -49,6 +50,7 @@ def train(
     settings: List[str] = SETTINGS,
     output: Path = typer.Option(Path("runs"), help="Where the folder of the run is made."),
     resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Go on with this stopped run, without RECIPE."),
+    exact: bool = typer.Option(False, "--exact", help="The same bits each time on a GPU, slower: MXKIT_EXACT=1."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
 ) -> None:
@@ -56,6 +58,8 @@ def train(
 
     Ctrl-C stops at the next checkpoint, with exit code 130 and the command that goes on.
     """
+    if exact:
+        os.environ[WORD] = "1"  # read when MXNet is loaded, which the next line does
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import describe_scores, new_run, stopped_run, train_run
 

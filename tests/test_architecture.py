@@ -65,6 +65,7 @@ LAYERS = [
             "unread",
             "extraction",
             "deferred",
+            "gpu_exactness",
             "modes",
         ]
     }

@@ -8,9 +8,11 @@ from pathlib import Path
 import platform
 from typing import Any, Dict, List, Optional, Sequence
 
+from mxkit.device import is_gpu
 from mxkit.files import write_atomically
 from mxkit.runtime.doctor.machine import read_memory
 from mxkit.runtime.driver import read_driver
+from mxkit.runtime.exact import gpu_facts
 from mxkit.runtime.processors import processor_model, read_processors
 from mxkit.runtime.threads import in_force
 from mxkit.version import __version__
@@ -19,7 +21,7 @@ import numpy as np
 
 FILE = "environment.json"
 _PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
-_VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_")
+_VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
 
 
 def record_environment(folder: Path, devices: Sequence[Any]) -> None:
@@ -47,13 +49,13 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
 
     Returns:
         Memory in bytes; `threads` is what an operator of MXNet takes in this process, whoever chose it. GPUs are
-        named only where `devices` has some.
+        named only where `devices` has some, with what their bits depend on.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
     """
     memory = read_memory()
-    with_gpu = any(one.device_type == "gpu" for one in devices)
+    gpus = [one.device_id for one in devices if is_gpu(one)]
     packages = {name: _version(name) for name in _PACKAGES}
     return {
         "since": datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
@@ -70,7 +72,8 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "threads": in_force(),
         "memory": None if memory is None else memory.total,
         "devices": [str(one) for one in devices],
-        "gpus": [str(gpu) for gpu in read_driver().gpus] if with_gpu else [],
+        "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],
+        "bits": gpu_facts(gpus) if gpus else {},
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
         "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
     }

@@ -81,6 +81,17 @@ def libraries() -> Tuple[CudaLibrary, ...]:
     return tuple(_found)
 
 
+def cudnn_version() -> str:
+    """Version of the cuDNN that MXNet computes with, like "8.9.6"; empty for an MXNet without CUDA."""
+    path = next((found.path for found in libraries() if found.soname.startswith("libcudnn.")), "")
+    if not path:
+        return ""
+    function = ctypes.CDLL(path).cudnnGetVersion
+    function.restype = ctypes.c_size_t
+    number = int(function())
+    return f"{number // 1000}.{number % 1000 // 100}.{number % 100}"
+
+
 def needs_cuda(library: Path) -> bool:
     """Say whether a library of MXNet is built for CUDA; False where there is no library that could be read.
 

@@ -9,6 +9,7 @@ even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finde
 import builtins
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+import os
 from pathlib import Path
 import sys
 from types import FrameType, ModuleType
@@ -16,6 +17,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import cuda_libraries, repairs
+from mxkit.runtime.exact import set_switches
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.threads import chosen_threads
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
@@ -98,6 +100,7 @@ class _ViewedLoader:
 def _with_library(loader: Any, module: ModuleType) -> None:
     """Run the module that loads MXNet's library, once all that the library needs is there."""
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
+    set_switches(os.environ)
     cuda_libraries.prepare(library)
     try:
         with chosen_threads():

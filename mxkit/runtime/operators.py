@@ -71,7 +71,8 @@ def predicting_graphs(cached_op: Any) -> Any:
 
         def __init__(self, sym: Any, flags: Any = ()) -> None:
             super().__init__(sym, flags)
-            self._made_of, self._predicting = (sym, flags), None
+            self._made_of = sym, flags
+            self._predicting: Any = None
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if not records_prediction():
@@ -79,7 +80,7 @@ def predicting_graphs(cached_op: Any) -> Any:
             if self._predicting is None:
                 graph = with_running_statistics(self._made_of[0])
                 self._predicting = graph is not None and cached_op(graph, self._made_of[1])
-            return (self._predicting or super()).__call__(*args, **kwargs)
+            return self._predicting(*args, **kwargs) if self._predicting else super().__call__(*args, **kwargs)
 
     return CachedOp
 
@@ -107,4 +108,3 @@ def _batch_norms(graph: Any) -> Iterator[Any]:
             yield node
         for body in node.get("subgraphs", ()):
             yield from _batch_norms(body)
-

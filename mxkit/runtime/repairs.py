@@ -44,7 +44,7 @@ def operator_arguments(module: ModuleType) -> None:
 
 
 def arguments_and_graphs(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; and T130 in compiled graphs (`operators.predicting_graphs`), which are of this module.
+    """T86 as `operator_arguments`; and T130 in compiled graphs, whose class is of this module.
 
     Upstream: `_ctypes/ndarray.py` line 104.
     """
@@ -98,7 +98,7 @@ def dropout_layer(module: ModuleType) -> None:
         dropout = F.npx.dropout if module.is_np_array() else F.Dropout
         return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
 
-    module.Dropout.hybrid_forward = hybrid_forward  # type: ignore[attr-defined]
+    module.Dropout.hybrid_forward = hybrid_forward
 
 
 def symbol_arguments(module: ModuleType) -> None:

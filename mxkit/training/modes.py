@@ -23,10 +23,11 @@ import numpy as np
 def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     """Set BatchNorm's running mean and variance to those of its inputs over all of `data`.
 
-    Forward passes alone do not: on a CPU running statistics move in the backward pass only (T18), on a GPU in the
-    forward pass (T126), and towards the last batches, by the momentum. Here each sample (and pixel) counts once, however batches are cut, and mean and variance are those
-    that NumPy would give for the whole of a layer's inputs; earlier layers normalize by the batch, as in training.
-    Use it after averaging weights, changing the data, or training on small batches.
+    Forward passes alone do not: running statistics move towards the last batches, by the momentum, and on a CPU in the
+    backward pass only (T18; on a GPU in the forward pass, T126). Here each sample (and pixel) counts once, however
+    batches are cut, and mean and variance are those that NumPy would give for the whole of a layer's inputs; earlier
+    layers normalize by the batch, as in training. Use it after averaging weights, changing the data, or training on
+    small batches.
 
     Args:
         net: An initialized block, hybridized or not. Batches are split over its devices.

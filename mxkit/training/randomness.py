@@ -1,7 +1,7 @@
 """Randomness as a function of (seed, epoch, update), so that a run can go on where it stopped."""
 
 import json
-from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.blocks import blocks_by_path
 from mxkit.data.dataset_loader import DatasetLoader
@@ -74,17 +74,10 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
     """
     quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
     # a Block's own forward is not called with symbols: it was not written for that
-    if (
-        not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit."))
-        or not quiet
-        or any(_opaque(block) for _, block in blocks_by_path(net))
-    ):
+    if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not quiet:
         return True
-    try:
-        output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
-        return any(_random_operator(name, attributes) for name, attributes in _operators(output))
-    except Exception:  # a user's code may fail in any way when it is called with symbols
-        return True
+    found = operators_of(net, inputs)
+    return found is None or any(_random_operator(name, attributes) for name, attributes in found)
 
 
 def reads_user_code(data: Any) -> bool:
@@ -96,10 +89,22 @@ def _opaque(block: Any) -> bool:
     return not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet.")
 
 
-def _operators(output: Any) -> Iterator[Tuple[str, Mapping[str, str]]]:
-    flat, _ = gluon.block._flatten(output, "output")
-    for node in json.loads(mx.sym.Group(flat).tojson())["nodes"]:
-        yield node["op"].lower(), node.get("attrs", {})
+def operators_of(net: Any, inputs: int) -> Optional[List[Tuple[str, Mapping[str, str]]]]:
+    """Names in lower case and arguments of the operators that a net calls; None where it cannot be looked into.
+
+    Args:
+        net: Called with symbols, which plain Blocks mostly do not allow.
+        inputs: How many arrays it is called with.
+    """
+    if any(_opaque(block) for _, block in blocks_by_path(net)):
+        return None
+    try:
+        output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
+        flat, _ = gluon.block._flatten(output, "output")
+        nodes = json.loads(mx.sym.Group(flat).tojson())["nodes"]
+    except Exception:  # a user's code may fail in any way when it is called with symbols
+        return None
+    return [(node["op"].lower(), node.get("attrs", {})) for node in nodes]
 
 
 def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:

@@ -12,7 +12,9 @@ from mxkit.checkpoint.parameter_file import read_arrays
 from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder
+from mxkit.device import is_gpu
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
+from mxkit.runtime.exact import gpu_facts
 from mxkit.runtime.threads import in_force
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
@@ -266,8 +268,11 @@ def _data_state(data: Any) -> Any:
 
 def _settings(state: FitState) -> Dict[str, Any]:
     """What must be the same for a resumed run to end with the same bits."""
+    devices = net_devices(state.net)
+    gpus = [device.device_id for device in devices if is_gpu(device)]
     return {
-        "devices": [str(device) for device in net_devices(state.net)],
+        "devices": [str(device) for device in devices],
+        **(gpu_facts(gpus) if gpus else {}),
         "OMP_NUM_THREADS": str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.settings,

@@ -28,6 +28,7 @@ from mxkit.training.checks import (
     warn_of_single_samples,
 )
 from mxkit.training.deferred import finish_initialization
+from mxkit.training.gpu_exactness import warn_of_inexact
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
@@ -242,10 +243,16 @@ class Training:
         if self._seed is not None and first_step == 1:
             reader.prepare = partial(finish_initialization, net, forward_loss=self._forward_loss, trainer=trainer)
         work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
-        trace = partial(draws_random_numbers, net, self._known, data)
+        trace = partial(self._look_inside, data, where, first_step == 1)
         place = Place(net, accumulator, epoch, work.forward_again)
         self._unread = Unread(accumulator, self._check_finite, epoch, self._unread)
         return _run(reader, work, self._unread, place, trace)
+
+    def _look_inside(self, data: Data, where: Sequence["mx.Context"], first: bool, inputs: int) -> bool:
+        """Whether the training may draw random numbers; at its beginning, what keeps it from equal bits is told."""
+        if first and self._seed is not None:
+            warn_of_inexact(self._net, inputs, where)
+        return draws_random_numbers(self._net, self._known, data, inputs)
 
 
 def _run(

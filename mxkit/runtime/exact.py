@@ -1,0 +1,91 @@
+"""What a GPU's bits depend on beside the net and the data, and one word that makes them the same each time (T132).
+
+`MXKIT_EXACT=1` in the environment, read just before MXNet's library is loaded, sets the switches below. They stay set,
+so that child processes compute alike and a run's record holds them.
+"""
+
+import os
+from pathlib import Path
+import re
+from typing import Dict, List, Mapping, MutableMapping, Optional, Sequence
+import warnings
+
+from mxkit.errors import MXNetImportError, TrapWarning
+from mxkit.runtime.cuda_libraries import cudnn_version
+from mxkit.runtime.driver import read_driver
+
+WORD = "MXKIT_EXACT"
+#: The value of each that gives the same bits each time.
+SWITCHES = {
+    # cuDNN otherwise times its algorithms and takes the fastest of that moment (src/operator/nn/convolution.cu)
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
+    # only algorithms that add in one order (cudnn_convolution-inl.h, cudnn_pooling-inl.h, indexing_op.cu)
+    "MXNET_ENFORCE_DETERMINISM": "1",
+    # cuBLAS and cuDNN otherwise multiply float32 with 10 bits of digits on sm_80 and newer (T131)
+    "NVIDIA_TF32_OVERRIDE": "0",
+}
+_NUMBERS = {"true": "1", "false": "0"}
+_MODULE = Path("/proc/driver/nvidia/version")
+
+_loaded: Optional[Dict[str, str]] = None
+
+
+def set_switches(environment: MutableMapping[str, str]) -> None:
+    """Set the switches where the word is given; call it before MXNet's library is loaded.
+
+    Raises:
+        MXNetImportError: The word has another value than 1, 0 or nothing.
+
+    Warns:
+        TrapWarning: A switch had another value.
+
+    >>> environment = {"MXKIT_EXACT": "1"}
+    >>> set_switches(environment); environment["NVIDIA_TF32_OVERRIDE"]
+    '0'
+    """
+    global _loaded
+    word = environment.get(WORD, "")
+    if word not in ("", "0", "1"):
+        raise MXNetImportError(f"{WORD}: expected 1 or 0; received {word!r}", name="mxnet")
+    if word == "1":
+        for name, value in SWITCHES.items():
+            if environment.get(name, value) != value:
+                warnings.warn(f"{WORD}=1 sets {name}={value}; it was {environment[name]}", TrapWarning, stacklevel=2)
+            environment[name] = value
+    _loaded = {name: environment[name] for name in SWITCHES if name in environment}
+
+
+def switches() -> Dict[str, str]:
+    """The switches as they were when MXNet was loaded; "not set" for those that were not."""
+    known: Mapping[str, str] = os.environ if _loaded is None else _loaded
+    return {name: known.get(name, "not set") for name in SWITCHES}
+
+
+def switches_off() -> List[str]:
+    """Settings without which bits differ from run to run, like `MXNET_ENFORCE_DETERMINISM=1`; TF32 is not among them."""
+    found = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
+    return [
+        f"{name}={SWITCHES[name]}" for name in SWITCHES if name.startswith("MXNET_") and found[name] != SWITCHES[name]
+    ]
+
+
+def gpu_facts(numbers: Sequence[int]) -> Dict[str, str]:
+    """What a resumed run must find again for the same bits, as text.
+
+    Args:
+        numbers: Of the GPUs that compute, as in `mx.gpu(0)`.
+    """
+    gpus = {gpu.index: gpu.name for gpu in read_driver().gpus}
+    return {
+        "GPUs": ", ".join(gpus.get(number, "unknown") for number in numbers),
+        "NVIDIA driver": driver_release() or "unknown",
+        "cuDNN": cudnn_version() or "unknown",
+        **switches(),
+    }
+
+
+def driver_release() -> str:
+    """Release of NVIDIA's driver, like "535.129.03"; empty where Linux does not tell."""
+    text = _MODULE.read_text(encoding="utf-8", errors="replace") if _MODULE.is_file() else ""
+    found = re.search(r"\s(\d+\.\d[\d.]*)\s", text)
+    return found[1] if found else ""

@@ -1,0 +1,102 @@
+"""MXKIT_EXACT=1: what it sets, when it is read, and what is recorded of a GPU."""
+
+import json
+import os
+
+from mxkit.errors import MXNetImportError, TrapWarning
+from mxkit.runtime import exact
+from mxkit.runtime.driver import Driver, Gpu
+import pytest
+
+EXACT = {"MXNET_CUDNN_AUTOTUNE_DEFAULT": "0", "MXNET_ENFORCE_DETERMINISM": "1", "NVIDIA_TF32_OVERRIDE": "0"}
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch):
+    monkeypatch.setattr(exact, "_loaded", exact._loaded)
+
+
+@pytest.mark.parametrize("word", [{}, {"MXKIT_EXACT": ""}, {"MXKIT_EXACT": "0"}])
+def test_without_the_word_nothing_is_set(word):
+    environment = {**word, "MXNET_ENFORCE_DETERMINISM": "true", "NVIDIA_TF32_OVERRIDE": "1"}
+    before = dict(environment)
+    exact.set_switches(environment)
+    assert environment == before
+    assert exact.switches() == {
+        "MXNET_CUDNN_AUTOTUNE_DEFAULT": "not set",
+        "MXNET_ENFORCE_DETERMINISM": "true",
+        "NVIDIA_TF32_OVERRIDE": "1",
+    }
+    assert exact.switches_off() == ["MXNET_CUDNN_AUTOTUNE_DEFAULT=0"]
+
+
+def test_the_word_sets_all_of_it():
+    environment = {"MXKIT_EXACT": "1", "NVIDIA_TF32_OVERRIDE": "1"}
+    with pytest.warns(TrapWarning, match=r"^MXKIT_EXACT=1 sets NVIDIA_TF32_OVERRIDE=0; it was 1$"):
+        exact.set_switches(environment)
+    assert environment == {"MXKIT_EXACT": "1", **EXACT}
+    assert exact.switches() == EXACT
+    assert exact.switches_off() == []
+
+
+def test_another_word_is_refused():
+    with pytest.raises(MXNetImportError, match="^MXKIT_EXACT: expected 1 or 0; received 'yes'$"):
+        exact.set_switches({"MXKIT_EXACT": "yes"})
+
+
+def test_it_is_read_when_mxnet_is_loaded(run_python, monkeypatch):
+    code = """
+        import json, os, sys
+        import mxkit
+        before = sorted(name for name in os.environ if name in json.loads(sys.argv[1]))
+        os.environ["MXKIT_EXACT"] = "1"
+        import mxnet as mx
+        from mxkit.runtime.exact import switches
+        os.environ["MXNET_ENFORCE_DETERMINISM"] = "0"  # too late to count
+        child = mx.nd.ones(2).sum().asscalar()
+        print(json.dumps([before, switches(), os.environ["NVIDIA_TF32_OVERRIDE"], float(child)]))
+    """
+    for name in EXACT:
+        monkeypatch.delenv(name, raising=False)
+    done = run_python(code, json.dumps(EXACT))
+    assert json.loads(done.stdout) == [[], EXACT, "0", 2.0]
+
+
+def test_what_the_bits_of_a_gpu_depend_on(monkeypatch, tmp_path):
+    gpus = tuple(Gpu(number, name, (8, 0), 2**30, "") for number, name in enumerate(["NVIDIA A100", "NVIDIA L4"]))
+    monkeypatch.setattr(exact, "read_driver", lambda: Driver((12, 2), gpus))
+    monkeypatch.setattr(exact, "cudnn_version", lambda: "8.9.6")
+    monkeypatch.setattr(exact, "_loaded", {})
+    file = tmp_path / "version"
+    file.write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\nGCC version:  gcc\n"
+    )
+    monkeypatch.setattr(exact, "_MODULE", file)
+    assert exact.gpu_facts([1, 0]) == {
+        "GPUs": "NVIDIA L4, NVIDIA A100",
+        "NVIDIA driver": "535.129.03",
+        "cuDNN": "8.9.6",
+        **dict.fromkeys(EXACT, "not set"),
+    }
+    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build\n")
+    assert exact.driver_release() == "550.54.15"
+    monkeypatch.setattr(exact, "_MODULE", tmp_path / "none")
+    assert exact.driver_release() == ""
+
+
+def test_the_command_sets_the_word_before_mxnet_is_loaded(run_python, monkeypatch, tmp_path):
+    for name in (*EXACT, "MXKIT_EXACT"):
+        monkeypatch.delenv(name, raising=False)
+    code = """
+        import json, os, runpy, sys
+        sys.argv = ["mxkit", "train", "linear_regression", "--exact", "--quiet", "--set", "epochs=1"]
+        try:
+            runpy.run_module("mxkit", run_name="__main__")
+        except SystemExit as end:
+            assert not end.code, end.code
+    """
+    run_python(code)
+    (recorded,) = json.loads(next(tmp_path.glob("runs/*/environment.json")).read_text())
+    assert {name: recorded["variables"].get(name) for name in EXACT} == EXACT
+    assert recorded["bits"] == {}
+    assert "MXKIT_EXACT" not in os.environ
