@@ -62,7 +62,7 @@ def switches() -> Dict[str, str]:
 
 
 def switches_off() -> List[str]:
-    """Settings without which bits differ from run to run, like `MXNET_ENFORCE_DETERMINISM=1`; TF32 is not among them."""
+    """Settings without which bits differ from run to run, like `MXNET_ENFORCE_DETERMINISM=1`; not TF32's."""
     found = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
     return [
         f"{name}={SWITCHES[name]}" for name in SWITCHES if name.startswith("MXNET_") and found[name] != SWITCHES[name]

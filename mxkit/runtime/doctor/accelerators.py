@@ -8,6 +8,7 @@ from mxkit.runtime.architectures import CU112, Architectures, kernel_architectur
 from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.doctor.findings import Line
 from mxkit.runtime.driver import Driver, Gpu
+from mxkit.runtime.exact import WORD
 from mxkit.runtime.gpus import unusable_gpus
 from mxkit.runtime.wheels import package_spec
 
@@ -40,6 +41,7 @@ def accelerator_lines(driver: Driver, kernels: Optional[Architectures], mxnet: M
         *([] if kernels is None else [_kernels(kernels)]),
         *fusion_lines(driver, kernels or Architectures(), mxnet.get("nvrtc", {})),
         *_seen(driver, mxnet, with_cuda),
+        *exactness_lines(driver, with_cuda),
         *library_lines(mxnet.get("cuda_libraries", [])),
         *part_lines(mxnet.get("cudnn_lacks", {}), bool(driver.gpus)),
     )
@@ -119,6 +121,20 @@ def _seen(driver: Driver, mxnet: Mapping[str, Any], with_cuda: bool) -> Tuple[Li
         said = f"{count} GPUs, while the driver has {len(driver.gpus)}"
         return (Line("mx.context", said, "warning", "see the CUDA libraries below", data),)
     return (Line("mx.context", f"{count} GPU{'' if count == 1 else 's'}", data=data),)
+
+
+def exactness_lines(driver: Driver, with_cuda: bool) -> Tuple[Line, ...]:
+    """Say whether a GPU gives the same bits each time; nothing where MXNet uses none.
+
+    >>> h200 = Driver((12, 4), (Gpu(0, "NVIDIA H200", (9, 0), 140 * 2**30, ""),))
+    >>> print(exactness_lines(h200, True)[0].value)
+    off: bits differ from run to run, float32 products have 10 bits of digits on sm_80 and newer (MXKIT_EXACT=1)
+    """
+    if not (with_cuda and driver.gpus):
+        return ()
+    on = os.environ.get(WORD) == "1"
+    off = "bits differ from run to run, float32 products have 10 bits of digits on sm_80 and newer"
+    return (Line("exact", f"on, by {WORD}=1" if on else f"off: {off} ({WORD}=1)", data={"on": on}),)
 
 
 def library_lines(libraries: Sequence[Sequence[str]]) -> Tuple[Line, ...]:

@@ -6,7 +6,7 @@ from typing import Tuple
 from mxkit.runtime.doctor.findings import Line
 from mxkit.runtime.doctor.probes import refused_variables
 
-_PREFIXES = ("MXNET_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "DMLC_", "PS_", "NVIDIA_", "CUDA_")
+_PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "DMLC_", "PS_", "NVIDIA_", "CUDA_")
 _NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
