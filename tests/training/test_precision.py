@@ -249,8 +249,8 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     for amp in ("bfloat16", MixedPrecision("bfloat16")):
         with pytest.raises(DeviceError, match=REFUSED):
             mxkit.updates(net, BATCHES, amp=amp, **arguments)
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
     with pytest.raises(DeviceError, match=REFUSED):
-        trainer = gluon.Trainer(net.collect_params(), "sgd")
         mxkit.Accumulator(trainer, precision=MixedPrecision("bfloat16"))
     np.testing.assert_array_equal(weights(net), before)
     history = mxkit.fit(make_net("cpu"), BATCHES, epochs=1, amp="bfloat16", progress=False, **arguments)
