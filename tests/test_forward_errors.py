@@ -1,5 +1,6 @@
 """Errors of a forward pass name the block, what it was built for and what it got; the net is left as it was."""
 
+import as_on_a_gpu
 import mxkit
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.forward_errors import explain_forward_error, explained
@@ -682,3 +683,14 @@ def test_an_error_of_the_loss_is_no_error_of_the_net():
 
     with pytest.raises(mx.MXNetError):
         mxkit.evaluate(net, [(np.ones((2, 4), "float32"), np.zeros((2, 9)))], loss=loss)
+
+
+def test_t126_running_again_to_find_the_block_leaves_the_running_statistics():
+    net = nn.HybridSequential()
+    net.add(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2, in_units=4))
+    net.initialize()
+    net.hybridize()
+    with autograd.train_mode(), pytest.raises(ForwardError, match="'1'"), explained(net):
+        net(mx.nd.ones((2, 3)))
+    assert net[0].running_mean.data().asnumpy().tolist() == [0, 0, 0]
+    assert net[0].running_var.data().asnumpy().tolist() == [1, 1, 1]
