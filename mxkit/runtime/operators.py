@@ -1,11 +1,11 @@
-"""Dropout that a seed reaches on a GPU, and BatchNorm's gradient while a net predicts: two operators called with the
-arguments that make them right."""
+"""Dropout that a seed reaches on a GPU; gradients of BatchNorm and max pooling while a net predicts: operators called
+in the way that makes them right."""
 
 import functools
 import json
 import sys
 from types import ModuleType
-from typing import Any, Callable, Iterator, List
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 Operator = Callable[..., Any]
 
@@ -51,7 +51,7 @@ def predicting(batch_norm: Operator) -> Operator:
 
 def records_prediction() -> bool:
     """Whether gradients are recorded outside of training mode, as in `autograd.record(train_mode=False)`."""
-    autograd = sys.modules["mxnet.autograd"]  # an import statement would be a third of the cost
+    autograd = _autograd()
     return bool(autograd.is_recording() and not autograd.is_training())
 
 
@@ -63,8 +63,25 @@ def replace(module: ModuleType, **replacements: Callable[[Operator], Operator]) 
             setattr(module, name, replacement(upstream))
 
 
+def with_workspace(pooling: Operator) -> Operator:
+    """Pooling that, recorded while it predicts, keeps what its gradient needs (T137).
+
+    oneDNN writes down which element was the largest in training mode only, and `backward` reads it in either case
+    (`src/operator/nn/mkldnn/mkldnn_pooling.cc` line 58). The mode changes nothing else of a pooling.
+    """
+
+    @functools.wraps(pooling)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not records_prediction():
+            return pooling(*args, **kwargs)
+        with _autograd().train_mode():
+            return pooling(*args, **kwargs)
+
+    return run
+
+
 def predicting_graphs(cached_op: Any) -> Any:
-    """The class of MXNet's compiled graphs, with `predicting` for the BatchNorms inside."""
+    """The class of MXNet's compiled graphs, with `predicting` and `with_workspace` for the operators inside."""
 
     class CachedOp(cached_op):  # type: ignore[misc]
         __slots__ = ("_made_of", "_predicting")
@@ -78,33 +95,69 @@ def predicting_graphs(cached_op: Any) -> Any:
             if not records_prediction():
                 return super().__call__(*args, **kwargs)
             if self._predicting is None:
-                graph = with_running_statistics(self._made_of[0])
-                self._predicting = graph is not None and cached_op(graph, self._made_of[1])
-            return self._predicting(*args, **kwargs) if self._predicting else super().__call__(*args, **kwargs)
+                graph, trains = predicting_graph(self._made_of[0])
+                self._predicting = (cached_op(graph, self._made_of[1]), trains) if graph is not None else ()
+            if not self._predicting:
+                return super().__call__(*args, **kwargs)
+            graph, trains = self._predicting
+            if not trains:
+                return graph(*args, **kwargs)
+            with _autograd().train_mode():
+                return graph(*args, **kwargs)
 
     return CachedOp
 
 
-def with_running_statistics(graph: Any) -> Any:
-    """A graph whose BatchNorms take their running statistics in training too; None where that changes nothing."""
+def predicting_graph(graph: Any) -> Tuple[Any, bool]:
+    """A graph that predicts and has the gradient of that.
+
+    Args:
+        graph: A Symbol.
+
+    Returns:
+        The graph, or None where this one is right; and whether it is to be run in training mode, for the sake of max
+        pooling: what would behave as in training then has got other arguments.
+
+    Raises:
+        NotImplementedError: There is max pooling beside a Custom operator, which is told the mode.
+    """
     content = json.loads(graph.tojson())
-    arguments = [node.setdefault("attrs", {}) for node in _batch_norms(content)]
-    changed = [one for one in arguments if one.get("use_global_stats", "False").lower() not in ("true", "1")]
-    if not changed:
-        return None
-    for one in changed:
-        one["use_global_stats"] = "True"
+    nodes = list(_nodes(content))
+    trains = any(name == "Pooling" and given.get("pool_type", "max") == "max" for name, given in nodes)
+    if trains and any(name == "Custom" for name, _ in nodes):
+        raise NotImplementedError(
+            "the gradient of max pooling in predict mode is wrong in MXNet (T137), and mxkit cannot mend it in a graph "
+            "with a custom operator: leave the net without a graph for it, net.hybridize(False)"
+        )
+    changed = [_predicts(name, given, trains) for name, given in nodes]
+    if not trains and not any(changed):
+        return None, False
     from mxnet import symbol
 
     found = symbol.load_json(json.dumps(content))
-    return found if type(graph) is symbol.Symbol else found.as_np_ndarray()
+    return found if type(graph) is symbol.Symbol else found.as_np_ndarray(), trains
 
 
-def _batch_norms(graph: Any) -> Iterator[Any]:
-    """Nodes of BatchNorm, also in bodies of loops."""
-    nodes: List[Any] = graph["nodes"]
-    for node in nodes:
-        if "BatchNorm" in node["op"]:
-            yield node
+def _nodes(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
+    """Operators and their arguments, which may be changed, also in bodies of loops."""
+    for node in graph["nodes"]:
+        yield node["op"], node.setdefault("attrs", {}) if node["op"] != "null" else {}
         for body in node.get("subgraphs", ()):
-            yield from _batch_norms(body)
+            yield from _nodes(body)
+
+
+def _predicts(name: str, given: Dict[str, str], trains: bool) -> bool:
+    """Have an operator do in either mode what it does in predict mode; say whether that changed it."""
+    before = dict(given)
+    if "BatchNorm" in name:
+        given["use_global_stats"] = "True"
+    elif trains and name in ("Dropout", "RNN") and given.get("mode") != "always":
+        given["p"] = "0"
+    elif trains and name == "LeakyReLU" and given.get("act_type") == "rrelu":
+        bounds = float(given.get("lower_bound", 0.125)), float(given.get("upper_bound", 0.334))
+        given.update(act_type="leaky", slope=repr(sum(bounds) / 2))
+    return given != before
+
+
+def _autograd() -> Any:
+    return sys.modules["mxnet.autograd"]  # an import statement would be a third of the cost

@@ -44,7 +44,7 @@ def operator_arguments(module: ModuleType) -> None:
 
 
 def arguments_and_graphs(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; and T130 in compiled graphs, whose class is of this module.
+    """T86 as `operator_arguments`; and T130 and T137 in compiled graphs, whose class is of this module.
 
     Upstream: `_ctypes/ndarray.py` line 104.
     """
@@ -54,7 +54,7 @@ def arguments_and_graphs(module: ModuleType) -> None:
 
 
 def eager_operators(module: ModuleType) -> None:
-    """T125 and T130: Dropout and BatchNorm called with the arguments that make them right (`operators`).
+    """T125, T130, T137: Dropout, BatchNorm and Pooling called in the way that makes them right (`operators`).
 
     Upstream: `ndarray/register.py` line 277, which fills `mx.nd` and `mx.nd.contrib`.
     """
@@ -63,6 +63,7 @@ def eager_operators(module: ModuleType) -> None:
         Dropout=operators.seeded,
         BatchNorm=operators.predicting,
         BatchNorm_v1=operators.predicting,
+        Pooling=operators.with_workspace,
     )
     contrib = sys.modules["mxnet.ndarray.contrib"]
     operators.replace(contrib, SyncBatchNorm=operators.predicting, BatchNormWithReLU=operators.predicting)
@@ -74,7 +75,7 @@ def symbolic_operators(module: ModuleType) -> None:
 
 
 def extension_operators(module: ModuleType) -> None:
-    """T125 and T130 as `eager_operators`, in `mx.npx`.
+    """T125, T130, T137 as `eager_operators`, in `mx.npx`.
 
     Upstream: `numpy_extension/_register.py` and the same of `mxnet.ndarray` and `mxnet.symbol`, which fill `_op`.
     """
@@ -82,7 +83,7 @@ def extension_operators(module: ModuleType) -> None:
     found = sys.modules[f"{package}._op"]
     operators.replace(found, dropout=operators.seeded)
     if "symbol" not in package:
-        operators.replace(found, batch_norm=operators.predicting)
+        operators.replace(found, batch_norm=operators.predicting, pooling=operators.with_workspace)
 
 
 def dropout_layer(module: ModuleType) -> None:

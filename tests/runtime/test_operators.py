@@ -1,9 +1,9 @@
-"""T125 and T130: Dropout that a seed reaches on a GPU, and BatchNorm's gradient while a net predicts."""
+"""Dropout that a seed reaches on a GPU (T125); BatchNorm's and max pooling's gradients in predict mode (T130, T137)."""
 
 import json
 
 import mxkit
-from mxkit.runtime.operators import with_running_statistics
+from mxkit.runtime.operators import predicting_graph
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -185,13 +185,126 @@ def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
         np.testing.assert_allclose(arrays[0].grad.asnumpy(), slope / 2, rtol=1e-5, err_msg=name)
 
 
-def test_t130_a_graph_without_batch_norm_is_not_made_twice():
+def test_a_graph_that_predicts_right_is_not_made_twice():
     x = mx.sym.var("x")
-    assert with_running_statistics(mx.sym.exp(x)) is None
+    assert predicting_graph(mx.sym.Pooling(mx.sym.exp(x), kernel=(2, 2), pool_type="avg")) == (None, False)
     norm = mx.sym.BatchNorm(x, name="norm", use_global_stats=True)
-    assert with_running_statistics(norm) is None
-    found = with_running_statistics(mx.sym.BatchNorm(x, name="norm", eps=1e-4))
+    assert predicting_graph(norm) == (None, False)
+    found, trains = predicting_graph(mx.sym.BatchNorm(x, name="norm", eps=1e-4))
     assert found.list_inputs() == norm.list_inputs()
     assert found.attr_dict()["norm"] == {"use_global_stats": "True", "eps": "0.0001"}
+    assert not trains
     np_graph = mx.sym.npx.batch_norm(*[mx.sym.var(name).as_np_ndarray() for name in "abcde"])
-    assert isinstance(with_running_statistics(np_graph), mx.sym.numpy._Symbol)
+    assert isinstance(predicting_graph(np_graph)[0], mx.sym.numpy._Symbol)
+
+
+def largest_of_two_by_two(x, head):
+    """Gradient of 2 x 2 max pooling, by NumPy."""
+    samples, channels, height, width = x.shape
+    windows = x.reshape(samples, channels, height // 2, 2, width // 2, 2).transpose(0, 1, 2, 4, 3, 5)
+    flat = windows.reshape(*windows.shape[:4], 4)
+    ours = (flat == flat.max(-1, keepdims=True)) * head[..., None]
+    return ours.reshape(windows.shape).transpose(0, 1, 2, 4, 3, 5).reshape(x.shape)
+
+
+FLAGS = {"as it is": None, "hybridized": {}, "static": {"static_alloc": True, "static_shape": True}}
+
+
+@pytest.mark.parametrize("train_mode", [True, False], ids=["backward()", "backward(train_mode=False)"])
+@pytest.mark.parametrize("how", FLAGS)
+@pytest.mark.parametrize("channels", [3, 8])
+def test_t137_the_gradient_of_max_pooling_in_predict_mode(how, channels, train_mode):
+    random = np.random.RandomState(channels)
+    x, head = random.randn(4, channels, 6, 6).astype("float32"), random.randn(4, channels, 3, 3).astype("float32")
+    net = nn.HybridSequential()
+    net.add(nn.MaxPool2D(2))
+    if FLAGS[how] is not None:
+        net.hybridize(**FLAGS[how])
+    for sign in (1, -1):  # a second batch, so that nothing can be left of the first
+        array = mx.nd.array(sign * x)
+        array.attach_grad()
+        with autograd.record(train_mode=False):
+            output = net(array)
+            assert not autograd.is_training()
+        output.backward(mx.nd.array(head), train_mode=train_mode)
+        np.testing.assert_array_equal(array.grad.asnumpy(), largest_of_two_by_two(sign * x, head))
+
+
+def test_t137_max_pooling_of_npx_and_in_mxkits_functions():
+    random = np.random.RandomState(0)
+    x = random.randn(4, 8, 6, 6).astype("float32")
+    expected = largest_of_two_by_two(x, np.ones((4, 8, 3, 3)))
+    found = mxkit.grad(nn.MaxPool2D(2))(mx.nd.array(x))
+    np.testing.assert_array_equal(found.asnumpy(), expected)
+    array = mx.np.array(x)
+    array.attach_grad()
+    with autograd.record(train_mode=False):
+        output = mx.npx.pooling(array, kernel=(2, 2), stride=(2, 2), pool_type="max")
+    output.backward()
+    np.testing.assert_array_equal(array.grad.asnumpy(), expected)
+
+
+class Everything(gluon.HybridBlock):
+    """What behaves otherwise in training, beside max pooling."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.norm, self.drop, self.pool = nn.BatchNorm(), nn.Dropout(0.5), nn.MaxPool2D(2)
+            self.dense = nn.Dense(3)
+
+    def hybrid_forward(self, F, x):
+        return self.dense(self.pool(self.drop(self.norm(x))))
+
+
+@pytest.mark.parametrize("how", ["hybridized", "static"])
+def test_t137_a_graph_with_max_pooling_predicts_as_without_gradients(how):
+    x = mx.nd.array(np.random.RandomState(0).randn(6, 8, 6, 6))
+    net = Everything()
+    net.initialize(mx.init.Normal(1))
+    for _ in range(2):  # statistics move
+        with autograd.record():
+            loss = net(x).sum()
+        loss.backward()
+    found = []
+    for flags in (None, FLAGS[how]):
+        net.hybridize(flags is not None, **(flags or {}))
+        predicted = net(x).asnumpy()
+        x.attach_grad()
+        with autograd.record(train_mode=False):
+            output = net(x)
+        output.backward()
+        np.testing.assert_allclose(output.asnumpy(), predicted, rtol=1e-5, atol=1e-5)
+        found.append([x.grad.asnumpy(), net.norm.gamma.grad().asnumpy(), net.norm.running_mean.data().asnumpy()])
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    step = np.random.RandomState(1).randn(*x.shape).astype("float32")
+    slope = sum(net(x + sign * 1e-3 * mx.nd.array(step)).sum().asscalar() * sign for sign in (1, -1)) / 2e-3
+    np.testing.assert_allclose((found[1][0] * step).sum(), slope, rtol=0.02)
+
+
+def test_t137_what_a_graph_in_training_mode_must_not_do():
+    x = mx.sym.LeakyReLU(mx.sym.var("x"), act_type="rrelu", lower_bound=0.2, name="leaky")[0]
+    states = [mx.sym.var(name) for name in ("parameters", "state")]
+    x = mx.sym.RNN(x, *states, mode="gru", state_size=2, num_layers=2, p=0.5, name="rnn")
+    always = mx.sym.Dropout(x, p=0.5, mode="always", name="always")
+    found, trains = predicting_graph(mx.sym.Pooling(mx.sym.Dropout(always, name="drop"), kernel=(2, 2), name="pool"))
+    assert trains
+    given = found.attr_dict()
+    assert given["leaky"]["act_type"] == "leaky"
+    assert float(given["leaky"]["slope"]) == pytest.approx((0.2 + 0.334) / 2)
+    assert [given[name]["p"] for name in ("rnn", "drop", "always")] == ["0", "0", "0.5"]
+
+
+def test_t137_a_custom_operator_in_the_graph_is_refused():
+    graph = mx.sym.Pooling(mx.sym.Custom(mx.sym.var("x"), op_type="_mxkit_test_any"), kernel=(2, 2))
+    with pytest.raises(NotImplementedError, match=r"max pooling in predict mode is wrong in MXNet \(T137\).*hybridize"):
+        predicting_graph(graph)
+
+
+class AnyProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        raise AssertionError("not computed here")
+
+
+mx.operator.register("_mxkit_test_any")(AnyProp)
