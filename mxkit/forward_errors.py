@@ -3,11 +3,12 @@
 MXNet's messages name no layer (T38). The traceback of an error holds the calls of blocks that it came through, with
 their inputs: nothing is watched or waited for while all goes well. Two kinds of errors hide it, and only they have
 something run again: what a hybridized block raised is sought by running that block without its graph, and what
-was raised where somebody waited (T40) by running the call with a wait after each block.
+was raised where somebody waited (T40) by running the call with a wait after each block. Where memory ended nothing is
+run again: whichever block asks for it next would be blamed (T135).
 """
 
 from collections import OrderedDict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 import inspect
 import json
@@ -16,6 +17,7 @@ import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.blocks import blocks_by_path
+from mxkit.device import describe_batch, is_gpu
 from mxkit.errors import ForwardError, MxkitError
 from mxkit.layer_faults import layer_fault
 from mxkit.modes import kept_statistics
@@ -26,6 +28,8 @@ import numpy as np
 _WAITS = ("asnumpy", "wait_to_read", "waitall")
 _OPERATOR = re.compile(r"Error in operator ([^\s:]+):")
 _CHECK = re.compile(r"Check failed: .*?(?:\(\S+ vs\. \S+\) )?: |(?=Shape inconsistent)")
+# of CUDA and the pool of a GPU's memory; of cuDNN and cuBLAS; of the CPU's
+_MEMORY = re.compile(r"out of memory|CU(DNN|BLAS)_STATUS_ALLOC_FAILED|Failed to allocate CPU Memory|std::bad_alloc")
 _DTYPES = re.compile(r"requires uniform type|Incompatible attr in node.*expected \w")
 
 
@@ -46,16 +50,19 @@ class _Call(NamedTuple):
 
 
 @contextmanager
-def explained(net: Any, again: Optional[Callable[[], Any]] = None) -> Iterator[None]:
+def explained(
+    net: Any, again: Optional[Callable[[], Any]] = None, batch: Optional[Callable[[], Any]] = None
+) -> Iterator[None]:
     """Let what a block of `net` raises inside a `with` name the block, at no cost while all goes well.
 
     Args:
         net: Any block. Its own calls and those of the blocks inside it are known.
         again: As for `explain_forward_error`.
+        batch: As for `explain_forward_error`.
 
     Raises:
-        ForwardError: A block raised; its error is chained. What was raised elsewhere, mxkit's own errors,
-            and what is no `Exception` (an interrupt) pass as they are.
+        ForwardError: A block raised, or memory ended; the error is chained. What was raised elsewhere, mxkit's own
+            errors, and what is no `Exception` (an interrupt) pass as they are.
 
     >>> net = gluon.nn.HybridSequential(); net.add(gluon.nn.Conv2D(2, 5, in_channels=1)); net.initialize()
     >>> with explained(net):
@@ -68,14 +75,17 @@ def explained(net: Any, again: Optional[Callable[[], Any]] = None) -> Iterator[N
     except MxkitError:
         raise
     except Exception as error:
-        found = explain_forward_error(net, error, again)
+        found = explain_forward_error(net, error, again, batch)
         if found is None:
             raise
         raise found from error
 
 
 def explain_forward_error(
-    net: Any, error: Exception, again: Optional[Callable[[], Any]] = None
+    net: Any,
+    error: Exception,
+    again: Optional[Callable[[], Any]] = None,
+    batch: Optional[Callable[[], Any]] = None,
 ) -> Optional[ForwardError]:
     """Find the block of `net` that raised `error`, and say what it was built for and what it got.
 
@@ -84,15 +94,19 @@ def explain_forward_error(
         error: What was raised, with its traceback.
         again: Runs what raised once more. It is called where MXNet raised at a wait, which tells no place.
             None can place such an error only if the wait stands in the net itself.
+        batch: Returns the batch in hand, or None before the first; told where memory ended.
 
     Returns:
-        The error to raise `from error`, or None: no block of the net raised it.
+        The error to raise `from error`, or None: no block of the net raised it. Where memory ended no block is named.
 
     Side effects:
         A hybridized block that raised, or `again`, is run once more, in the training mode that is set, outside of
         any recording, without the user's hooks. Attributes of the blocks and parameters whose initialization is
         deferred are put back; numbers that it drew from the random generators are gone.
     """
+    memory = out_of_memory(net, error, batch)
+    if memory:
+        return ForwardError(memory, "", net)
     paths: Dict[int, str] = {}
     for path, block in blocks_by_path(net):
         paths.setdefault(id(block), path)
@@ -108,6 +122,32 @@ def explain_forward_error(
             return _only_hybridized(graph, calls[-1], error, paths)
         error, calls = eager, _calls(eager, paths)
     return _told(calls[-1], _phrase(calls[-1], error)) if calls else None
+
+
+def out_of_memory(net: Any, error: BaseException, batch: Optional[Callable[[], Any]] = None) -> str:
+    """Say where memory ended and what helps, if that is what `error` tells of; else ''.
+
+    Args:
+        net: Whose devices are named.
+        error: Of any kind.
+        batch: As for `explain_forward_error`.
+
+    Side effects:
+        MXNet's queue is run to its end, where each array would raise the same error once more.
+    """
+    if not isinstance(error, mx.MXNetError) or not _MEMORY.search(str(error)):
+        return ""
+    with suppress(mx.MXNetError):
+        mx.nd.waitall()
+    where = "the CPU"
+    ways = "a smaller batch (accumulate= keeps the update what it is), smaller images or a hybridized net"
+    if not re.search("CPU Memory|bad_alloc", str(error)):
+        devices = {device: None for one in _filled(net.collect_params()) for device in one.list_ctx()}
+        where = ", ".join(str(device) for device in devices if is_gpu(device)) or "the GPU"
+        ways += ", amp='float16', or end what else nvidia-smi shows there"
+    held = None if batch is None else batch()
+    told = "" if held is None else f", batch {describe_batch(held)}"
+    return f"out of memory on {where}{told} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
 
 
 def arrays_in(values: Any) -> List[Any]:

@@ -1,16 +1,20 @@
 """What Gluon accepts in silence and gets wrong in a net or its inputs, checked once, on the first batch."""
 
 import os
-from typing import Any, Iterator, List, Sequence, Tuple
+import re
+from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.blocks import blocks_by_path, parameters_by_path
-from mxkit.device import Shard
+from mxkit.device import Shard, Shards, is_gpu
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.tracing import infer_shapes, trace
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
+
+# Shapes of inputs that a training has by its nature: whole batches and tails, split unevenly over devices.
+MANY_SHAPES = 8
 
 
 def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
@@ -126,6 +130,40 @@ def warn_of_single_samples(norms: Sequence[str]) -> None:
         "a device got a batch of one sample, of which BatchNorm without height and width makes zeros, in training and "
         f"without a word: {_some(norms)} (T18). Leave such a batch out, or choose another batch size"
     )
+
+
+class ShapeWatch:
+    """Warns once of many shapes of inputs on a GPU: cuDNN searches an algorithm anew for each of them (T136).
+
+    Args:
+        net: Looked at for convolutions.
+        devices: Where it is trained; on CPUs nothing is searched, and nothing is done here.
+    """
+
+    def __init__(self, net: Any, devices: Sequence["mx.Context"]) -> None:
+        off = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT") == "0"
+        searches = not off and any(map(is_gpu, devices)) and any(_convolves(block) for _, block in _walk(net))
+        self._seen: Optional[Set[Any]] = set() if searches else None
+
+    def look(self, shards: Shards) -> None:
+        """Count the shapes of a batch, of the part on each device."""
+        if self._seen is None:
+            return
+        self._seen.update(tuple(array.shape for array in shard.inputs) for shard in shards)
+        if len(self._seen) > MANY_SHAPES:
+            _warn(
+                f"convolutions on a GPU got inputs of {len(self._seen)} shapes, and cuDNN searches its fastest "
+                "algorithm anew for each, in each layer (T136). Pad to few shapes, use drop_last=True and a batch size "
+                "that the number of devices divides, or BucketLoader with few buckets; or set "
+                "MXNET_CUDNN_AUTOTUNE_DEFAULT=0 before the program starts, which searches nothing"
+            )
+            self._seen = None
+
+
+def _convolves(block: Any) -> bool:
+    if isinstance(block, gluon.SymbolBlock):
+        return re.search('"op": "(Convolution|Deconvolution)"', block._cached_graph[1].tojson()) is not None
+    return isinstance(block, gluon.nn.conv_layers._Conv)
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:

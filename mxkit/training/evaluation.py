@@ -1,6 +1,6 @@
 """What a trained net is worth, and what it says."""
 
-from itertools import islice
+from itertools import chain, islice
 import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
@@ -17,13 +17,11 @@ from mxkit.packed import worth_packing
 from mxkit.training.accumulator import checked_count
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.progress import batches_bar
+from mxkit.training.unread import Queued, wait
 from mxkit.training.update import Count
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
-
-# Batches between two waits outside of training, where no update bounds the queue.
-WAIT_EVERY = 16
 
 
 def evaluate(
@@ -81,14 +79,15 @@ def evaluate(
     where = net_devices(net, None if devices is None else resolve_devices(devices))
     packed = count is None and worth_packing(where)
     mean_loss, looked, inputs = Metric(), Metric(), _Finite()
-    throttle = _Throttle()
+    queued, batch = Queued(), None
     unchecked = True
     with autograd.pause(train_mode=False), explained(
-        net, lambda: forward(net, shard.inputs, shard.labels)
+        net, lambda: forward(net, shard.inputs, shard.labels), lambda: batch
     ), batches_bar(name, data, limit_batches, progress) as bar:
         for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed, once=True), limit_batches):
             stated = None if count is None else checked_count(count(*unpack(batch)))
-            for shard in (part.unpacked() for part in split_batch(batch, where)):
+            shards, results = split_batch(batch, where), []
+            for shard in (part.unpacked() for part in shards):
                 inputs.look(shard.inputs)
                 output, values = forward(net, shard.inputs, shard.labels)
                 if values is not None:
@@ -103,7 +102,8 @@ def evaluate(
                 if values is None:
                     values = output[0] if isinstance(output, (list, tuple)) else output
                     looked.add(values)
-                throttle.after(values)
+                results.append(values)
+            wait(queued.add(shards, results, results))
             bar.update()
         scores = {"loss": mean_loss.get()} if with_loss else {}
         finite = math.isfinite(scores["loss"] if with_loss else looked.get())
@@ -147,20 +147,22 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
     data = whole_part(data, "predict", labels=False)
     parts: List[List[Any]] = []
-    throttle, finite = _Throttle(), _Finite()
+    queued, finite, batch = Queued(), _Finite(), None
     several = False
-    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs)), batches_bar(
+    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs), lambda: batch), batches_bar(
         "predict", data, None, progress
     ) as bar:
         for batch in read_epoch(data, keep_count=True, packed=worth_packing(where), once=True):
             inputs, _ = unpack(batch)
-            for shard in (part.unpacked() for part in split_batch((inputs,), where)):
+            shards = split_batch((inputs,), where)
+            for shard in (part.unpacked() for part in shards):
                 finite.look(shard.inputs)
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
                 outputs = list(output) if several else [output]
                 parts.append([one.as_in_context(mx.cpu()) for one in outputs])
-                throttle.after(parts[-1][0])
+            results = parts[-len(shards) :]
+            wait(queued.add(shards, [part[0] for part in results], chain(*results)))
             bar.update()
         joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
         for one in joined:
@@ -188,18 +190,3 @@ class _Finite:
         if not math.isfinite(self._sums.get()):
             text = f"the inputs of {what} hold NaN or infinity, of which ReLU and max pooling make numbers (T25)"
             warnings.warn(text, TrapWarning, stacklevel=3)
-
-
-class _Throttle:
-    """Waits now and then for work queued a while ago, so that the queue, and memory, cannot grow."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._earlier: Any = None
-
-    def after(self, array: Any) -> None:
-        self._count += 1
-        if self._count % WAIT_EVERY == 0:
-            if self._earlier is not None:
-                self._earlier.wait_to_read()
-            self._earlier = array

@@ -7,17 +7,16 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 from mxkit.blocks import net_devices
 from mxkit.data.npy_file import GrowingArray
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.device import DeviceSpec, split_batch
+from mxkit.device import DeviceSpec, Shards, split_batch
 from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError
 from mxkit.features import Features, Names
+from mxkit.forward_errors import explained
+from mxkit.training.unread import Queued
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
 from tqdm import tqdm
-
-# Batches whose features the devices may still be at while earlier ones are read.
-_AHEAD = 2
 
 
 def extract(
@@ -70,33 +69,31 @@ def extract(
         )
     data = whole_part(data, "extract", labels=labels is not None and isinstance(data, tuple))
     store = _Files(Path(folder)) if folder is not None else _Memory()
-    with store, autograd.pause(train_mode=False):
-        pending: List[Dict[str, Any]] = []
-        for rows in _rows(features, data, where, labels, limit_batches, progress):
-            pending.append(rows)
-            if len(pending) > _AHEAD:
-                store.add(pending.pop(0))
-        for rows in pending:
-            store.add(rows)
+    queued = Queued()
+    with store, autograd.pause(train_mode=False), explained(net):
+        for shards, found in _features(features, data, where, labels, limit_batches, progress):
+            store.add(queued.add(shards, found, [array for rows in found for array in rows.values()]))
+        store.add(queued.rest())
         return store.finish()
 
 
-def _rows(
+def _features(
     features: Features,
     data: Data,
     where: List["mx.Context"],
     labels: Optional[str],
     limit_batches: Optional[int],
     progress: bool,
-) -> Iterator[Dict[str, Any]]:
-    """Features of one shard after the other, still on its device."""
+) -> Iterator[Tuple[Shards, List[Dict[str, Any]]]]:
+    """Batches with the features of each shard, still on its device."""
     total = len(data) if hasattr(data, "__len__") else None  # type: ignore[arg-type]
     total = limit_batches if total is None or (limit_batches is not None and limit_batches < total) else total
     with tqdm(total=total, desc="features", unit=" batches", disable=None if progress else True, leave=False) as bar:
         for number, batch in enumerate(read_epoch(data, keep_count=True, once=True)):
             if number == limit_batches:
                 break
-            for shard in split_batch(batch if isinstance(batch, (list, tuple)) else (batch,), where):
+            shards, rows = split_batch(batch if isinstance(batch, (list, tuple)) else (batch,), where), []
+            for shard in shards:
                 found = _flat(features(*shard.inputs))
                 if labels is not None:
                     found.update(_labelled(labels, shard.labels, found))
@@ -106,7 +103,8 @@ def _rows(
                             f"extract: {name!r} has shape {array.shape} for {shard.samples} samples: rows cannot be "
                             "told apart. Ask for a layer whose first axis is the batch"
                         )
-                yield found
+                rows.append(found)
+            yield shards, rows
             bar.update()
 
 
@@ -131,6 +129,11 @@ def _labelled(name: str, labels: Tuple[Any, ...], found: Dict[str, Any]) -> Dict
     return told
 
 
+def _each(batches: List[List[Dict[str, Any]]]) -> Iterator[Tuple[str, Any]]:
+    """Features by name, of the shards of batches in their order."""
+    return (pair for shards in batches for rows in shards for pair in rows.items())
+
+
 def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy()
     # NumPy's files know no bfloat16, which is a type of another library
@@ -149,8 +152,8 @@ class _Memory:
     def __exit__(self, *error: Any) -> None:
         return None
 
-    def add(self, rows: Dict[str, Any]) -> None:
-        for name, array in rows.items():
+    def add(self, batches: List[List[Dict[str, Any]]]) -> None:
+        for name, array in _each(batches):
             self._parts.setdefault(name, []).append(_host(array))
 
     def finish(self) -> Dict[str, "np.ndarray"]:
@@ -172,8 +175,8 @@ class _Files:
         for file in self._files.values():
             file.close()
 
-    def add(self, rows: Dict[str, Any]) -> None:
-        for name, array in rows.items():
+    def add(self, batches: List[List[Dict[str, Any]]]) -> None:
+        for name, array in _each(batches):
             if name not in self._files:
                 self._open(name)
             self._files[name].append(_host(array))

@@ -13,7 +13,8 @@ from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.device import DeviceSpec
 from mxkit.device import devices as resolve_devices
-from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrapWarning
+from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
+from mxkit.forward_errors import out_of_memory
 from mxkit.losses import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.optimizers import TrainerSpec, get_trainer
@@ -27,6 +28,7 @@ from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
 from mxkit.training.learning_rate import warn_of_rate_0
 from mxkit.training.loss_checks import without_warnings
+from mxkit.training.place import numbers
 from mxkit.training.precision import get_precision
 from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore, settings_of
@@ -278,6 +280,12 @@ def fit(
         if not state.stop_at_nonfinite:
             raise
         state.stop(str(caught))
+    except mx.MXNetError as caught:  # in a callback, which reads what came late
+        error = caught
+        memory = out_of_memory(net, caught)
+        if memory:
+            raise TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}") from caught
+        raise
     except BaseException as caught:
         error = caught
         raise

@@ -9,12 +9,12 @@ from mxkit.blocks import blocks_by_path, net_devices
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.device import split_batch, unpack
 from mxkit.errors import DataError
-from mxkit.forward_errors import explained
+from mxkit.forward_errors import arrays_in, explained
 from mxkit.modes import batch_norms, kept_statistics, running_statistics
 from mxkit.specs import whole_number
 from mxkit.tracing import opened
 from mxkit.training.checks import warn_of_single_samples
-from mxkit.training.evaluation import WAIT_EVERY
+from mxkit.training.unread import Queued, wait
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -57,17 +57,18 @@ def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
     layers = batch_norms(net)
     if not layers:
         raise ValueError("recalibrate_batch_norm: the net has no BatchNorm that takes its statistics from batches")
-    warned = False
-    with kept_statistics(net), _watched(net, layers) as moments, autograd.pause(train_mode=True):
-        for number, shard in enumerate(_shards(net, data)):
-            if shard.samples == 1 and not warned:
+    warned, queued, where, batch = False, Queued(), net_devices(net), None
+    with kept_statistics(net), _watched(net, layers) as moments, autograd.pause(train_mode=True), explained(
+        net, lambda: [net(*shard.inputs) for shard in shards], lambda: batch
+    ):
+        for batch in read_epoch(data, keep_count=True):
+            shards = split_batch((unpack(batch)[0],), where)
+            if any(shard.samples == 1 for shard in shards) and not warned:
                 warn_of_single_samples([path or "BatchNorm" for path in layers])
                 warned = True
-            with explained(net, partial(net, *shard.inputs)):
-                net(*shard.inputs)
-                if number % WAIT_EVERY == WAIT_EVERY - 1:
-                    mx.nd.waitall()
-    reached = {path: _joined(list(found.values())) for path, found in moments.items() if found}
+            outputs = arrays_in([net(*shard.inputs) for shard in shards])
+            wait(queued.add(shards, outputs, outputs))
+        reached = {path: _joined(list(found.values())) for path, found in moments.items() if found}
     for path, (mean, variance) in reached.items():
         layers[path].running_mean.set_data(mx.nd.array(mean, dtype="float32"))
         layers[path].running_var.set_data(mx.nd.array(variance, dtype="float32"))
@@ -159,19 +160,17 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
         )
     data = whole_part(data, "predict_mc_dropout", labels=False)
     parts: List[Any] = []
-    with running_statistics(net), autograd.pause(train_mode=True):
-        for shard in _shards(net, data):
-            with explained(net, partial(net, *shard.inputs)):
+    where, batch = net_devices(net), None
+    with running_statistics(net), autograd.pause(train_mode=True), explained(
+        net, lambda: [net(*shard.inputs) for shard in shards], lambda: batch
+    ):
+        for batch in read_epoch(data, keep_count=True):
+            shards = split_batch((unpack(batch)[0],), where)
+            for shard in shards:
                 outputs = [_one_output(net(*shard.inputs)) for _ in range(draws)]
-            parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
-            parts[-1].wait_to_read()
+                parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
+            wait([parts[-len(shards) :]])  # `draws` passes over a batch are enough to queue
     return mx.nd.concat(*parts, dim=1)
-
-
-def _shards(net: Any, data: Data) -> Iterator[Any]:
-    where = net_devices(net)
-    for batch in read_epoch(data, keep_count=True):
-        yield from split_batch((unpack(batch)[0],), where)
 
 
 def _one_output(output: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Updates whose numbers nobody has read yet: how many there may be, and which of them broke."""
+"""Updates whose numbers nobody has read yet, and batches: how many there may be, and which of them broke."""
 
 from collections import deque
 import math
 import time
-from typing import Any, Deque, Optional, Sequence
+from typing import Any, Deque, Iterable, List, Optional, Sequence, Tuple
 
 from mxkit.device import Shards
 from mxkit.errors import NonFiniteError
@@ -20,6 +20,54 @@ SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
 # A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
 QUEUED_BYTES = 256 * 2**20
+# Batches of a pass outside of training that may be queued, where they are small.
+QUEUED_BATCHES = 32
+
+
+def bytes_of(arrays: Iterable[Any]) -> int:
+    """Bytes that arrays take."""
+    return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+class Queued:
+    """Batches of a pass outside of training that nobody waited for: as many as QUEUED_BYTES hold, at least one."""
+
+    def __init__(self) -> None:
+        self._open: Deque[Tuple[int, Any]] = deque()
+        self._bytes = 0
+
+    def add(self, shards: Shards, results: Any, arrays: Iterable[Any]) -> List[Any]:
+        """Count a batch that was queued.
+
+        Args:
+            shards: The batch.
+            results: What is to be waited for or read; one for the batch.
+            arrays: The arrays of the results, which are counted beside the inputs.
+
+        Returns:
+            Results of the oldest batches, which the caller waits for: none, or half of those that are queued.
+        """
+        size = bytes_of(arrays) + sum(bytes_of(shard.inputs) for shard in shards)
+        self._open.append((size, results))
+        self._bytes += size
+        if len(self._open) < QUEUED_BATCHES and self._bytes < QUEUED_BYTES:
+            return []
+        due = []
+        while len(self._open) > 1 and (len(self._open) > QUEUED_BATCHES // 2 or self._bytes > QUEUED_BYTES // 2):
+            size, results = self._open.popleft()
+            self._bytes -= size
+            due.append(results)
+        return due
+
+    def rest(self) -> List[Any]:
+        """Results of all that is queued still."""
+        return [results for _, results in self._open]
+
+
+def wait(due: Sequence[Any]) -> None:
+    """Wait for the newest of several batches' results, lists of arrays: each device computes in order."""
+    for array in due[-1] if due else ():
+        array.wait_to_read()
 
 
 class Unread:
@@ -45,7 +93,7 @@ class Unread:
 
     def measure(self, shards: Shards) -> None:
         """Set the bound from the size of the first batch."""
-        size = sum(array.size * np.dtype(array.dtype).itemsize for shard in shards for array in shard.inputs)
+        size = sum(bytes_of(shard.inputs) for shard in shards)
         samples = self._accumulator.every_samples
         batches = self._accumulator.every if samples is None else -(-samples // shards.samples)
         room = QUEUED_BYTES // (max(1, size) * batches)

@@ -20,6 +20,7 @@ from mxkit.specs import whole_number
 from mxkit.static_graphs import GradientWatch, forget_static_graphs
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
+    ShapeWatch,
     batch_norms,
     check_accumulation,
     check_first_inputs,
@@ -214,6 +215,7 @@ class Training:
         self._graph: Optional[OneGraph] = None
         self._gradients = GradientWatch(self._trainer._params)
         self._unread: Optional[Unread] = None
+        self._shapes: Optional[ShapeWatch] = None
 
     def epoch(
         self,
@@ -238,11 +240,15 @@ class Training:
         if self._graph is None or self._graph.devices != where:
             fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
             self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
+        if self._shapes is None:
+            self._shapes = ShapeWatch(net, where)
         packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, self._limit, epoch, self._seed, skip, packed and self._count is None)
         if self._seed is not None and first_step == 1:
             reader.prepare = partial(finish_initialization, net, forward_loss=self._forward_loss, trainer=trainer)
-        work = _Batches(net, self._forward, self._count, accumulator, self._graph, self._gradients, where, first)
+        work = _Batches(
+            net, self._forward, self._count, accumulator, self._graph, self._gradients, self._shapes, where, first
+        )
         trace = partial(self._look_inside, data, where, first_step == 1)
         place = Place(net, accumulator, epoch, work.forward_again)
         self._unread = Unread(accumulator, self._check_finite, epoch, self._unread)
@@ -356,12 +362,14 @@ class _Batches:
         accumulator: Accumulator,
         graph: OneGraph,
         gradients: GradientWatch,
+        shapes: ShapeWatch,
         devices: Sequence["mx.Context"],
         first: Optional[Tuple[Optional[Loss], Data]],
     ) -> None:
         self.accumulator = accumulator
         self._net, self._forward, self._count = net, forward, count
         self._graph, self._gradients, self._devices, self._first = graph, gradients, devices, first
+        self._shapes = shapes
         self._norms = [] if first is None else batch_norms(net)  # told once a training
         self._around = ExitStack()
 
@@ -375,6 +383,7 @@ class _Batches:
 
     def backward(self, batch: Any) -> Shards:
         shards = split_batch(batch, self._devices)
+        self._shapes.look(shards)
         first, self._first = self._first, None
         if first is not None:  # what is wrong with the data shows in the first batch of all
             check_first_inputs(self._net, shards[0].unpacked())
