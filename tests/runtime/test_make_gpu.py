@@ -76,6 +76,7 @@ def test_the_page_of_a_real_pass(script, monkeypatch):
     assert "NVIDIA A100 (sm_80, 80 GiB): MXNet has kernels for it\n" in text
     assert "exact pass: 3 passed (pytest's exit code 0, " in text
     assert "  switches: MXKIT_EXACT=1" in text
+    assert "NVIDIA_TF32_OVERRIDE=1" not in text
     assert "  passed     static graphs equal eager computation (2x) " in text
     assert "\n             fusion off: static graph and eager differ by " in text
     assert not list(script.PAGE.parent.glob("gpu-page*"))
