@@ -48,6 +48,11 @@ def gpus():
 
 
 @pytest.fixture
+def elsewhere():
+    """What the ordinary suite plays, GPUs are."""
+
+
+@pytest.fixture
 def device(accelerators):
     """The first of them."""
     return accelerators[0]
