@@ -112,7 +112,8 @@ def pytest_collection_finish(session):
 
 def pytest_collectreport(report):
     if report.failed:
-        _record(test=report.nodeid, outcome="failed", why=str(report.longrepr), told=[], seconds=0)
+        last = str(report.longrepr).strip().splitlines()[-1]
+        _record(test=report.nodeid, outcome="failed", why=last, told=[], seconds=0)
 
 
 def pytest_runtest_logstart(nodeid):
