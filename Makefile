@@ -1,6 +1,7 @@
 # make demo   set up, then train on real handwritten digits
 # make test   set up, then run every check
 # make docs   set up, then build the pages, into .site/
+# make gpu    with an NVIDIA GPU: set up MXNet's wheel for GPUs, then check on it; a page to paste, into gpu-page.txt
 # All take PYTHON=python3.13 and the like; each Python has a virtual environment of its own.
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean torture fuzz zoo notebooks benchmarks docs
+.PHONY: demo test lint unit clean torture fuzz zoo notebooks benchmarks docs gpu
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -55,6 +56,10 @@ benchmarks: $(VENV)/.tested
 # Strict: a warning of a link, an anchor or a docstring is an error.
 docs: $(VENV)/.documented
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Its own environment, because MXNet's two wheels are one package. 77: no usable GPU, which it says, and nothing done.
+gpu:
+	@$(INTERPRETER) .ci/gpu .venv/gpu-$(TAG) || [ $$? -eq 77 ]
 
 clean:
 	rm -rf .venv

@@ -2,6 +2,10 @@
 
 import os
 
+# Before MXNet is loaded, and for every process that tests start: they expect what they see on a machine without a GPU.
+if os.environ.get("MXKIT_TESTS_GPU") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 # Before MXNet is loaded: pytest-xdist runs several processes, and threads without a core of their own wait for each
 # other (T96); and sums, down to the last bit, depend on the number of threads (T67). Tests of the choice itself run
 # processes without it.

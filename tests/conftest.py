@@ -23,6 +23,12 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
 
 
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Let "auto" be another device than the CPU's first, as on a machine with a GPU: batches are not where nets are."""
+    monkeypatch.setattr("mxkit.device._automatic", lambda *arguments: [mx.cpu(1)])
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     """Each test draws from the same start, whatever ran before it."""

@@ -23,6 +23,7 @@ def name_of(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
+@pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("page", EXECUTED, ids=name_of)
 def test_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

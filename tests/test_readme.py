@@ -19,6 +19,7 @@ def test_every_block_is_of_a_kind_that_a_test_here_runs():
     assert {language for language, _ in blocks(README)} == {"bash", "diff", "python"}
 
 
+@pytest.mark.usefixtures("elsewhere")
 def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = run_python(README)

@@ -11,7 +11,6 @@ from oracle import SOFTMAX, joined, make_batches, make_net, weights
 import pytest
 
 BATCHES = make_batches([8, 8, 3])
-HAS_GPU = mx.context.num_gpus() > 0
 
 
 class Scaled(gluon.HybridBlock):
@@ -286,14 +285,3 @@ def test_what_cannot_be_is_refused():
     trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
     with pytest.raises(ValueError, match=r"given to amp.init_trainer.*Make it anew and pass amp='float16'"):
         mxkit.fit(net, BATCHES, trainer=trainer, **arguments)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not HAS_GPU, reason="no GPU: MXNet has no float16 matrix product on the CPU")
-def test_float16_trains_close_to_float32():
-    low, full = make_net("gpu"), make_net("gpu")
-    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "progress": False}
-    history = mxkit.fit(low, BATCHES, amp="float16", **arguments)
-    mxkit.fit(full, BATCHES, **arguments)
-    np.testing.assert_allclose(weights(low), weights(full), atol=0.01)
-    assert history[-1]["loss_scale"] == 2.0**16

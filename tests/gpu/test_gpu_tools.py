@@ -1,0 +1,139 @@
+"""What is used around a training, and figures of speed, as a GPU computes by default."""
+
+from contextlib import nullcontext
+import time
+
+from gpu_cases import convolutional, data, dense, equal, resumed, values
+import mxkit
+from mxkit.errors import DeviceError, NonFiniteError
+from mxkit.training.precision import MixedPrecision
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu_pass("default")
+TRAINING = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1})}
+ARGUMENTS = {**TRAINING, "progress": False}
+
+
+def test_bfloat16_is_refused_on_a_gpu(device, on_gpu, told):
+    with pytest.raises(DeviceError, match="bfloat16") if on_gpu else nullcontext() as caught:
+        mxkit.fit(dense([device]), data(), amp="bfloat16", epochs=1, **ARGUMENTS)
+    told(f"bfloat16: {caught.value if caught else 'trains'}")
+
+
+def test_float16_accumulates_clips_and_resumes(accelerators, on_gpu, tmp_path, told):
+    dtype = "float16" if on_gpu else "bfloat16"  # MXNet has no float16 products on the CPU
+    expected, whole, found, history = resumed(
+        dense, accelerators, tmp_path, amp=dtype, clip_norm=1.0, trainer=ARGUMENTS["trainer"]
+    )
+    told(f"a resumed run in {dtype} is {'equal' if equal(found, expected) else 'not equal'} to the bit")
+    for path, value in expected.items():
+        np.testing.assert_allclose(found[path], value, rtol=0.01, atol=0.01, err_msg=path)
+    assert not on_gpu or history.column("loss_scale") == whole.column("loss_scale")
+    ends = []
+    for batch_size, accumulate in ((32, 1), (8, 4)):
+        net, precision = dense(accelerators), MixedPrecision(dtype)
+        precision.load_state_dict({"scale": 16.0, "unskipped": 0})  # small, so that neither run skips an update
+        steps = mxkit.updates(
+            net, data(batch_size=batch_size), amp=precision, accumulate=accumulate, clip_norm=1.0, **TRAINING
+        )
+        assert not any(update.skipped for update in steps)
+        ends.append(values(net))
+    for path, value in ends[0].items():
+        np.testing.assert_allclose(ends[1][path], value, rtol=0.01, atol=0.01, err_msg=path)
+
+
+def test_profile_has_times_of_operators(accelerators, told):
+    found = mxkit.profile(convolutional(accelerators), data(64, (2, 9, 9)), loss="softmax_ce", trainer="sgd", updates=5)
+    assert found.devices == [str(device) for device in accelerators]
+    assert any(operator.ms > 0 for operator in found.operators)
+    assert "forward" in str(found)
+    told(f"an update takes {found.ms:.2f} ms, of which the engine computes {found.floor_ms:.2f} ms")
+
+
+def test_the_search_for_a_learning_rate_changes_nothing(accelerators, told):
+    net = dense(accelerators)
+    before = values(net)
+    found = mxkit.find_learning_rate(net, data(), loss="softmax_ce", trainer="sgd", updates=30)
+    told(f"suggested learning rate: {found.suggestion:.3g}")
+    assert equal(values(net), before)
+
+
+def test_nan_is_named_with_its_update(accelerators):
+    loader = data()
+    loader.x[40] = np.nan  # in the third of six batches
+    with pytest.raises(NonFiniteError, match="epoch 1, update 3"):
+        mxkit.fit(dense(accelerators), loader, epochs=1, **ARGUMENTS)
+
+
+def seconds(run):
+    mx.nd.waitall()
+    started = time.perf_counter()
+    run()
+    mx.nd.waitall()
+    return time.perf_counter() - started
+
+
+def test_copies_from_pinned_and_pageable_memory(device, on_gpu, told):
+    shape, count = ((64, 3, 224, 224), 20) if on_gpu else ((4, 3, 8, 8), 2)
+    there = mx.nd.empty(shape, device)
+    for name, place in (("pageable", mx.cpu()), ("pinned", mx.cpu_pinned() if on_gpu else mx.cpu())):
+        host = mx.nd.ones(shape, place)
+        host.copyto(there).wait_to_read()
+        copied = seconds(lambda host=host: [host.copyto(there) for _ in range(count)]) / count
+        made = min(seconds(lambda place=place: mx.nd.empty(shape, place)) for _ in range(count))
+        rate = host.size * 4 / copied / 1e9
+        told(f"{name}: copies {rate:.1f} GB/s ({host.size * 4 / 1e6:.1f} MB), a new array {made * 1e3:.3f} ms")
+    np.testing.assert_array_equal(there[0, 0, 0].asnumpy(), 1)
+
+
+def images(samples, batch_size):
+    x = np.random.RandomState(0).rand(samples, 1, 28, 28).astype("float32")
+    return mxkit.data.ArrayLoader(x, np.arange(samples) % 10, batch_size)
+
+
+def lenet(devices):
+    mxkit.seed_all(3)
+    net = mxkit.models.lenet()
+    mxkit.initialize(net, devices=devices)
+    net.hybridize(static_alloc=True)
+    return net
+
+
+def test_the_first_epoch_and_the_second(device, on_gpu, told):
+    history = mxkit.fit(lenet([device]), images(6400 if on_gpu else 64, 64), epochs=2, **ARGUMENTS)
+    first, second = history.column("seconds")
+    told(f"LeNet on {device}: first epoch {first:.2f} s, second {second:.2f} s")
+
+
+def test_fit_and_a_loop_by_hand(device, on_gpu, told):
+    samples = 20_000 if on_gpu else 256
+    loader, loss = images(samples, 64), gluon.loss.SoftmaxCrossEntropyLoss()
+    nets = [lenet([device]), lenet([device])]
+    trainer = gluon.Trainer(nets[0].collect_params(), "sgd", {"learning_rate": 0.1})
+
+    def by_hand():
+        for x, y in loader:
+            x, y = x.as_in_context(device), y.as_in_context(device)
+            with autograd.record():
+                losses = loss(nets[0](x), y)
+            losses.backward()
+            trainer.step(len(x))
+
+    def by_fit():
+        mxkit.fit(nets[1], loader, epochs=1, **ARGUMENTS)
+
+    times = [min(seconds(run) for _ in range(3)) for run in (by_hand, by_fit)]
+    rates = [f"{samples / taken:,.0f} samples/s" for taken in times]
+    told(f"LeNet on {device}: by hand {rates[0]}, fit {rates[1]}: {times[1] / times[0]:.2f} of the time")
+
+
+def test_throughput_of_all_devices(accelerators, on_gpu, told):
+    samples = 20_000 if on_gpu else 256
+    loader = images(samples, 64 * len(accelerators))
+    net = lenet(accelerators)
+    mxkit.fit(net, loader, epochs=1, **ARGUMENTS)
+    taken = seconds(lambda: mxkit.fit(net, loader, epochs=1, **ARGUMENTS))
+    told(f"LeNet on {accelerators}: {samples / taken:,.0f} samples/s")
