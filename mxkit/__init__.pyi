@@ -1,5 +1,6 @@
 from . import data as data
 from . import errors as errors
+from . import metrics as metrics
 from . import models as models
 from .architecture import build as build
 from .architecture import describe as describe
