@@ -199,9 +199,14 @@ class _CustomGradient:
         if not inputs or not all(isinstance(one, mx.nd.NDArray) for one in inputs):
             kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
             raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
-        found = self.run(inputs)
-        if autograd.is_recording():
+        if not autograd.is_recording():
+            found = self.run(inputs)
+        else:
+            # recorded, operators before and behind share memory with it in oneDNN's blocked layout (T138)
+            inputs = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in inputs)
+            found = self.run(inputs)
             _record(self, inputs, found)
+            found = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in found)
         return found[0] if self.outputs == 1 else found
 
     def run(self, inputs: Sequence[Any]) -> Tuple[Any, ...]:

@@ -124,8 +124,8 @@ def explain_forward_error(
     return _told(calls[-1], _phrase(calls[-1], error)) if calls else None
 
 
-def out_of_memory(net: Any, error: BaseException, batch: Optional[Callable[[], Any]] = None) -> str:
-    """Say where memory ended and what helps, if that is what `error` tells of; else ''.
+def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]] = None) -> str:
+    """Say where memory ran out and what helps, if that is what `error` tells of; else ''.
 
     Args:
         net: Whose devices are named.
@@ -135,13 +135,14 @@ def out_of_memory(net: Any, error: BaseException, batch: Optional[Callable[[], A
     Side effects:
         MXNet's queue is run to its end, where each array would raise the same error once more.
     """
-    if not isinstance(error, mx.MXNetError) or not _MEMORY.search(str(error)):
+    of_mxnet = isinstance(error, mx.MXNetError) and _MEMORY.search(str(error))
+    if not of_mxnet and not isinstance(error, MemoryError):  # NumPy's, of what is read from MXNet
         return ""
     with suppress(mx.MXNetError):
         mx.nd.waitall()
     where = "the CPU"
     ways = "a smaller batch (accumulate= keeps the update what it is), smaller images or a hybridized net"
-    if not re.search("CPU Memory|bad_alloc", str(error)):
+    if re.search("cuda|cudnn|cublas", str(error), re.IGNORECASE):
         devices = {device: None for one in _filled(net.collect_params()) for device in one.list_ctx()}
         where = ", ".join(str(device) for device in devices if is_gpu(device)) or "the GPU"
         ways += ", amp='float16', or end what else nvidia-smi shows there"

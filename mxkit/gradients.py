@@ -19,7 +19,7 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
     The arguments' own `grad` and those of a net's parameters are left as they are. Called while autograd records, as
     `grad(grad(f))` does, the gradient is recorded too, as far as MXNet knows second derivatives: it does of `square`,
-    `exp`, `log`, `sqrt`, `sin`, `cos`, `sigmoid`, `tanh`, `relu`, `elemwise_mul` and sums of them, but not of
+    `exp`, `log`, `sqrt`, `sin`, `cos`, `sigmoid`, `tanh`, `relu` and `elemwise_add` of them, but not of
     `x * x` or `x ** 3`.
 
     Args:
@@ -162,6 +162,10 @@ def _differentiate(
         second = _NO_SECOND.search(str(error))
         if second:
             raise _no_second(second.group(1)) from error
+        if "does not support higher order gradients" in str(error):
+            raise NotImplementedError(
+                "MXNet has no second derivatives of a hybridized net: leave it without a graph, net.hybridize(False)"
+            ) from error
         if any(text in str(error) for text in UNREACHED):
             raise ValueError(
                 f"the function's value does not depend on the argument by recorded operators. {CUTS}; inside "
@@ -179,5 +183,5 @@ def _check_second(value: Any) -> None:
 def _no_second(operator: str) -> NotImplementedError:
     return NotImplementedError(
         f"MXNet has no second derivative of the operator {operator!r}. Those of square, exp, log, sqrt, sin, cos, "
-        "sigmoid, tanh, relu and elemwise_mul it has; x * x is broadcast_mul, x ** n power_scalar"
+        "sigmoid, tanh, relu and of elemwise_add it has; x * x is broadcast_mul, x ** n power_scalar"
     )

@@ -1,4 +1,4 @@
-"""Where memory ends (T135): named as that, without blaming a layer, and a process that goes on after it."""
+"""Memory that runs out (T135): named as that, without blaming a layer, and a process that goes on after it."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -6,6 +6,7 @@ import resource
 
 import mxkit
 from mxkit.errors import ForwardError, TrainingError
+from mxkit.forward_errors import explained
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -162,3 +163,12 @@ def test_other_errors_are_what_they_were(error):
     with pytest.raises((ForwardError, RuntimeError)) as e:
         mxkit.predict(raising(error, "cpu"), [batch_of(2)])
     assert "accumulate=" not in str(e.value)
+
+
+def test_t135_memory_of_numpy_is_named_too():
+    net = Squares()
+    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    with pytest.raises(
+        ForwardError, match="^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"
+    ), explained(net):
+        raise MemoryError("Unable to allocate 4 GiB")

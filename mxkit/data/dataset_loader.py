@@ -184,7 +184,7 @@ def _read(samples: Samples, epoch: int, rows: "np.ndarray", unwanted: Callable[[
 def _new(spec: Spec) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
     shape, dtype = spec
     if 0 in shape or not shape:
-        return mx.nd.empty(shape, dtype=dtype), np.empty(shape, dtype)
+        return mx.nd.empty(shape, mx.cpu(), dtype), np.empty(shape, dtype)
     return empty_batch(shape, dtype)
 
 

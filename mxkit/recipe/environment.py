@@ -12,7 +12,7 @@ from mxkit.device import is_gpu
 from mxkit.files import write_atomically
 from mxkit.runtime.doctor.machine import read_memory
 from mxkit.runtime.driver import read_driver
-from mxkit.runtime.exact import gpu_facts
+from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
 from mxkit.runtime.processors import processor_model, read_processors
 from mxkit.runtime.threads import in_force
 from mxkit.version import __version__
@@ -34,6 +34,7 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     Side effects:
         The file holds a list, one entry for each environment that the run had, the first one first.
     """
+    warn_if_late(os.environ)
     file, now = folder / FILE, describe_environment(devices)
     earlier: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
     if earlier and {**earlier[-1], "since": now["since"]} == now:
@@ -49,7 +50,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
 
     Returns:
         Memory in bytes; `threads` is what an operator of MXNet takes in this process, whoever chose it. GPUs are
-        named only where `devices` has some, with what their bits depend on.
+        named only where `devices` has some. `bits` is what their bits depend on, as it was when MXNet was loaded.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
@@ -73,7 +74,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "memory": None if memory is None else memory.total,
         "devices": [str(one) for one in devices],
         "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],
-        "bits": gpu_facts(gpus) if gpus else {},
+        "bits": gpu_facts(gpus) if gpus else switches(),
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
         "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
     }

@@ -7,7 +7,7 @@ so that child processes compute alike and a run's record holds them.
 import os
 from pathlib import Path
 import re
-from typing import Dict, List, Mapping, MutableMapping, Optional, Sequence
+from typing import Dict, Mapping, MutableMapping, Optional, Sequence
 import warnings
 
 from mxkit.errors import MXNetImportError, TrapWarning
@@ -19,8 +19,10 @@ WORD = "MXKIT_EXACT"
 SWITCHES = {
     # cuDNN otherwise times its algorithms and takes the fastest of that moment (src/operator/nn/convolution.cu)
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
-    # only algorithms that add in one order (cudnn_convolution-inl.h, cudnn_pooling-inl.h, indexing_op.cu)
+    # only algorithms that add in one order (cudnn_convolution-inl.h, cudnn_pooling-inl.h)
     "MXNET_ENFORCE_DETERMINISM": "1",
+    # cuDNN's recurrent layers otherwise multiply with a workspace of the moment (cuDNN's release notes from 7.6.5 on)
+    "CUBLAS_WORKSPACE_CONFIG": ":16:8",
     # cuBLAS and cuDNN otherwise multiply float32 with 10 bits of digits on sm_80 and newer (T131)
     "NVIDIA_TF32_OVERRIDE": "0",
 }
@@ -61,12 +63,21 @@ def switches() -> Dict[str, str]:
     return {name: known.get(name, "not set") for name in SWITCHES}
 
 
-def switches_off() -> List[str]:
-    """Settings without which bits differ from run to run, like `MXNET_ENFORCE_DETERMINISM=1`; not TF32's."""
+def switches_off() -> Dict[str, str]:
+    """The switches that have not the value that gives the same bits each time, with that value."""
     found = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
-    return [
-        f"{name}={SWITCHES[name]}" for name in SWITCHES if name.startswith("MXNET_") and found[name] != SWITCHES[name]
-    ]
+    return {name: value for name, value in SWITCHES.items() if found[name] != value}
+
+
+def warn_if_late(environment: Mapping[str, str]) -> None:
+    """Say that the word came after MXNet was loaded.
+
+    Warns:
+        TrapWarning: It is given, and switches were not set.
+    """
+    if environment.get(WORD) == "1" and switches_off():
+        text = f"{WORD}=1 does nothing: MXNet was loaded before it was set. Set it before the program starts"
+        warnings.warn(text, TrapWarning, stacklevel=2)
 
 
 def gpu_facts(numbers: Sequence[int]) -> Dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import cuda_libraries, repairs
-from mxkit.runtime.exact import set_switches
+from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.threads import chosen_threads
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
@@ -191,3 +191,5 @@ def _mend_loaded() -> None:
             if numpy is not None and value is numpy:
                 setattr(module, name, numpy_view())
         repairs.apply(module)
+    if _LOADS_LIBRARY in sys.modules:
+        warn_if_late(os.environ)

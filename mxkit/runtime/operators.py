@@ -1,17 +1,16 @@
-"""Dropout that a seed reaches on a GPU; gradients of BatchNorm and max pooling while a net predicts: operators called
-in the way that makes them right."""
+"""Operators of MXNet that are called in another way, so that they are right: Dropout that a seed reaches on a GPU, and
+gradients of what a net computes while it predicts."""
 
 import functools
 import json
 import sys
-from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 Operator = Callable[..., Any]
 
-# Positions of arguments that may be given without their names.
-_CUDNN_OFF = 4
-_USE_GLOBAL_STATS = 8
+# Klambauer et al. 2017, arXiv:1706.02515
+_SELU_ALPHA, _SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+_CUDNN_OFF = 4  # its position among Dropout's arguments
 
 
 def seeded(dropout: Operator) -> Operator:
@@ -30,133 +29,195 @@ def seeded(dropout: Operator) -> Operator:
     return run
 
 
-def predicting(batch_norm: Operator) -> Operator:
-    """BatchNorm that, recorded while it predicts, has the gradient of what it computed (T130).
+def predicting(**arguments: Tuple[int, Any]) -> Callable[[Operator], Operator]:
+    """An operator that, recorded in predict mode, runs in training mode with arguments that make it predict.
 
-    `backward` asks whether *it* runs in training, which is its default, and takes the statistics of the batch then; on
-    a GPU it takes them in either case (`src/operator/nn/cudnn/cudnn_batch_norm-inl.h` line 196; apache/mxnet#18209).
+    Only so does its gradient find what it needs, and belongs to what was computed. BatchNorm's asks whether `backward`
+    runs in training mode, which is its default, and takes the batch's statistics then; cuDNN's takes them in either
+    case (T130; `cudnn_batch_norm-inl.h` line 196; apache/mxnet#18209). oneDNN's max pooling writes the positions of
+    the largest elements in training mode only, and its gradient reads them in either (T137; `mkldnn_pooling.cc` line
+    58); so do BatchNorm with ReLU, and recurrent layers on a GPU (`rnn-inl.h`).
+
+    Args:
+        arguments: Position and value by name.
     """
 
-    @functools.wraps(batch_norm)
+    def replacement(operator: Operator) -> Operator:
+        @functools.wraps(operator)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not records_prediction():
+                return operator(*args, **kwargs)
+            for name, (position, value) in arguments.items():
+                if len(args) > position:
+                    args = (*args[:position], value, *args[position + 1 :])
+                else:
+                    kwargs[name] = value
+            with _autograd().train_mode():
+                return operator(*args, **kwargs)
+
+        return run
+
+    return replacement
+
+
+def right_selu(leaky_relu: Operator) -> Operator:
+    """SELU with its own gradient, from ELU (T139): MXNet's is off by a third below 0, in training too."""
+
+    @functools.wraps(leaky_relu)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if records_prediction():
-            if len(args) > _USE_GLOBAL_STATS:
-                args = (*args[:_USE_GLOBAL_STATS], True, *args[_USE_GLOBAL_STATS + 1 :])
-            else:
-                kwargs["use_global_stats"] = True
-        return batch_norm(*args, **kwargs)
+        if kwargs.get("act_type") != "selu":
+            return leaky_relu(*args, **kwargs)
+        return leaky_relu(*args, **{**kwargs, "act_type": "elu", "slope": _SELU_ALPHA}) * _SELU_SCALE
+
+    return run
+
+
+def apart(custom: Operator) -> Operator:
+    """A Custom operator of a graph whose inputs and outputs lie in memory of their own (T138).
+
+    The graph's other operators run before it ends, because it runs in a thread of Python's. What oneDNN keeps of an
+    array in its blocked layout is used again by then: the operator reads and writes other numbers, now and then, from
+    8 channels on. `repeat` copies, shares no memory and knows no blocked layout. Variables are left alone: some are
+    auxiliary states.
+    """
+
+    def copied(value: Any) -> Any:
+        symbol = sys.modules["mxnet.symbol"]
+        if not isinstance(value, symbol.Symbol) or value.get_children() is None:
+            return value
+        return symbol.repeat(value, repeats=1, axis=0)
+
+    @functools.wraps(custom)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        found = custom(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+        outputs = [copied(one) for one in found]
+        return outputs[0] if len(outputs) == 1 else sys.modules["mxnet.symbol"].Group(outputs)
 
     return run
 
 
 def records_prediction() -> bool:
-    """Whether gradients are recorded outside of training mode, as in `autograd.record(train_mode=False)`."""
+    """Whether gradients are recorded in predict mode, as in `autograd.record(train_mode=False)`."""
     autograd = _autograd()
     return bool(autograd.is_recording() and not autograd.is_training())
 
 
-def replace(module: ModuleType, **replacements: Callable[[Operator], Operator]) -> None:
-    """Put replacements into a module of operators, once."""
+def replace(module: Any, **replacements: Callable[[Any], Any]) -> None:
+    """Replace names of a module, and of all modules of MXNet that took them over. A second call changes nothing."""
     for name, replacement in replacements.items():
         upstream = vars(module).get(name)
-        if upstream is not None and not hasattr(upstream, "__wrapped__"):
-            setattr(module, name, replacement(upstream))
-
-
-def with_workspace(pooling: Operator) -> Operator:
-    """Pooling that, recorded while it predicts, keeps what its gradient needs (T137).
-
-    oneDNN writes down which element was the largest in training mode only, and `backward` reads it in either case
-    (`src/operator/nn/mkldnn/mkldnn_pooling.cc` line 58). The mode changes nothing else of a pooling.
-    """
-
-    @functools.wraps(pooling)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if not records_prediction():
-            return pooling(*args, **kwargs)
-        with _autograd().train_mode():
-            return pooling(*args, **kwargs)
-
-    return run
+        if upstream is None or hasattr(upstream, "__wrapped__"):
+            continue
+        replaced = replacement(upstream)
+        holders = [one for full, one in list(sys.modules.items()) if full.partition(".")[0] == "mxnet"]
+        for holder in [module, *holders]:
+            if getattr(holder, "__dict__", {}).get(name) is upstream:
+                setattr(holder, name, replaced)
 
 
 def predicting_graphs(cached_op: Any) -> Any:
-    """The class of MXNet's compiled graphs, with `predicting` and `with_workspace` for the operators inside."""
+    """The class of MXNet's compiled graphs, in which operators are as `predicting` makes them."""
 
     class CachedOp(cached_op):  # type: ignore[misc]
-        __slots__ = ("_made_of", "_predicting")
+        __slots__ = ("_graph_and_flags", "_hook", "_predicting")
+        __wrapped__ = cached_op
+        # for pickle, which then says of it what it says of MXNet's
+        __module__, __qualname__ = cached_op.__module__, cached_op.__qualname__
 
         def __init__(self, sym: Any, flags: Any = ()) -> None:
             super().__init__(sym, flags)
-            self._made_of = sym, flags
-            self._predicting: Any = None
+            self._graph_and_flags = sym, flags
+            self._hook: Any = None
+            self._predicting: Dict[bool, Any] = {}
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if not records_prediction():
+            if not args or not records_prediction():
                 return super().__call__(*args, **kwargs)
-            if self._predicting is None:
-                graph, trains = predicting_graph(self._made_of[0])
-                self._predicting = (cached_op(graph, self._made_of[1]), trains) if graph is not None else ()
-            if not self._predicting:
+            on_gpu = args[0].context.device_type == "gpu"
+            if on_gpu not in self._predicting:
+                graph, in_training_mode = predicting_graph(self._graph_and_flags[0], on_gpu)
+                made = None if graph is None else cached_op(graph, self._graph_and_flags[1])
+                self._predicting[on_gpu] = made, in_training_mode
+            made, in_training_mode = self._predicting[on_gpu]
+            if made is None:
                 return super().__call__(*args, **kwargs)
-            graph, trains = self._predicting
-            if not trains:
-                return graph(*args, **kwargs)
+            if self._hook is not None:
+                made._register_op_hook(*self._hook)
+            if not in_training_mode:
+                return made(*args, **kwargs)
             with _autograd().train_mode():
-                return graph(*args, **kwargs)
+                return made(*args, **kwargs)
+
+        def _register_op_hook(self, callback: Any, monitor_all: bool = False) -> None:
+            super()._register_op_hook(callback, monitor_all)
+            self._hook = callback, monitor_all
 
     return CachedOp
 
 
-def predicting_graph(graph: Any) -> Tuple[Any, bool]:
+def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
     """A graph that predicts and has the gradient of that.
 
     Args:
         graph: A Symbol.
+        on_gpu: Whether it is for a GPU.
 
     Returns:
-        The graph, or None where this one is right; and whether it is to be run in training mode, for the sake of max
-        pooling: what would behave as in training then has got other arguments.
+        The graph, or None where this one is right; and whether it is to be run in training mode, because an operator
+        keeps only there what its gradient needs. What would behave as in training then has got other arguments.
 
     Raises:
-        NotImplementedError: There is max pooling beside a Custom operator, which is told the mode.
+        NotImplementedError: It must be run in training mode, and holds a Custom operator, which is told the mode.
     """
     content = json.loads(graph.tojson())
-    nodes = list(_nodes(content))
-    trains = any(name == "Pooling" and given.get("pool_type", "max") == "max" for name, given in nodes)
-    if trains and any(name == "Custom" for name, _ in nodes):
+    operators = list(operators_in(content))
+    needs = sorted({name for name, attributes in operators if _keeps_in_training_only(name, attributes, on_gpu)})
+    if needs and any(name == "Custom" for name, _ in operators):
         raise NotImplementedError(
-            "the gradient of max pooling in predict mode is wrong in MXNet (T137), and mxkit cannot mend it in a graph "
-            "with a custom operator: leave the net without a graph for it, net.hybridize(False)"
+            f"in predict mode MXNet's gradient of {', '.join(needs)} is wrong, and mxkit cannot mend it in a graph "
+            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md, T137)"
         )
-    changed = [_predicts(name, given, trains) for name, given in nodes]
-    if not trains and not any(changed):
+    changed = [_predicts(name, attributes) for name, attributes in operators]
+    if not needs and not any(changed):
         return None, False
     from mxnet import symbol
 
     found = symbol.load_json(json.dumps(content))
-    return found if type(graph) is symbol.Symbol else found.as_np_ndarray(), trains
+    return found.as_np_ndarray() if isinstance(graph, symbol.numpy._Symbol) else found, bool(needs)
 
 
-def _nodes(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
-    """Operators and their arguments, which may be changed, also in bodies of loops."""
+def operators_in(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
+    """Names and attributes of a graph's operators, also in bodies of loops; what is changed there is changed in it.
+
+    Args:
+        graph: A Symbol's JSON as Python's values.
+    """
     for node in graph["nodes"]:
-        yield node["op"], node.setdefault("attrs", {}) if node["op"] != "null" else {}
+        if node["op"] != "null":
+            yield node["op"], node.setdefault("attrs", {})
         for body in node.get("subgraphs", ()):
-            yield from _nodes(body)
+            yield from operators_in(body)
 
 
-def _predicts(name: str, given: Dict[str, str], trains: bool) -> bool:
+def _keeps_in_training_only(name: str, attributes: Dict[str, str], on_gpu: bool) -> bool:
+    if name == "RNN":
+        return True
+    if on_gpu:
+        return False
+    return name == "_contrib_BatchNormWithReLU" or (name == "Pooling" and attributes.get("pool_type", "max") == "max")
+
+
+def _predicts(name: str, attributes: Dict[str, str]) -> bool:
     """Have an operator do in either mode what it does in predict mode; say whether that changed it."""
-    before = dict(given)
+    before = dict(attributes)
     if "BatchNorm" in name:
-        given["use_global_stats"] = "True"
-    elif trains and name in ("Dropout", "RNN") and given.get("mode") != "always":
-        given["p"] = "0"
-    elif trains and name == "LeakyReLU" and given.get("act_type") == "rrelu":
-        bounds = float(given.get("lower_bound", 0.125)), float(given.get("upper_bound", 0.334))
-        given.update(act_type="leaky", slope=repr(sum(bounds) / 2))
-    return given != before
+        attributes["use_global_stats"] = "True"
+    elif name in ("Dropout", "RNN") and attributes.get("mode") != "always":
+        attributes["p"] = "0"
+    elif name == "LeakyReLU" and attributes.get("act_type") == "rrelu":
+        bounds = float(attributes.get("lower_bound", 0.125)), float(attributes.get("upper_bound", 0.334))
+        attributes.update(act_type="leaky", slope=repr(sum(bounds) / 2))
+    return attributes != before
 
 
 def _autograd() -> Any:

@@ -49,41 +49,48 @@ def arguments_and_graphs(module: ModuleType) -> None:
     Upstream: `_ctypes/ndarray.py` line 104.
     """
     operator_arguments(module)
-    if not hasattr(module.CachedOp, "_made_of"):
-        module.CachedOp = operators.predicting_graphs(module.CachedOp)  # type: ignore[attr-defined]
+    operators.replace(module, CachedOp=operators.predicting_graphs)
+
+
+# Positions of arguments that may be given without their names.
+_BATCH_NORM = operators.predicting(use_global_stats=(8, True))
+_RNN = operators.predicting(p=(9, 0))
+_POOLING = operators.predicting()
 
 
 def eager_operators(module: ModuleType) -> None:
-    """T125, T130, T137: Dropout, BatchNorm and Pooling called in the way that makes them right (`operators`).
+    """T125, T130, T137, T139: operators called in the way that makes them right (`operators`).
 
     Upstream: `ndarray/register.py` line 277, which fills `mx.nd` and `mx.nd.contrib`.
     """
     operators.replace(
         sys.modules["mxnet.ndarray.op"],
         Dropout=operators.seeded,
-        BatchNorm=operators.predicting,
-        BatchNorm_v1=operators.predicting,
-        Pooling=operators.with_workspace,
+        BatchNorm=_BATCH_NORM,
+        Pooling=_POOLING,
+        RNN=_RNN,
+        LeakyReLU=operators.right_selu,
     )
     contrib = sys.modules["mxnet.ndarray.contrib"]
-    operators.replace(contrib, SyncBatchNorm=operators.predicting, BatchNormWithReLU=operators.predicting)
+    operators.replace(contrib, SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
 
 
 def symbolic_operators(module: ModuleType) -> None:
-    """T125 as `eager_operators`. Upstream: `symbol/register.py` line 281."""
-    operators.replace(sys.modules["mxnet.symbol.op"], Dropout=operators.seeded)
+    """T125 and T139 as `eager_operators`, and T138. Upstream: `symbol/register.py` line 281."""
+    replaced = {"Dropout": operators.seeded, "Custom": operators.apart, "LeakyReLU": operators.right_selu}
+    operators.replace(sys.modules["mxnet.symbol.op"], **replaced)
 
 
 def extension_operators(module: ModuleType) -> None:
-    """T125, T130, T137 as `eager_operators`, in `mx.npx`.
+    """T125, T130, T137, T139 as `eager_operators`, in `mx.npx`.
 
     Upstream: `numpy_extension/_register.py` and the same of `mxnet.ndarray` and `mxnet.symbol`, which fill `_op`.
     """
     package = module.__name__.rpartition(".")[0]
     found = sys.modules[f"{package}._op"]
-    operators.replace(found, dropout=operators.seeded)
+    operators.replace(found, dropout=operators.seeded, leaky_relu=operators.right_selu)
     if "symbol" not in package:
-        operators.replace(found, batch_norm=operators.predicting, pooling=operators.with_workspace)
+        operators.replace(found, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
 
 
 def dropout_layer(module: ModuleType) -> None:

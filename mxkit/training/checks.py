@@ -8,6 +8,7 @@ import warnings
 from mxkit.blocks import blocks_by_path, parameters_by_path
 from mxkit.device import Shard, Shards, is_gpu
 from mxkit.errors import DataError, ForwardError, TrapWarning
+from mxkit.runtime.exact import switches_off
 from mxkit.tracing import infer_shapes, trace
 import mxnet as mx
 from mxnet import gluon
@@ -141,8 +142,11 @@ class ShapeWatch:
     """
 
     def __init__(self, net: Any, devices: Sequence["mx.Context"]) -> None:
-        off = os.environ.get("MXNET_CUDNN_AUTOTUNE_DEFAULT") == "0"
-        searches = not off and any(map(is_gpu, devices)) and any(_convolves(block) for _, block in _walk(net))
+        searches = (
+            "MXNET_CUDNN_AUTOTUNE_DEFAULT" in switches_off()
+            and any(map(is_gpu, devices))
+            and any(_convolves(block) for _, block in _walk(net))
+        )
         self._seen: Optional[Set[Any]] = set() if searches else None
 
     def look(self, shards: Shards) -> None:

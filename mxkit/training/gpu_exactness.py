@@ -1,34 +1,43 @@
 """What keeps a training on a GPU from giving the same bits each time, told before the first update."""
 
-from typing import Any, Iterator, Mapping, Sequence
+import os
+from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
 from mxkit.device import is_gpu
 from mxkit.errors import TrapWarning
-from mxkit.runtime.exact import WORD, switches_off
-from mxkit.training.randomness import operators_of
+from mxkit.runtime.exact import WORD, switches_off, warn_if_late
+from mxkit.training.randomness import Operators
 
-# Operators of which cuDNN and MXNet have algorithms that add in an order of the moment, and others (T132).
-_CHOOSE = ("convolution", "deconvolution", "pooling")
+_ALGORITHMS = ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM")
+# Operators of which cuDNN has algorithms that add in an order of the moment, and others; with the switches (T132).
+_NEEDS = {
+    "convolution": _ALGORITHMS,
+    "deconvolution": _ALGORITHMS,
+    "pooling": _ALGORITHMS,
+    "rnn": ("CUBLAS_WORKSPACE_CONFIG",),
+}
 # Operators whose gradient is added up by atomics in any order, whatever the switches say (T132).
 _ATOMIC = (
     "gather_nd",
     "pad",
     "bilinearsampler",
     "spatialtransformer",
+    "_contrib_adaptiveavgpooling2d",
     "_contrib_bilinearresize2d",
     "_contrib_deformableconvolution",
+    "_contrib_deformablepsroipooling",
     "_contrib_modulateddeformableconvolution",
+    "_contrib_psroipooling",
     "_contrib_roialign",
 )
 
 
-def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
-    """Warn where a seed or checkpoints promise equal bits that this net cannot have on its GPUs.
+def warn_of_inexact(operators: Optional[Operators], devices: Sequence[Any]) -> None:
+    """Warn where a seed or checkpoints promise equal bits that a net cannot have on its GPUs.
 
     Args:
-        net: Traced with symbols.
-        inputs: How many arrays it is called with.
+        operators: Of the net, as `operators_of` gives them.
         devices: Where it lives; nothing is said of a CPU.
 
     Warns:
@@ -36,20 +45,21 @@ def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
     """
     if not any(map(is_gpu, devices)):
         return
-    found = operators_of(net, inputs)
-    off = switches_off()
-    kinds = None if found is None else sorted({name for name, _ in found if name in _CHOOSE})
-    if off and (kinds is None or kinds):
-        of_what = "of operators that cannot be looked into" if kinds is None else f"of {', '.join(kinds)}"
+    warn_if_late(os.environ)
+    kinds = sorted(set(_NEEDS) if operators is None else {name for name, _ in operators if name in _NEEDS})
+    needed = [name for name in switches_off() if any(name in _NEEDS[kind] for kind in kinds)]
+    if needed:
+        settings = " ".join(f"{name}={switches_off()[name]}" for name in needed)
+        of_what = "operators that mxkit cannot look into" if operators is None else ", ".join(kinds)
         _warn(
-            f"on a GPU a seed and a resumed run give the same bits only with {' '.join(off)} ({of_what}). Start the "
-            f"program with {WORD}=1 in the environment, or mxkit train --exact, which set them; it is slower (T132)"
+            f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {of_what}). Start "
+            f"the program with {WORD}=1 in the environment, or mxkit train --exact, which set them; it is slower (T132)"
         )
-    without_help = sorted(set(_never_exact(found or ())))
-    if without_help:
+    never = sorted(set(_never_exact(operators or ())))
+    if never:
         _warn(
-            f"on a GPU this net cannot give the same bits each time, whatever is set: {'; '.join(without_help)}. A "
-            "seed and a resumed run are equal to some digits only"
+            f"on a GPU this net cannot give the same bits each time, whatever is set: {'; '.join(never)}. A seed and a "
+            "resumed run are equal to some digits only"
         )
 
 
@@ -62,8 +72,12 @@ def _never_exact(operators: Sequence[Any]) -> Iterator[str]:
         elif name == "rnn" and float(attributes.get("p", 0)) > 0 and int(attributes.get("num_layers", 1)) > 1:
             way = "stack layers of num_layers=1 and put Dropout between them"
             yield f"no seed reaches the dropout between recurrent layers: {way} (T125)"
-        elif name == "dropout" and not _is_true(attributes, "cudnn_off") and attributes.get("axes", "()") == "()":
+        elif name == "dropout" and float(attributes.get("p", 0.5)) > 0 and _from_cudnn(attributes):
             yield "no seed reaches Dropout of an imported graph, or with cudnn_off=False (T125)"
+
+
+def _from_cudnn(attributes: Mapping[str, str]) -> bool:
+    return not _is_true(attributes, "cudnn_off") and attributes.get("axes", "()") == "()"
 
 
 def _is_true(attributes: Mapping[str, str], name: str) -> bool:

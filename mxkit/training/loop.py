@@ -280,11 +280,12 @@ def fit(
         if not state.stop_at_nonfinite:
             raise
         state.stop(str(caught))
-    except mx.MXNetError as caught:  # in a callback, which reads what came late
+    except (mx.MXNetError, MemoryError) as caught:  # a callback read an array whose computation had failed
         error = caught
         memory = out_of_memory(net, caught)
         if memory:
-            raise TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}") from caught
+            error = TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}")
+            raise error from caught
         raise
     except BaseException as caught:
         error = caught

@@ -6,6 +6,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from mxkit.blocks import blocks_by_path
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
+from mxkit.runtime.operators import operators_in
 from mxkit.seeding import seed_all
 import mxnet as mx
 from mxnet import gluon
@@ -14,6 +15,9 @@ import numpy as np
 # MXNet's generator can be seeded, which costs about 1.1 ms, but its state cannot be read (T67): a run can go on
 # exactly from where it is seeded, and from nowhere else.
 RESEED_EVERY = 16
+
+# Names in lower case, and attributes.
+Operators = List[Tuple[str, Mapping[str, str]]]
 
 _RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom")
 
@@ -63,21 +67,19 @@ class Grid:
             seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
 
-def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
+def draws_random_numbers(loss: Any, data: Any, operators: Optional[Operators]) -> bool:
     """Whether a training may draw random numbers; what cannot be looked into is taken to draw some.
 
     Args:
-        net: Traced with symbols, which plain Blocks mostly do not allow.
         loss: The loss; one that is not MXNet's may do anything.
         data: An mxkit loader over arrays, a list and a DataIter over arrays draw nothing while they are read.
-        inputs: How many arrays the net is called with.
+        operators: Of the net, as `operators_of` gives them.
     """
     quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
     # a Block's own forward is not called with symbols: it was not written for that
     if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not quiet:
         return True
-    found = operators_of(net, inputs)
-    return found is None or any(_random_operator(name, attributes) for name, attributes in found)
+    return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
 
 
 def reads_user_code(data: Any) -> bool:
@@ -89,7 +91,7 @@ def _opaque(block: Any) -> bool:
     return not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet.")
 
 
-def operators_of(net: Any, inputs: int) -> Optional[List[Tuple[str, Mapping[str, str]]]]:
+def operators_of(net: Any, inputs: int) -> Optional[Operators]:
     """Names in lower case and arguments of the operators that a net calls; None where it cannot be looked into.
 
     Args:
@@ -101,10 +103,10 @@ def operators_of(net: Any, inputs: int) -> Optional[List[Tuple[str, Mapping[str,
     try:
         output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
         flat, _ = gluon.block._flatten(output, "output")
-        nodes = json.loads(mx.sym.Group(flat).tojson())["nodes"]
+        graph = json.loads(mx.sym.Group(flat).tojson())
     except Exception:  # a user's code may fail in any way when it is called with symbols
         return None
-    return [(node["op"].lower(), node.get("attrs", {})) for node in nodes]
+    return [(name.lower(), attributes) for name, attributes in operators_in(graph)]
 
 
 def _random_operator(name: str, attributes: Mapping[str, str]) -> bool:

@@ -65,7 +65,7 @@ class Queued:
 
 
 def wait(due: Sequence[Any]) -> None:
-    """Wait for the newest of several batches' results, lists of arrays: each device computes in order."""
+    """Wait for the newest of several batches' results, lists of arrays; those before it are done by then, or soon."""
     for array in due[-1] if due else ():
         array.wait_to_read()
 

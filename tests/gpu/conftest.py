@@ -12,11 +12,12 @@ import warnings
 
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
+from mxkit.runtime import exact
 import mxnet as mx
 import pytest
 
 PASS = "exact" if os.environ.get("MXKIT_EXACT") == "1" else "default"
-SWITCHES = ("MXKIT_EXACT", "MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM", "NVIDIA_TF32_OVERRIDE")
+SWITCHES = (exact.WORD, *exact.SWITCHES)
 LIMIT = 240  # seconds for one check
 
 

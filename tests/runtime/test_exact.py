@@ -8,7 +8,12 @@ from mxkit.runtime import exact
 from mxkit.runtime.driver import Driver, Gpu
 import pytest
 
-EXACT = {"MXNET_CUDNN_AUTOTUNE_DEFAULT": "0", "MXNET_ENFORCE_DETERMINISM": "1", "NVIDIA_TF32_OVERRIDE": "0"}
+EXACT = {
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
+    "MXNET_ENFORCE_DETERMINISM": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":16:8",
+    "NVIDIA_TF32_OVERRIDE": "0",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +30,10 @@ def test_without_the_word_nothing_is_set(word):
     assert exact.switches() == {
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "not set",
         "MXNET_ENFORCE_DETERMINISM": "true",
+        "CUBLAS_WORKSPACE_CONFIG": "not set",
         "NVIDIA_TF32_OVERRIDE": "1",
     }
-    assert exact.switches_off() == ["MXNET_CUDNN_AUTOTUNE_DEFAULT=0"]
+    assert exact.switches_off() == {name: EXACT[name] for name in EXACT if name != "MXNET_ENFORCE_DETERMINISM"}
 
 
 def test_the_word_sets_all_of_it():
@@ -36,12 +42,21 @@ def test_the_word_sets_all_of_it():
         exact.set_switches(environment)
     assert environment == {"MXKIT_EXACT": "1", **EXACT}
     assert exact.switches() == EXACT
-    assert exact.switches_off() == []
+    assert exact.switches_off() == {}
 
 
 def test_another_word_is_refused():
     with pytest.raises(MXNetImportError, match="^MXKIT_EXACT: expected 1 or 0; received 'yes'$"):
         exact.set_switches({"MXKIT_EXACT": "yes"})
+
+
+def test_a_word_that_comes_too_late_is_told():
+    exact.set_switches({})
+    exact.warn_if_late({})  # warnings are errors here
+    with pytest.warns(TrapWarning, match="^MXKIT_EXACT=1 does nothing: .* Set it before the program starts$"):
+        exact.warn_if_late({"MXKIT_EXACT": "1"})
+    exact.set_switches({"MXKIT_EXACT": "1"})
+    exact.warn_if_late({"MXKIT_EXACT": "1"})
 
 
 def test_it_is_read_when_mxnet_is_loaded(run_python, monkeypatch):
@@ -98,5 +113,5 @@ def test_the_command_sets_the_word_before_mxnet_is_loaded(run_python, monkeypatc
     run_python(code)
     (recorded,) = json.loads(next(tmp_path.glob("runs/*/environment.json")).read_text())
     assert {name: recorded["variables"].get(name) for name in EXACT} == EXACT
-    assert recorded["bits"] == {}
+    assert recorded["bits"] == EXACT
     assert "MXKIT_EXACT" not in os.environ

@@ -286,6 +286,18 @@ assert mx.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)
 assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
 assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
+for operators in (mx.nd, mx.sym):  # T125, T139
+    assert hasattr(operators.Dropout, "__wrapped__") and hasattr(operators.LeakyReLU, "__wrapped__")
+assert hasattr(mx.npx.dropout, "__wrapped__") and hasattr(mx.nd.CachedOp, "__wrapped__")
+x = mx.nd.array([[[[1.0, 2.0], [4.0, 3.0]]]])
+for hybridize in (False, True):  # T137
+    pool = mx.gluon.nn.MaxPool2D(2)
+    pool.hybridize(hybridize)
+    x.attach_grad()
+    with mx.autograd.record(train_mode=False):
+        y = pool(x)
+    y.backward()
+    assert x.grad.asnumpy().tolist() == [[[[0, 0], [1, 0]]]]
 from mxnet.gluon.contrib import estimator
 import mxnet.test_utils, gluoncv
 assert mxnet.test_utils.np is mx.base._np

@@ -187,15 +187,17 @@ def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
 
 def test_a_graph_that_predicts_right_is_not_made_twice():
     x = mx.sym.var("x")
-    assert predicting_graph(mx.sym.Pooling(mx.sym.exp(x), kernel=(2, 2), pool_type="avg")) == (None, False)
+    average = mx.sym.Pooling(mx.sym.exp(x), kernel=(2, 2), pool_type="avg")
+    assert predicting_graph(average, on_gpu=False) == (None, False)
+    assert predicting_graph(mx.sym.Pooling(x, kernel=(2, 2)), on_gpu=True) == (None, False)  # cuDNN's is right
     norm = mx.sym.BatchNorm(x, name="norm", use_global_stats=True)
-    assert predicting_graph(norm) == (None, False)
-    found, trains = predicting_graph(mx.sym.BatchNorm(x, name="norm", eps=1e-4))
+    assert predicting_graph(norm, on_gpu=False) == (None, False)
+    found, in_training_mode = predicting_graph(mx.sym.BatchNorm(x, name="norm", eps=1e-4), on_gpu=False)
     assert found.list_inputs() == norm.list_inputs()
     assert found.attr_dict()["norm"] == {"use_global_stats": "True", "eps": "0.0001"}
-    assert not trains
+    assert not in_training_mode
     np_graph = mx.sym.npx.batch_norm(*[mx.sym.var(name).as_np_ndarray() for name in "abcde"])
-    assert isinstance(predicting_graph(np_graph)[0], mx.sym.numpy._Symbol)
+    assert isinstance(predicting_graph(np_graph, on_gpu=True)[0], mx.sym.numpy._Symbol)
 
 
 def largest_of_two_by_two(x, head):
@@ -288,8 +290,9 @@ def test_t137_what_a_graph_in_training_mode_must_not_do():
     states = [mx.sym.var(name) for name in ("parameters", "state")]
     x = mx.sym.RNN(x, *states, mode="gru", state_size=2, num_layers=2, p=0.5, name="rnn")
     always = mx.sym.Dropout(x, p=0.5, mode="always", name="always")
-    found, trains = predicting_graph(mx.sym.Pooling(mx.sym.Dropout(always, name="drop"), kernel=(2, 2), name="pool"))
-    assert trains
+    pooled = mx.sym.Pooling(mx.sym.Dropout(always, name="drop"), kernel=(2, 2), name="pool")
+    found, in_training_mode = predicting_graph(pooled, on_gpu=False)
+    assert in_training_mode
     given = found.attr_dict()
     assert given["leaky"]["act_type"] == "leaky"
     assert float(given["leaky"]["slope"]) == pytest.approx((0.2 + 0.334) / 2)
@@ -298,8 +301,9 @@ def test_t137_what_a_graph_in_training_mode_must_not_do():
 
 def test_t137_a_custom_operator_in_the_graph_is_refused():
     graph = mx.sym.Pooling(mx.sym.Custom(mx.sym.var("x"), op_type="_mxkit_test_any"), kernel=(2, 2))
-    with pytest.raises(NotImplementedError, match=r"max pooling in predict mode is wrong in MXNet \(T137\).*hybridize"):
-        predicting_graph(graph)
+    with pytest.raises(NotImplementedError, match=r"MXNet's gradient of Pooling is wrong, .*net.hybridize\(False\)"):
+        predicting_graph(graph, on_gpu=False)
+    assert predicting_graph(graph, on_gpu=True) == (None, False)
 
 
 class AnyProp(mx.operator.CustomOpProp):
@@ -308,3 +312,101 @@ class AnyProp(mx.operator.CustomOpProp):
 
 
 mx.operator.register("_mxkit_test_any")(AnyProp)
+
+
+@pytest.mark.parametrize("how", FLAGS)
+def test_t137_batch_norm_with_relu(how):
+    x = mx.nd.array(np.random.RandomState(0).randn(4, 8, 3, 3))
+    found = []
+    for layers in ([nn.BatchNormReLU()], [nn.BatchNorm(), nn.Activation("relu")]):
+        net = nn.HybridSequential()
+        net.add(*layers)
+        net.initialize()
+        net(x)
+        if FLAGS[how] is not None:
+            net.hybridize(**FLAGS[how])
+        found.append(mxkit.grad(lambda a, net=net: net(a) * a)(x).asnumpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("how", FLAGS)
+@pytest.mark.parametrize("kind", [gluon.rnn.LSTM, gluon.rnn.GRU])
+def test_t137_recurrent_layers_drop_nothing_while_they_predict(kind, how):
+    # MXNet's own kernels, which compute float64 on a CPU, drop where a gradient is recorded
+    x = mx.nd.array(np.random.RandomState(0).randn(3, 5, 4), dtype="float64")
+    net = kind(6, num_layers=2, dropout=0.9, input_size=4, dtype="float64")
+    net.initialize()
+    predicted = net(x).asnumpy()
+    if FLAGS[how] is not None:
+        net.hybridize(**FLAGS[how])
+    for mode in (False, True, False):
+        x.attach_grad()
+        with autograd.record(train_mode=mode):
+            output = net(x)
+        output.backward()
+        assert np.isfinite(x.grad.asnumpy()).all()
+        if not mode:
+            np.testing.assert_allclose(output.asnumpy(), predicted, rtol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:register_op_hook is experimental")
+def test_hooks_of_operators_see_a_recorded_prediction():
+    seen = []
+    net = stock({})
+    net(mx.nd.array(X))
+    net.register_op_hook(lambda name, operator, array: seen.append(name))
+    with mxkit.mode(record=True):
+        net(mx.nd.array(X)).wait_to_read()
+    assert b"batchnorm" in seen[0]
+
+
+@pytest.mark.parametrize("channels", [8, 16])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_t138_a_custom_gradient_behind_a_convolution(channels, recorded):
+    x = mx.nd.array(np.random.RandomState(0).rand(4, 1, 12, 12))
+    cut = mxkit.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
+    found = []
+    for function in (lambda F, a: F.clip(a, 0, 6), lambda F, a: cut(a)):
+        mxkit.seed_all(0)
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(channels, 3), nn.Activation("relu"), nn.HybridLambda(function), nn.Conv2D(channels, 3))
+        net.initialize()
+        for flags in (None, {}, {"static_alloc": True}):
+            net.hybridize(flags is not None, **(flags or {}))
+            for _ in range(4):
+                x.attach_grad()
+                with mxkit.mode(record=recorded, train=recorded):
+                    output = net(x)
+                if recorded:
+                    output.backward()
+                found.append((output.asnumpy(), x.grad.asnumpy()))
+    for output, gradient in found[1:]:
+        np.testing.assert_allclose(output, found[0][0], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(gradient, found[0][1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("train_mode", [True, False])
+@pytest.mark.parametrize("how", FLAGS)
+def test_t139_the_gradient_of_selu(how, train_mode):
+    x = np.linspace(-3, 3, 20).astype("float32")
+    net = nn.SELU()
+    if FLAGS[how] is not None:
+        net.hybridize(**FLAGS[how])
+    array = mx.nd.array(x)
+    array.attach_grad()
+    with autograd.record(train_mode=train_mode):
+        output = net(array)
+    output.backward()
+    alpha, scale = 1.6732632423543772, 1.0507009873554805  # Klambauer et al. 2017, arXiv:1706.02515
+    np.testing.assert_allclose(output.asnumpy(), scale * np.where(x > 0, x, alpha * np.expm1(x)), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(array.grad.asnumpy(), scale * np.where(x > 0, 1, alpha * np.exp(x)), rtol=1e-5)
+
+
+def test_t139_selu_of_npx_and_other_activations_of_the_operator():
+    x = mx.np.array([-2.0, -1.0, 0.5])
+    x.attach_grad()
+    with autograd.record():
+        output = mx.npx.leaky_relu(x, act_type="selu")
+    output.backward()
+    np.testing.assert_allclose(x.grad.asnumpy(), [0.2379329, 0.6467687, 1.0507010], rtol=1e-5)
+    assert mx.nd.LeakyReLU(mx.nd.array([-1.0, 1.0]), act_type="leaky", slope=0.5).asnumpy().tolist() == [-0.5, 1]

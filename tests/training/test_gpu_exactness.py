@@ -39,7 +39,7 @@ def told(net, x=X, **arguments):
 def test_t132_switches_that_a_seed_needs_are_named_once(on_a_gpu, monkeypatch):
     text = (
         "on a GPU a seed and a resumed run give the same bits only with MXNET_CUDNN_AUTOTUNE_DEFAULT=0 "
-        "MXNET_ENFORCE_DETERMINISM=1 (of convolution, pooling). Start the program with MXKIT_EXACT=1 in the "
+        "MXNET_ENFORCE_DETERMINISM=1 (because of convolution, pooling). Start the program with MXKIT_EXACT=1 in the "
         "environment, or mxkit train --exact, which set them; it is slower (T132)"
     )
     assert told(convolution(), seed=1) == [text]
@@ -79,7 +79,8 @@ class Inexact(gluon.HybridBlock):
 
 def test_a_net_that_cannot_be_looked_into(on_a_gpu):
     (text,) = told(Plain(), seed=1)
-    assert "(of operators that cannot be looked into)" in text
+    assert "(because of operators that mxkit cannot look into)" in text
+    assert "CUBLAS_WORKSPACE_CONFIG=:16:8" in text
 
 
 @pytest.mark.parametrize(
@@ -103,13 +104,16 @@ def test_what_no_switch_helps_is_named(on_a_gpu, call, reason):
     )
 
 
-def test_t125_dropout_of_recurrent_layers(on_a_gpu):
+def test_t125_dropout_of_recurrent_layers(on_a_gpu, monkeypatch):
     def net(layers, dropout):
         made = nn.HybridSequential()
         made.add(gluon.rnn.LSTM(4, num_layers=layers, dropout=dropout, layout="NTC"), nn.Dense(3))
         return made
 
     x = X.reshape(16, 8, 16)
+    (text,) = told(net(1, 0.0), x, seed=1)
+    assert "only with CUBLAS_WORKSPACE_CONFIG=:16:8 (because of rnn)" in text
+    monkeypatch.setattr(exact, "_loaded", dict(exact.SWITCHES))
     (text,) = told(net(2, 0.5), x, seed=1)
     assert "no seed reaches the dropout between recurrent layers: stack layers of num_layers=1 and put Dropout" in text
     assert told(net(1, 0.5), x, seed=1) == []
