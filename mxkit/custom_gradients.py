@@ -199,13 +199,10 @@ class _CustomGradient:
         if not inputs or not all(isinstance(one, mx.nd.NDArray) for one in inputs):
             kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
             raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
-        if not autograd.is_recording():
-            found = self.run(inputs)
-        else:
-            # recorded, operators before and behind share memory with it in oneDNN's blocked layout (T138)
-            inputs = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in inputs)
-            found = self.run(inputs)
+        found = self.run(inputs)
+        if autograd.is_recording():
             _record(self, inputs, found)
+            # so that the gradient comes in memory of its own (T138)
             found = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in found)
         return found[0] if self.outputs == 1 else found
 

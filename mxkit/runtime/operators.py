@@ -72,28 +72,46 @@ def right_selu(leaky_relu: Operator) -> Operator:
     return run
 
 
+# Classes of Custom operators by name, as they were registered.
+PROPERTIES: Dict[str, Any] = {}
+
+
 def apart(custom: Operator) -> Operator:
-    """A Custom operator of a graph whose inputs and outputs lie in memory of their own (T138).
+    """A Custom operator whose inputs, outputs and gradients lie in memory of their own (T138).
 
-    The graph's other operators run before it ends, because it runs in a thread of Python's. What oneDNN keeps of an
-    array in its blocked layout is used again by then: the operator reads and writes other numbers, now and then, from
-    8 channels on. `repeat` copies, shares no memory and knows no blocked layout. Variables are left alone: some are
-    auxiliary states.
+    It runs in a thread of Python's, and others go on before it ends. What oneDNN keeps of an array in its blocked
+    layout is used again by then: the operator reads and writes other numbers, now and then, from 8 channels on.
+    `repeat` copies, shares no memory and knows no blocked layout.
     """
-
-    def copied(value: Any) -> Any:
-        symbol = sys.modules["mxnet.symbol"]
-        if not isinstance(value, symbol.Symbol) or value.get_children() is None:
-            return value
-        return symbol.repeat(value, repeats=1, axis=0)
 
     @functools.wraps(custom)
     def run(*args: Any, **kwargs: Any) -> Any:
-        found = custom(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
-        outputs = [copied(one) for one in found]
-        return outputs[0] if len(outputs) == 1 else sys.modules["mxnet.symbol"].Group(outputs)
+        property_class = PROPERTIES.get(str(kwargs.get("op_type")))
+        base = sys.modules["mxnet.operator"].CustomOpProp.list_auxiliary_states
+        # an auxiliary state is written by the operator, and cannot be a copy
+        stateless = property_class is not None and property_class.list_auxiliary_states is base
+        found = custom(
+            *[_copied(one, stateless) for one in args],
+            **{name: _copied(one, stateless) for name, one in kwargs.items()},
+        )
+        symbol = sys.modules["mxnet.symbol"]
+        if isinstance(found, symbol.Symbol):
+            outputs = [_copied(one, True) for one in found]
+            return outputs[0] if len(outputs) == 1 else symbol.Group(outputs)
+        if not _autograd().is_recording() or kwargs.get("out") is not None:
+            return found
+        return [_copied(one, True) for one in found] if isinstance(found, list) else _copied(found, True)
 
     return run
+
+
+def _copied(value: Any, stateless: bool) -> Any:
+    symbol, ndarray = sys.modules["mxnet.symbol"], sys.modules["mxnet.ndarray"]
+    if type(value) is symbol.Symbol and (stateless or value.get_children() is not None):
+        return symbol.repeat(value, repeats=1, axis=0)
+    if type(value) is ndarray.NDArray and stateless and value.shape:
+        return ndarray.repeat(value, repeats=1, axis=0)
+    return value
 
 
 def records_prediction() -> bool:
@@ -200,7 +218,7 @@ def operators_in(graph: Any) -> Iterator[Tuple[str, Dict[str, str]]]:
 
 
 def _keeps_in_training_only(name: str, attributes: Dict[str, str], on_gpu: bool) -> bool:
-    if name == "RNN":
+    if name == "RNN":  # oneDNN too: static graphs end in an IndexError of C++ where modes take turns
         return True
     if on_gpu:
         return False

@@ -69,6 +69,7 @@ def eager_operators(module: ModuleType) -> None:
         BatchNorm=_BATCH_NORM,
         Pooling=_POOLING,
         RNN=_RNN,
+        Custom=operators.apart,
         LeakyReLU=operators.right_selu,
     )
     contrib = sys.modules["mxnet.ndarray.contrib"]
@@ -375,6 +376,7 @@ def custom_operator_arguments(module: ModuleType) -> None:
                 return prop_cls(**known)
 
             upstream(reg_name)(make)
+            operators.PROPERTIES[reg_name] = prop_cls
             return prop_cls
 
         return do_register

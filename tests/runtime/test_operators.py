@@ -299,6 +299,12 @@ def test_t137_what_a_graph_in_training_mode_must_not_do():
     assert [given[name]["p"] for name in ("rnn", "drop", "always")] == ["0", "0", "0.5"]
 
 
+def test_t137_recurrent_layers_in_a_graph_run_in_training_mode():
+    rnn = mx.sym.RNN(*[mx.sym.var(name) for name in "abc"], mode="gru", state_size=2, num_layers=2)
+    for on_gpu in (False, True):
+        assert predicting_graph(rnn, on_gpu)[1]
+
+
 def test_t137_a_custom_operator_in_the_graph_is_refused():
     graph = mx.sym.Pooling(mx.sym.Custom(mx.sym.var("x"), op_type="_mxkit_test_any"), kernel=(2, 2))
     with pytest.raises(NotImplementedError, match=r"MXNet's gradient of Pooling is wrong, .*net.hybridize\(False\)"):
@@ -360,13 +366,34 @@ def test_hooks_of_operators_see_a_recorded_prediction():
     assert b"batchnorm" in seen[0]
 
 
+class Cut(mx.operator.CustomOp):
+    def forward(self, is_train, req, in_data, out_data, aux):
+        self.assign(out_data[0], req[0], in_data[0].clip(0, 6))
+
+    def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
+        self.assign(in_grad[0], req[0], out_grad[0] * (in_data[0] > 0) * (in_data[0] < 6))
+
+
+class CutProp(mx.operator.CustomOpProp):
+    def create_operator(self, ctx, shapes, dtypes):
+        return Cut()
+
+
+mx.operator.register("_mxkit_test_cut")(CutProp)
+
+
 @pytest.mark.parametrize("channels", [8, 16])
 @pytest.mark.parametrize("recorded", [False, True])
-def test_t138_a_custom_gradient_behind_a_convolution(channels, recorded):
+def test_t138_a_custom_operator_beside_convolutions(channels, recorded):
     x = mx.nd.array(np.random.RandomState(0).rand(4, 1, 12, 12))
     cut = mxkit.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
+    functions = [
+        lambda F, a: F.clip(a, 0, 6),
+        lambda F, a: cut(a),
+        lambda F, a: F.Custom(a, op_type="_mxkit_test_cut"),
+    ]
     found = []
-    for function in (lambda F, a: F.clip(a, 0, 6), lambda F, a: cut(a)):
+    for function in functions:
         mxkit.seed_all(0)
         net = nn.HybridSequential()
         net.add(nn.Conv2D(channels, 3), nn.Activation("relu"), nn.HybridLambda(function), nn.Conv2D(channels, 3))
@@ -383,6 +410,17 @@ def test_t138_a_custom_gradient_behind_a_convolution(channels, recorded):
     for output, gradient in found[1:]:
         np.testing.assert_allclose(output, found[0][0], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(gradient, found[0][1], rtol=1e-3, atol=1e-4)
+
+
+def test_t138_a_graph_that_begins_with_a_custom_operator():
+    convolution, cut = nn.Conv2D(16, 3), nn.HybridLambda(lambda F, a: F.Custom(a, op_type="_mxkit_test_cut"))
+    for block in (convolution, cut):
+        block.initialize()
+    cut.hybridize()
+    x = mx.nd.array(np.random.RandomState(0).rand(4, 1, 12, 12))
+    expected = convolution(x).asnumpy().clip(0, 6)
+    for _ in range(6):
+        np.testing.assert_array_equal(cut(convolution(x)).asnumpy(), expected)
 
 
 @pytest.mark.parametrize("train_mode", [True, False])
