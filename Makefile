@@ -32,12 +32,12 @@ unit: $(VENV)/.tested
 
 # What .ci/run adds to the short versions inside the tests.
 torture: $(VENV)/.tested
-	PYTHONPATH=. $(BIN)/python tests/checkpoint/torture.py --kills 50 --seed 0
-	PYTHONPATH=. $(BIN)/python tests/checkpoint/torture.py --writes
+	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
+	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --writes
 
 fuzz: $(VENV)/.tested
-	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_files.py --count 2000 --seed 0
-	PYTHONPATH=.:tests/checkpoint $(BIN)/python tests/checkpoint/fuzz_directory.py --count 2000 --seed 0
+	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0
+	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_directory.py --count 2000 --seed 0
 
 # Features of every layer of 110 real nets; the 34 of MXNet's zoo described, built and compared; an epoch of each model.
 zoo: $(VENV)/.tested

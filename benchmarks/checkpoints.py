@@ -17,7 +17,7 @@ import time
 from typing import Any, Dict, Iterator, Tuple
 
 import mxkit  # before mxnet
-from mxkit.checkpoint.snapshot import take_snapshot
+from mxkit.storage.snapshot import take_snapshot
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.plotting import new_figure
+from mxkit.plots.plotting import new_figure
 from rich.console import Console
 from rich.table import Table
 

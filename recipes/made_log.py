@@ -5,8 +5,8 @@ import re
 from typing import List, Optional, Tuple
 
 import mxkit
+from mxkit.core.files import write_atomically
 from mxkit.data.files.cache import dataset_folder
-from mxkit.files import write_atomically
 import numpy as np
 
 ANSWER = re.compile(r"GET /\S* (?P<size>[\d.]+) MB, load (?P<load>[\d.]+), (?P<how>cached|read), (?P<time>[\d.]+) ms$")

@@ -26,7 +26,7 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Let "auto" be another device than the CPU's first, as on a machine with a GPU: batches are not where nets are."""
-    monkeypatch.setattr("mxkit.device._automatic", lambda *arguments: [mx.cpu(1)])
+    monkeypatch.setattr("mxkit.core.device._automatic", lambda *arguments: [mx.cpu(1)])
 
 
 @pytest.fixture(autouse=True)

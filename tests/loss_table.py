@@ -7,7 +7,7 @@ import warnings
 
 import mxkit
 from mxkit.errors import MxkitError, TrapWarning
-from mxkit.losses import LOSSES
+from mxkit.losses.by_name import LOSSES
 from mxnet import gluon
 import numpy as np
 

@@ -12,87 +12,52 @@ import pytest
 
 ROOT = Path(mxkit.__file__).parent
 
-# A room may import only from rooms below it, or from its own.
+# Rooms from the ground up. A room imports from itself and from rooms of an earlier line; two rooms of one line do not
+# import each other.
 LAYERS = [
-    {"version", "errors", "files", "specs", "runtime"},
-    {"device", "packed", "seeding", "blocks", "tracing", "forward_errors", "layer_faults", "modes"},
-    {"data", "models", "losses", "metrics", "optimizers", "initializers", "plotting", "checkpoint"}
-    | {
-        "schedules",
-        "hyperparameters",
-        "contrastive",
-        "more_losses",
-        "loss_shapes",
-        "finetuning",
-        "gradients",
-        "gradient_check",
-        "custom_gradients",
-        "own_layer",
-        "hybridizing",
-        "moving",
-        "features",
-        "data_plots",
-        "feature_plots",
-        "layer_table",
-        "parameter_table",
-        "comparison",
-        "static_graphs",
-        "surgery",
-        "architecture",
-        "net_file",
-        "exporters",
-        "symbol_file",
-    },
-    {
-        "training." + name
-        for name in ["record", "accumulator", "checks", "loss_checks", "update", "history", "callbacks", "progress"]
-    }
-    | {
-        "training." + name
-        for name in [
-            "precision",
-            "randomness",
-            "norms",
-            "epoch",
-            "signals",
-            "resume",
-            "checkpoints",
-            "rate_search",
-            "rehearsal",
-            "evaluation",
-            "place",
-            "one_graph",
-            "unread",
-            "extraction",
-            "deferred",
-            "gpu_exactness",
-            "modes",
-        ]
-    }
-    | {"training." + name for name in ["monitor", "builtin", "builtin_logs", "builtin_ema", "learning_rate"]},
-    {"training.loop", "profiling"},
-    {"recipe"},
-    {"reporting", "cli_machine", "cli_profile"},
-    {"cli_runs"},
+    {"errors", "version"},
+    {"runtime"},
+    {"core"},
+    {"data", "storage", "losses", "metrics", "gradients"},
+    {"nets"},
+    {"models", "plots", "exporting"},
+    {"training"},
+    {"recipe", "profiling"},
+    {"reports"},
     {"cli"},
     {"__main__"},
 ]
 
+# Imports that break this rule today: who imports, what, and how it ends. An import that is gone leaves the list.
+EXCEPTIONS = {
+    ("core.trainers", "nets.settings"): "check_number belongs to core",
+    ("data.describing", "plots.data_plots"): "a description draws itself; a function of plots can draw it",
+    ("losses.distances", "nets.architecture.registered"): "Siamese is a net and belongs to models",
+    ("metrics.tasks", "losses.shapes"): "squeezed belongs to core",
+    ("nets.architecture.building", "models.zoo"): "models can register the function that makes a net by its name",
+    ("nets.architecture.comparing", "models.zoo"): "the table of nets made by name belongs to nets",
+    ("nets.architecture.describing", "models.zoo"): "the table of nets made by name belongs to nets",
+    ("nets.finetuning", "models.zoo"): "the same as for nets.architecture.building",
+    ("nets.saving", "exporting.exporters"): "parameter_bytes belongs to storage",
+    ("storage.loading", "nets.settings"): "match_parameters belongs to core",
+    ("storage.optimizer_state", "nets.settings"): "refuse_remote belongs to core",
+}
+
 
 def room_of(module):
-    """The deepest name of LAYERS that `module` (dotted, without `mxkit.`) belongs to, and its layer."""
+    """The room of `module` (dotted, without `mxkit.`) and the number of its layer."""
+    room = module.split(".")[0]
     for number, rooms in enumerate(LAYERS):
-        for room in rooms:
-            if module == room or module.startswith(room + "."):
-                return room, number
-    raise AssertionError(f"{module} stands in no layer: give it a place in LAYERS and in docs/design.md")
+        if room in rooms:
+            return room, number
+    raise AssertionError(f"{module} stands in no layer: give its room a place in LAYERS and in docs/design.md")
 
 
 def modules():
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
         dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if dotted and dotted != "training":
+        if dotted:
             yield dotted, path
 
 
@@ -123,12 +88,18 @@ def test_imports_go_downward(dotted, path):
     room, layer = room_of(dotted)
     for imported in imports_of(dotted, path):
         other, below = room_of(imported)
-        assert other == room or below < layer or (below == layer and layer in (0, 1, 2, 3)), (
-            f"mxkit/{dotted} (layer {layer}) imports {imported} (layer {below})"
+        assert other == room or below < layer or (dotted, imported) in EXCEPTIONS, (
+            f"mxkit.{dotted} (layer {layer}) imports mxkit.{imported} (layer {below})"
         )
 
 
-def test_modules_of_one_layer_do_not_import_each_other_in_a_circle():
+def test_every_exception_is_still_needed():
+    assert set(EXCEPTIONS) <= {
+        (dotted, imported) for dotted, path in modules() for imported in imports_of(dotted, path)
+    }
+
+
+def test_modules_do_not_import_each_other_in_a_circle():
     graph = {dotted: set(imports_of(dotted, path)) for dotted, path in modules()}
     done, open_ = set(), []
 
@@ -154,8 +125,12 @@ def test_export_list_is_whole_and_sorted():
 
 
 def test_no_module_shares_its_name_with_a_public_function():
-    functions = {name for name in mxkit.__all__ if callable(getattr(mxkit, name))}
-    assert not functions & {dotted.split(".")[-1] for dotted, _ in modules()}
+    # `import mxkit.x` binds the module as `mxkit.x`, over a function of this name; so the list is read, not asked
+    stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module]
+    names = {alias.asname for node in imports for alias in node.names}
+    assert "fit" in names
+    assert not names & {dotted.split(".")[-1] for dotted, _ in modules()}
 
 
 def loaded_after(statement, names):

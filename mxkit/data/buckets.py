@@ -2,11 +2,11 @@
 
 from typing import Any, Iterator, List, Optional, Sequence, Union
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.seeding import permutation
 from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.seeding import permutation
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

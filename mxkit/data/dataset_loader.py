@@ -7,6 +7,7 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, 
 import warnings
 import weakref
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.collate import Spec, build
 from mxkit.data.host_arrays import empty_batch
 from mxkit.data.order import EpochOrder
@@ -15,7 +16,6 @@ from mxkit.data.samples import Samples
 from mxkit.data.threads import read_ahead
 from mxkit.data.workers import WorkerPool, default_start_method
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.files.cache import dataset_folder, homes
 from mxkit.data.files.class_names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION
 from mxkit.data.files.download import fetch_files, is_right
@@ -12,7 +13,6 @@ from mxkit.data.splits import Split as Split
 from mxkit.data.splits import Splits as Splits
 from mxkit.data.splits import channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError
-from mxkit.specs import whole_number
 import numpy as np
 
 TEST_EVERY = 6

@@ -4,14 +4,14 @@ from array import array as compact_array
 from itertools import islice
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.device import unpack
 from mxkit.data.data_warnings import warnings_of
 from mxkit.data.source import Data, read_epoch
 from mxkit.data.splits import Split, Splits
 from mxkit.data.streaming_statistics import ArraySummary, common, sample_hashes
-from mxkit.data_plots import generators_kept, show_images
-from mxkit.device import unpack
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.specs import whole_number
+from mxkit.plots.data_plots import generators_kept, show_images
 import mxnet as mx
 import numpy as np
 

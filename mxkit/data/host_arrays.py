@@ -3,8 +3,8 @@
 import ctypes
 from typing import Any, Sequence, Tuple
 
-from mxkit.device import narrow as narrow
-from mxkit.device import narrow_dtype as narrow_dtype
+from mxkit.core.device import narrow as narrow
+from mxkit.core.device import narrow_dtype as narrow_dtype
 import mxnet as mx
 from mxnet.base import _LIB, check_call
 import numpy as np

@@ -3,12 +3,12 @@
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.packed import Packed
 from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.packed import Packed
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

@@ -2,9 +2,9 @@
 
 from typing import Any, Dict, Optional, Tuple
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.seeding import permutation
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.seeding import permutation
-from mxkit.specs import whole_number
 import numpy as np
 
 

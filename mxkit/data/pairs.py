@@ -3,11 +3,11 @@
 from typing import Any, Iterator, List, Optional
 import warnings
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.host_arrays import to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, TrapWarning
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import warnings
 import weakref
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.collate import Spec, build, place, stack
 from mxkit.data.host_arrays import empty_batch, narrow, to_batch
 from mxkit.data.sample_draws import takes_rng
@@ -13,7 +14,6 @@ from mxkit.data.samples import told
 from mxkit.data.source import is_one_shot
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

@@ -9,10 +9,10 @@ from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, TextI
 import warnings
 import zlib
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.samples import told
 from mxkit.data.stream import Placed, StreamLoader
 from mxkit.errors import DataError, TrapWarning
-from mxkit.specs import whole_number
 import numpy as np
 
 Paths = Union[str, Path, Iterable[Union[str, Path]]]

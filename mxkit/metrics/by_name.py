@@ -4,13 +4,13 @@ import copy
 import reprlib
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple, Union
 
+from mxkit.core.arguments import make, split_spec
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.metrics.classification import F1, MCC, Accuracy, ConfusionMatrix, Precision, Recall, SubsetAccuracy, TopK
 from mxkit.metrics.likelihood import CrossEntropy, Perplexity
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.of_mxnet import wrapped
 from mxkit.metrics.regression import MAE, MSE, R2, RMSE, PearsonR
-from mxkit.specs import make, split_spec
 import mxnet as mx
 
 MetricSpec = Union[str, Tuple[str, Mapping[str, Any]], Metric, "mx.metric.EvalMetric"]

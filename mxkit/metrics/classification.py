@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from mxkit.core.arguments import whole_number
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
 from mxkit.metrics.tasks import CLASSES, LABELS, Task, task_of
-from mxkit.specs import whole_number
 import mxnet as mx
 import numpy as np
 

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.errors import DataError, LabelError
-from mxkit.loss_shapes import squeezed
+from mxkit.losses.shapes import squeezed
 from mxnet import gluon
 import numpy as np
 

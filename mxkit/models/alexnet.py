@@ -1,7 +1,7 @@
 """AlexNet as the tutorials build it."""
 
+from mxkit.core.arguments import whole_number
 from mxkit.models.sizes import SizedNet, finished
-from mxkit.specs import whole_number
 from mxnet.gluon import nn
 
 

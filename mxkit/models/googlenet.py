@@ -2,8 +2,8 @@
 
 from typing import Any, Sequence, Tuple
 
+from mxkit.core.arguments import whole_number
 from mxkit.models.sizes import SizedNet, finished
-from mxkit.specs import whole_number
 from mxnet.gluon import contrib, nn
 
 # Channels of the four paths: 1x1; 1x1 before and 3x3; 1x1 before and 5x5; 1x1 after a pooling.

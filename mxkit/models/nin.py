@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from mxkit.core.arguments import whole_number
 from mxkit.models.sizes import SizedNet, finished
-from mxkit.specs import whole_number
 from mxnet.gluon import nn
 
 

@@ -8,13 +8,13 @@ from contextlib import redirect_stdout
 import io
 from typing import Any, List, Optional, Set, Tuple
 
-from mxkit.architecture.stock import SUPPORTED, Stock
-from mxkit.architecture.values import FLAG, KINDS
-from mxkit.blocks import blocks_by_path
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import blocks_by_path
+from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
-from mxkit.layer_table.graph import Output, find_fault
-from mxkit.specs import whole_number
-from mxkit.tracing import Trace, infer_shapes, trace
+from mxkit.nets.architecture.stock import SUPPORTED, Stock
+from mxkit.nets.architecture.values import FLAG, KINDS
+from mxkit.nets.layer_table.graph import Output, find_fault
 import mxnet as mx
 from mxnet.gluon import nn
 

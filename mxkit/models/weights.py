@@ -8,15 +8,15 @@ from typing import Any, NamedTuple, Sequence, Union
 import zipfile
 import zlib
 
-from mxkit.blocks import parameters_by_path
-from mxkit.checkpoint.directory import PARAMETERS, find_checkpoint
-from mxkit.checkpoint.listing import checkpoints_of
-from mxkit.checkpoint.loading import load_parameters, match_arrays
-from mxkit.checkpoint.parameter_file import describe_file, read_arrays
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.files import flush_directory
 from mxkit.data.files.cache import home, homes, locked
 from mxkit.data.files.download import digest_of, is_offline
 from mxkit.errors import CheckpointError, DownloadError
-from mxkit.files import flush_directory
+from mxkit.storage.directory import PARAMETERS, find_checkpoint
+from mxkit.storage.listing import checkpoints_of
+from mxkit.storage.loading import load_parameters, match_arrays
+from mxkit.storage.parameter_file import describe_file, read_arrays
 from tqdm import tqdm
 
 PRETRAINED = "pretrained"

@@ -12,7 +12,7 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Union
 
-from mxkit.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path
 from mxkit.data.files.cache import home
 from mxkit.errors import unknown_name
 from mxkit.models.weights import PRETRAINED, find_weights, load_weights

@@ -4,7 +4,7 @@ from itertools import chain
 import os
 from typing import Any, List, Sequence
 
-from mxkit.blocks import parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.profiling.result import Profile, short_name
 from mxkit.runtime.doctor.resources import thread_line
 from mxkit.runtime.processors import read_processors

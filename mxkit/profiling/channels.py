@@ -4,8 +4,8 @@ from pathlib import Path
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from mxkit.blocks import blocks_by_path
-from mxkit.layer_table.table import layers
+from mxkit.core.blocks import blocks_by_path
+from mxkit.nets.layer_table.table import layers
 import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon.nn.conv_layers import _Conv

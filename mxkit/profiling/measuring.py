@@ -5,20 +5,20 @@ from pathlib import Path
 import random
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.trainers import TrainerSpec
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
-from mxkit.losses import ForwardLoss, LossSpec, forward_function
+from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec
-from mxkit.optimizers import TrainerSpec
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operators import Operators, by_onednn, write_trace
 from mxkit.profiling.passes import Training
 from mxkit.profiling.result import Operator, Phase, Profile, Read
-from mxkit.specs import whole_number
 from mxkit.training.rehearsal import Kept, endless_batches, with_known_shapes
 import numpy as np
 

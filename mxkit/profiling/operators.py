@@ -6,7 +6,7 @@ from pathlib import Path
 import tempfile
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.files import write_atomically
+from mxkit.core.files import write_atomically
 from mxkit.profiling.clock import Span
 from mxnet import profiler
 

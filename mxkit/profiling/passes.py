@@ -3,9 +3,9 @@
 from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
-from mxkit.device import split_batch
+from mxkit.core.device import split_batch
+from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
-from mxkit.optimizers import TrainerSpec
 from mxkit.profiling.clock import Clock
 from mxkit.training.rehearsal import copied_trainer
 from mxkit.training.update import updates

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.plotting import new_figure
+from mxkit.plots.plotting import new_figure
 from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # operators

@@ -6,16 +6,16 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from mxkit.data.augmentation.augment import STEPS, Augment
 from mxkit.data.augmentation.presets import PRESETS
-from mxkit.initializers import get_initializer
-from mxkit.losses import get_loss
+from mxkit.losses.by_name import get_loss
 from mxkit.metrics import get_metric, get_metrics
+from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.problems import Problem, located
 from mxkit.recipe.registry import CALLBACKS
 from mxkit.recipe.schema import Component, Recipe
-from mxkit.schedules import get_schedule
 from mxkit.training.callbacks import Callback
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.learning_rate import LearningRate
+from mxkit.training.schedules import get_schedule
 import mxnet as mx
 
 # Where it stands, its arguments, and what builds it.

@@ -8,8 +8,8 @@ from pathlib import Path
 import platform
 from typing import Any, Dict, List, Optional, Sequence
 
-from mxkit.device import is_gpu
-from mxkit.files import write_atomically
+from mxkit.core.device import is_gpu
+from mxkit.core.files import write_atomically
 from mxkit.runtime.doctor.machine import read_memory
 from mxkit.runtime.driver import read_driver
 from mxkit.runtime.exact import gpu_facts, switches, warn_if_late

@@ -8,15 +8,15 @@ import platform
 import traceback
 from typing import Callable, Optional, Sequence, Union
 
-from mxkit.checkpoint.directory import checkpoint_paths
+from mxkit.core.files import write_atomically
 from mxkit.errors import RecipeError
-from mxkit.files import write_atomically
 from mxkit.recipe.environment import record_environment
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run_code import FOLDER as CODE
 from mxkit.recipe.run_code import check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
+from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.progress import describe_row

@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
+from mxkit.core.device import unpack
+from mxkit.core.files import write_atomically
 from mxkit.data.source import is_one_shot, read_epoch
 from mxkit.data.splits import Split, Splits
-from mxkit.device import unpack
 from mxkit.errors import RecipeError
-from mxkit.files import write_atomically
 from mxkit.recipe.batches import batches, is_loader
 from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code

@@ -3,15 +3,15 @@
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional, Tuple
 
-from mxkit.device import devices as resolve_devices
+from mxkit.core.device import devices as resolve_devices
 from mxkit.errors import MxkitError, RecipeError
-from mxkit.finetuning import finetune
-from mxkit.hyperparameters import freeze, match_parameters, no_weight_decay, set_multipliers
-from mxkit.initializers import initialize
 from mxkit.models.registry import get_model
 from mxkit.models.weights import load_weights
-from mxkit.moving import to
-from mxkit.parameter_table import never_trained
+from mxkit.nets.finetuning import finetune
+from mxkit.nets.initializers import initialize
+from mxkit.nets.moving import to
+from mxkit.nets.parameter_table import never_trained
+from mxkit.nets.settings import freeze, match_parameters, no_weight_decay, set_multipliers
 from mxkit.recipe.building import GLOBS
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import COMPOSED

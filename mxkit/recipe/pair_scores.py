@@ -2,8 +2,8 @@
 
 from typing import Any, Dict, Optional, Tuple
 
-from mxkit.contrastive import pair_accuracy, triplet_accuracy
 from mxkit.data.splits import Splits
+from mxkit.losses.distances import pair_accuracy, triplet_accuracy
 from mxkit.recipe.batches import batches, has_samples
 from mxkit.recipe.schema import Recipe
 from mxkit.training.evaluation import predict

@@ -4,7 +4,7 @@ from functools import wraps
 import inspect
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
 
-from mxkit.contrastive import Siamese
+from mxkit.core.trainers import optimizer_names
 import mxkit.data as data
 from mxkit.data import datasets
 from mxkit.data.augmentation.augment import STEPS
@@ -13,18 +13,18 @@ from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.files import image_files, image_records, imagenet_files, tables
 from mxkit.errors import UnknownNameError, unknown_name
-from mxkit.initializers import initializer_names
-from mxkit.losses import LOSSES
+from mxkit.losses.by_name import LOSSES
+from mxkit.losses.distances import Siamese
 from mxkit.metrics.by_name import METRICS, own_metrics
 from mxkit.metrics.metric import Metric
 from mxkit.models.registry import MODELS, model_names
-from mxkit.optimizers import optimizer_names
+from mxkit.nets.initializers import initializer_names
 from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
-from mxkit.schedules import TAKES, schedule
 from mxkit.training.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
 from mxkit.training.builtin_ema import EMA
 from mxkit.training.builtin_logs import CSVLog, TensorBoardLog
 from mxkit.training.learning_rate import Plateau
+from mxkit.training.schedules import TAKES, schedule
 import mxnet as mx
 
 Builder = Callable[..., Any]

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.blocks import net_devices
-from mxkit.checkpoint.directory import checkpoint_paths
-from mxkit.checkpoint.snapshot import load_checkpoint
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import devices
+from mxkit.core.files import write_atomically
+from mxkit.core.seeding import seed_all
 from mxkit.data.splits import Splits
-from mxkit.device import devices
 from mxkit.errors import DeviceError, MxkitError, RecipeError
-from mxkit.files import write_atomically
 from mxkit.recipe.batches import batches, has_samples, load_data, refuse_unused
 from mxkit.recipe.building import callbacks_of
 from mxkit.recipe.folder import Recorder, RunFolder
@@ -20,7 +19,8 @@ from mxkit.recipe.nets import empty_net, ready_net
 from mxkit.recipe.pair_scores import pair_scores
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe
-from mxkit.seeding import seed_all
+from mxkit.storage.directory import checkpoint_paths
+from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, fixed

@@ -10,8 +10,8 @@ import sysconfig
 from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 import warnings
 
+from mxkit.core.files import write_atomically
 from mxkit.errors import RecipeError
-from mxkit.files import write_atomically
 
 FOLDER = "code"
 

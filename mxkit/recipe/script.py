@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from mxkit.checkpoint.listing import checkpoints_of
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
@@ -15,6 +14,7 @@ from mxkit.recipe.nets import is_pretrained
 from mxkit.recipe.registry import CALLBACKS, COMPOSED, DATASETS, public_name
 from mxkit.recipe.run import SAME
 from mxkit.recipe.schema import Component, Recipe
+from mxkit.storage.listing import checkpoints_of
 from mxkit.training.learning_rate import LearningRate
 
 _WIDTH = 110

@@ -5,9 +5,9 @@ import os
 from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.trainers import DRIFTING
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
-from mxkit.optimizers import DRIFTING
-from mxkit.specs import whole_number
 from mxkit.training.checks import check_sparse
 from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision

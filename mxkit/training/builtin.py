@@ -4,11 +4,11 @@ from numbers import Real
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from mxkit.blocks import parameters_by_path
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
-from mxkit.hyperparameters import match_parameters, refuse_remote, unfreeze
-from mxkit.parameter_table import never_trained
-from mxkit.specs import whole_number
+from mxkit.nets.parameter_table import never_trained
+from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor

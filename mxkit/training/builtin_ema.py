@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from mxkit.blocks import parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.record import Update

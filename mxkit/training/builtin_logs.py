@@ -5,8 +5,8 @@ import io
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
+from mxkit.core.files import write_atomically
 from mxkit.errors import DataError
-from mxkit.files import write_atomically
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 

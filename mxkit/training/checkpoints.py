@@ -6,7 +6,9 @@ import time
 from typing import Any, Mapping, Optional, Tuple, Union
 import warnings
 
-from mxkit.checkpoint.directory import (
+from mxkit.core.arguments import whole_number
+from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
+from mxkit.storage.directory import (
     checkpoint_paths,
     interval,
     is_checkpoint,
@@ -15,10 +17,8 @@ from mxkit.checkpoint.directory import (
     prepare,
     prune,
 )
-from mxkit.checkpoint.snapshot import Snapshot
-from mxkit.checkpoint.writer import BackgroundWriter
-from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError
-from mxkit.specs import whole_number
+from mxkit.storage.snapshot import Snapshot
+from mxkit.storage.writer import BackgroundWriter
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor

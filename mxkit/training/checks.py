@@ -5,11 +5,11 @@ import re
 from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
 import warnings
 
-from mxkit.blocks import blocks_by_path, parameters_by_path
-from mxkit.device import Shard, Shards, is_gpu
+from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.device import Shard, Shards, is_gpu
+from mxkit.core.tracing import infer_shapes, trace
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.exact import switches_off
-from mxkit.tracing import infer_shapes, trace
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

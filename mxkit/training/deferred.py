@@ -3,12 +3,12 @@
 from typing import Any, Iterator, Optional, Tuple
 import warnings
 
-from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.device import split_batch
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, is_one_shot, read_epoch
-from mxkit.device import split_batch
 from mxkit.errors import TrapWarning
-from mxkit.losses import ForwardLoss
+from mxkit.losses.by_name import ForwardLoss
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import check_first_inputs
 from mxkit.training.place import Place

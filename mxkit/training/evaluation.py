@@ -5,15 +5,15 @@ import math
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.blocks import net_devices
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import DeviceSpec, split_batch, unpack
+from mxkit.core.device import devices as resolve_devices
+from mxkit.core.forward_errors import explained
+from mxkit.core.packed import worth_packing
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.device import DeviceSpec, split_batch, unpack
-from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError, TrapWarning
-from mxkit.forward_errors import explained
-from mxkit.losses import ForwardLoss, LossSpec, forward_function
+from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
-from mxkit.packed import worth_packing
 from mxkit.training.accumulator import checked_count
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.progress import batches_bar

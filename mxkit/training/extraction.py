@@ -4,14 +4,14 @@ from pathlib import Path
 import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 
-from mxkit.blocks import net_devices
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import DeviceSpec, Shards, split_batch
+from mxkit.core.device import devices as resolve_devices
+from mxkit.core.forward_errors import explained
 from mxkit.data.npy_file import GrowingArray
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.device import DeviceSpec, Shards, split_batch
-from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError
-from mxkit.features import Features, Names
-from mxkit.forward_errors import explained
+from mxkit.nets.features import Features, Names
 from mxkit.training.unread import Queued
 import mxnet as mx
 from mxnet import autograd

@@ -4,7 +4,7 @@ import os
 from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
-from mxkit.device import is_gpu
+from mxkit.core.device import is_gpu
 from mxkit.errors import TrapWarning
 from mxkit.runtime.exact import WORD, switches_off, warn_if_late
 from mxkit.training.randomness import Operators

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
+from mxkit.core.files import write_atomically
 from mxkit.errors import unknown_name
-from mxkit.files import write_atomically
 import numpy as np
 
 Row = Dict[str, Any]
@@ -119,7 +119,7 @@ class History(Sequence[Row]):
         Returns:
             The matplotlib Figure.
         """
-        from mxkit.plotting import plot_history
+        from mxkit.plots.plotting import plot_history
 
         return plot_history(self._rows, path)
 

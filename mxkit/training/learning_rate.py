@@ -5,14 +5,14 @@ from typing import Any, Dict, Mapping, Optional
 import warnings
 from weakref import WeakKeyDictionary
 
+from mxkit.core.arguments import whole_number
 from mxkit.errors import TrapWarning
-from mxkit.hyperparameters import NEEDS_RATE, refuse_fixed_rate
-from mxkit.schedules import TAKES, Schedule, get_schedule
-from mxkit.specs import whole_number
+from mxkit.nets.settings import NEEDS_RATE, refuse_fixed_rate
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.history import Row
 from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
+from mxkit.training.schedules import TAKES, Schedule, get_schedule
 
 # Below this share of the rate that its schedule began with, a Trainer changes next to nothing.
 _NOTHING = 1e-3

@@ -7,19 +7,19 @@ import signal
 from typing import Any, Callable, List, Optional, Sequence, Sized, Union
 import warnings
 
-from mxkit.blocks import net_devices
-from mxkit.checkpoint.directory import Checkpoint, checkpoint_paths, find_checkpoint
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import DeviceSpec
+from mxkit.core.device import devices as resolve_devices
+from mxkit.core.forward_errors import out_of_memory
+from mxkit.core.seeding import seed_all, seed_of_generators
+from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
-from mxkit.device import DeviceSpec
-from mxkit.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
-from mxkit.forward_errors import out_of_memory
-from mxkit.losses import ForwardLoss, LossSpec, forward_function
+from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
-from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.seeding import seed_all, seed_of_generators
-from mxkit.specs import whole_number
+from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint
 from mxkit.training.callbacks import Callback, FitState, check_callbacks
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.deferred import finish_initialization

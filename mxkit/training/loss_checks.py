@@ -6,14 +6,14 @@ import json
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 import warnings
 
-from mxkit.contrastive import ContrastiveLoss, TripletLoss
+from mxkit.core.device import Shard
+from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
-from mxkit.device import Shard
 from mxkit.errors import DataError, LossShapeError, TrapWarning
-from mxkit.loss_shapes import is_plain, needed_steps, refuse_labels, squeezed, weight_place
-from mxkit.losses import Loss
-from mxkit.more_losses import KnowledgeDistillation
-from mxkit.tracing import trace
+from mxkit.losses.by_name import Loss
+from mxkit.losses.classification import KnowledgeDistillation
+from mxkit.losses.distances import ContrastiveLoss, TripletLoss
+from mxkit.losses.shapes import is_plain, needed_steps, refuse_labels, squeezed, weight_place
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -5,14 +5,14 @@ from functools import partial
 import os
 from typing import Any, Dict, Iterator, List, Tuple
 
-from mxkit.blocks import blocks_by_path, net_devices
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import blocks_by_path, net_devices
+from mxkit.core.device import split_batch, unpack
+from mxkit.core.forward_errors import arrays_in, explained
+from mxkit.core.modes import batch_norms, kept_statistics, running_statistics
+from mxkit.core.tracing import opened
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.device import split_batch, unpack
 from mxkit.errors import DataError
-from mxkit.forward_errors import arrays_in, explained
-from mxkit.modes import batch_norms, kept_statistics, running_statistics
-from mxkit.specs import whole_number
-from mxkit.tracing import opened
 from mxkit.training.checks import warn_of_single_samples
 from mxkit.training.unread import Queued, wait
 import mxnet as mx

@@ -2,11 +2,11 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.device import Shard
-from mxkit.loss_shapes import Steps, apply_steps, label_steps
-from mxkit.losses import Forward
+from mxkit.core.device import Shard
+from mxkit.core.packed import Packed
+from mxkit.losses.by_name import Forward
+from mxkit.losses.shapes import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
-from mxkit.packed import Packed
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -3,12 +3,12 @@
 from functools import partial
 from typing import Any, Callable, Optional
 
-from mxkit.blocks import paths_of
-from mxkit.custom_gradients import callback_error
-from mxkit.device import describe_batch
+from mxkit.core.blocks import paths_of
+from mxkit.core.device import describe_batch
+from mxkit.core.forward_errors import explain_forward_error
 from mxkit.errors import MxkitError, TrainingError, UnusedParameterError
-from mxkit.forward_errors import explain_forward_error
-from mxkit.gradients import CUTS, UNREACHED
+from mxkit.gradients.custom import callback_error
+from mxkit.gradients.functions import CUTS, UNREACHED
 from mxkit.training.accumulator import Accumulator
 import mxnet as mx
 from mxnet import autograd

@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from mxkit.device import is_gpu
+from mxkit.core.device import is_gpu
 from mxkit.errors import DeviceError, NonFiniteError
 import mxnet as mx
 from mxnet import gluon

@@ -9,9 +9,9 @@ import time
 from typing import Any, ContextManager, Deque, Iterator, List, Optional, Sequence, Sized, TextIO, Union
 import warnings
 
-from mxkit.blocks import net_devices
-from mxkit.checkpoint.directory import checkpoint_paths
-from mxkit.parameter_table import parameters
+from mxkit.core.blocks import net_devices
+from mxkit.nets.parameter_table import parameters
+from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import Row, fixed

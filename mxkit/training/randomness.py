@@ -3,11 +3,11 @@
 import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path
+from mxkit.core.seeding import seed_all
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
 from mxkit.runtime.operators import operators_in
-from mxkit.seeding import seed_all
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

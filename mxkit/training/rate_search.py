@@ -5,12 +5,12 @@ from pathlib import Path
 import random
 from typing import Any, Iterator, List, Optional, Union
 
+from mxkit.core.arguments import whole_number
+from mxkit.core.trainers import TrainerSpec
 from mxkit.data.source import Data
-from mxkit.hyperparameters import refuse_fixed_rate
-from mxkit.losses import LossSpec
-from mxkit.optimizers import TrainerSpec
-from mxkit.plotting import new_figure
-from mxkit.specs import whole_number
+from mxkit.losses.by_name import LossSpec
+from mxkit.nets.settings import refuse_fixed_rate
+from mxkit.plots.plotting import new_figure
 from mxkit.training.rehearsal import Kept, copied_trainer, endless_batches, with_known_shapes
 from mxkit.training.update import updates as train_updates
 from mxnet import gluon

@@ -4,11 +4,11 @@ import copy
 import itertools
 from typing import Any, Iterator
 
-from mxkit.blocks import net_devices, parameters_by_path
+from mxkit.core.arguments import split_spec
+from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.device import split_batch
+from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.source import Data, read_epoch
-from mxkit.device import split_batch
-from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.specs import split_spec
 import mxnet as mx
 from mxnet import autograd, gluon
 

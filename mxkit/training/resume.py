@@ -4,18 +4,18 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.blocks import net_devices
-from mxkit.checkpoint.directory import PARAMETERS, Checkpoint, versions
-from mxkit.checkpoint.loading import match_arrays
-from mxkit.checkpoint.optimizer_state import optimizer_numbers
-from mxkit.checkpoint.parameter_file import read_arrays
-from mxkit.checkpoint.snapshot import Snapshot, put_back, take_snapshot
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import is_gpu
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder
-from mxkit.device import is_gpu
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.exact import gpu_facts
 from mxkit.runtime.threads import in_force
+from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
+from mxkit.storage.loading import match_arrays
+from mxkit.storage.optimizer_state import optimizer_numbers
+from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.snapshot import Snapshot, put_back, take_snapshot
 from mxkit.training.callbacks import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History

@@ -5,7 +5,7 @@ import math
 import time
 from typing import Any, Deque, Iterable, List, Optional, Sequence, Tuple
 
-from mxkit.device import Shards
+from mxkit.core.device import Shards
 from mxkit.errors import NonFiniteError
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.place import numbers

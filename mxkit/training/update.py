@@ -5,19 +5,19 @@ from functools import partial
 from itertools import islice
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
 
-from mxkit.blocks import net_devices
-from mxkit.custom_gradients import check_backward
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import DeviceSpec, Shards, split_batch, unpack
+from mxkit.core.device import devices as resolve_devices
+from mxkit.core.packed import worth_packing
+from mxkit.core.static_graphs import GradientWatch, forget_static_graphs
+from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
-from mxkit.device import DeviceSpec, Shards, split_batch, unpack
-from mxkit.device import devices as resolve_devices
 from mxkit.errors import DataError
-from mxkit.losses import Forward, ForwardLoss, Loss, LossSpec, forward_function
+from mxkit.gradients.custom import check_backward
+from mxkit.losses.by_name import Forward, ForwardLoss, Loss, LossSpec, forward_function
 from mxkit.metrics import Metric
-from mxkit.optimizers import TrainerSpec, get_trainer
-from mxkit.packed import worth_packing
-from mxkit.specs import whole_number
-from mxkit.static_graphs import GradientWatch, forget_static_graphs
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
     ShapeWatch,

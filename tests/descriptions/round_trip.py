@@ -3,9 +3,9 @@
 import json
 
 import mxkit
-from mxkit.architecture import build, describe
-from mxkit.blocks import parameters_by_path
-from mxkit.checkpoint.loading import put_arrays
+from mxkit.core.blocks import parameters_by_path
+from mxkit.nets.architecture import build, describe
+from mxkit.storage.loading import put_arrays
 import mxnet as mx
 
 

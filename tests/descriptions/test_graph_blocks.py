@@ -4,10 +4,10 @@ import copy
 import json
 
 import mxkit
-from mxkit.architecture import build, describe, differences
-from mxkit.blocks import parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
-from mxkit.net_file import load_net, save_net
+from mxkit.nets.architecture import build, describe, differences
+from mxkit.nets.saving import load_net, save_net
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

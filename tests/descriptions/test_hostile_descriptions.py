@@ -1,7 +1,7 @@
 """Descriptions from strangers, and nets that cannot be described, are clear errors."""
 
-from mxkit.architecture import build, describe
 from mxkit.errors import ArchitectureError
+from mxkit.nets.architecture import build, describe
 from mxnet import gluon
 from mxnet.gluon import nn
 import pytest

@@ -4,11 +4,11 @@ import copy
 import inspect
 import json
 
-from mxkit.architecture import build, describe, register_block
-from mxkit.architecture.registered import REGISTERED
-from mxkit.blocks import parameters_by_path
-from mxkit.checkpoint.loading import put_arrays
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
+from mxkit.nets.architecture import build, describe, register_block
+from mxkit.nets.architecture.registered import REGISTERED
+from mxkit.storage.loading import put_arrays
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -366,7 +366,7 @@ def test_hostile_descriptions_of_registered_blocks(told, text):
 
 
 def test_a_registered_block_counts_with_its_children(monkeypatch):
-    monkeypatch.setattr("mxkit.architecture.building._BLOCKS", 13)
+    monkeypatch.setattr("mxkit.nets.architecture.building._BLOCKS", 13)
     one = {"class": "Residual", "arguments": {"channels": 1}}
     assert len(build({"format": 1, "net": {"class": "HybridSequential", "children": [one] * 2}})) == 2
     with pytest.raises(ArchitectureError, match="more than 13 blocks"):

@@ -3,9 +3,9 @@
 import json
 
 import mxkit
-from mxkit.architecture import build, describe, differences
-from mxkit.blocks import parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
+from mxkit.nets.architecture import build, describe, differences
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn, rnn

@@ -3,9 +3,9 @@
 import inspect
 import json
 
-from mxkit.architecture import build, describe
-from mxkit.architecture.stock import SUPPORTED, UNSUPPORTED
-from mxkit.architecture.values import KINDS, kind_of, plain
+from mxkit.nets.architecture import build, describe
+from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
+from mxkit.nets.architecture.values import KINDS, kind_of, plain
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import contrib, nn, rnn

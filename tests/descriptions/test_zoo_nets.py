@@ -2,11 +2,11 @@
 
 import re
 
-from mxkit.architecture import build, describe
-from mxkit.blocks import parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
 from mxkit.models.zoo import get_model, zoo_names
-from mxkit.net_file import load_net, save_net
+from mxkit.nets.architecture import build, describe
+from mxkit.nets.saving import load_net, save_net
 from mxnet import gluon
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
@@ -127,7 +127,7 @@ def test_hostile_models_are_clear_errors(node, text):
 
 
 def test_models_count_with_their_blocks(monkeypatch):
-    monkeypatch.setattr("mxkit.architecture.building._BLOCKS", 60)
+    monkeypatch.setattr("mxkit.nets.architecture.building._BLOCKS", 60)
     node = {"model": "zoo:alexnet"}
     with pytest.raises(ArchitectureError, match="more than 60 blocks"):
         build({"format": 1, "net": {"class": "HybridSequential", "children": [node] * 9}})

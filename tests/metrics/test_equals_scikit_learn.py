@@ -8,7 +8,7 @@ import hypothesis
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.losses import get_loss
+from mxkit.losses.by_name import get_loss
 from mxkit.metrics import METRICS, get_metric
 import mxnet as mx
 import numpy as np

@@ -2,7 +2,7 @@
 
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
-from mxkit.losses import get_loss
+from mxkit.losses.by_name import get_loss
 from mxkit.metrics import METRICS, Mean, get_metric, get_metrics
 from mxkit.metrics.by_name import ALIASES
 import mxnet as mx

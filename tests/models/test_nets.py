@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 
 import mxkit
-from mxkit.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path
 from mxkit.models import get_model, lenet, linear_regression, mlp, model_names, usable_sizes
 import mxnet as mx
 import numpy as np

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import mxkit
 from mxkit.errors import RecipeError
-from mxkit.losses import get_loss
+from mxkit.losses.by_name import get_loss
 from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
 import yaml

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import mxkit
-from mxkit.losses import LOSSES
+from mxkit.losses.by_name import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
 from mxkit.recipe.reading import load_recipe

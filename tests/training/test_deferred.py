@@ -153,7 +153,7 @@ def test_the_derived_seed_depends_on_each_generator_and_leaves_two_alone():
     def derived(change):
         mxkit.seed_all(1)
         change()
-        return mxkit.seeding.seed_of_generators()
+        return mxkit.core.seeding.seed_of_generators()
 
     import random
 
@@ -161,7 +161,7 @@ def test_the_derived_seed_depends_on_each_generator_and_leaves_two_alone():
     assert len({derived(change) for change in changes}) == 4
     mxkit.seed_all(1)
     before = random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]
-    mxkit.seeding.seed_of_generators()
+    mxkit.core.seeding.seed_of_generators()
     assert (random.getstate(), np.random.get_state()[1].tolist(), np.random.get_state()[2]) == before
 
 

@@ -3,7 +3,7 @@
 import mxkit
 from mxkit.data import ArrayLoader
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.features import Features
+from mxkit.nets.features import Features
 from mxkit.training.extraction import extract
 import mxnet as mx
 from mxnet import gluon

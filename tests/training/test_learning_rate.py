@@ -5,10 +5,10 @@ import random
 
 import mxkit
 from mxkit.errors import TrainingError, TrapWarning, UnknownNameError
-from mxkit.schedules import schedule
 from mxkit.training.callbacks import FitState
 from mxkit.training.learning_rate import LearningRate, Plateau
 from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
+from mxkit.training.schedules import schedule
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -5,7 +5,7 @@ import warnings
 import loss_table
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
-from mxkit.losses import get_loss
+from mxkit.losses.by_name import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np

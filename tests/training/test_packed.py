@@ -1,9 +1,9 @@
 """Images that reach the net as bytes: the same bits as when the loader casts them, whatever trains."""
 
 import mxkit
+from mxkit.core.packed import Packed
 from mxkit.data import ArrayLoader
 from mxkit.errors import TrainingError
-from mxkit.packed import Packed
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np

@@ -4,10 +4,10 @@ import json
 import warnings
 
 import mxkit
-from mxkit.checkpoint.directory import checkpoint_paths, find_checkpoint, manifests
 from mxkit.data.fingerprint import fingerprint
 from mxkit.errors import CheckpointError, CheckpointWarning, DataError
 from mxkit.metrics import TopK
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, manifests
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 import mxkit
-from mxkit.device import split_batch
+from mxkit.core.device import split_batch
 from mxkit.training import unread
 import mxnet as mx
 from mxnet.gluon import nn

@@ -12,10 +12,10 @@ import time
 import warnings
 
 import mxkit
-from mxkit.architecture import build, describe
-from mxkit.blocks import parameters_by_path
-from mxkit.checkpoint.loading import put_arrays
+from mxkit.core.blocks import parameters_by_path
 from mxkit.models.zoo import get_model, zoo_names
+from mxkit.nets.architecture import build, describe
+from mxkit.storage.loading import put_arrays
 import mxnet as mx
 
 SECONDS = 300

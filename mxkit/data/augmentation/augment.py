@@ -3,6 +3,7 @@
 import inspect
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
+from mxkit.core.arguments import split_spec
 from mxkit.data.augmentation.colours import ColourJitter, Gray, Hue, Lighting
 from mxkit.data.augmentation.foreign import Foreign, parts_of
 from mxkit.data.augmentation.presets import PRESETS
@@ -21,7 +22,6 @@ from mxkit.data.augmentation.steps import (
 )
 from mxkit.data.host_arrays import to_batch
 from mxkit.errors import DataError, unknown_name
-from mxkit.specs import split_spec
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
 import numpy as np

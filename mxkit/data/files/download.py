@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
+from mxkit.core.files import flush_directory
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
-from mxkit.files import flush_directory
 from tqdm import tqdm
 
 _CHUNK = 1 << 18

@@ -1,0 +1,3 @@
+"""The `mxkit` command."""
+
+from mxkit.cli.commands import main as main

@@ -1,0 +1,222 @@
+"""The `mxkit` command: thin, everything it does is a public call."""
+
+from contextlib import contextmanager
+import os
+from pathlib import Path
+import shlex
+import signal
+import sys
+from typing import Any, Iterator, List, Optional
+import warnings
+
+from mxkit.cli.machine import cache_app, doctor, install
+from mxkit.cli.profiler import profile
+import mxkit.cli.runs as cli_runs
+from mxkit.errors import MxkitError, RecipeError, UnknownNameError
+from mxkit.runtime.exact import WORD
+from mxkit.version import __version__
+import typer
+
+app = typer.Typer(
+    help="Train, evaluate and use Gluon nets from recipes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(cache_app, name="cache")
+
+RECIPE = typer.Argument(..., help="A YAML file, or the name of a recipe that ships with mxkit.")
+SETTINGS = typer.Option([], "--set", metavar="A.B=C", help="Change a value of the recipe; may be repeated.")
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"mxkit {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    pass
+
+
+@app.command()
+def train(
+    recipe: Optional[str] = typer.Argument(None, help="A YAML file, or the name of a recipe that ships with mxkit."),
+    settings: List[str] = SETTINGS,
+    output: Path = typer.Option(Path("runs"), help="Where the folder of the run is made."),
+    resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Go on with this stopped run, without RECIPE."),
+    exact: bool = typer.Option(False, "--exact", help="The same bits each time on a GPU, slower: MXKIT_EXACT=1."),
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
+) -> None:
+    """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part.
+
+    Ctrl-C stops at the next checkpoint, with exit code 130 and the command that goes on.
+    """
+    if exact:
+        os.environ[WORD] = "1"  # read when MXNet is loaded, which the next line does
+    from mxkit.recipe.net_facts import facts_of
+    from mxkit.recipe.run import describe_scores, new_run, stopped_run, train_run
+
+    if (recipe is None) == (resume is None):
+        raise typer.BadParameter("pass a RECIPE, or --resume RUN")
+    if quiet and verbose:
+        raise typer.BadParameter("pass --quiet or --verbose, not both")
+    progress: Any = "verbose" if verbose else not quiet
+    with _stops() as stops:
+        if resume is not None:
+            prepared = stopped_run(resume, overrides=settings)
+        else:
+            prepared = new_run(str(recipe), overrides=settings, output=output)
+        stops.append(prepared.folder)
+        if verbose:
+            try:
+                typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
+            except MxkitError as error:  # what is wrong with the net, training says where it belongs
+                typer.echo(f"no table of layers: {error}", err=True)
+        run = train_run(prepared, progress=progress)
+        typer.echo(f"run {run.folder}")
+        if run.had_ended:
+            typer.echo(f"this run had ended: nothing was trained. {_longer(prepared.recipe)}", err=True)
+        if not quiet:
+            cli_runs.tell_samples(prepared.data, run.split)
+        for line in describe_scores(run.split, run.scores):
+            typer.echo(line)
+        if (run.history.stopped or "").startswith("KeyboardInterrupt"):
+            raise KeyboardInterrupt
+
+
+def _longer(recipe: Any) -> str:
+    name = "epochs" if recipe.epochs is not None else "updates"
+    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
+
+
+@contextmanager
+def _stops() -> Iterator[List[Any]]:
+    """Say how to go on after Ctrl-C and SIGTERM, and where the files are after an error; yields a list for the folder.
+
+    SIGTERM ends the process by that signal, as it would have.
+    """
+    folders: List[Any] = []
+
+    def tell() -> None:
+        if folders and list(folders[0].checkpoints.glob("step-*")):
+            typer.echo(f"stopped; go on with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
+        elif folders:
+            typer.echo(f"stopped before the first checkpoint; the files are in {folders[0].path}", err=True)
+
+    def terminated(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            tell()
+        finally:
+            os.kill(os.getpid(), number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    ours = before == signal.SIG_DFL
+    try:
+        if ours:
+            signal.signal(signal.SIGTERM, terminated)
+        yield folders
+    except KeyboardInterrupt:
+        tell()
+        raise typer.Exit(130) from None
+    except Exception as error:
+        code = _tell_error(error)
+        if code is None:
+            raise
+        if folders:
+            typer.echo(f"the files of the run are in {folders[0].path}", err=True)
+        raise typer.Exit(code) from error
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)
+
+
+@app.command()
+def show(
+    recipe: str = RECIPE,
+    other: Optional[str] = typer.Argument(None, help="With --diff: what RECIPE is compared with."),
+    settings: List[str] = SETTINGS,
+    diff: bool = typer.Option(False, "--diff", help="Print what RECIPE and OTHER say differently."),
+    as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
+) -> None:
+    """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
+    from mxkit.recipe.reading import differences, dump_recipe, load_recipe
+
+    if diff != (other is not None) or (diff and as_script):
+        raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")
+    loaded = load_recipe(recipe, settings)
+    if as_script:
+        from mxkit.recipe.script import as_script as script_of
+
+        typer.echo(script_of(loaded), nl=False)
+    elif other is None:
+        typer.echo(dump_recipe(loaded), nl=False)
+    else:
+        for line in differences(loaded, load_recipe(other)):
+            typer.echo(line)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of recipes, for editors that complete and check YAML."""
+    import json
+
+    from mxkit.recipe.json_schema import recipe_schema
+
+    typer.echo(json.dumps(recipe_schema(), indent=1))
+
+
+for _command in (
+    cli_runs.evaluate,
+    cli_runs.predict,
+    cli_runs.layers,
+    cli_runs.features,
+    cli_runs.export,
+    cli_runs.checkpoints,
+    cli_runs.report,
+    cli_runs.runs,
+    doctor,
+    profile,
+    install,
+):
+    app.command()(_command)
+
+
+def main(arguments: Optional[List[str]] = None) -> None:
+    """Run the command; errors that mxkit raises on purpose are told without a traceback.
+
+    Exit codes: 0 done, 1 an error while working, 2 a command line or recipe that cannot be run, 130 Ctrl-C.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = _show_warning
+        try:
+            app(args=arguments, prog_name="mxkit")
+        except Exception as error:
+            code = _tell_error(error)
+            if code is None:
+                raise
+            sys.exit(code)
+
+
+def _tell_error(error: Exception) -> Optional[int]:
+    """Print an error that its text explains, and return the exit code; None for one that needs its traceback."""
+    if isinstance(error, (MxkitError, OSError)):  # OSError: a place that cannot be written, a full disk
+        typer.echo(f"error: {error}", err=True)
+        return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
+    if type(error).__name__ == "MXNetError":  # MXNet is not imported for the sake of its class
+        lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
+        typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)
+        return 1
+    return None
+
+
+def _show_warning(message: object, *_: object, **__: object) -> None:
+    typer.echo(f"warning: {message}", err=True)

@@ -1,0 +1,266 @@
+"""The commands of `mxkit` that use the folder of a run, which is all that most of them need."""
+
+from contextlib import contextmanager
+from pathlib import Path
+import sys
+from typing import Any, Iterator, List, Optional
+
+from mxkit.errors import DataError, MxkitError
+import typer
+
+RUN = typer.Argument(..., help="The folder of a run.")
+INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
+# Images that are read and answered together.
+_CHUNK = 32
+
+
+def _which(value: str) -> str:
+    if value not in ("last", "best"):
+        raise typer.BadParameter(f"expected last or best; received {value!r}")
+    return value
+
+
+WHICH = typer.Option("last", help="The checkpoint to take: last or best.", callback=_which)
+
+
+@contextmanager
+def lean_mxnet() -> Iterator[None]:
+    """Import MXNet without two packages that take a second or two, which it can do without.
+
+    scikit-learn is used by its deprecated FeedForward alone, scipy.stats by the calibration of its quantization. What
+    imports them later gets them.
+    """
+    hidden = [name for name in ("sklearn", "scipy.stats") if name not in sys.modules and "mxnet" not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
+
+
+def evaluate(
+    run: Path = RUN,
+    split: str = typer.Option("test", help="Part of the data: train, valid or test."),
+    which: str = WHICH,
+) -> None:
+    """Compute loss and metrics of a RUN's newest checkpoint; without its data, show those that it ended with."""
+    from mxkit.recipe.batches import load_data
+    from mxkit.recipe.run import describe_scores, evaluate_split, load_run
+
+    recipe, net = load_run(run, which)
+    try:
+        data = load_data(recipe)
+    except MxkitError as error:
+        _tell_recorded(run, split, recipe.evaluate.which == which, error)
+        raise typer.Exit(1) from error
+    scores = evaluate_split(recipe, net, data, split)
+    tell_samples(data, split)
+    for line in describe_scores(split, scores):
+        typer.echo(line)
+
+
+def tell_samples(data: Any, split: str) -> None:
+    """Say on standard error how many samples a score is of, where the part knows."""
+    from mxkit.recipe.batches import count_samples
+
+    count = count_samples(getattr(data, split))
+    if count is not None:
+        typer.echo(f"{split}: {count} sample{'s' * (count != 1)}", err=True)
+
+
+def _tell_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:
+    """Show what scores.json holds, where the data is gone."""
+    from mxkit.recipe.run import describe_scores
+    from mxkit.reports.run_files import read_run
+
+    typer.echo(f"error: nothing was evaluated, because the data of {run} cannot be read: {error}", err=True)
+    scores = read_run(run).scores.get(split) if same_checkpoint else None
+    if not scores:
+        typer.echo(f"{run / 'scores.json'} has no scores of {split} and this checkpoint either", err=True)
+        return
+    typer.echo(f"what {run / 'scores.json'} says of it, from the end of the training:", err=True)
+    for line in describe_scores(split, scores):
+        typer.echo(f"recorded {line}")
+
+
+def predict(
+    run: Path = RUN,
+    images: List[Path] = typer.Argument(..., metavar="IMAGE...", help="Image files."),
+    invert: bool = INVERT,
+    which: str = WHICH,
+) -> None:
+    """Say what a RUN's net makes of IMAGES: file, class, probability; or labels with theirs, or values.
+
+    A file that is no image is named and passed over; the exit code is 1 then.
+    """
+    with lean_mxnet():
+        from mxkit.recipe.answers import answers, refuse_pairs
+        from mxkit.recipe.images import net_inputs
+        from mxkit.recipe.run import load_run, run_facts
+        from mxkit.training.evaluation import predict as predict_arrays
+    import numpy as np
+
+    recipe, net = load_run(run, which)
+    refuse_pairs(recipe)
+    facts = run_facts(run, recipe)
+    if facts.images is None:
+        net_inputs(recipe, None, images)
+    failed = 0
+    for start in range(0, len(images), _CHUNK):
+        files, rows = [], []
+        for image in images[start : start + _CHUNK]:
+            try:
+                rows.append(net_inputs(recipe, facts.images, [image], invert=invert))
+                files.append(image)
+            except DataError as error:
+                typer.echo(f"error: {error}", err=True)
+                failed += 1
+        if files:
+            scores = predict_arrays(net, np.concatenate(rows))
+            for image, cells in zip(files, answers(recipe, facts.classes, scores)):
+                typer.echo("\t".join([str(image), *cells]))
+    if failed:
+        typer.echo(f"error: {failed} of {len(images)} files were passed over", err=True)
+        raise typer.Exit(1)
+
+
+def layers(
+    run: Path = RUN,
+    depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
+) -> None:
+    """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
+    with lean_mxnet():
+        from mxkit.recipe.folder import RunFolder
+        from mxkit.recipe.run import run_facts
+
+    recipe = RunFolder(run).recipe()
+    typer.echo(layer_table(recipe, run_facts(run, recipe), depth))
+
+
+def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> str:
+    """The table of layers of a recipe's net."""
+    from mxkit.nets.layer_table import layers as layers_of
+    from mxkit.recipe.nets import empty_net
+
+    return str(layers_of(empty_net(recipe, facts.sample()), *(one.shape for one in facts.known_inputs()), depth=depth))
+
+
+def features(
+    run: Path = RUN,
+    image: Path = typer.Argument(..., help="An image file."),
+    layers: List[str] = typer.Option(["*"], "--layers", metavar="GLOB", help="Paths or globs; may be repeated."),
+    out: Path = typer.Option(Path("features"), "--out", metavar="DIR", help="Where the pictures are written."),
+    channels: int = typer.Option(64, min=1, help="At most so many channels a picture, the strongest."),
+    invert: bool = INVERT,
+    which: str = WHICH,
+) -> None:
+    """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
+    with lean_mxnet():
+        from mxkit.core.blocks import net_devices
+    from mxkit.nets.features import Features
+    from mxkit.plots.channels import plot_features
+    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.run import load_run, run_facts
+    import mxnet as mx
+
+    recipe, net = load_run(run, which)
+    pixels = net_inputs(recipe, run_facts(run, recipe).images, [image], invert=invert)
+    x = mx.nd.array(pixels, ctx=net_devices(net)[0])
+    found = Features(net, layers)(x)
+    plot_features(found, image=x, channels=channels, order="strength", path=out)
+    for name, array in found.items():
+        typer.echo(f"{name}\t{tuple(array.shape)}")
+    typer.echo(f"pictures in {out}")
+
+
+def export(
+    run: Path = RUN,
+    path: Path = typer.Argument(..., help="models/net becomes models/net-symbol.json and models/net-0000.params."),
+    which: str = WHICH,
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another net under this path."),
+) -> None:
+    """Write a RUN's net as MXNet's symbol and parameters, for other programs and languages."""
+    with lean_mxnet():
+        from mxkit.exporting.exporters import export as export_net
+    from mxkit.recipe.run import load_run, run_facts
+
+    recipe, net = load_run(run, which)
+    inputs = run_facts(run, recipe).known_inputs()
+    shapes = [one.shape for one in inputs]
+    files = export_net(net, path, input_shape=shapes if len(shapes) > 1 else shapes[0], overwrite=overwrite)
+    typer.echo(f"graph {files.symbol}")
+    typer.echo(f"parameters {files.parameters}")
+    for one in inputs:
+        typer.echo(f"input ({', '.join(['N', *map(str, one.shape[1:])])}) {one.dtype}")
+
+
+def checkpoints(
+    words: List[str] = typer.Argument(..., metavar="[verify|prune] RUN [CHECKPOINT...]", help="The folder of a run."),
+    keep_last: int = typer.Option(3, min=1, help="Newest ones that prune keeps."),
+) -> None:
+    """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones.
+
+    prune keeps the newest, the best one and those of keep_every; with names like step-00000120 it removes just these.
+    """
+    with lean_mxnet():
+        from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
+    from mxkit.training.history import fixed
+    from rich.console import Console
+    from rich.table import Table
+
+    action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])
+    if action not in ("list", "verify", "prune") or (names and action != "prune"):
+        raise typer.BadParameter(f"expected verify, prune or nothing before RUN; received {' '.join(words)!r}")
+    directory = checkpoints_of(run)
+    if names:
+        typer.echo(f"removed {', '.join(remove_checkpoints(directory, names))}")
+        return
+    if action == "prune":
+        pruned = prune_to(directory, keep_last)
+        typer.echo(f"removed {len(pruned.removed)} checkpoints" + "".join(f" {name}" for name in pruned.removed))
+        for name, why in pruned.kept.items():
+            typer.echo(f"kept {name}\t{why}")
+        return
+    found = list_checkpoints(directory)
+    table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
+    for one in found:
+        scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
+        epoch = "" if one.epoch is None else str(one.epoch)
+        table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    if not found:
+        typer.echo(f"no checkpoint in {directory}")
+    if action == "verify" and any(one.problem for one in found):
+        raise typer.Exit(1)
+
+
+def report(
+    runs: List[Path] = typer.Argument(..., metavar="RUN...", help="The folder of a run; several are compared."),
+    out: Optional[Path] = typer.Option(
+        None, "--out", metavar="FILE", help="The page; RUN/report.html by default, for several runs ./report.html."
+    ),
+) -> None:
+    """Write an HTML page of a RUN: scores, curves, confusion matrix, worst mistakes, layers; or compare several."""
+    from mxkit.reports.page import write_report
+
+    typer.echo(f"page {write_report(runs, out)}")
+
+
+def runs(
+    directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="Holds the folders of runs."),
+    sort: str = typer.Option("started", metavar="COLUMN", help="Any column or metric; -COLUMN puts the highest first."),
+    json: bool = typer.Option(False, "--json", help="For programs."),
+) -> None:
+    """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
+    from mxkit.reports.run_list import list_runs, runs_table, to_json
+    from rich.console import Console
+
+    found = list_runs(directory, sort=sort)
+    if json:
+        typer.echo(to_json(found))
+    elif found:
+        Console(width=None if sys.stdout.isatty() else 200).print(runs_table(found))
+    else:
+        typer.echo(f"no run in {directory}")

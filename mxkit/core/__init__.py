@@ -1,0 +1,1 @@
+"""What every room stands on: Gluon's inside, devices and batches, Trainers, seeds."""

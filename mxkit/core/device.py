@@ -1,0 +1,314 @@
+"""Devices by name, and a batch split over them without losing or inventing a sample."""
+
+from functools import lru_cache
+from pathlib import Path
+import re
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+import warnings
+
+from mxkit.core.packed import Packed
+from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
+from mxkit.runtime.architectures import kernel_architectures
+from mxkit.runtime.driver import read_driver
+from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
+from mxkit.runtime.wheels import installed_wheels
+import mxnet as mx
+import numpy as np
+
+DeviceSpec = Union[str, "mx.Context", Sequence["mx.Context"]]
+
+_SMALLER: Dict["np.dtype", "np.dtype"] = {np.dtype(kind): np.dtype("float32") for kind in ("float64", "bool")}
+_SMALLER.update({np.dtype(kind): np.dtype("int32") for kind in ("int64", "uint64", "uint32", "uint16", "int16")})
+
+_SPEC = re.compile(r"(?P<kind>cpu|gpu)(?::(?P<numbers>\d+(?:,\d+)*))?")
+_FORMS = "'auto', 'cpu', 'cpu:4' (four virtual devices), 'gpu', 'gpu:0,2', or a list of mx.Context"
+
+
+def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
+    """List the devices that `spec` names.
+
+    Args:
+        spec: `"auto"` is every GPU that MXNet sees and has kernels for, or the CPU if there is none. `"cpu:4"` is
+            four virtual devices of the one CPU, which behave like four GPUs for everything but speed. `"gpu"` is
+            every GPU, `"gpu:0,2"` the GPUs of these numbers. Contexts are passed through.
+
+    Returns:
+        At least one `mx.Context`, each only once.
+
+    Raises:
+        DeviceError: `spec` has another form, or names a GPU that MXNet does not see, or has no kernels for; the text
+            says why.
+
+    Warns:
+        TrapWarning: `"auto"` leaves out a GPU.
+
+    >>> devices("cpu:2")
+    [cpu(0), cpu(1)]
+    """
+    if isinstance(spec, mx.Context):
+        found = [spec]
+    elif isinstance(spec, str):
+        found = _parse(spec.strip().lower(), spec)
+    else:
+        found = list(spec) if isinstance(spec, Sequence) else []
+        if not found or not all(isinstance(device, mx.Context) for device in found):
+            raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
+    if len(set(found)) != len(found):
+        raise DeviceError(f"devices: each device may be named once; received {spec!r:.100}")
+    gpus = [device for device in found if is_gpu(device)]
+    if gpus:
+        _check_gpus(gpus)
+    return found
+
+
+def _parse(text: str, spec: str) -> List["mx.Context"]:
+    if text == "auto":
+        count, failure = count_gpus()
+        return _automatic(count, _unusable(count), failure)
+    match = _SPEC.fullmatch(text)
+    if match is None:
+        raise DeviceError(f"devices: expected {_FORMS}; received {spec!r:.100}")
+    numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
+    if match["kind"] == "gpu":
+        return [mx.gpu(number) for number in numbers or range(max(1, count_gpus()[0]))]
+    if len(numbers) > 1 or numbers == [0]:
+        raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
+    return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
+
+
+def is_gpu(device: "mx.Context") -> bool:
+    """Whether `device` is a GPU."""
+    return bool(device.device_type == "gpu")
+
+
+def count_gpus() -> Tuple[int, str]:
+    """Ask MXNet how many GPUs it sees, and what it said if that failed, as it does with a broken driver."""
+    try:
+        return mx.context.num_gpus(), ""
+    except mx.base.MXNetError as error:
+        return 0, str(error).strip().splitlines()[-1]
+
+
+@lru_cache(maxsize=None)
+def _unusable(count: int) -> Dict[int, str]:
+    if count == 0:  # so that an MXNet for the CPU never asks the driver
+        return {}
+    return unusable_gpus(count, kernel_architectures(Path(mx.base._LIB._name)), read_driver())
+
+
+def _automatic(count: int, unusable: Dict[int, str], failure: str) -> List["mx.Context"]:
+    told = [f"leaves out gpu({number}): {reason}" for number, reason in unusable.items()]
+    if failure:
+        told.append(f"takes the CPU, because MXNet fails to look for GPUs: {failure}")
+    for what in told:
+        warnings.warn(f"devices: 'auto' {what}", TrapWarning, stacklevel=4)
+    return [mx.gpu(i) for i in range(count) if i not in unusable] or [mx.cpu()]
+
+
+def _check_gpus(devices: Sequence["mx.Context"]) -> None:
+    count, failure = count_gpus()
+    if count == 0:
+        with_cuda = mx.runtime.Features().is_enabled("CUDA")
+        reason = why_no_gpu(with_cuda, read_driver(), wheels=installed_wheels(), failure=failure)
+        raise DeviceError(f"devices: {devices[0]} does not exist: {reason}. Or use 'auto', which takes what is there")
+    _refuse_gpus(devices, count, _unusable(count))
+
+
+def _refuse_gpus(devices: Sequence["mx.Context"], count: int, unusable: Dict[int, str]) -> None:
+    for device in devices:
+        if device.device_id >= count:
+            raise DeviceError(
+                f"devices: {device} does not exist: MXNet {mx.__version__} sees {count} GPUs, numbered from 0. Use "
+                "'auto' to take what is there, or ask `mxkit doctor` what is missing"
+            )
+        if device.device_id in unusable:
+            raise DeviceError(f"devices: {device} cannot be used: {unusable[device.device_id]}")
+
+
+class Shard(NamedTuple):
+    """The part of a batch that one device computes.
+
+    Attributes:
+        device: Where the arrays lie.
+        inputs: What the net is called with, each of shape (b, ...), NDArray or `Packed`.
+        labels: What the loss gets after the net's output, each of shape (b, ...); may be empty.
+        samples: b, at least 1.
+    """
+
+    device: "mx.Context"
+    inputs: Tuple[Any, ...]
+    labels: Tuple[Any, ...]
+    samples: int
+
+    def unpacked(self) -> "Shard":
+        """The same with inputs that are NDArrays; itself where they are."""
+        if all(type(array) is not Packed for array in self.inputs):
+            return self
+        return self._replace(
+            inputs=tuple(array.unpacked() if type(array) is Packed else array for array in self.inputs)
+        )
+
+
+class Shards(Sequence[Shard]):
+    """A batch split over devices: one `Shard` for each device that has samples, in the order of the devices.
+
+    Attributes:
+        samples: The true number of samples of the whole batch.
+        idle: Devices that got none, because the batch is smaller than the number of devices.
+    """
+
+    def __init__(self, shards: Sequence[Shard], idle: Sequence["mx.Context"]) -> None:
+        self._shards = list(shards)
+        self.samples = sum(shard.samples for shard in shards)
+        self.idle = list(idle)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._shards[index]
+
+    def __iter__(self) -> Iterator[Shard]:
+        return iter(self._shards)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{shard.samples} on {shard.device}" for shard in self)
+        return f"Shards({self.samples} samples: {parts}{'; idle ' + str(self.idle) if self.idle else ''})"
+
+
+def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
+    """Split a batch over devices along axis 0, sizes differing by at most one sample.
+
+    A batch smaller than the number of devices leaves the last devices idle: a slice of size 0, as
+    `gluon.utils.split_and_load` makes it, would fail in the engine (T8).
+
+    Args:
+        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
+            shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for `as_ndarray`.
+        devices: Where the parts go, at least one.
+
+    Returns:
+        `Shards`, one for each device that has samples; sizes differ by at most one.
+
+    Raises:
+        EmptyDataError: The batch has no sample.
+        DataError: The arrays' first axes differ, or something is no array.
+
+    >>> split_batch((np.zeros((5, 3)), np.zeros(5)), [mx.cpu(0), mx.cpu(1)])
+    Shards(5 samples: 3 on cpu(0), 2 on cpu(1))
+    """
+    inputs, labels = unpack(batch)
+    arrays = [as_ndarray(array) for array in inputs + labels]
+    samples = batch_size(arrays)
+    active = list(devices)[: max(1, min(samples, len(devices)))]
+    quotient, remainder = divmod(samples, len(active))
+    count, end, shards = len(inputs), 0, []
+    for number, device in enumerate(active):
+        begin, end = end, end + quotient + (number < remainder)
+        pieces = arrays if len(active) == 1 else [array[begin:end] for array in arrays]
+        here = tuple([piece.as_in_context(device) for piece in pieces])
+        shards.append(Shard(device, here[:count], here[count:], end - begin))
+    return Shards(shards, list(devices)[len(active) :])
+
+
+def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
+    """Separate a batch into the net's inputs and the loss's labels, each a tuple.
+
+    `(x, y)` and `((x1, x2), (y1, y2))` have labels; a bare array and `(x,)` have none.
+    """
+    if isinstance(batch, Mapping):
+        first, second = [*map(repr, batch), "'x'", "'y'"][:2]
+        raise DataError(
+            f"a batch is (x, y); received a {type(batch).__name__} with the keys {', '.join(map(repr, batch))}. "
+            f"Pass a function that takes it apart: lambda: ((b[{first}], b[{second}]) for b in batches)"
+        )
+    if not isinstance(batch, (tuple, list)):
+        return (batch,), ()
+    if len(batch) not in (1, 2):
+        raise DataError(
+            f"a batch is (x, y), or tuples of arrays in either place; received {len(batch)} items. "
+            "Group them: ((x1, x2), y) for a net of two inputs"
+        )
+    groups = [tuple(part) if isinstance(part, (tuple, list)) else (part,) for part in batch]
+    return groups[0], groups[1] if len(groups) == 2 else ()
+
+
+def as_ndarray(array: Any) -> Any:
+    """Turn a NumPy array into an NDArray on the CPU; an NDArray is returned as it is.
+
+    `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14). Types that MXNet lacks
+    become those that loaders give; int64, which it has, stays.
+
+    Raises:
+        DataError: `array` is neither, holds no numbers, or holds whole numbers that its new type cannot hold.
+    """
+    if isinstance(array, (mx.nd.NDArray, Packed)):
+        return array
+    if not isinstance(array, (np.ndarray, np.generic)):
+        raise DataError(
+            f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}. "
+            "Make an array of it: np.asarray(...)"
+        )
+    host = np.asarray(array)
+    if host.dtype.kind != "i" or host.dtype.itemsize < 8:
+        host = narrow(host, "a batch")
+    return mx.nd.array(host, dtype=host.dtype.newbyteorder("="))
+
+
+def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
+    """Type of a batch: float32 for float64 and bool, int32 for all wider and for 16-bit whole numbers.
+
+    >>> narrow_dtype(np.dtype("float64")), narrow_dtype(np.dtype(">i8")), narrow_dtype(np.dtype("uint8"))
+    (dtype('float32'), dtype('int32'), dtype('uint8'))
+    """
+    native = dtype.newbyteorder("=")
+    return np.dtype("float32") if native.kind == "f" and native.itemsize > 8 else _SMALLER.get(native, native)
+
+
+def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
+    """Convert to what a batch holds; the array itself where it is that already.
+
+    Raises:
+        DataError: int32 cannot hold a whole number of it, or it holds no numbers.
+    """
+    if array.dtype.kind not in "fiub":
+        holds = f", which holds {type(array.flat[0]).__name__}" if array.dtype.kind == "O" and array.size else ""
+        text = array.dtype.kind in "US" or (array.size and isinstance(array.flat[0], (str, bytes)))
+        way = ". Number the classes first: classes, y = numpy.unique(labels, return_inverse=True)" if text else ""
+        raise DataError(
+            f"{where}: expected numbers; received an array of shape {array.shape} {array.dtype}{holds}{way}"
+        )
+    dtype = narrow_dtype(array.dtype)
+    if dtype == np.int32 and array.dtype.itemsize >= 4 and array.dtype != np.int32 and array.size:
+        widest = max(int(array.max()), int(array.min()), key=abs)
+        if not -(2**31) <= widest < 2**31:
+            raise DataError(
+                f"{where}: {array.dtype} becomes int32, which cannot hold {widest}; number the values from 0"
+            )
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def batch_size(arrays: Sequence[Any]) -> int:
+    """Number of samples of a batch, after checking that its arrays agree on it."""
+    sizes = {(array.shape or (-1,))[0] for array in arrays}
+    if len(sizes) != 1 or -1 in sizes:
+        shapes = [tuple(array.shape) for array in arrays]
+        raise DataError(f"axis 0 of every array of a batch is the sample axis; received shapes {shapes}")
+    samples = int(sizes.pop())
+    if samples == 0:
+        raise EmptyDataError(f"a batch has no sample: shapes {[tuple(array.shape) for array in arrays]}")
+    return samples
+
+
+def describe_batch(batch: Any) -> str:
+    """Shapes and dtypes of a batch for messages, like `x (64, 1, 28, 28) float32, y (64,) int32`."""
+    inputs, labels = unpack(batch)
+
+    def phrase(name: str, arrays: Tuple[Any, ...]) -> List[str]:
+        return [
+            f"{name}{i if len(arrays) > 1 else ''} {tuple(getattr(array, 'shape', ()))} "
+            f"{np.dtype(array.dtype).name if hasattr(array, 'dtype') else type(array).__name__}"
+            for i, array in enumerate(arrays)
+        ]
+
+    return ", ".join(phrase("x", inputs) + phrase("y", labels))

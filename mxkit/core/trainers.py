@@ -1,0 +1,123 @@
+"""Optimizers and Trainers by name; what they do is MXNet's own."""
+
+import inspect
+import math
+from numbers import Real
+from typing import Any, Dict, List, Mapping, Tuple, Union
+
+from mxkit.core.arguments import split_spec
+from mxkit.core.blocks import net_devices
+from mxkit.errors import DeviceError, nearest, unknown_name
+from mxkit.nets.settings import check_number
+import mxnet as mx
+from mxnet import gluon
+
+TrainerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.optimizer.Optimizer", "gluon.Trainer"]
+
+# Nadam and LARS keep numbers that every replica advances, LBSGD sums that it shares; SGLD draws other noise for each.
+DRIFTING = (mx.optimizer.Nadam, mx.optimizer.SGLD, mx.optimizer.LARS, mx.optimizer.LBSGD)
+
+# Gluon's Trainer sets them itself.
+_OF_THE_TRAINER = ("param_idx2name", "sym", "param_dict", "begin_num_update", "rescale_grad")
+
+# What other frameworks call them.
+_ALIASES = {
+    "weight_decay": "did you mean 'wd'?",
+    "lr": "did you mean 'learning_rate'?",
+    "eps": "did you mean 'epsilon'?",
+    "betas": "did you mean 'beta1' and 'beta2'?",
+    "rho": "did you mean 'gamma1'?",
+    "alpha": "did you mean 'gamma1'?",
+}
+
+
+def optimizer_names() -> List[str]:
+    """Names that MXNet's optimizer registry knows."""
+    return sorted(mx.optimizer.Optimizer.opt_registry)
+
+
+def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
+    """Return the Trainer that `spec` means, over all parameters of `net`.
+
+    Args:
+        net: An initialized block.
+        spec: A Trainer, which is returned as it is; an optimizer's name; a pair of a name and the
+            optimizer's arguments, like `("sgd", {"learning_rate": 0.1})`; or an MXNet optimizer.
+
+    Raises:
+        UnknownNameError: MXNet has no optimizer of this name.
+        TypeError: `spec` has another form, or the optimizer refuses an argument.
+        ValueError: A learning rate, `wd` or `momentum` is negative, or one of the optimizer's numbers is a text, NaN or
+            infinite, also in a Trainer or an optimizer that exists.
+        NotInitializedError: The net is not initialized.
+        DeviceError: The Trainer was made for other devices than the net now lives on.
+    """
+    where = net_devices(net)
+    if isinstance(spec, gluon.Trainer):
+        if spec._contexts is not None and list(spec._contexts) != where:
+            raise DeviceError(
+                f"the Trainer was made for {spec._contexts}, the net now lives on {where}: "
+                "make the Trainer after the net is where it stays"
+            )
+        optimizer = spec.optimizer
+        _check_numbers(f"the Trainer's {type(optimizer).__name__}", type(optimizer), vars(optimizer))
+        return spec
+    spec, arguments = split_spec(spec)
+    if isinstance(spec, str):
+        if spec.lower() not in mx.optimizer.Optimizer.opt_registry:
+            raise unknown_name("optimizer", spec, optimizer_names())
+    elif not isinstance(spec, mx.optimizer.Optimizer):
+        raise TypeError(
+            f"trainer: expected a Trainer, a name, (name, arguments) or an optimizer; received {spec!r:.100}"
+        )
+    # Updates on the devices let gradients be clipped after the one reduction. Where that lets the replicas
+    # drift apart, the kvstore steps once for all of them (T24).
+    kind = mx.optimizer.Optimizer.opt_registry[spec.lower()] if isinstance(spec, str) else type(spec)
+    if isinstance(spec, str):
+        _check_numbers(f"optimizer {spec!r}", kind, arguments)
+    else:
+        _check_numbers(kind.__name__, kind, vars(spec))
+    on_kvstore = issubclass(kind, DRIFTING) and len(where) > 1
+    try:
+        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
+    except TypeError as error:
+        told = f"optimizer {spec!r} refuses its arguments {arguments}: {error}; {_hints(kind, arguments)}"
+        raise TypeError(told) from error
+
+
+def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
+    """Refuse a text or NaN in place of a number, and a negative learning rate, which trains uphill (T26).
+
+    Args:
+        where: What the message names.
+        kind: The optimizer's class, whose defaults tell which arguments are numbers.
+        values: Arguments of the class, or attributes of an optimizer, where `lr` is the learning rate.
+    """
+    never_negative = {"lr": "learning_rate", "learning_rate": "learning_rate", "wd": "wd", "momentum": "momentum"}
+    for name, shown in never_negative.items():
+        if name in values and (name in ("wd", "momentum") or values[name] is not None):
+            check_number(f"{where}: {shown}", values[name])
+    rate = getattr(values.get("lr_scheduler"), "base_lr", 0)
+    check_number(f"{where}: base_lr of its lr_scheduler", rate)
+    for name, default in _defaults(kind).items():
+        value = values.get(name)
+        number = isinstance(default, Real) and not isinstance(default, bool)
+        if number and (isinstance(value, str) or (isinstance(value, Real) and not math.isfinite(value))):
+            raise ValueError(f"{where}: {name}: expected a finite number; received {value!r}")
+
+
+def _defaults(kind: Any) -> Dict[str, Any]:
+    """Arguments of an optimizer's class and its bases, with their defaults."""
+    found: Dict[str, Any] = {}
+    for one in kind.__mro__[:-1]:
+        for name, parameter in inspect.signature(one.__init__).parameters.items():
+            found.setdefault(name, parameter.default)
+    return found
+
+
+def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
+    """Name the arguments that an optimizer takes, and the nearest to each that it refuses."""
+    known = sorted(set(_defaults(kind)) - {"self", "kwargs", *_OF_THE_TRAINER})
+    guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
+    told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
+    return "; ".join([f"accepted: {', '.join(known)}", *told])

@@ -1,0 +1,1 @@
+"""Ways out of mxkit: Gluon's symbol files."""

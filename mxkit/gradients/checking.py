@@ -1,0 +1,250 @@
+"""Whether a gradient is right: autograd against central differences in float64."""
+
+from contextlib import contextmanager
+import re
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.core.blocks import net_devices, parameters_by_path, wait_before_reading
+from mxkit.core.device import as_ndarray
+from mxkit.gradients.custom import callback_error
+from mxkit.gradients.functions import UNREACHED, Function, Which, as_numbers, is_floating, leaves_of, one_array
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+
+_COARSE = "Keep float64 in it, or pass dtype='float32', eps=1e-2, rtol=1e-2, atol=1e-3"
+
+
+class GradientCheck(NamedTuple):
+    """What `check_gradient` found.
+
+    Attributes:
+        array: Where the worst element lies: "input 0", or a parameter's path.
+        place: Its index there.
+        analytic: What autograd says.
+        numeric: What the difference says.
+        excess: How far apart they are, in tolerances: above 1 is wrong.
+        compared: How many elements were compared.
+        kinks: How many were left out because `f` has a kink there.
+    """
+
+    array: str
+    place: Tuple[int, ...]
+    analytic: float
+    numeric: float
+    excess: float
+    compared: int
+    kinks: int
+
+
+def check_gradient(
+    f: Function,
+    *inputs: Any,
+    wrt: Optional[Which] = None,
+    dtype: str = "float64",
+    eps: float = 1e-6,
+    rtol: float = 1e-5,
+    atol: float = 1e-7,
+    skip_kinks: bool = False,
+    limit: int = 100,
+    train_mode: bool = False,
+) -> GradientCheck:
+    """Compare autograd's gradient of `f` with central differences, in float64.
+
+    Several elements of `f`'s value are weighted with fixed random numbers, so that errors cannot cancel: the numbers
+    that are reported are slopes of that sum.
+
+    Args:
+        f: A function of arrays that returns one NDArray, or a Block, a loss too: then its trainable parameters are
+            checked as well. It is run as it is, hybridized or not.
+        inputs: NDArrays or NumPy arrays; those of floating point are cast to `dtype`.
+        wrt: Which inputs to check, counted from 0; None is each of floating point. Class numbers should be left out.
+        dtype: What to compute in. A few of MXNet's layers know only float32, where differences are coarse: use
+            `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`.
+        eps: The step, times the element's size where that is above 1.
+        rtol: Tolerance relative to the larger of both numbers.
+        atol: Tolerance added to it.
+        skip_kinks: Leave out elements where they differ because the slopes left and right of it do.
+        limit: Elements compared in each array, the same ones in each call.
+        train_mode: Whether dropout and batch normalization behave as in training.
+
+    Returns:
+        The worst element, with counts.
+
+    Raises:
+        ArithmeticError: An element is wrong; the text tells the worst one. A gradient of NaN is wrong.
+        ValueError: `f` gives other values when it is called again, or NaN, or cannot compute in float64.
+        NotInitializedError: A parameter of the Block has no value.
+
+    Side effects:
+        None: parameters, their gradients and running statistics are left as they are; a deferred initialization
+        is finished.
+
+    >>> check_gradient(lambda x: x.sin() * x, mx.nd.array([1, 2, 3])).compared
+    3
+    >>> check_gradient(lambda x: x.detach() * x, mx.nd.array([2]))
+    Traceback (most recent call last):
+    ArithmeticError: the gradient is wrong at input 0[0]: autograd says 2, a difference says 4; 1 of 1 elements differ
+    """
+    wait_before_reading()
+    arrays = [_cast(one, dtype) for one in inputs]
+    numbers = [i for i, one in enumerate(arrays) if is_floating(one)] if wrt is None else as_numbers(wrt)
+    _finish_deferred(f, inputs)
+    with _parameters_as(dtype, f, arrays) as parameters:
+        arrays, leaves = leaves_of(arrays, numbers, fresh=True)
+        named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
+        compare = _Comparison(lambda: f(*arrays), train_mode, eps)
+        analytic = compare.analytic(list(named.values()))
+        found: List[Any] = []
+        for (name, leaf), gradient in zip(named.items(), analytic):
+            for index in _some(leaf.shape, limit):
+                wanted = float(gradient[index])
+                slopes = compare.slopes(leaf, index, eps)
+                if _excess(wanted, slopes[0], rtol, atol) > 1:
+                    # where the second derivative jumps, as at a margin, differences err by a share of their step
+                    finer = compare.slopes(leaf, index, eps / 16)
+                    at_0 = [fine + (fine - one) / 15 for fine, one in zip(finer, slopes)]
+                    slopes = at_0 if _excess(wanted, at_0[0], rtol, atol) <= 1 else slopes
+                found.append((name, index, wanted, *slopes))
+    return _judged(found, rtol, atol, skip_kinks)
+
+
+def _cast(one: Any, dtype: str) -> Any:
+    if isinstance(one, np.ndarray):
+        one = mx.nd.array(one, dtype="float64") if one.dtype.kind == "f" else as_ndarray(one)
+    return one.astype(dtype) if is_floating(one) else one
+
+
+def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
+    if isinstance(f, gluon.Block):
+        net_devices(f)
+        if any(one._deferred_init for one in parameters_by_path(f).values()):
+            with autograd.pause():
+                f(*[as_ndarray(one) if isinstance(one, np.ndarray) else one for one in inputs])
+
+
+@contextmanager
+def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[Dict[str, Any]]:
+    """Lend a Block's parameters values of `dtype`; yield the trainable ones by path, ready to differentiate by."""
+    parameters = parameters_by_path(f) if isinstance(f, gluon.Block) else {}
+    device = next((one.context for one in arrays if isinstance(one, mx.nd.NDArray)), mx.cpu())
+    kept: Dict[int, Tuple[Any, Any]] = {}
+    lent: Dict[str, Any] = {}
+    try:
+        for path, parameter in parameters.items():
+            if id(parameter) in kept or np.dtype(parameter.dtype).kind != "f":
+                continue
+            leaf = parameter.data(device).astype(dtype)
+            kept[id(parameter)] = parameter, parameter._data
+            parameter._data = [leaf if one.context == leaf.context else one for one in parameter._data]
+            if parameter.grad_req != "null":
+                leaf.attach_grad()
+                lent[path] = leaf
+        yield lent
+    finally:
+        for parameter, data in kept.values():
+            parameter._data = data
+
+
+def _some(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:
+    size = int(np.prod(shape))
+    chosen = range(size) if size <= limit else sorted(np.random.RandomState(0).choice(size, limit, replace=False))
+    return [tuple(int(axis) for axis in np.unravel_index(number, shape)) for number in chosen]
+
+
+class _Comparison:
+    """One function at one point, with weights for the elements of its value."""
+
+    def __init__(self, call: Callable[[], Any], train_mode: bool, eps: float) -> None:
+        self._call, self._train_mode, self._eps = call, train_mode, eps
+        try:
+            self._middle = self._value()
+        except mx.MXNetError as error:
+            if re.search("float64|double", str(error)):
+                raise ValueError(f"check_gradient: the function cannot compute in float64. {_COARSE}") from error
+            raise
+        if not np.isfinite(self._middle).all():
+            raise ValueError("check_gradient: the function's value is not finite at this point")
+        if not np.array_equal(self._middle, self._value()):
+            raise ValueError("check_gradient: the function gives other values when it is called again; is it random?")
+        self._weights = np.random.RandomState(1).uniform(0.5, 1.5, self._middle.shape)
+        if self._middle.size == 1:
+            self._weights[...] = 1
+
+    def _value(self) -> Any:
+        with autograd.pause(train_mode=self._train_mode):
+            value = one_array(self._call())
+        if value.dtype != np.float64 and self._eps < 1e-3:
+            raise ValueError(
+                f"check_gradient: of inputs of float64 the function made {np.dtype(value.dtype)}, too coarse for a "
+                f"step of {self._eps:g}. {_COARSE}"
+            )
+        return value.asnumpy().astype(np.float64)
+
+    def analytic(self, leaves: Sequence[Any]) -> List[Any]:
+        """Autograd's gradients; zeros for what it does not reach."""
+        with autograd.record(train_mode=self._train_mode):
+            value = self._call()
+            reached = [mx.nd.identity(leaf) for leaf in leaves]
+        zeros = [mx.nd.zeros_like(leaf) for leaf in leaves]
+        weights = mx.nd.array(self._weights, ctx=value.context, dtype=value.dtype)
+        try:
+            found = autograd.grad([value, *reached], list(leaves), [weights, *zeros], train_mode=self._train_mode)
+            return [one.asnumpy() for one in found]
+        except mx.MXNetError as error:
+            if UNREACHED[0] in str(error):
+                return [one.asnumpy() for one in zeros]
+            raise (callback_error() or error) from error
+
+    def slopes(self, leaf: Any, index: Tuple[int, ...], eps: float) -> List[float]:
+        """The slopes over both sides of one element, right of it and left of it."""
+        base = leaf.asnumpy()
+        step = eps * max(1.0, abs(float(base[index])))
+        ends = []
+        try:
+            for sign in (1, -1):
+                moved = base.copy()
+                moved[index] += sign * step
+                leaf[:] = moved
+                ends.append(self._value())
+        finally:
+            leaf[:] = base
+        up, down = ends
+        pairs = (up - down) / 2, up - self._middle, self._middle - down
+        return [float((self._weights * pair).sum() / step) for pair in pairs]
+
+
+def _excess(analytic: float, numeric: float, rtol: float, atol: float) -> float:
+    """How far apart they are, in tolerances."""
+    excess = abs(analytic - numeric) / (atol + rtol * max(abs(analytic), abs(numeric)))
+    return excess if np.isfinite(excess) else float("inf")
+
+
+def _judged(
+    found: Sequence[Tuple[str, Tuple[int, ...], float, float, float, float]], rtol: float, atol: float, skip: bool
+) -> GradientCheck:
+    checks, kinks = [], {}
+    for name, index, analytic, numeric, right, left in found:
+        excess = _excess(analytic, numeric, rtol, atol)
+        kink = excess > 1 and abs(right - left) > 10 * atol + 1e-3 * max(abs(right), abs(left))
+        if kink:
+            kinks[name, index] = right, left
+        if not (kink and skip and np.isfinite(analytic)):
+            checks.append(GradientCheck(name, index, analytic, numeric, excess, 0, 0))
+    wrong = sum(one.excess > 1 for one in checks)
+    empty = GradientCheck("", (), 0.0, 0.0, 0.0, 0, 0)
+    worst = max(checks, key=lambda one: (one.excess, abs(one.analytic - one.numeric)), default=empty)
+    if not wrong:
+        return worst._replace(compared=len(checks), kinks=len(found) - len(checks))
+    place = f"{worst.array}[{', '.join(map(str, worst.place))}]"
+    text = (
+        f"the gradient is wrong at {place}: autograd says {worst.analytic:.6g}, a difference says "
+        f"{worst.numeric:.6g}; {wrong} of {len(found)} elements differ"
+    )
+    if (worst.array, worst.place) in kinks:
+        right, left = kinks[worst.array, worst.place]
+        text += (
+            f". There is a kink or a jump: the slope is {right:.6g} right of it and {left:.6g} left. "
+            "Move the point, or pass skip_kinks=True"
+        )
+    raise ArithmeticError(text)

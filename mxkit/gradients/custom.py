@@ -1,0 +1,379 @@
+"""Functions with a gradient of one's own, with arrays and inside hybridized nets; straight-through estimators.
+
+`autograd.Function` works for one call only (T30), gives 0 to inputs behind a frozen one (T31) and to a leaf whose
+gradients are summed (T32), and knows no Symbols. Here arrays go through its C function with a callback that
+respects what is asked for, and Symbols through `mx.operator.CustomOp`.
+"""
+
+import atexit
+from contextlib import suppress
+import ctypes
+from functools import lru_cache
+import inspect
+import itertools
+import traceback
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+import uuid
+import warnings
+
+from mxkit.core.blocks import blocks_by_path
+from mxkit.errors import TrapWarning
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_handle_array, check_call
+import numpy as np
+
+Compute = Callable[..., Any]
+
+# One token a process: an exported graph must not find another process's function under its number.
+_TOKEN = uuid.uuid4().hex[:12]
+_NULL, _ADD = 0, 3  # MXNet's OpReqType
+_numbers = itertools.count()
+_failures: List[BaseException] = []
+
+
+def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) -> Compute:
+    """Return a function that computes `forward` and whose gradient is `backward`.
+
+    It works on every call, with several inputs and outputs, frozen inputs, `grad_req="add"` and on any device,
+    inside `autograd.record()` and without, and with Symbols: so inside HybridBlocks, hybridized or not. There the
+    shapes of the outputs are found by running `forward` once on ones, and their dtype must be the first input's.
+
+    Neither function is recorded: both may use NumPy. In a hybridized net, and in every backward pass, they run in a
+    thread of MXNet's. What they raise there is printed and comes as an MXNetError at the next read, without its own
+    text: `callback_error()` has that. There are no second derivatives. An exported graph runs in this process only.
+
+    Args:
+        forward: Called with the inputs; returns an array, or a tuple of them.
+        backward: Called with the gradient of the loss for each output, then the inputs, then the outputs; returns
+            the gradient for each input, of its shape; None is a gradient of zeros.
+        outputs: How many arrays `forward` returns.
+
+    Returns:
+        A function of one or more NDArrays or Symbols; make it once and call it often.
+
+    Raises:
+        TypeError: The two are no functions; in a call, `forward` returns no NDArrays.
+        ValueError: `outputs` is below 1; in a call, `forward` returns another number of arrays.
+
+    Side effects:
+        When the process ends, it waits for MXNet.
+
+    >>> sigmoid = custom_gradient(mx.nd.sigmoid, lambda dy, x, y: dy * y * (1 - y))
+    >>> x = mx.nd.array([0.0]); x.attach_grad()
+    >>> with autograd.record():
+    ...     y = sigmoid(x)
+    >>> y.backward(); float(x.grad.asscalar())
+    0.25
+    """
+    if not all(callable(one) and not inspect.isclass(one) for one in (forward, backward)):
+        raise TypeError(f"custom_gradient: expected two functions; received {forward!r:.100}, {backward!r:.100}")
+    if not isinstance(outputs, int) or outputs < 1:
+        raise ValueError(f"custom_gradient: outputs must be a whole number of at least 1; received {outputs!r}")
+    _wait_at_exit()
+    return _CustomGradient(forward, backward, outputs)
+
+
+class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
+    """A layer that computes `forward` and whose gradient is `backward`; `custom_gradient` tells how they are called.
+
+    Args:
+        forward: Called with the layer's inputs; returns an array, or a tuple of them.
+        backward: Called with the gradient for each output, the inputs and the outputs.
+        outputs: How many arrays `forward` returns.
+        **kwargs: `prefix` and `params`, as for any block.
+
+    Raises:
+        TypeError, ValueError: As `custom_gradient` says.
+
+    >>> net = gluon.nn.HybridSequential()
+    >>> net.add(CustomGradient(lambda x: x.clip(0, 6), lambda dy, x, y: dy * (x > 0)))
+    >>> net.hybridize(); net(mx.nd.array([7.0])).asnumpy().tolist()
+    [6.0]
+    """
+
+    def __init__(self, forward: Compute, backward: Compute, *, outputs: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._function = custom_gradient(forward, backward, outputs=outputs)
+
+    def hybrid_forward(self, F: Any, x: Any, *more: Any) -> Any:  # noqa: N803
+        """Call the function; `F` is not needed, as it knows arrays and Symbols."""
+        return self._function(x, *more)
+
+
+def sign_ste(x: Any) -> Any:
+    """Take the sign; the gradient passes as if nothing had been done (straight-through estimator).
+
+    It is MXNet's own `contrib.sign_ste`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+
+    Returns:
+        Of the same kind and shape: -1, 0 or 1.
+
+    >>> sign_ste(mx.nd.array([-0.3, 2])).asnumpy().tolist()
+    [-1.0, 1.0]
+    """
+    return _namespace(x).contrib.sign_ste(x)
+
+
+def round_ste(x: Any) -> Any:
+    """Round to whole numbers; the gradient passes as if nothing had been done (straight-through estimator).
+
+    It is MXNet's own `contrib.round_ste`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+
+    Returns:
+        Of the same kind and shape, halves rounded away from 0.
+    """
+    return _namespace(x).contrib.round_ste(x)
+
+
+def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
+    """Turn the gradient around, as domain-adversarial training does (arXiv:1505.07818).
+
+    It is MXNet's own `contrib.gradientmultiplier`, and can be exported.
+
+    Args:
+        x: An NDArray or a Symbol.
+        scale: The gradient is multiplied by minus this.
+
+    Returns:
+        The values of `x`.
+    """
+    return _namespace(x).contrib.gradientmultiplier(x, scalar=-float(scale))
+
+
+def check_backward(net: Any) -> None:
+    """Warn of blocks with a method `backward`: Gluon never calls it, in silence (T33).
+
+    Args:
+        net: Any net, or a loss that is a block.
+    """
+    for path, block in blocks_by_path(net):
+        if callable(getattr(block, "backward", None)):
+            place = f"{path!r} ({type(block).__name__})" if path else type(block).__name__
+            warnings.warn(
+                f"{place} defines backward, which Gluon never calls: gradients come from the operators of its forward "
+                "pass. Use mxkit.custom_gradient(forward, backward) in its forward, or rename the method (T33)",
+                TrapWarning,
+                stacklevel=2,
+            )
+
+
+def callback_error() -> Optional[BaseException]:
+    """Return what a custom function raised last in a thread of MXNet's, and forget it; None if none did."""
+    found = _failures[-1] if _failures else None
+    _failures.clear()
+    return found
+
+
+def _namespace(x: Any) -> Any:
+    if not isinstance(x, (mx.nd.NDArray, mx.sym.Symbol)):
+        raise TypeError(f"expected an NDArray or a Symbol; received {type(x).__name__}: {x!r:.100}")
+    return mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
+
+
+def _tuple(values: Any) -> Tuple[Any, ...]:
+    return tuple(values) if isinstance(values, (list, tuple)) else (values,)
+
+
+class _CustomGradient:
+    """The two functions, and what both ways of calling them need."""
+
+    def __init__(self, forward: Compute, backward: Compute, outputs: int) -> None:
+        self.forward, self.backward, self.outputs = forward, backward, outputs
+        self.name = getattr(forward, "__qualname__", type(forward).__name__)
+        self._operators: Dict[int, str] = {}
+
+    def __repr__(self) -> str:
+        return f"custom_gradient({self.name})"
+
+    def __call__(self, *inputs: Any) -> Any:
+        if inputs and all(isinstance(one, mx.sym.Symbol) for one in inputs):
+            found = mx.sym.Custom(*inputs, op_type=self._operator(len(inputs)))
+            return found if self.outputs == 1 else tuple(found)
+        if not inputs or not all(isinstance(one, mx.nd.NDArray) for one in inputs):
+            kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
+            raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
+        found = self.run(inputs)
+        if autograd.is_recording():
+            _record(self, inputs, found)
+            # so that the gradient comes in memory of its own (T138)
+            found = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in found)
+        return found[0] if self.outputs == 1 else found
+
+    def run(self, inputs: Sequence[Any]) -> Tuple[Any, ...]:
+        """Compute the outputs, without recording."""
+        with autograd.pause(train_mode=autograd.is_training()):
+            found = _tuple(self.forward(*inputs))
+        if len(found) != self.outputs:
+            raise ValueError(
+                f"{self!r}: forward must return {self.outputs} arrays and returned {len(found)}: "
+                f"pass outputs={len(found)} to custom_gradient"
+            )
+        for one in found:
+            if not isinstance(one, mx.nd.NDArray):
+                raise TypeError(f"{self!r}: forward must return NDArrays; returned {type(one).__name__}: {one!r:.100}")
+        # an output must not be its own ancestor in the graph, nor hold one of its own
+        before = [id(one) for one in inputs]
+        with autograd.pause():
+            return tuple(
+                one.copy() if id(one) in [*before, *map(id, found[:number])] else one.detach()
+                for number, one in enumerate(found)
+            )
+
+    def gradients(self, given: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Any, ...]:
+        """The gradient for each input, checked; None for zeros."""
+        with autograd.pause(train_mode=autograd.is_training()):
+            found = _tuple(self.backward(*given, *inputs, *outputs))
+        if len(found) != len(inputs):
+            raise ValueError(
+                f"{self!r}: backward must return a gradient for each of the {len(inputs)} inputs (None for zeros); "
+                f"it returned {len(found)}"
+            )
+        for number, (one, like) in enumerate(zip(found, inputs)):
+            if one is not None and not isinstance(one, mx.nd.NDArray):
+                raise TypeError(
+                    f"{self!r}: backward must return NDArrays; for input {number} it returned {type(one).__name__}: "
+                    f"{one!r:.100}"
+                )
+            if one is not None and one.shape != like.shape:
+                raise ValueError(
+                    f"{self!r}: backward must return gradients of the inputs' shapes; for input {number}, of shape "
+                    f"{like.shape}, it returned {one.shape}"
+                )
+        return found
+
+    def _operator(self, inputs: int) -> str:
+        if inputs not in self._operators:
+            name = f"mxkit_{_TOKEN}_{next(_numbers)}"
+            mx.operator.register(name)(_property_of(self, inputs))
+            self._operators[inputs] = name
+        return self._operators[inputs]
+
+
+def _assign(target: Any, request: int, value: Optional[Any]) -> None:
+    if request == _NULL:
+        return
+    if request == _ADD:
+        if value is not None:
+            target[:] += value
+    else:
+        target[:] = 0 if value is None else value
+
+
+@lru_cache(maxsize=None)
+def _wait_at_exit() -> None:
+    # MXNet stops its threads for Python's operators first, and then waits for those operators for ever (T113)
+    @atexit.register
+    def wait() -> None:
+        with suppress(mx.MXNetError):
+            mx.nd.waitall()
+
+
+# with arrays
+
+
+def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+    """Tell autograd that `outputs` come from `inputs`; like Function.__call__ without T31 and T32."""
+    kind = autograd.Function
+    key = kind._registry.inc()
+    # what is kept here must not hold the graph, which holds it
+    kept_inputs, kept_outputs = [[one.detach() for one in arrays] for arrays in (inputs, outputs)]
+
+    def backward(heads: int, wanted: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
+        try:
+            arrays = [ctypes.cast(handles[number], NDArrayHandle) for number in range(heads + wanted)]
+            given = [mx.nd.NDArray(handle, writable=False) for handle in arrays[:heads]]
+            targets = [mx.nd.NDArray(handle, writable=True) for handle in arrays[heads:]]
+            if any(requests[number] != _NULL for number in range(wanted)):
+                found = function.gradients(given, kept_inputs, kept_outputs)
+                for number, (target, value) in enumerate(zip(targets, found)):
+                    _assign(target, requests[number], value)
+        except BaseException as error:
+            _failures[:] = [error]
+            traceback.print_exc()
+            return False
+        return True
+
+    def delete(_: Any) -> bool:
+        kind._registry.ref_holder.pop(key, None)
+        return True
+
+    plain = ctypes.CFUNCTYPE(ctypes.c_int)
+    callbacks = [ctypes.cast(one, plain) for one in (kind._bwd_functype(backward), kind._del_functype(delete))]
+    context = MXCallbackList(
+        len(callbacks),
+        ctypes.cast((plain * len(callbacks))(*callbacks), ctypes.POINTER(plain)),
+        ctypes.cast((ctypes.c_void_p * len(callbacks))(), ctypes.POINTER(ctypes.c_void_p)),
+    )
+    kind._registry.ref_holder[key] = context
+    check_call(
+        _LIB.MXCustomFunctionRecord(
+            len(inputs), c_handle_array(inputs), len(outputs), c_handle_array(outputs), ctypes.byref(context)
+        )
+    )
+
+
+# with Symbols
+
+
+def _property_of(function: _CustomGradient, inputs: int) -> Any:
+    class Property(mx.operator.CustomOpProp):  # type: ignore[misc]
+        # every mx.AttrScope around a graph comes as an argument; an unknown one would end the process (T114)
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(need_top_grad=True)
+
+        def list_arguments(self) -> List[str]:
+            return [f"data{number}" for number in range(inputs)]
+
+        def list_outputs(self) -> List[str]:
+            return [f"output{number}" for number in range(function.outputs)]
+
+        def infer_shape(self, in_shape: Any) -> Any:
+            if any(not shape or 0 in shape or -1 in shape for shape in in_shape):
+                return in_shape, [[]] * function.outputs, []
+            found = function.run([mx.nd.ones(shape) for shape in in_shape])
+            return in_shape, [one.shape for one in found], []
+
+        def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> Any:
+            return _Operator(function)
+
+    return Property
+
+
+class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
+    """The function as an operator of a graph; MXNet calls it from threads of its own."""
+
+    def __init__(self, function: _CustomGradient) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+        try:
+            for number, (target, value) in enumerate(zip(out_data, self._function.run(in_data))):
+                if (value.shape, value.dtype) != (target.shape, target.dtype):
+                    raise ValueError(
+                        f"{self._function!r}: in a hybridized net output {number} must have shape {target.shape} and "
+                        f"the first input's dtype {np.dtype(target.dtype)}; forward returned {value.shape}, "
+                        f"{np.dtype(value.dtype)}"
+                    )
+                self.assign(target, req[number], value)
+        except BaseException as error:
+            _failures[:] = [error]
+            raise
+
+    def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
+        try:
+            if all(one == "null" for one in req):
+                return
+            found = self._function.gradients(out_grad, in_data, out_data)
+            for target, request, value in zip(in_grad, req, found):
+                self.assign(target, request, 0 if value is None else value)
+        except BaseException as error:
+            _failures[:] = [error]
+            raise

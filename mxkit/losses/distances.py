@@ -1,0 +1,270 @@
+"""Nets that learn which samples are alike: one branch for all, losses over distances, how often they are right."""
+
+from typing import Any, NamedTuple, Optional, Tuple
+
+from mxkit.errors import DataError
+from mxkit.losses.classification import PerSampleLoss, check_shape, check_weight, number, weighted
+from mxkit.nets.architecture.registered import register_block
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+# Under the root of a squared distance: the gradient of a root at 0 is infinite, times 0 is NaN (T34).
+_EPSILON = 1e-12
+
+
+@register_block
+class Siamese(gluon.HybridBlock):  # type: ignore[misc]
+    """One branch, with one set of weights, applied to each input.
+
+    `net(a, b)` gives `[branch(a), branch(b)]`, which `ContrastiveLoss` takes; `net(anchor, positive, negative)` gives
+    three outputs for `TripletLoss`. Batches for `mxkit.fit` come from `mxkit.data.PairLoader`. BatchNorm in the
+    branch takes its statistics from each input by itself.
+
+    Args:
+        branch: A HybridBlock, of one input and one output. It stays usable on its own.
+
+    Raises:
+        TypeError: `branch` is no HybridBlock.
+
+    >>> net = Siamese(mx.gluon.nn.Dense(2)); mxkit.initialize(net)
+    >>> [one.shape for one in net(mx.nd.ones((3, 4)), mx.nd.ones((3, 4)))]
+    [(3, 2), (3, 2)]
+    """
+
+    def __init__(self, branch: Any, **kwargs: Any) -> None:
+        if not isinstance(branch, gluon.HybridBlock):
+            raise TypeError(
+                f"Siamese: branch: expected a HybridBlock; received {branch!r:.100}. Use HybridSequential in place of "
+                "Sequential, or write hybrid_forward in place of forward"
+            )
+        super().__init__(**kwargs)
+        self.branch = branch
+
+    def hybrid_forward(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
+        return [self.branch(one) for one in inputs]
+
+
+class _DistanceLoss(PerSampleLoss):
+    """A loss over distances of embeddings, with a margin."""
+
+    def __init__(self, margin: float = 1.0, *, weight: Optional[float] = None, **kwargs: Any) -> None:
+        super().__init__(weight, 0, **kwargs)
+        self._margin = number(f"{type(self).__name__}: margin", margin, 0)
+
+    def _check_embeddings(self, embeddings: Any, count: int, form: str) -> int:
+        """Check a group of arrays of one shape (B, D); return B."""
+        group = embeddings if isinstance(embeddings, (list, tuple)) else [embeddings]
+        shapes = [tuple(one.shape) for one in group]
+        if len(group) != count or len(set(shapes)) != 1 or len(shapes[0]) != 2:
+            raise DataError(f"{type(self).__name__}: expected {form}, each of shape (B, D); received shapes {shapes}")
+        return int(shapes[0][0])
+
+
+class ContrastiveLoss(_DistanceLoss):
+    """Pulls pairs of one class together, and pushes others apart as far as a margin.
+
+    Hadsell, Chopra and LeCun 2006, without their factor 1/2: `d**2` for a pair of one class, else
+    `max(margin - d, 0)**2`, with d the Euclidean distance. `loss([a, b], same, sample_weight=None)` takes what
+    `Siamese` gives, two arrays of shape (B, D), and `same` of shape (B,) or (B, 1) and any dtype, above 0 for a
+    pair of one class; it gives shape (B,). The gradient is finite where a and b are equal.
+
+    Args:
+        margin: At least 0, in the unit of the embeddings.
+        weight: Scales all losses.
+
+    Raises:
+        ValueError: `margin` is no such number.
+        DataError: On a call, before anything is computed: a shape is another one.
+
+    >>> a, b = mx.nd.array([[0, 0], [0, 0]]), mx.nd.array([[0.6, 0.8], [0, 0.5]])
+    >>> [round(one, 4) for one in ContrastiveLoss()([a, b], mx.nd.array([1, 0])).asnumpy().tolist()]
+    [1.0, 0.25]
+    """
+
+    def check_shapes(self, pair: Any, same: Any, sample_weight: Any = None) -> None:
+        samples = self._check_embeddings(pair, 2, "a pair [a, b]")
+        check_shape(self, "same", same, (samples,), (samples, 1))
+        check_weight(self, sample_weight, samples)
+
+    def hybrid_forward(self, F: Any, pair: Any, same: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        squared = _squared_distance(F, *pair)
+        short = F.relu(self._margin - F.sqrt(squared + _EPSILON))
+        alike = F.reshape(same, (-1,)) > 0
+        loss = alike * squared + (1 - alike) * F.square(short)
+        return weighted(F, loss, self._weight, sample_weight)
+
+
+class TripletLoss(_DistanceLoss):
+    """Wants an anchor nearer to its positive than to its negative, by a margin.
+
+    `max(d(anchor, positive) - d(anchor, negative) + margin, 0)`, with d the Euclidean distance; Gluon's own loss of
+    this name takes squared ones. There are two ways to call it:
+
+    `loss([anchor, positive, negative], sample_weight=None)` takes triplets, as `Siamese` gives them, each (B, D).
+
+    `loss(embeddings, label, sample_weight=None)` with embeddings of shape (B, D) and classes of shape (B,) or (B, 1)
+    mines the batch: for each sample as anchor the farthest of its class and the nearest of another one (batch hard,
+    Hermans et al. 2017, arXiv:1703.07737). An anchor for which the batch lacks either has a loss of 0. Others of a
+    batch take part in a sample's loss, so accumulated micro-batches do not equal one big batch. A loss that stays at
+    the margin tells that all embeddings are one point; a lower learning rate helps.
+
+    Both give shape (B,). Gradients are finite where embeddings are equal.
+
+    Args:
+        margin: At least 0, in the unit of the embeddings.
+        weight: Scales all losses.
+
+    Raises:
+        ValueError: `margin` is no such number.
+        DataError: On a call, before anything is computed: a shape is another one.
+
+    >>> embeddings = mx.nd.array([[0.0], [1.0], [3.0], [3.5]])
+    >>> TripletLoss()(embeddings, mx.nd.array([0, 0, 1, 1])).asnumpy().tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    >>> TripletLoss()(embeddings, mx.nd.array([0, 1, 1, 0])).asnumpy().tolist()
+    [3.5, 2.0, 2.5, 4.0]
+    """
+
+    def check_shapes(self, embeddings: Any, *labels: Any) -> None:
+        if isinstance(embeddings, (list, tuple)):
+            samples = self._check_embeddings(embeddings, 3, "a triplet [anchor, positive, negative]")
+            check_weight(self, _first(labels), samples)
+        elif not labels:
+            raise DataError("TripletLoss: expected a triplet [anchor, positive, negative], or embeddings and labels")
+        else:
+            samples = self._check_embeddings(embeddings, 1, "embeddings")
+            check_shape(self, "label", labels[0], (samples,), (samples, 1))
+            check_weight(self, _first(labels[1:]), samples)
+
+    def weight_place(self, output: Any) -> int:
+        return 0 if isinstance(output, (list, tuple)) else 1
+
+    def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
+        kept = 0 if isinstance(output, (list, tuple)) else 1  # class numbers above 2**24 are no float32 (T14)
+        return (*labels[:kept], *super().cast_labels(output, labels[kept:]))
+
+    def hybrid_forward(self, F: Any, embeddings: Any, *labels: Any) -> Any:  # noqa: N803
+        if isinstance(embeddings, (list, tuple)):
+            return weighted(F, self._loss(F, *embeddings), self._weight, _first(labels))
+        positive, negative, usable = _mined(F, embeddings, F.reshape(labels[0], (-1,)))
+        loss = self._loss(F, embeddings, F.take(embeddings, positive), F.take(embeddings, negative)) * usable
+        return weighted(F, loss, self._weight, _first(labels[1:]))
+
+    def _loss(self, F: Any, anchor: Any, positive: Any, negative: Any) -> Any:  # noqa: N803
+        near, far = (F.sqrt(_squared_distance(F, anchor, one) + _EPSILON) for one in (positive, negative))
+        return F.relu(near - far + self._margin)
+
+
+def _first(values: Tuple[Any, ...]) -> Any:
+    return values[0] if values else None
+
+
+def _squared_distance(F: Any, a: Any, b: Any) -> Any:  # noqa: N803
+    return F.sum(F.square(a - b), axis=1)
+
+
+def _mined(F: Any, embeddings: Any, label: Any) -> Tuple[Any, Any, Any]:  # noqa: N803
+    """Rows of each anchor's farthest of its class and nearest of another; 1 where there are both, else 0."""
+    fixed = F.BlockGrad(embeddings)
+    # squares of numbers around 0 lose fewest digits in |a|**2 + |b|**2 - 2ab, whose memory is B * B
+    fixed = F.broadcast_minus(fixed, F.mean(fixed, axis=0, keepdims=True))
+    squares = F.sum(F.square(fixed), axis=1, keepdims=True)
+    sums = F.broadcast_add(squares, F.transpose(squares))
+    apart = F.relu(sums - 2 * F.dot(fixed, fixed, transpose_b=True))
+    alike = F.broadcast_equal(F.expand_dims(label, 1), F.expand_dims(label, 0))
+    alike = F.where(alike, F.ones_like(apart), F.zeros_like(apart))
+    # above every distance, and in its unit: a constant would swallow their digits or be too small
+    beyond = F.broadcast_mul(alike, 1 + 2 * F.max(apart))
+    usable = (F.sum(alike, axis=1) > 1.5) * (F.sum(1 - alike, axis=1) > 0.5)
+    return F.argmax(apart * alike, axis=1), F.argmin(apart + beyond, axis=1), usable
+
+
+class Agreement(NamedTuple):
+    """How often distances tell pairs of one class from others.
+
+    Attributes:
+        accuracy: Share of pairs told right.
+        threshold: Pairs nearer than this were taken for one class.
+    """
+
+    accuracy: float
+    threshold: float
+
+
+def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = None) -> Agreement:
+    """Share of pairs whose distance tells whether they are of one class.
+
+    Search the threshold on pairs that were trained or validated on, and pass it for those that are tested on: one
+    searched on the test's own pairs makes it look better than it is.
+
+    Args:
+        a: Embeddings, NDArray or NumPy of shape (N, D), as `mxkit.predict` gives them for a `Siamese`.
+        b: Those of the other ones, of the same shape.
+        same: Shape (N,) or (N, 1), above 0 for a pair of one class.
+        threshold: Pairs nearer than this are taken for one class. None searches the one with the most
+            pairs right: halfway between two neighbouring distances, the lowest of equals.
+
+    Returns:
+        The share of pairs told right, from 0 to 1, and the threshold that told them.
+
+    Raises:
+        DataError: Shapes do not fit, or an embedding is NaN or infinite.
+
+    >>> pair_accuracy(np.array([[0.0], [0.0], [0.0]]), np.array([[1.0], [2.0], [4.0]]), np.array([1, 1, 0]))
+    Agreement(accuracy=1.0, threshold=3.0)
+    """
+    distances = _distances("pair_accuracy", a, b)
+    alike = _host(same).reshape(-1) > 0
+    if alike.shape != distances.shape:
+        raise DataError(
+            f"pair_accuracy: same: expected one value for each of {len(distances)} pairs; received shape "
+            f"{_host(same).shape}"
+        )
+    if threshold is None:
+        threshold = _best_threshold(distances, alike)
+    return Agreement(float(np.mean((distances < threshold) == alike)), float(threshold))
+
+
+def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
+    """Share of triplets whose anchor is nearer to its positive than to its negative; a tie is wrong.
+
+    Args:
+        anchor: Embeddings, NDArray or NumPy of shape (N, D).
+        positive: Those of samples of the anchors' classes, of the same shape.
+        negative: Those of samples of other classes, of the same shape.
+
+    Returns:
+        The share, from 0 to 1.
+
+    Raises:
+        DataError: Shapes do not fit, or an embedding is NaN or infinite.
+
+    >>> triplet_accuracy(np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0], [2.0]]))
+    0.5
+    """
+    near = _distances("triplet_accuracy", anchor, positive)
+    return float(np.mean(near < _distances("triplet_accuracy", anchor, negative)))
+
+
+def _best_threshold(distances: "np.ndarray", alike: "np.ndarray") -> float:
+    """Cut between sorted distances where most pairs are right: those before it are alike, those after it not."""
+    values, group = np.unique(distances, return_inverse=True)
+    gain = np.bincount(group, weights=np.where(alike, 1.0, -1.0), minlength=len(values))
+    best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
+    edges = np.concatenate([[values[0] - 1], values, [values[-1] + 1]])
+    return float((edges[best] + edges[best + 1]) / 2)
+
+
+def _host(array: Any) -> "np.ndarray":
+    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+
+
+def _distances(name: str, a: Any, b: Any) -> "np.ndarray":
+    first, second = (_host(one).astype(np.float64) for one in (a, b))
+    if first.shape != second.shape or first.ndim != 2 or not len(first):
+        raise DataError(f"{name}: expected embeddings of one shape (N, D); received {first.shape} and {second.shape}")
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        raise DataError(f"{name}: embeddings hold NaN or infinity, of which no distance tells anything (T26)")
+    distances: np.ndarray = np.sqrt(np.sum(np.square(first - second), axis=1))
+    return distances

@@ -1,0 +1,1 @@
+"""What is done to a net: initialize, move, freeze, look inside, describe, build, replace, fine-tune, save."""

@@ -1,0 +1,190 @@
+"""What a net would lose by being rebuilt, and where two descriptions differ."""
+
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from mxkit.core.blocks import parameters_by_path
+from mxkit.models.zoo import MADE
+from mxkit.nets.architecture.registered import CALL
+from mxkit.nets.architecture.values import plain
+from mxnet import gluon
+import numpy as np
+
+# Attributes that a forward pass leaves or does not read: names, caches, hooks, sizes that the parameters know better.
+_OWN = {
+    *vars(gluon.HybridBlock(prefix="")),
+    *("_in_units", "_in_channels", "in_channels", "_input_size"),
+    *("skip_states", "_counter", "_init_counter", "_prev_output"),
+    *(CALL, MADE),
+}
+_DEFERRED = ("in_units", "in_channels", "input_size")
+
+
+def losses(net: Any, twin: Any) -> List[str]:
+    """What the net has and its rebuilt twin lacks, a line for each: children, attributes and parameters."""
+    return [*_block_losses(net, twin, ""), *_path_losses(net, twin)]
+
+
+def where(path: str, block: Any) -> str:
+    """A block by its path and class, for errors."""
+    return f"{path or 'the net'} ({type(block).__module__}.{type(block).__qualname__})"
+
+
+def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
+    if type(block) is not type(twin) or list(block._children) != list(twin._children):
+        yield (
+            f"{where(path, block)}: it would be rebuilt as {type(twin).__name__} with the children "
+            f"{list(twin._children)!s:.500}, where it has {list(block._children)!s:.500}"
+        )
+        return
+    for name, value in vars(block).items():
+        if name not in _OWN and not name.endswith("_initializer"):
+            loss = _loss(block, twin, name, value)
+            if loss:
+                yield f"{where(path, block)}: {loss}"
+    for name, child in block._children.items():
+        yield from _block_losses(child, twin._children[name], f"{path}.{name}".lstrip("."))
+
+
+def _loss(block: Any, twin: Any, name: str, value: Any) -> str:
+    if name not in vars(twin):
+        # others were set from outside, and no class of MXNet's reads them
+        return f"its method {name} was replaced by {value!r:.100}" if callable(getattr(type(block), name, None)) else ""
+    ours, theirs = _comparable(value), _comparable(vars(twin)[name])
+    if ours == theirs:
+        return ""
+    way_out = ". Make it an argument of the constructor, or set it back" if hasattr(block, CALL) else ""
+    return f"its {name} is {ours!r:.200}, and would be {theirs!r:.200}{way_out}"
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, dict):
+        # SyncBatchNorm's key is its name
+        return {name: _comparable(one) for name, one in value.items() if name != "key"}
+    try:
+        return plain(value)
+    except TypeError:
+        return None
+
+
+def _path_losses(net: Any, twin: Any) -> List[str]:
+    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
+    lost = [f"parameter {path}: it would not be rebuilt" for path in ours if path not in theirs]
+    return lost + [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
+
+
+def _first_paths(parameters: Mapping[str, Any]) -> Dict[int, str]:
+    first: Dict[int, str] = {}
+    for path, parameter in parameters.items():
+        first.setdefault(id(parameter), path)
+    return first
+
+
+def shared_parameters(net: Any, twin: Any) -> Dict[str, str]:
+    """Paths that are one parameter in the net, and two in what would be built."""
+    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
+    first = _first_paths(ours)
+    pairs = {path: first[id(parameter)] for path, parameter in ours.items() if first[id(parameter)] != path}
+    return {
+        path: twin_path
+        for path, twin_path in pairs.items()
+        if path in theirs and theirs.get(twin_path) is not theirs[path]
+    }
+
+
+def states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dict[str, Any]]]:
+    """What each parameter says beyond its block's arguments; `problems` gets what cannot be told."""
+    theirs = parameters_by_path(twin)
+    ours = parameters_by_path(net)
+    first = set(_first_paths(ours).values())
+    for path, parameter in ours.items():
+        if path not in first:
+            continue
+        other = theirs[path]
+        for name in ("_stype", "_grad_stype"):
+            if getattr(parameter, name) != getattr(other, name):
+                problems.append(f"parameter {path}: its {name[1:]} {getattr(parameter, name)!r} would be lost")
+        shapes = [[max(0, size) for size in _shape(one)] for one in (parameter, other)]
+        fresh = _state(other)
+        state = {name: value for name, value in _state(parameter).items() if value != fresh[name]}
+        if shapes[0] != shapes[1] and 0 not in shapes[0]:
+            state = {"shape": shapes[0], **state}
+        try:
+            state.update(_begin(parameter, other))
+        except TypeError as error:
+            problems.append(f"parameter {path}: {error}")
+        yield path, state
+
+
+def _shape(parameter: Any) -> Tuple[int, ...]:
+    if parameter.shape is None and parameter._data is not None:  # of a SymbolBlock that was read from files
+        return tuple(parameter.list_data()[0].shape)
+    return parameter.shape or ()
+
+
+def _state(parameter: Any) -> Dict[str, Any]:
+    return {
+        "dtype": plain(parameter.dtype),
+        "grad_req": parameter.grad_req,
+        "differentiable": parameter._differentiable,
+        "lr_mult": plain(parameter.lr_mult),
+        "wd_mult": plain(parameter.wd_mult),
+    }
+
+
+def _begin(parameter: Any, other: Any) -> Dict[str, Any]:
+    """What a parameter begins with, where its twin begins with something else.
+
+    Raises:
+        TypeError: It has no form in JSON.
+    """
+    if isinstance(parameter, gluon.Constant):  # its initializer is a name with an address in it
+        if isinstance(other, gluon.Constant) and np.array_equal(parameter.value.asnumpy(), other.value.asnumpy()):
+            return {}
+        raise TypeError("its constant value would be lost")
+    same = parameter.init == other.init or plain(parameter.init) == plain(other.init)
+    return {} if same else {"initializer": plain(parameter.init)}
+
+
+def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
+    """Where two descriptions are not the same architecture: classes, arguments and children.
+
+    Sizes that one of them does not know yet, initializers and what parameters say are left aside.
+
+    Args:
+        ours, theirs: What `describe` returned.
+
+    Returns:
+        A line for each difference, with the path of its block.
+
+    >>> relu, tanh = (mxkit.describe(gluon.nn.Dense(2, activation=name)) for name in ("relu", "tanh"))
+    >>> differences(relu, tanh)
+    ["the net: activation: 'relu' here, 'tanh' there"]
+    """
+    if "net" in ours:
+        shared = _unlike("shared_parameters", ours.get("shared_parameters"), theirs.get("shared_parameters"))
+        return differences(ours["net"], theirs["net"]) + [f"the net: {line}" for line in shared]
+    place = path or "the net"
+    lines = [line for name in ("class", "model", "shared") for line in _unlike(name, ours.get(name), theirs.get(name))]
+    if lines:
+        return [f"{place}: {line}" for line in lines]
+    left, right = ours.get("arguments", {}), theirs.get("arguments", {})
+    for name in {**left, **right}:
+        deferred = name in _DEFERRED and 0 in (left.get(name), right.get(name))
+        if not deferred and not name.endswith("_initializer"):
+            lines += _unlike(name, left.get(name), right.get(name))
+    mine, other = (_by_name(node.get("children", [])) for node in (ours, theirs))
+    lines += _unlike("children", list(mine), list(other))
+    below = [line for name in mine if name in other for line in differences(mine[name], other[name], _join(path, name))]
+    return [f"{place}: {line}" for line in lines] + below
+
+
+def _unlike(name: str, ours: Any, theirs: Any) -> List[str]:
+    return [] if ours == theirs else [f"{name}: {ours!r:.200} here, {theirs!r:.200} there"]
+
+
+def _by_name(children: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
+    return {child.get("name", str(number)): child for number, child in enumerate(children)}
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}".lstrip(".")

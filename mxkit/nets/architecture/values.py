@@ -1,0 +1,215 @@
+"""What an argument of a layer may be, in a net and in JSON, so that no description reaches MXNet unchecked.
+
+MXNet believes most arguments: `groups=0` ends the process by a division (SIGFPE), `rate="x"` fails at the first
+batch, a billion layers of an LSTM fill the memory.
+"""
+
+import json
+import math
+from numbers import Integral, Real
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from mxkit.storage.parameter_file import dtype_name
+import mxnet as mx
+import numpy as np
+
+_LARGEST = 2**31 - 1
+_ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
+_LAYOUTS = ("NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC", "TNC", "NTC")
+_DTYPES = tuple(dtype_name(dtype) for dtype in mx.nd.ndarray._DTYPE_NP_TO_MX if dtype is not None)
+_GRAD_REQS = ("write", "add", "null")
+
+
+class Kind(NamedTuple):
+    """What an argument may be.
+
+    Attributes:
+        expected: A phrase for errors.
+        fits: Whether a plain value is one.
+    """
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def _whole(least: int) -> Kind:
+    return Kind(
+        f"a whole number from {least} to {_LARGEST}",
+        lambda value: type(value) is int and least <= value <= _LARGEST,
+    )
+
+
+def _some(kind: Kind, lengths: Tuple[int, ...], expected: str) -> Kind:
+    """A kind, or a list of it with one of these lengths."""
+    return Kind(
+        f"{kind.expected}, or {expected}",
+        lambda value: (
+            kind.fits(value)
+            or (isinstance(value, (list, tuple)) and len(value) in lengths and all(map(kind.fits, value)))
+        ),
+    )
+
+
+def _one_of(*choices: str) -> Kind:
+    return Kind(f"one of {', '.join(choices)}", lambda value: isinstance(value, str) and value in choices)
+
+
+def _or_none(kind: Kind) -> Kind:
+    return Kind(f"null, or {kind.expected}", lambda value: value is None or kind.fits(value))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _is_input_shape(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and 2 <= len(value) <= 4 and all(map(COUNT.fits, value))
+
+
+def _is_axes(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) <= 32 and all(map(_AXIS.fits, value))
+
+
+def _is_nested(value: Any, kind: Kind, depth: int = 0) -> bool:
+    """Whether a value is of a kind, or a list of such, or of lists of them, not deep."""
+    if isinstance(value, (list, tuple)):
+        return depth < 10 and bool(value) and all(_is_nested(one, kind, depth + 1) for one in value)
+    return kind.fits(value)
+
+
+def _is_operator(value: Any) -> bool:
+    return isinstance(value, str) and operator(value) is not None
+
+
+def _is_initializer(value: Any) -> bool:
+    try:
+        initializer(value)
+    except (ValueError, TypeError, AssertionError, KeyError, AttributeError):
+        return False
+    return True
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+NUMBER = Kind("a finite number", _is_number)
+SIZE, COUNT = _whole(1), _whole(0)
+_AXIS = Kind("an axis from -32 to 31", lambda value: type(value) is int and -32 <= value < 32)
+_SHARE = Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
+_TEXT = Kind("a text", lambda value: isinstance(value, str))
+_SIZES = _some(SIZE, (1, 2, 3), "a list of one for each axis")
+_COUNTS = _some(COUNT, (1, 2, 3, 8), "a list of one for each axis")
+_ACTIVATION = _or_none(_one_of(*_ACTIVATIONS))
+DTYPE = _one_of(*_DTYPES)
+SHAPE = Kind(
+    "a list of sizes", lambda value: isinstance(value, list) and len(value) <= 32 and all(map(SIZE.fits, value))
+)
+GRAD_REQ = _one_of(*_GRAD_REQS)
+INITIALIZER = Kind(
+    'null, the name of an initializer of MXNet, or ["xavier", {"magnitude": 2}]',
+    _is_initializer,
+)
+
+# What each argument may be, by its name: the constructors of MXNet use one name for one thing.
+KINDS: Dict[str, Kind] = {
+    **dict.fromkeys(["units", "channels", "input_dim", "output_dim", "hidden_size", "groups"], SIZE),
+    **dict.fromkeys(["num_groups", "num_devices", "hidden_channels"], SIZE),
+    **dict.fromkeys(["in_units", "in_channels", "input_size"], COUNT),
+    **dict.fromkeys(["kernel_size", "strides", "dilation", "pool_size", "factor"], _SIZES),
+    **dict.fromkeys(["i2h_kernel", "h2h_kernel", "i2h_dilate", "h2h_dilate"], _SIZES),
+    **dict.fromkeys(["padding", "output_padding", "i2h_pad"], _COUNTS),
+    **dict.fromkeys(["use_bias", "flatten", "sparse_grad", "center", "scale", "use_global_stats"], FLAG),
+    **dict.fromkeys(["ceil_mode", "count_include_pad", "bidirectional", "use_sequence_length"], FLAG),
+    **dict.fromkeys(["state_clip_nan", "use_shortcut"], FLAG),
+    **dict.fromkeys(["rate", "dropout", "momentum", "zoneout_outputs", "zoneout_states"], _SHARE),
+    **dict.fromkeys(["drop_inputs", "drop_states", "drop_outputs"], _SHARE),
+    **dict.fromkeys(["alpha", "beta", "epsilon"], NUMBER),
+    **dict.fromkeys(["state_clip_min", "state_clip_max"], _or_none(NUMBER)),
+    **dict.fromkeys(["activation", "recurrent_activation"], _ACTIVATION),
+    "projection_size": _or_none(SIZE),
+    # more than ten have no paths: MXNet's pattern for them reads one digit
+    "num_layers": Kind("a whole number from 1 to 10", lambda value: type(value) is int and 1 <= value <= 10),
+    "axis": _AXIS,
+    "axes": Kind("a list of axes", _is_axes),
+    **dict.fromkeys(["layout", "conv_layout"], _one_of(*_LAYOUTS)),
+    "input_shape": Kind("a list of 2 to 4 sizes, 0 for an unknown one", _is_input_shape),
+    "dtype": DTYPE,
+    "function": Kind("the name of an operator of mx.nd, without underscore in front", _is_operator),
+    "graph": Kind("a graph as Symbol.tojson gives it", lambda value: isinstance(value, dict)),
+    "inputs": Kind("a name, or a list of names nested as in a call", lambda value: _is_nested(value, _TEXT)),
+    "outputs": Kind("0 for one output, or a list of such", lambda value: _is_nested(value, COUNT)),
+    "output_prefix": _TEXT,
+}
+
+
+def kind_of(argument: str) -> Kind:
+    """Kind of a stock layer's argument.
+
+    >>> kind_of("units").expected
+    'a whole number from 1 to 2147483647'
+    """
+    return INITIALIZER if argument.endswith("_initializer") else KINDS[argument]
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: tuples become lists, NumPy's numbers Python's, dtypes and initializers text.
+
+    Raises:
+        TypeError: It has no such form.
+
+    >>> plain((np.int64(3), np.float32, mx.init.Normal(0.5)))
+    [3, 'float32', ['normal', {'sigma': 0.5}]]
+    """
+    if value is None or isinstance(value, (bool, str)):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real) and math.isfinite(value):
+        return float(value)
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, dict) and all(isinstance(name, str) for name in value):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, mx.init.Initializer):
+        return _plain_initializer(value)
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return dtype_name(value)
+    raise TypeError(f"{value!r:.100} of type {type(value).__name__} has no form in JSON")
+
+
+def _plain_initializer(value: "mx.init.Initializer") -> List[Any]:
+    name, arguments = json.loads(value.dumps())
+    known = mx.registry.get_registry(mx.init.Initializer)
+    if known.get(name) is not type(value):
+        raise TypeError(
+            f"the initializer {type(value).__name__} is not registered: decorate it with @mx.init.register, "
+            "or set the parameter's init to None"
+        )
+    return [name, plain(arguments)]
+
+
+def initializer(value: Any) -> Any:
+    """The initializer that a plain value says: null and names stay as they are.
+
+    Only registered ones are built; `Load`, which reads a file, and `Mixed` are none of them.
+
+    Raises:
+        ValueError: It says none.
+    """
+    if value is None:
+        return None
+    name, arguments = (value, {}) if isinstance(value, str) else value
+    known = mx.registry.get_registry(mx.init.Initializer)
+    if name not in known or not isinstance(arguments, dict):
+        raise ValueError(f"unknown initializer {name!r}")
+    return value if isinstance(value, str) else known[name](**arguments)
+
+
+def operator(name: str) -> Any:
+    """The function of mx.nd that an operator has, or None: `mx.nd.load` and `mx.nd.save` are functions, too."""
+    return None if name.startswith("_") or name == "Custom" else getattr(mx.nd.op, name, None)
+
+
+def argument(name: str, value: Any) -> Any:
+    """What a stock layer's constructor takes for a checked plain value: tuples, and initializers as objects."""
+    if name.endswith("_initializer"):
+        return initializer(value)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,303 @@
+"""A trained net given other classes, and the preprocessing that its weights were trained with."""
+
+from copy import copy as shallow_copy
+from copy import deepcopy
+from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path
+from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
+from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
+from mxkit.models.zoo import zoo_names
+from mxkit.nets.architecture.building import build
+from mxkit.nets.architecture.describing import describe
+from mxkit.nets.initializers import InitializerSpec, initialize
+from mxkit.nets.parameter_table import unknown_path
+from mxkit.nets.replacing import replace
+from mxkit.nets.settings import freeze as freeze_parameters
+from mxkit.nets.settings import match_parameters, set_multipliers
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon.nn.basic_layers import _BatchNorm
+import numpy as np
+
+# What zoos call the last layer: MXNet's and most of gluoncv's, gluoncv's resnet_v1b and its kin.
+_HEADS = ("output", "fc")
+_UNITS = {gluon.nn.Dense: "units", gluon.nn.Conv1D: "channels", gluon.nn.Conv2D: "channels"}
+
+
+def finetune(
+    base: Any,
+    classes: int,
+    *,
+    freeze: Optional[str] = "features",
+    head_multiplier: float = 10.0,
+    head: Optional[str] = None,
+    initializer: InitializerSpec = "xavier",
+    copy: bool = True,
+) -> Any:
+    """Give a trained net a new last layer for other classes, ready for a Trainer.
+
+    Args:
+        base: An initialized net: of a zoo, or any other. It may be hybridized, and live on several devices.
+        classes: Outputs of the new layer.
+        freeze: "features": all but the head. Or a glob over structural paths, as for `mxkit.freeze`; None freezes
+            nothing. `mxkit.UnfreezeAt` trains them from an epoch on, `mxkit.unfreeze` at once.
+        head_multiplier: The new layer learns this many times as fast as the rest, at least 0.
+        head: Path of the last layer, or of what holds it, like "output" or "features.8". None: the zoos'
+            "output", or "fc". The last Dense or convolution in it is replaced by one of the same arguments.
+        initializer: Of the new layer.
+        copy: False changes `base` itself, and returns it.
+
+    Returns:
+        The net, on the devices of `base`, hybridized if that was. Nothing is shared with `base`, which stays as it is;
+        hooks are not copied.
+
+    Raises:
+        NotInitializedError: Parameters of `base` have no values yet.
+        UnknownNameError: No block stands at `head`, or no parameter fits `freeze`.
+        ValueError: Nobody knows which layer is the last; an argument is wrong.
+        TypeError: `head` holds no Dense layer and no convolution.
+
+    Side effects:
+        A BatchNorm whose gamma and beta are both frozen here uses its running statistics in training too
+        (use_global_stats), those of the first device: otherwise frozen features would change with each batch, and
+        again in prediction, for which training moves the statistics on. It stays so when it is unfrozen.
+
+    >>> base = mxkit.models.get_model("zoo:mobilenet0.25"); mxkit.initialize(base, devices="cpu")
+    >>> _ = base(mx.nd.ones((1, 3, 32, 32)))
+    >>> net = finetune(base, 2)
+    >>> net.output, [path for path, one in mxkit.parameters(net).items() if one.grad_req != "null"]
+    (Dense(256 -> 2, linear), ['output.weight', 'output.bias'])
+    """
+    whole_number(classes, "finetune: classes")
+    path = _head(base, head)
+    _refuse_values_missing(base)
+    if freeze is not None and freeze != "features":
+        match_parameters(base, freeze)
+    net = copy_net(base) if copy else base
+    layer = _last_layer(net, path)
+    old = dict(blocks_by_path(net))[layer]
+    new = _like(old, classes)
+    initialize(new, initializer, devices=net_devices(net))
+    set_multipliers(new, {"*": {"lr": head_multiplier}})
+    replace(net, layer, new)
+    frozen = []
+    if freeze == "features":
+        own = {id(parameter) for parameter in new.collect_params().values()}
+        for name, parameter in parameters_by_path(net).items():
+            if id(parameter) not in own and parameter.grad_req != "null":
+                parameter.grad_req = "null"
+                frozen.append(name)
+    elif freeze is not None:
+        frozen = freeze_parameters(net, freeze)
+    _keep_statistics(net, set(frozen))
+    return net
+
+
+def copy_net(net: Any) -> Any:
+    """Copy a net with its values on every device, what is frozen and multiplied, and whether it is hybridized.
+
+    `copy.deepcopy` fails on a hybridized net that ran (T54), copies the Trainer with the parameters, and tears their
+    gradients from them, so that the copy cannot learn.
+
+    Args:
+        net: Any block.
+
+    Returns:
+        The copy. Hooks and graphs are not copied; Gluon's names are.
+
+    >>> net = mx.gluon.nn.Dense(2, in_units=1); mxkit.initialize(net, "ones", devices="cpu"); twin = copy_net(net)
+    >>> twin.weight.set_data(mx.nd.zeros((2, 1))); net.weight.data().asnumpy().tolist()
+    [[1.0], [1.0]]
+    """
+    blocks = list({id(block): block for _, block in blocks_by_path(net)}.values())
+    kept = [(block, dict(vars(block))) for block in blocks]
+    # a trace leaves the scope of the net that it was made in, whose graph nobody can copy
+    scopes = [(block._scope, block._scope._old_scope) for block in blocks]
+    own = {id(one): one for block in blocks for one in [*block.params.values(), *block._reg_params.values()]}
+    memo: Dict[int, Any] = {key: _copy_parameter(parameter) for key, parameter in own.items()}
+    try:
+        for block in blocks:
+            block._scope._old_scope = None
+            for name in ("_forward_hooks", "_forward_pre_hooks"):
+                vars(block)[name] = type(vars(block)[name])()
+            if isinstance(block, gluon.HybridBlock):
+                block._clear_cached_op()
+        return deepcopy(net, memo)
+    finally:
+        for block, attributes in kept:
+            vars(block).clear()
+            vars(block).update(attributes)
+        for scope, outer in scopes:
+            scope._old_scope = outer
+
+
+def _copy_parameter(parameter: Any) -> Any:
+    new = shallow_copy(parameter)
+    new._trainer = new._var = new._grad = None
+    if parameter._data is not None:
+        new._data = None
+        devices = parameter.list_ctx()
+        with autograd.pause():
+            new._init_impl(
+                parameter.data(devices[0]) if parameter._stype == "default" else parameter._reduce(), devices
+            )
+            if parameter._stype == "default":
+                for device in devices:  # BatchNorm's statistics differ (T71)
+                    parameter.data(device).copyto(new.data(device))
+    return new
+
+
+def _head(base: Any, head: Optional[str]) -> str:
+    blocks = dict(blocks_by_path(base))
+    if head is None:
+        found = [name for name in _HEADS if name in blocks]
+        if not found:
+            layers = [path for path, block in blocks.items() if path and type(block) in _UNITS]
+            raise ValueError(
+                f"finetune: the {type(base).__name__} has neither 'output' nor 'fc', as nets of the zoos do. Pass the "
+                f"path of its last layer: head={layers[-1] if layers else '...'!r}"
+            )
+        return found[0]
+    if head not in blocks or not head:
+        known = [path for path in blocks if path]
+        near = nearest(head, known) if isinstance(head, str) else ""
+        raise unknown_path(f"finetune: head: no block stands at {head!r}", near, known)
+    return head
+
+
+def _refuse_values_missing(base: Any) -> None:
+    for path, parameter in parameters_by_path(base).items():
+        if parameter._data is None:
+            raise NotInitializedError(
+                f"finetune: parameter {path!r} of the base has no value yet: load its weights, or train it, first"
+            )
+
+
+def _last_layer(net: Any, head: str) -> str:
+    inside = [
+        path
+        for path, block in blocks_by_path(net)
+        if (path == head or path.startswith(f"{head}.")) and type(block) in _UNITS
+    ]
+    if not inside:
+        kind = type(dict(blocks_by_path(net))[head]).__name__
+        raise TypeError(
+            f"finetune: {head!r} is a {kind}, and holds no Dense layer and no convolution. Put your own layer in its "
+            "place with mxkit.replace"
+        )
+    return inside[-1]
+
+
+def _like(layer: Any, classes: int) -> Any:
+    """A layer of the same arguments, with another number of outputs."""
+    node = describe(layer)["net"]
+    arguments = {**node["arguments"], _UNITS[type(layer)]: classes}
+    new = build({"format": 1, "net": {**node, "arguments": arguments}})
+    new.cast(layer.weight.dtype)
+    if getattr(layer, "_active", False):
+        new.hybridize(**dict(layer._flags))
+    return new
+
+
+def _keep_statistics(net: Any, frozen: Set[str]) -> None:
+    for path, block in blocks_by_path(net):
+        if not isinstance(block, _BatchNorm):
+            continue
+        names = [f"{path}.{name}" if path else name for name in ("gamma", "beta")]
+        if frozen.intersection(names) and block.gamma.grad_req == "null" == block.beta.grad_req:
+            block._kwargs["use_global_stats"] = True
+            for statistic in (block.running_mean, block.running_var):
+                statistic.set_data(statistic.data(statistic.list_ctx()[0]))  # as a Trainer's first step would (T98)
+    for _, block in blocks_by_path(net):
+        if isinstance(block, gluon.HybridBlock):
+            block._clear_cached_op()
+
+
+class Preprocessing(NamedTuple):
+    """What images are to a net's weights: a function of batches. `preprocess(name)` makes it.
+
+    Attributes:
+        mean, std: Of red, green and blue, in a unit where white is 1.
+        size: Height and width that the weights were trained on.
+    """
+
+    mean: Tuple[float, ...]
+    std: Tuple[float, ...]
+    size: int
+
+    def __call__(self, x: Any) -> Any:
+        """Normalize a batch.
+
+        Args:
+            x: Images, NumPy or NDArray of shape (N, 3, H, W), red first: uint8, or floats from 0 to 1. Of floats in
+                an NDArray the range is read, which waits for the device.
+
+        Returns:
+            float32 of the same kind and shape, on the same device: `(x - mean) / std`.
+
+        Raises:
+            DataError: The shape, the dtype or the range is another one.
+        """
+        shape, kind = tuple(x.shape), np.dtype(x.dtype)
+        if len(shape) != 4 or shape[1] != 3:
+            way = ": x.transpose((0, 3, 1, 2))" if len(shape) == 4 and shape[3] == 3 else ""
+            raise DataError(f"preprocess: expected images of shape (N, 3, H, W); received {shape}{way}")
+        if kind != np.uint8 and kind.kind != "f":
+            raise DataError(f"preprocess: expected uint8, or floats from 0 to 1; received {kind.name}")
+        x = x.astype("float32")
+        if kind == np.uint8:
+            x = x / 255
+        else:
+            _refuse_range(x)
+        mean, std = (np.array(one, "float32").reshape(1, 3, 1, 1) for one in (self.mean, self.std))
+        if isinstance(x, mx.nd.NDArray):
+            mean, std = (mx.nd.array(one, ctx=x.context) for one in (mean, std))
+        return (x - mean) / std
+
+
+def preprocess(name: str) -> Preprocessing:
+    """Return the preprocessing that belongs to published weights.
+
+    Args:
+        name: "imagenet", "cifar10", or a net: "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1". All nets of MXNet's zoo
+            were trained on ImageNet at 224 pixels, Inception v3 at 299; gluoncv's `cifar_` nets on CIFAR-10 at 32.
+
+    Returns:
+        Mean, standard deviation and image size; called with a batch it normalizes it.
+
+    Raises:
+        UnknownNameError: Nothing is known of this name. Other nets of gluoncv were trained on several data sets: use
+            "imagenet" where that is so.
+
+    >>> preprocess("zoo:inceptionv3").size
+    299
+    >>> preprocess("imagenet")(np.zeros((1, 3, 1, 1), "uint8")).shape
+    (1, 3, 1, 1)
+    """
+    imagenet = Preprocessing(IMAGENET_MEAN, IMAGENET_STD, 224)
+    cifar = Preprocessing(CIFAR10_MEAN, CIFAR10_STD, 32)
+    known = {"imagenet": imagenet, "cifar10": cifar}
+    known.update({f"zoo:{net}": imagenet for net in zoo_names("zoo")})
+    known["zoo:inceptionv3"] = imagenet._replace(size=299)
+    if str(name).startswith("gluoncv:"):
+        known.update({f"gluoncv:{net}": cifar for net in zoo_names("gluoncv") if net.startswith("cifar_")})
+    if name not in known:
+        raise unknown_name("preprocessing", name, known)
+    return known[name]
+
+
+def _refuse_range(x: Any) -> None:
+    if not x.size:
+        return
+    edges = [one.asscalar() if isinstance(one, mx.nd.NDArray) else one for one in (x.min(), x.max())]
+    least, most = (float(edge) for edge in edges)
+    if least >= 0 and most <= 1:
+        return
+    way = "divide by 255, or pass uint8"
+    if least < 0:
+        way = "they may have been normalized before"
+    if not np.isfinite(least + most):
+        way = "NaN or infinity came from what was before"
+    raise DataError(f"preprocess: expected floats from 0 to 1; received {least:g} to {most:g}: {way}")

@@ -1,0 +1,138 @@
+"""A net hybridized with proof: its graph computes what its code does, or it stays without, and the line is told."""
+
+import linecache
+import traceback
+from typing import Any, List, NamedTuple, Tuple
+
+from mxkit.core.blocks import blocks_by_path, check_net
+from mxkit.core.forward_errors import arrays_in, explain_forward_error, explained
+from mxkit.core.modes import kept_statistics
+from mxnet import autograd, gluon
+import numpy as np
+
+# The graph may order sums differently.
+_TOLERANCES = {"float16": 1e-2, "float64": 1e-9}
+
+
+class Hybridization(NamedTuple):
+    """What `try_hybridize` found; true where the net is hybridized now.
+
+    Attributes:
+        hybridized: Whether it is.
+        reason: Why not; empty where it is.
+        place: `file:line: source` of the user's code that cannot be traced, where there is one.
+        compared: Modes in which the outputs were compared: "predict", and "training" where nothing is random.
+        difference: Largest absolute difference of outputs that was seen.
+        python: Paths of blocks that are no HybridBlocks; Gluon runs them without a graph, and says nothing.
+    """
+
+    hybridized: bool
+    reason: str
+    place: str
+    compared: Tuple[str, ...]
+    difference: float
+    python: Tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return self.hybridized
+
+    def __str__(self) -> str:
+        if self.hybridized:
+            some = f"; without a graph: {', '.join(self.python)}" if self.python else ""
+            return f"hybridized: equal in {' and '.join(self.compared)} to {self.difference:.1e}{some}"
+        return f"not hybridized: {self.reason}{chr(10) + self.place if self.place else ''}"
+
+
+def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
+    """Hybridize `net` if its graph gives the same outputs; else leave it without a graph, and say why.
+
+    The net is run as Python code, twice, and as a graph, twice, in predict mode and in training mode. What Python
+    computes only while the graph is traced is frozen there (T39): a net whose outputs change from call to call,
+    other than by dropout in training, is left alone too.
+
+    Args:
+        net: An initialized block.
+        *inputs: What it is called with: NDArrays where it lives, like those that it will see.
+        **flags: For `net.hybridize`, like `static_alloc=True`.
+
+    Returns:
+        What was found. It is true where the net is hybridized now.
+
+    Raises:
+        ForwardError: The net cannot be run without a graph either; the text names the block.
+        ValueError: No input is an NDArray.
+
+    Side effects:
+        The net is run up to eight times: it draws random numbers, fires hooks, and gets shapes that were deferred.
+        Graphs cached before are dropped.
+
+    >>> net = mxkit.models.mlp(3, hidden=[8]); mxkit.initialize(net, devices="cpu")
+    >>> result = try_hybridize(net, mx.nd.ones((2, 4)))
+    >>> result.hybridized, result.compared
+    (True, ('predict', 'training'))
+    """
+    check_net(net)
+    if not arrays_in(inputs):
+        raise ValueError("try_hybridize: pass what the net is called with: NDArrays where its parameters live")
+    python = tuple(path for path, block in blocks_by_path(net) if path and not isinstance(block, gluon.HybridBlock))
+    net.hybridize(False)
+    with explained(net):
+        expected = {
+            mode: (_outputs(net, inputs, mode), _outputs(net, inputs, mode)) for mode in ("predict", "training")
+        }
+    if _distance(*expected["predict"]) != 0:
+        reason = "its outputs change from call to call, also in predict mode; a graph would freeze what Python draws"
+        return Hybridization(False, f"{reason} (T39)", "", (), float("nan"), python)
+    modes = tuple(mode for mode, outputs in expected.items() if _distance(*outputs) == 0)
+    net.hybridize(**flags)
+    found: List[Tuple[str, float]] = []
+    try:
+        for mode in (*modes, *modes):
+            outputs = _outputs(net, inputs, mode)
+            found.append((mode, _distance(outputs, expected[mode][0])))
+            if not _close(outputs, expected[mode][0]):
+                net.hybridize(False)
+                reason = f"in {mode} mode the graph's outputs differ from those of the code by {found[-1][1]:.3g}"
+                return Hybridization(False, f"{reason} (T39)", "", modes, found[-1][1], python)
+    except Exception as error:
+        told = explain_forward_error(net, error) or error
+        net.hybridize(False)
+        return Hybridization(False, str(told), _place(error), (), float("nan"), python)
+    return Hybridization(True, "", "", modes, max(distance for _, distance in found), python)
+
+
+def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]:
+    with kept_statistics(net), autograd.pause(train_mode=mode == "training"):
+        return [array.asnumpy() for array in arrays_in([net(*inputs)])]
+
+
+def _distance(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> float:
+    if [one.shape for one in ours] != [one.shape for one in theirs]:
+        return float("inf")
+    apart = 0.0
+    for one, other in zip(ours, theirs):
+        same = (one == other) | (np.isnan(one) & np.isnan(other)) if one.dtype.kind == "f" else one == other
+        with np.errstate(invalid="ignore"):
+            gaps = np.where(same, 0.0, np.abs(one.astype("float64") - other.astype("float64")))
+        apart = max(apart, float(np.nan_to_num(gaps, nan=np.inf).max()) if gaps.size else 0.0)
+    return apart
+
+
+def _close(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> bool:
+    if [one.shape for one in ours] != [one.shape for one in theirs]:
+        return False
+    for one, other in zip(ours, theirs):
+        tolerance = _TOLERANCES.get(other.dtype.name, 1e-4)
+        scale = float(np.abs(np.nan_to_num(other)).max()) if other.size else 0.0
+        if not np.allclose(one, other, rtol=tolerance, atol=tolerance * min(1.0, scale), equal_nan=True):
+            return False
+    return True
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of code that is neither MXNet's nor mxkit's."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if str(frame.f_globals.get("__name__")).split(".")[0] not in ("mxnet", "mxkit"):
+            name = frame.f_code.co_filename
+            return f"{name}:{line}: {linecache.getline(name, line).strip()}"
+    return ""

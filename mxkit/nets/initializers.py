@@ -1,0 +1,110 @@
+"""Initializers by name, and the one call that gives a net its first values."""
+
+from typing import Any, List, Mapping, Tuple, Union
+
+from mxkit.core.arguments import make, split_spec
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.device import DeviceSpec, as_ndarray
+from mxkit.core.device import devices as resolve_devices
+from mxkit.core.forward_errors import explained
+from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.errors import unknown_name
+import mxnet as mx
+from mxnet import autograd
+
+InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer"]
+
+
+def initializer_names() -> List[str]:
+    """Names that MXNet's initializer registry knows."""
+    return sorted(mx.registry.get_registry(mx.init.Initializer))
+
+
+def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
+    """Return the initializer that `spec` means.
+
+    Args:
+        spec: A name, a pair of a name and its arguments like `("normal", {"sigma": 0.01})`, or an object
+            of `mx.init`, which is returned as it is.
+
+    Raises:
+        UnknownNameError: MXNet has no initializer of this name; the known ones and the nearest are listed.
+        TypeError: `spec` has another form, or an argument that the initializer does not take.
+    """
+    spec, arguments = split_spec(spec)
+    if isinstance(spec, str):
+        if spec.lower() not in initializer_names():
+            raise unknown_name("initializer", spec, initializer_names())
+        if not arguments:
+            return mx.init.create(spec)
+        known = mx.registry.get_registry(mx.init.Initializer)
+        return make("initializer", spec, known[spec.lower()], arguments)
+    if isinstance(spec, mx.init.Initializer):
+        return spec
+    raise TypeError(f"initializer: expected a name, (name, arguments) or an object of mx.init; received {spec!r:.100}")
+
+
+def initialize(
+    net: Any,
+    initializer: InitializerSpec = "xavier",
+    *,
+    devices: DeviceSpec = "auto",
+    force: bool = False,
+    sample: Any = None,
+) -> None:
+    """Give every parameter of `net` a value and a place.
+
+    Args:
+        net: Any block.
+        initializer: As for `get_initializer`. The default, Xavier, trains where Gluon's own default,
+            Uniform(0.07), lets a LeNet die without a word (T22).
+        devices: As for `mxkit.devices`; every device gets the same values.
+        force: Draw new values for parameters that have some already.
+        sample: An input of the net, a tuple of several, or the shape of one. The net runs on it once, in predict
+            mode, so that every size is known and every value there when the call returns. None leaves unknown
+            sizes to the first batch.
+
+    Raises:
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or one with a single axis
+            has no initializer of its own, and `initializer` is Xavier: Gluon would stop halfway.
+        UnknownNameError: MXNet has no initializer of this name.
+        DeviceError: A device does not exist.
+        ForwardError: `sample` does not fit the net; the text names the layer.
+
+    Side effects:
+        Draws from MXNet's generator: call `mxkit.seed_all` first for the same values every time.
+        Parameters whose shape is not known yet get their values at the first forward pass.
+
+    >>> net = mx.gluon.nn.Dense(3); initialize(net, sample=(1, 5)); net.weight.data().shape
+    (3, 5)
+    """
+    where = resolve_devices(devices)
+    for path, parameter in parameters_by_path(net).items():
+        if not force and (parameter._data is not None or parameter._deferred_init):
+            raise ValueError(
+                f"initialize: parameter {path!r} has a value already, on {parameter.list_ctx()}. Pass force=True for "
+                f"new values, or move the net with mxkit.to(net, {where})"
+            )
+    chosen = get_initializer(initializer)
+    _refuse_vectors(net, chosen)
+    net.initialize(chosen, ctx=where, force_reinit=force)
+    if force:
+        forget_static_graphs(net)
+    if sample is not None:
+        is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
+        inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)
+        arrays = [as_ndarray(one).as_in_context(where[0]) for one in inputs]
+        with autograd.pause(train_mode=False), explained(net):
+            net(*arrays)
+
+
+def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:
+    if not isinstance(initializer, mx.init.Xavier):
+        return
+    for path, parameter in parameters_by_path(net).items():
+        if parameter.init is None and parameter.shape is not None and len(parameter.shape) < 2:
+            raise ValueError(
+                f"initialize: {path} has shape {parameter.shape}, and {type(initializer).__name__} needs two axes. "
+                "Where the layer declares it, give it a start, like init='zeros'; mxkit.Layer does so for biases. "
+                "Nothing was initialized"
+            )

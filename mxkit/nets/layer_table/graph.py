@@ -1,0 +1,210 @@
+"""What a traced net's graph says of its layers: shapes, dtypes, strides, arithmetic; nothing is computed."""
+
+from collections import Counter, defaultdict
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+import io
+import json
+from math import prod
+from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Counter as Counts
+import warnings
+
+from mxkit.core.layer_faults import layer_fault
+from mxkit.core.tracing import CALL, Trace, infer_shapes
+from mxkit.errors import ForwardError
+from mxkit.nets.layer_table.costs import Shape, operator_cost
+from mxkit.nets.layer_table.strides import Stride, operator_stride
+from mxkit.storage.parameter_file import dtype_name
+import mxnet as mx
+import numpy as np
+
+Entry = Tuple[int, int]
+
+
+class Output(NamedTuple):
+    """An array between layers. Its dtype is '' where MXNet cannot tell it."""
+
+    shape: Shape
+    dtype: str
+    stride: Optional[Stride]
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype or "float32").itemsize)
+
+
+@dataclass
+class Measures:
+    """What a forward pass gave.
+
+    Attributes:
+        outputs: Of each call of each block, by its path.
+        macs, others: By the path of the innermost block, as `operator_cost` counts them.
+        unknown: Operators that it does not know.
+        shapes: Of parameters, by their ids.
+        bytes: Of the distinct arrays that blocks returned.
+    """
+
+    outputs: DefaultDict[str, List[List[Output]]] = field(default_factory=lambda: defaultdict(list))
+    macs: Counts[str] = field(default_factory=Counter)
+    others: Counts[str] = field(default_factory=Counter)
+    unknown: Counts[str] = field(default_factory=Counter)
+    shapes: Dict[int, Shape] = field(default_factory=dict)
+    bytes: int = 0
+
+    def add(self, inner: "Measures", path: str) -> None:
+        """Take over what the block at `path` gave as a net of its own."""
+        for of, outputs in inner.outputs.items():
+            self.outputs[_join(path, of)].extend(outputs)
+        for mine, its in ((self.macs, inner.macs), (self.others, inner.others)):
+            mine.update({_join(path, of): number for of, number in its.items()})
+        self.unknown.update(inner.unknown)
+        self.bytes += inner.bytes
+
+
+def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
+    """Measure every call of a trace.
+
+    Args:
+        traced: What `trace` returned.
+        inputs: In place of `traced.inputs`.
+
+    Raises:
+        mx.MXNetError: Shapes do not fit each other: `find_fault` tells where.
+        ValueError: They do not tell all shapes.
+    """
+    graph = _Graph(traced, inputs)
+    found = Measures(shapes={id(traced.parameters[name]): shape for name, shape in graph.parameters.items()})
+    returned: Set[Entry] = set()
+    for call, entries in zip(traced.calls, graph.calls):
+        found.outputs[call.path].append([graph.output(entry) for entry in entries])
+        returned.update(entry for entry in entries if graph.nodes[entry[0]]["op"] != "null")
+    found.bytes = sum(graph.output(entry).bytes for entry in returned)
+    for number, node in enumerate(graph.nodes):
+        if node["op"] != "null":
+            path = traced.calls[graph.owner(number)].path
+            before, after = graph.around(number)
+            cost = operator_cost(node["op"], node.get("attrs", {}), before, after)
+            if cost is None:
+                found.unknown[node["op"]] += 1
+            else:
+                found.macs[path] += cost.macs
+                found.others[path] += cost.others
+    return found
+
+
+class _Graph:
+    """Nodes of a traced graph, shapes, dtypes and strides of what flows between them."""
+
+    def __init__(self, traced: Trace, inputs: Sequence[Output]) -> None:
+        self._inputs = {variable.name: one for variable, one in zip(traced.inputs, inputs)}
+        results = [[one for one in call.outputs if one is not None] for call in traced.calls]
+        flat = [one for outputs in results for one in outputs]
+        internals = mx.sym.Group([*traced.outputs, *flat]).get_internals()
+        shapes, self.parameters = _inferred(traced, [internals, *flat], [one.shape for one in inputs])
+        # its heads are every output of every node, then those of the calls
+        graph = mx.sym.Group([internals, *flat])
+        content = json.loads(graph.tojson())
+        self.nodes: List[Dict[str, Any]] = content["nodes"]
+        heads = [(head[0], head[1]) for head in content["heads"]]
+        self._shapes = dict(zip(heads, shapes))
+        self._dtypes = dict(zip(heads, _dtypes(graph, traced, inputs)))
+        rest = iter(heads[len(internals.list_outputs()) :])
+        self.calls = [[next(rest) for one in outputs for _ in one.list_outputs()] for outputs in results]
+        self._owners = self._untagged()
+        self._strides: Dict[int, Optional[Stride]] = {}
+        for number, node in enumerate(self.nodes):
+            self._strides[number] = self._stride(number, node)
+
+    def output(self, entry: Entry) -> Output:
+        return Output(self._shapes[entry], self._dtypes.get(entry, ""), self._strides[entry[0]])
+
+    def around(self, number: int) -> Tuple[List[Shape], List[Shape]]:
+        """Shapes of what a node takes, and of what it gives."""
+        sources = [(source[0], source[1]) for source in self.nodes[number]["inputs"]]
+        given: List[Entry] = []
+        while (number, len(given)) in self._shapes:
+            given.append((number, len(given)))
+        return [self._shapes[entry] for entry in sources], [self._shapes[entry] for entry in given]
+
+    def owner(self, number: int) -> int:
+        """Index of the innermost call that made a node."""
+        return self._owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
+
+    def _untagged(self) -> Dict[int, int]:
+        """Calls of nodes that were made before the trace: those of a SymbolBlock's own graph."""
+        owners: Dict[int, int] = {}
+        for index in reversed(range(len(self.calls))):
+            below = [entry[0] for entry in self.calls[index]]
+            while below:
+                number = below.pop()
+                node = self.nodes[number]
+                if node["op"] != "null" and CALL not in node.get("attrs", {}) and number not in owners:
+                    owners[number] = index
+                    below.extend(source[0] for source in node["inputs"])
+        return owners
+
+    def _stride(self, number: int, node: Dict[str, Any]) -> Optional[Stride]:
+        if node["op"] == "null":
+            return self._inputs[node["name"]].stride if node["name"] in self._inputs else None
+        strides = [self._strides[source[0]] for source in node["inputs"]]
+        return operator_stride(node["op"], node.get("attrs", {}), *self.around(number), strides)
+
+
+def _inferred(traced: Trace, symbols: Sequence[Any], shapes: Sequence[Shape]) -> Tuple[List[Shape], Dict[str, Shape]]:
+    # MXNet prints the arguments where shapes do not fit
+    with redirect_stdout(io.StringIO()):
+        return infer_shapes(traced, symbols, shapes)
+
+
+def _known(traced: Trace, symbol: Any, shapes: Sequence[Shape]) -> List[Shape]:
+    """Shapes of a symbol, or nothing where they cannot be told, as those of states before their first use."""
+    try:
+        return _inferred(traced, [symbol], shapes)[0]
+    except ValueError:
+        return []
+
+
+def _dtypes(graph: Any, traced: Trace, inputs: Sequence[Output]) -> List[str]:
+    """Dtypes of a graph's outputs, or nothing: MXNet cannot infer all that it can compute."""
+    known = {variable.name: one.dtype for variable, one in zip(traced.inputs, inputs)}
+    known.update({name: dtype_name(one.dtype) for name, one in traced.parameters.items() if one.dtype is not None})
+    names = set(graph.list_inputs())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = graph.infer_type(**{name: kind for name, kind in known.items() if kind and name in names})[1]
+    except mx.MXNetError:
+        return []
+    return [dtype_name(one) for one in found or []]
+
+
+def find_fault(traced: Trace, inputs: Sequence[Output]) -> Optional[ForwardError]:
+    """Build the error for the innermost call whose inputs fit and whose outputs do not (T38)."""
+    shapes = [one.shape for one in inputs]
+    for call in reversed(traced.calls):
+        try:
+            got = [shape for one in call.inputs if one is not None for shape in _known(traced, one, shapes)]
+        except mx.MXNetError:
+            continue
+        try:
+            _known(traced, mx.sym.Group([one for one in call.outputs if one is not None]), shapes)
+        except mx.MXNetError as cause:
+            told = layer_fault(call.block, tuple(mx.nd.empty(shape) for shape in got))
+            if not told:
+                text = str(cause).splitlines()[0].rpartition("Check failed: ")[2]
+                told = f" got {', '.join(map(str, got)) or 'nothing'}: {text}"
+            fault = ForwardError(f"{place_of(call.path, call.block)}{told}", call.path, call.block)
+            fault.__cause__ = cause
+            return fault
+    return None
+
+
+def place_of(path: str, block: Any) -> str:
+    """How errors name a block."""
+    return f"{repr(path) if path else 'the net'} ({type(block).__name__})"
+
+
+def _join(path: str, inner: str) -> str:
+    return f"{path}.{inner}" if path and inner else path or inner

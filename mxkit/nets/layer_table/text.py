@@ -1,0 +1,150 @@
+"""A table of layers as text and as HTML."""
+
+from html import escape
+import shutil
+import sys
+from typing import Any, List, Optional, Sequence, Tuple
+
+from mxkit.nets.layer_table.costs import Shape
+
+_LEFT = ("path", "type", "output", "dtype", "note")
+_SHRINKABLE = ("type", "output", "note")
+
+
+def arguments_of(block: Any) -> str:
+    """Arguments of a stock layer that its size and its cost depend on, in short.
+
+    >>> arguments_of(mx.gluon.nn.Conv2D(8, (3, 5), strides=2, groups=4)), arguments_of(mx.gluon.nn.Dropout(0.5))
+    ('3x5/2 groups 4', '0.5')
+    """
+    given = getattr(block, "_kwargs", None)
+    if isinstance(given, dict) and "kernel" in given and not given.get("global_pool"):
+        text = _axes(given["kernel"], together=False)
+        text += f"/{_axes(given['stride'])}" if set(given["stride"]) != {1} else ""
+        text += f" dilation {_axes(given['dilate'])}" if set(given.get("dilate", (1,))) != {1} else ""
+        return text + (f" groups {given['num_group']}" if given.get("num_group", 1) != 1 else "")
+    for name in ("_act_type", "_rate"):
+        if type(block).__module__.startswith("mxnet.gluon.") and isinstance(getattr(block, name, None), (str, float)):
+            return str(getattr(block, name))
+    return ""
+
+
+def _axes(sizes: Sequence[int], together: bool = True) -> str:
+    return str(sizes[0]) if together and len(set(sizes)) == 1 else "x".join(map(str, sizes))
+
+
+def in_units(number: int, unit: str = "") -> str:
+    """Write a number with three digits and a unit's prefix of 1000s.
+
+    >>> in_units(999), in_units(4111512), in_units(3855925248), in_units(102228128, "B")
+    ('999', '4.11M', '3.86G', '102 MB')
+    """
+    prefixes = ["", "k", "M", "G", "T", "P"]
+    value = float(number)
+    while value >= 999.5 and len(prefixes) > 1:
+        value, prefixes = value / 1000, prefixes[1:]
+    decimals = 0 if prefixes[0] == "" or value >= 99.95 else 1 if value >= 9.995 else 2
+    digits = f"{value:.{decimals}f}"
+    return f"{digits}{' ' if unit else ''}{prefixes[0]}{unit}"
+
+
+def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
+    """Names and cells of the columns that have something to say."""
+    dtypes = {dtype for row in table for dtype in row.dtypes}
+    measured = bool(table.inputs)
+    columns = [
+        ("path", [row.path or "(net)" for row in table], True),
+        ("type", [f"{row.kind} {row.arguments}".strip() for row in table], True),
+        ("output", [_shapes(row.outputs) for row in table], measured),
+        ("dtype", [", ".join(dict.fromkeys(row.dtypes)) for row in table], len(dtypes) > 1),
+        (
+            "parameters",
+            [_count(row.parameters) for row in table],
+            True,
+        ),
+        ("MACs", [in_units(row.macs) if row.macs else "-" for row in table], measured),
+        ("stride", [row.stride for row in table], any(row.stride not in ("-", "1") for row in table)),
+        ("note", [row.note for row in table], any(row.note for row in table)),
+    ]
+    return [(name, texts) for name, texts, shown in columns if shown]
+
+
+def text_table(table: Any) -> str:
+    """Aligned text, cut where it is wider than the terminal that it is printed to; paths never are."""
+    columns = columns_of(table)
+    widths = [max(len(text) for text in [name, *texts]) for name, texts in columns]
+    if sys.stdout.isatty():
+        widths = _narrowed([name for name, _ in columns], widths, shutil.get_terminal_size().columns)
+    lines = []
+    for cells in zip(*([name, *texts] for name, texts in columns)):
+        aligned = [
+            f"{_cut(cell, width):<{width}}" if name in _LEFT else f"{cell:>{width}}"
+            for (name, _), cell, width in zip(columns, cells, widths)
+        ]
+        lines.append("  ".join(aligned).rstrip())
+    return "\n".join([*_head(table), *lines, *_foot(table)])
+
+
+def html_table(table: Any) -> str:
+    """The same for notebooks."""
+    columns = columns_of(table)
+    head = "".join(f"<th style='text-align:{_side(name)}'>{escape(name)}</th>" for name, _ in columns)
+    rows = "".join(f"<tr>{''.join(line)}</tr>" for line in zip(*(_html_cells(name, texts) for name, texts in columns)))
+    around = ["".join(f"<p>{escape(line)}</p>" for line in lines) for lines in (_head(table), _foot(table))]
+    return f"{around[0]}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{around[1]}"
+
+
+def _html_cells(name: str, texts: Sequence[str]) -> List[str]:
+    return [f"<td style='text-align:{_side(name)}'>{escape(text)}</td>" for text in texts]
+
+
+def _side(name: str) -> str:
+    return "left" if name in _LEFT else "right"
+
+
+def _head(table: Any) -> List[str]:
+    if not table.inputs:
+        return []
+    dtypes = list(dict.fromkeys(table.input_dtypes))
+    return [f"{table.kind} for {', '.join(map(str, table.inputs))} {', '.join(dtypes)}"]
+
+
+def _foot(table: Any) -> List[str]:
+    parts = [(table.trained, "trained"), (table.not_trained, "not trained")]
+    states = ", ".join(f"{number:,} {word}" for number, word in parts if number)
+    states = "all trained" if table.parameters and not table.not_trained else states
+    total = f"{table.parameters:,} parameters ({in_units(table.parameter_bytes, 'B')})"
+    text = f"{total}: {states}" if states else total
+    if table.unknown:
+        text += f"; {table.unknown} of unknown shape are not in it"
+    lines = [text]
+    if table.inputs:
+        work = f"{in_units(table.macs)} multiply-adds, {in_units(table.flops)} FLOPs"
+        lines.append(f"{work}; outputs of layers: {in_units(table.output_bytes, 'B')}")
+    unknown = ", ".join(f"{name} ({number})" for name, number in table.not_counted.items())
+    return [*lines, *([f"not counted: {unknown}"] if unknown else [])]
+
+
+def _count(number: Optional[int]) -> str:
+    return "?" if number is None else f"{number:,}" if number else "-"
+
+
+def _shapes(shapes: Sequence[Shape]) -> str:
+    shown = ", ".join(map(str, shapes[:2]))
+    return f"{shown} and {len(shapes) - 2} more" if len(shapes) > 2 else shown
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
+
+
+def _narrowed(names: Sequence[str], widths: Sequence[int], room: int) -> List[int]:
+    found = list(widths)
+    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    for column in _SHRINKABLE:
+        if excess > 0 and column in names:
+            place = names.index(column)
+            less = min(excess, max(0, found[place] - 12))
+            found[place] -= less
+            excess -= less
+    return found

@@ -1,0 +1,104 @@
+"""A net brought to other devices, whatever state it is in."""
+
+from typing import Any, Dict, List, Tuple
+import warnings
+
+from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.device import DeviceSpec
+from mxkit.core.device import devices as resolve_devices
+from mxkit.errors import TrapWarning
+from mxkit.nets.initializers import get_initializer
+from mxnet import autograd, gluon, nd
+
+
+def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
+    """Bring every parameter of `net` to `devices`.
+
+    Gluon has three calls for it, each right in one state only: a second `initialize` is ignored with a warning, and
+    `reset_ctx` fails before the first and averages over devices after it (T20, T59).
+
+    Args:
+        net: Any block. A parameter with values takes along those of its first device, to the bit; one whose shape
+            is deferred will get its values there; one that was never initialized gets them now, as by
+            `mxkit.initialize(net)`.
+        devices: As for `mxkit.devices`: "cpu", "gpu:0,1", contexts.
+        drop_trainer: A Trainer over the net will not be used again.
+
+    Returns:
+        `net`.
+
+    Raises:
+        DeviceError: A device does not exist.
+        ValueError: A Trainer exists over parameters that would move: its optimizer's states stay where they are. Or
+            gradients are being accumulated, and would be lost. Nothing has moved then.
+
+    Warns:
+        TrapWarning: A block keeps an NDArray that is no parameter on another device; it stays there.
+
+    Side effects:
+        Gradients begin at zero, in buffers on the new devices; frozen ones get none. Cached graphs are dropped.
+        Where all is there already, nothing happens.
+
+    >>> net = mx.gluon.nn.Dense(2, in_units=3)
+    >>> to(to(net, "cpu"), "cpu:2").weight.list_ctx()
+    [cpu(0), cpu(1)]
+    """
+    where = resolve_devices(devices)
+    everything: Dict[int, Tuple[str, Any]] = {}
+    for path, one in parameters_by_path(net).items():
+        everything.setdefault(id(one), (path, one))
+    moving = [(path, one) for path, one in everything.values() if _devices(one) != where]
+    if not drop_trainer:
+        _refuse_trainers([(path, one) for path, one in moving if one._trainer is not None])
+    adding = [path for path, one in moving if one._data is not None and one.grad_req == "add"]
+    if adding:
+        raise ValueError(
+            f"to: grad_req of {adding[0]!r} is 'add': gradients summed up so far would be lost. Move the net outside "
+            "of an Accumulator's window. Nothing was moved"
+        )
+    for _, one in moving:
+        if drop_trainer:
+            one._trainer = None
+        _move(one, where)
+    for path, block in blocks_by_path(net):
+        if moving and isinstance(block, gluon.HybridBlock):
+            block._clear_cached_op()  # it holds memory where the net was
+        _warn_of_arrays(path, block, where)
+    return net
+
+
+def _devices(parameter: Any) -> List[Any]:
+    initialized = parameter._data is not None or parameter._deferred_init
+    return list(parameter.list_ctx()) if initialized else []
+
+
+def _move(parameter: Any, where: List[Any]) -> None:
+    if parameter._data is None and not parameter._deferred_init:
+        parameter.initialize(ctx=where, default_init=get_initializer("xavier"))
+    elif parameter._data is None or parameter._stype != "default":
+        parameter.reset_ctx(where)
+    else:
+        first = parameter.data(parameter.list_ctx()[0])
+        with autograd.pause():
+            parameter._init_impl(first, where)
+
+
+def _refuse_trainers(held: List[Any]) -> None:
+    if held:
+        path, parameter = held[0]
+        raise ValueError(
+            f"to: a Trainer exists over {path!r}, on {parameter.list_ctx()}: it would go on looking for gradients "
+            "there. Move the net before the Trainer is made; or pass drop_trainer=True, and make a new one. Nothing "
+            "was moved"
+        )
+
+
+def _warn_of_arrays(path: str, block: Any, where: List[Any]) -> None:
+    for name, value in vars(block).items():
+        if isinstance(value, nd.NDArray) and value.context not in where:
+            warnings.warn(
+                f"to: {path or 'the net'} ({type(block).__name__}) keeps a plain NDArray {name!r} on {value.context}, "
+                "which is neither moved nor saved. Make it a constant: self.params.get_constant",
+                TrapWarning,
+                stacklevel=3,
+            )

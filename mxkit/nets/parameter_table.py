@@ -1,0 +1,340 @@
+"""The parameters of a net by path: what they are, how many, who shares them, how large they and their gradients are."""
+
+from copy import copy
+import math
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+
+from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
+from mxkit.errors import NotInitializedError, UnknownNameError, nearest
+from mxkit.storage.parameter_file import dtype_name
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+Row = Dict[str, Any]
+
+_STATES = ("trained", "frozen", "statistics", "fixed")
+_MEASURED = ("norm", "gradient_norm", "update_ratio")
+_LEFT = ("path", "shape", "dtype", "state", "devices", "shared_with")
+
+
+class UnknownPathError(UnknownNameError, KeyError):
+    """A path that a net does not have; the text has the nearest."""
+
+    __str__ = Exception.__str__  # KeyError's shows the text as Python would write it, in quotes
+
+
+def unknown_path(told: str, near: str, paths: Iterable[str]) -> UnknownPathError:
+    """Build the error for a path: what was looked for, the nearest one, and what there is.
+
+    >>> print(unknown_path("no block stands at '1'", "", ["0", "0.act"]))
+    no block stands at '1': Paths of the net: 0, 0.act
+    """
+    some = list(paths)
+    more = f" and {len(some) - 8} more" if len(some) > 8 else ""
+    return UnknownPathError(f"{told}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}{more}")
+
+
+class Parameters(Mapping[str, Any]):
+    """Gluon Parameters by structural path, in the order of the net; prints as a table. `parameters(net)` makes it.
+
+    It shows what the Parameters are when it is looked at, not what they were when it was made; only the
+    paths, and what `with_norms` measured, stay. A parameter that several blocks share stands under each of
+    its paths.
+
+    Columns: `path`; `shape`, with `?` for sizes that are not known yet; `dtype`; `count` of numbers;
+    `state`; `lr_mult` and `wd_mult`, where one is not 1; `devices`; `shared_with`, where two paths hold one
+    parameter. A state is
+
+    - trained: it has a gradient, and a Trainer over it changes it;
+    - frozen: it could have one (`mxkit.unfreeze`);
+    - statistics: running means and variances, which move without gradients;
+    - fixed: constants, and switched-off scales and shifts of norms.
+
+    The last line counts what is shared once. Its bytes are those of the values on one device, without
+    gradients and optimizer states.
+
+    >>> table = parameters(mx.gluon.nn.Dense(3, in_units=5))
+    >>> table["bias"].shape, table.totals["count"]
+    ((3,), 18)
+    """
+
+    def __init__(self, net: Any) -> None:
+        self._parameters = parameters_by_path(net)
+        self._never = never_trained(net)
+        self._measured: Dict[int, Row] = {}
+        self._paths: Dict[int, List[str]] = {}
+        for path, parameter in self._parameters.items():
+            self._paths.setdefault(id(parameter), []).append(path)
+
+    def __getitem__(self, path: str) -> Any:
+        if path in self._parameters:
+            return self._parameters[path]
+        names = {parameter.name: known for known, parameter in self._parameters.items()}
+        near = nearest(path, self._parameters) if isinstance(path, str) else ""
+        if path in names:
+            near = f"this is its Gluon name, which another instance of the net does not share; use {names[path]!r}."
+        raise unknown_path(f"no parameter stands at {path!r}", near, self._parameters)
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._parameters
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parameters)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    @property
+    def shared(self) -> Dict[str, List[str]]:
+        """The first path of each shared parameter, with its other paths.
+
+        >>> net = mx.gluon.nn.HybridSequential(); net.add(mx.gluon.nn.Dense(3, use_bias=False))
+        >>> net.add(mx.gluon.nn.Dense(3, use_bias=False, params=net[0].params)); parameters(net).shared
+        {'0.weight': ['1.weight']}
+        """
+        return {first: others for first, *others in self._paths.values() if others}
+
+    @property
+    def rows(self) -> List[Row]:
+        """One dict a path: every column, also those that the printed table leaves out.
+
+        Sizes that are not known are 0 in `shape`; what is not known at all is None. `shared_with` and
+        `devices` are lists.
+        """
+        return [self._row(path, parameter) for path, parameter in self._parameters.items()]
+
+    def _row(self, path: str, parameter: Any) -> Row:
+        initialized = parameter._data is not None or parameter._deferred_init
+        return {
+            "path": path,
+            "shape": parameter.shape,
+            "dtype": None if parameter.dtype is None else dtype_name(parameter.dtype),
+            "count": _size(parameter),
+            "state": self._state(path, parameter),
+            "lr_mult": parameter.lr_mult,
+            "wd_mult": parameter.wd_mult,
+            "devices": list(map(str, parameter.list_ctx())) if initialized else None,
+            **self._measured.get(id(parameter), {}),
+            "shared_with": [other for other in self._paths[id(parameter)] if other != path],
+        }
+
+    def _state(self, path: str, parameter: Any) -> str:
+        if parameter.grad_req != "null":
+            return "trained"
+        if "running_" in path.rpartition(".")[2]:
+            return "statistics"
+        return "fixed" if id(parameter) in self._never else "frozen"
+
+    @property
+    def totals(self) -> Dict[str, int]:
+        """Numbers as a whole and by state (`count`, `trained`, ...), `parameters`, `bytes`, `unknown` shapes.
+
+        A shared parameter counts once; one whose shape is not known counts only in `parameters` and `unknown`.
+        """
+        totals = dict.fromkeys(("parameters", "count", *_STATES, "bytes", "unknown"), 0)
+        totals["parameters"] = len(self._paths)
+        for first, *_ in self._paths.values():
+            row = self._row(first, self._parameters[first])
+            if row["count"] is None or row["dtype"] is None:
+                totals["unknown"] += 1
+                continue
+            totals["count"] += row["count"]
+            totals[row["state"]] += row["count"]
+            totals["bytes"] += row["count"] * (2 if row["dtype"] == "bfloat16" else np.dtype(row["dtype"]).itemsize)
+        return totals
+
+    def copies(self) -> Dict[str, Any]:
+        """Copy the values as they are now, on the first device, for a later `with_norms(since=...)`.
+
+        Waits for nothing. Takes the memory of the values on one device again, as long as it is kept.
+        """
+        firsts = ((first, self._parameters[first]._data) for first, *_ in self._paths.values())
+        return {path: replicas[0].copy() for path, replicas in firsts if replicas is not None}
+
+    def with_norms(self, since: Optional[Mapping[str, Any]] = None) -> "Parameters":
+        """Measure values, gradients and updates: the same table with three more columns.
+
+        - `norm`: L2 norm of the values.
+        - `gradient_norm`: L2 norm of the gradient as it lies in memory, not divided by a number of samples;
+          None where there is none. Between backward and the Trainer's step it is the sum over the samples of
+          the first device, of all micro-batches so far inside an `Accumulator`. After a step it is the sum
+          over all devices where the Trainer reduces gradients itself (one device, or
+          `update_on_kvstore=False`), and 0 where an `Accumulator` with `every` above 1 has zeroed it.
+        - `update_ratio`: L2 norm of the change since `copies` was called, over the norm at that time; None
+          without `since`, where that norm is 0, and where the shape is another one now.
+
+        All of them belong to the first device's replica, whatever the dtype in float64, and are None where
+        there are no values yet. MXNet's own `norm` and `multi_sum_sq` add up in float32 one by one: on the
+        CPU they miss the squares of 16 million numbers by 3%.
+
+        Args:
+            since: What `copies` returned before the updates that are to be measured.
+
+        Side effects:
+            Waits for the device.
+
+        >>> net = mx.gluon.nn.Dense(1, in_units=2, use_bias=False); net.initialize(mx.init.One())
+        >>> before = parameters(net).copies(); net.weight.set_data(net.weight.data() * 1.25)
+        >>> row = parameters(net).with_norms(since=before).rows[0]
+        >>> round(row["norm"], 4), row["gradient_norm"], row["update_ratio"]
+        (1.7678, 0.0, 0.25)
+        """
+        wait_before_reading()
+        squares: Dict[Tuple[int, str], Any] = {}
+        for key, (first, *_) in self._paths.items():
+            parameter = self._parameters[first]
+            if parameter._data is None:
+                continue
+            value, old = as_float64(parameter._data[0]), (since or {}).get(first)
+            squares[key, "norm"] = square(value)
+            if parameter._grad is not None:
+                squares[key, "gradient_norm"] = square(as_float64(parameter._grad[0]))
+            if old is not None and old.shape == value.shape:
+                old = as_float64(old).as_in_context(value.context)
+                squares[key, "old"], squares[key, "change"] = square(old), square(value - old)
+        norms = _roots(squares)
+        for key, name in list(norms):
+            if name == "change" and norms[key, "old"]:
+                norms[key, "update_ratio"] = norms[key, name] / norms[key, "old"]
+        measured = copy(self)
+        measured._measured = {key: {name: norms.get((key, name)) for name in _MEASURED} for key in self._paths}
+        return measured
+
+    def to_dataframe(self) -> Any:
+        """The rows as a pandas DataFrame, the path as its index.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("Parameters.to_dataframe needs pandas: pip install pandas") from error
+        return pandas.DataFrame(self.rows).set_index("path")
+
+    def __repr__(self) -> str:
+        rows, totals = self.rows, self.totals
+        states = ", ".join(f"{totals[state]:,} {state}" for state in _STATES if totals[state])
+        unknown = f"; {totals['unknown']} of unknown shape are not counted" if totals["unknown"] else ""
+        total = f"{totals['parameters']:,} parameters, {totals['count']:,} numbers, {totals['bytes']:,} bytes"
+        return "\n".join([*_aligned(rows), f"{total}{': ' * bool(states)}{states}{unknown}"])
+
+
+def parameters(net: Any) -> Parameters:
+    """Every parameter of a net by its structural path, as a read-only mapping that prints as a table.
+
+    Args:
+        net: Any block, hybridized or not, initialized or not.
+
+    Returns:
+        `parameters(net)["features.0.weight"]` is the Gluon Parameter itself. A path that is not there is an
+        `UnknownPathError`, which is a KeyError too; Gluon's `collect_params().get` would make a new
+        parameter (T37). Globs: `match_parameters`.
+
+    >>> net = mxkit.models.mlp(hidden=[8]); _ = mxkit.freeze(net, "1.*"); parameters(net)
+    path      shape    dtype    count  state    devices
+    1.weight  (8, ?)   float32      ?  frozen   ?
+    1.bias    (8,)     float32      8  frozen   ?
+    2.weight  (10, ?)  float32      ?  trained  ?
+    2.bias    (10,)    float32     10  trained  ?
+    4 parameters, 18 numbers, 72 bytes: 10 trained, 8 frozen; 2 of unknown shape are not counted
+    """
+    return Parameters(net)
+
+
+def count(net: Any, trainable: Optional[bool] = None) -> int:
+    """Count the numbers that parameters hold; a shared parameter counts once.
+
+    Args:
+        net: Any block.
+        trainable: True counts what is trained, False what is frozen or has no gradient, None both.
+
+    Returns:
+        The number of elements.
+
+    Raises:
+        NotInitializedError: A shape is not known yet.
+
+    >>> count(mx.gluon.nn.Dense(3, in_units=5)), count(mx.gluon.nn.BatchNorm(in_channels=4), trainable=True)
+    (18, 8)
+    """
+    distinct = {id(parameter): (path, parameter) for path, parameter in parameters_by_path(net).items()}
+    total = 0
+    for path, parameter in distinct.values():
+        if trainable is not None and trainable != (parameter.grad_req != "null"):
+            continue
+        size = _size(parameter)
+        if size is None:
+            raise NotInitializedError(
+                f"count: the shape of {path!r} is {parameter.shape}, not known yet. Run one batch through the net first"
+            )
+        total += size
+    return total
+
+
+def has_gradient(parameter: Any) -> bool:
+    """Whether a parameter can be trained, as far as it says itself."""
+    return bool(parameter._differentiable) and not isinstance(parameter, gluon.Constant)
+
+
+def never_trained(net: Any) -> Set[int]:
+    """Ids of parameters that have no gradient by design."""
+    never = {id(parameter) for parameter in parameters_by_path(net).values() if not has_gradient(parameter)}
+    for _, block in blocks_by_path(net):
+        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
+        arguments = getattr(block, "_kwargs", None)
+        for switch, name in (("scale", "gamma"), ("center", "beta")):
+            if isinstance(arguments, dict) and arguments.get(switch) is False and name in block._reg_params:
+                never.add(id(block._reg_params[name]))
+    return never
+
+
+def _size(parameter: Any) -> Optional[int]:
+    shape = parameter.shape
+    return None if shape is None or any(size <= 0 for size in shape) else math.prod(shape)
+
+
+def as_float64(array: Any) -> Any:
+    """A dense float64 array on the same device, an NDArray also where NumPy's arrays are switched on."""
+    dense = array if array.stype == "default" else array.tostype("default")
+    return dense.as_nd_ndarray().astype("float64")
+
+
+def square(array: Any) -> Any:
+    """Sum of squares, shape (1,)."""
+    flat = array.reshape((-1,))
+    return mx.nd.dot(flat, flat)  # a sixth of the time of square().sum() on the CPU
+
+
+def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], float]:
+    """Square roots of arrays of shape (1,) on any devices, after a single wait."""
+    if not squares:
+        return {}
+    joined = mx.nd.concat(*[array.as_in_context(mx.cpu()) for array in squares.values()], dim=0)
+    return dict(zip(squares, np.sqrt(joined.asnumpy()).tolist()))
+
+
+def _aligned(rows: Sequence[Row]) -> List[str]:
+    """Lines of text under a line of column names; some columns only where there is something to see in them."""
+    dull: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
+    names = rows[0] if rows else ()
+    shown = [name for name in names if name not in dull or any(row[name] != dull[name] for row in rows)]
+    lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    padded = (
+        (f"{cell:<{width}}" if name in _LEFT else f"{cell:>{width}}" for name, cell, width in zip(shown, line, widths))
+        for line in lines
+    )
+    return ["  ".join(cells).rstrip() for cells in padded if shown]
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return "" if name in _MEASURED else "?"
+    if name == "shape":
+        sizes = [str(size) if size > 0 else "?" for size in value]
+        return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"
+    if isinstance(value, list):
+        return ", ".join(value)
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,170 @@
+"""One block of a net put in another's place."""
+
+from typing import Any, Dict, Iterator, List, Tuple
+import warnings
+
+from mxkit.core.blocks import blocks_by_path, check_net, parameters_by_path
+from mxkit.errors import TrapWarning, nearest
+from mxkit.nets.parameter_table import unknown_path
+from mxnet import gluon
+
+# A path, the block above, the child's name there, and all blocks on the way down to it.
+_Place = Tuple[str, Any, str, Tuple[Any, ...]]
+
+
+def replace(net: Any, path: str, block: Any) -> Any:
+    """Put another block where one is, so that the net computes with it from the next call on.
+
+    In Gluon neither `net.output = block` nor `register_child` is enough: the former refuses another type, and
+    a hybridized net goes on computing with the old block in silence (T36).
+
+    Args:
+        net: The outermost block: of one around it, the cached graph could not be found.
+        path: As `print(net)` nests the names: "output", "features.3.body.0". A block that stands under several
+            paths is one layer: it is replaced under all of them, and stays shared.
+        block: Its values stay as they are: to give it some, `mxkit.initialize(block, devices=...)`, where the
+            net lives. It may hold the old block, as a wrapper does.
+
+    Returns:
+        The old block, with its parameters.
+
+    Raises:
+        UnknownPathError: No block stands at `path`; the text has the nearest.
+        TypeError: `block` is no Block.
+        ValueError: `path` is the net itself; `block` is no HybridBlock where the one above is; it holds a block
+            that it would be part of; its parameters have names of other parameters of the net; or the
+            block above keeps the old one in a list, tuple or dict. Nothing has changed then.
+
+    Warns:
+        TrapWarning: A Trainer exists over parameters of the net. It would not train those of `block` (T19), and
+            goes on looking for gradients of those that are gone.
+
+    Side effects:
+        Graphs cached above are dropped, so that the next call traces the net anew. `block` is hybridized as
+        the old one was.
+
+    >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net); net.hybridize()
+    >>> new = mx.gluon.nn.Dense(3); mxkit.initialize(new)
+    >>> old = replace(net, "2", new); net(mx.nd.ones((1, 4))).shape
+    (1, 3)
+    """
+    check_net(net)
+    if not isinstance(block, gluon.Block):
+        raise TypeError(f"replace: {path!r}: expected a gluon Block; received {block!r:.100}")
+    places = _find(net, path)
+    old = places[0][1]._children[places[0][2]]
+    _refuse_kinds(places, block)
+    _refuse_cycle(places, block)
+    _refuse_containers(places, old)
+    _refuse_names(net, old, block)
+    _warn_of_trainers(net, old, block)
+    if getattr(old, "_active", False):
+        block.hybridize(**dict(old._flags))
+    for _, parent, name, above in places:
+        parent._children[name] = block
+        for attribute, value in list(vars(parent).items()):
+            if value is old:
+                object.__setattr__(parent, attribute, block)  # Block's own refuses another type
+        for one in above:
+            if isinstance(one, gluon.HybridBlock):
+                one._clear_cached_op()  # Gluon clears the nearest only (T36)
+    return old
+
+
+def _walk(block: Any, path: str = "", above: Tuple[Any, ...] = ()) -> Iterator[_Place]:
+    above = (*above, block)
+    for name, child in block._children.items():
+        inner = f"{path}.{name}" if path else name
+        yield inner, block, name, above
+        yield from _walk(child, inner, above)
+
+
+def _find(net: Any, path: str) -> List[_Place]:
+    """Every place of the block that stands at `path`."""
+    if path == "":
+        raise ValueError("replace: '' is the net itself, with nothing above it to hold another. Use the other one")
+    places = list(_walk(net))
+    found = [parent._children[name] for known, parent, name, _ in places if known == path]
+    if not found:
+        known = [place[0] for place in places]
+        near = nearest(path, known) if isinstance(path, str) else ""
+        if path in parameters_by_path(net):
+            near = "this is a parameter; its block stands one name above."
+        raise unknown_path(f"replace: no block stands at {path!r}", near, known)
+    return [place for place in places if place[1]._children[place[2]] is found[0]]
+
+
+def _refuse_kinds(places: List[_Place], block: Any) -> None:
+    for path, parent, _, _ in places:
+        if isinstance(parent, gluon.HybridBlock) and not isinstance(block, gluon.HybridBlock):
+            raise ValueError(
+                f"replace: {path!r} is part of a {type(parent).__name__}, which takes HybridBlocks only; received a "
+                f"{type(block).__name__}. Use HybridSequential in place of Sequential, or write hybrid_forward in "
+                "place of forward. Nothing was changed"
+            )
+
+
+def _refuse_cycle(places: List[_Place], block: Any) -> None:
+    inside = {id(one): path for path, one in blocks_by_path(block)}
+    for path, _, _, above in places:
+        for one in above:
+            if id(one) in inside:
+                where = f"at {inside[id(one)]!r}" if inside[id(one)] else "itself"
+                raise ValueError(
+                    f"replace: the new block holds, {where}, a {type(one).__name__} that {path!r} is part of: the net "
+                    "would never end. Make a new block. Nothing was changed"
+                )
+
+
+def _refuse_containers(places: List[_Place], old: Any) -> None:
+    """Refuse where forward may read the old block from a container, as Gluon lets it, unseen."""
+    for path, parent, _, _ in places:
+        for attribute, value in vars(parent).items():
+            held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+            if attribute != "_children" and any(one is old for one in held):
+                raise ValueError(
+                    f"replace: the {type(parent).__name__} above {path!r} keeps it in its {type(value).__name__} "
+                    f"{attribute!r} too, which its forward may read. Change both there, then call net.hybridize() to "
+                    "drop cached graphs. Nothing was changed"
+                )
+
+
+def _refuse_names(net: Any, old: Any, block: Any) -> None:
+    """Refuse two parameters of one Gluon name: collect_params and every call of a hybridized net would fail."""
+    names: Dict[str, Any] = {}
+    for one in _after(net, old, block):
+        for name, parameter in one.params.items():
+            if names.setdefault(name, parameter) is not parameter:
+                raise ValueError(
+                    f"replace: two parameters of the net would have the Gluon name {name!r}: collect_params, "
+                    "initialize and hybridized nets fail then. Make the new block with another prefix: "
+                    f"{type(block).__name__}(..., prefix='new_'). Nothing was changed"
+                )
+
+
+def _after(block: Any, old: Any, new: Any) -> Iterator[Any]:
+    """Blocks of the net as it will be; the new block may hold the old one."""
+    if block is old:
+        yield from (one for _, one in blocks_by_path(new))
+        return
+    yield block
+    for child in block._children.values():
+        yield from _after(child, old, new)
+
+
+def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:
+    trainers = {id(one._trainer): one._trainer for one in parameters_by_path(net).values() if one._trainer}
+    known = {id(parameter) for trainer in trainers.values() for parameter in trainer._params}
+    new = parameters_by_path(block)
+    untrained = [path for path, one in new.items() if one.grad_req != "null" and id(one) not in known]
+    gone = known - {id(parameter) for parameter in new.values()}
+    stale = [path for path, one in parameters_by_path(old).items() if one.grad_req != "null" and id(one) in gone]
+    if trainers and (untrained or stale):
+        told = [f"it does not train {', '.join(map(repr, untrained))} of the new block"] * bool(untrained)
+        told += [f"it still holds {', '.join(map(repr, stale))} of the old one"] * bool(stale)
+        warnings.warn(
+            f"replace: a Trainer exists over parameters of the net: {'; '.join(told)} (T19). Make a new Trainer over "
+            "net.collect_params() before the next step",
+            TrapWarning,
+            stacklevel=3,
+        )

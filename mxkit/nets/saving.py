@@ -1,0 +1,209 @@
+"""One file that holds a whole net: its architecture, its numbers, and a digest of each.
+
+It is a zip without compression, so that any tool opens it:
+
+    manifest.json       format, versions, and size and SHA-256 of the other two
+    description.json    what `mxkit.describe` says
+    net.params          a plain Gluon file, which `net.load_parameters` reads
+
+There is no code and no pickle in it, and nothing of it reaches MXNet before it was checked.
+"""
+
+import errno
+import hashlib
+import io
+import json
+from pathlib import Path
+import struct
+import tempfile
+from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional, Union
+import zipfile
+
+from mxkit.core.blocks import parameters_by_path, wait_before_reading
+from mxkit.core.device import DeviceSpec
+from mxkit.core.files import write_atomically
+from mxkit.errors import CheckpointError, NotInitializedError
+from mxkit.exporting.exporters import parameter_bytes
+from mxkit.nets.architecture import build, describe, differences
+from mxkit.storage.directory import versions
+from mxkit.storage.loading import match_arrays, put_arrays
+from mxkit.storage.parameter_file import read_arrays
+import mxnet as mx
+
+FORMAT = 1
+_MANIFEST, _DESCRIPTION, _PARAMETERS = "manifest.json", "description.json", "net.params"
+_MEMBERS = (_MANIFEST, _DESCRIPTION, _PARAMETERS)
+_TEXT_BYTES = 2**26
+_CHUNK = 2**20
+# What zipfile and json raise over damaged files.
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, EOFError, RecursionError, ValueError, OverflowError, struct.error)
+# What a zip may not name: equal nets are equal files.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def save_net(path: Union[str, Path], net: Any) -> Path:
+    """Write a net, architecture and numbers, into one file, whole or not at all.
+
+    Args:
+        path: The file; folders are made, and a file that is there is replaced.
+        net: A net that `describe` can describe, with values: initialized, and run once where shapes waited for a
+            first batch. It may be hybridized, in training, and on several devices: the first one's values are
+            taken, because Gluon's own mean over replicas rounds (T59).
+
+    Returns:
+        The path.
+
+    Raises:
+        NotInitializedError: A parameter has no value yet.
+        ArchitectureError: The net cannot be described.
+        OSError: The file cannot be written; what was there before is as it was.
+
+    >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
+    >>> path = save_net(getfixture("tmp_path") / "mlp.mxk", net)
+    >>> bool((load_net(path)(x) == y).asnumpy().all())
+    True
+    """
+    path = Path(path)
+    wait_before_reading()
+    arrays = _values(net)
+    members = {_DESCRIPTION: json.dumps(describe(net), indent=1).encode(), _PARAMETERS: parameter_bytes(arrays)}
+    manifest = {
+        "format": FORMAT,
+        "versions": versions(),
+        "files": {name: {"size": len(content), "sha256": _digest(content)} for name, content in members.items()},
+    }
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in {_MANIFEST: json.dumps(manifest, indent=1).encode(), **members}.items():
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, packed.getvalue())
+    return path
+
+
+def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[DeviceSpec] = None) -> Any:
+    """Read a net that `save_net` wrote.
+
+    Args:
+        path: The file.
+        net: A net to put the values into, if its architecture is the file's: parameters alone would go into a net
+            with another activation without a word (T56). None builds the file's net.
+        devices: Where the parameters go; None is the CPU. A `net` with values stays where it is.
+
+    Returns:
+        The net, not hybridized; or `net`.
+
+    Raises:
+        CheckpointError: The file is damaged, cut off, of another format, or does not fit `net`, which is as it was.
+        ArchitectureError: Its description is no net; the class of a block of your own is not registered.
+        OSError: It is not there, or may not be read.
+    """
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
+        found = _read(path, Path(folder))
+        arrays = read_arrays(found.parameters)
+    if net is None:
+        net = build(found.description)
+    else:
+        unlike = differences(describe(net), found.description)
+        if unlike:
+            raise CheckpointError(
+                f"{path} holds another architecture than the net (here), which is left as it was:\n  "
+                + "\n  ".join(unlike[:20])
+            )
+    put_arrays(net, match_arrays(net, arrays), devices)
+    return net
+
+
+class _Content(NamedTuple):
+    """What a verified file holds."""
+
+    description: Any
+    parameters: Path
+
+
+def _values(net: Any) -> Dict[str, Any]:
+    """First replicas by path, a shared parameter under its first path."""
+    arrays: Dict[str, Any] = {}
+    seen = set()
+    for path, parameter in parameters_by_path(net).items():
+        if parameter._data is None:
+            raise NotInitializedError(
+                f"save_net: parameter {path!r} {parameter.shape} has no value yet. "
+                "Initialize the net and run it once on a batch"
+            )
+        if id(parameter) not in seen:
+            arrays[path] = parameter.list_data()[0].copyto(mx.cpu())
+            seen.add(id(parameter))
+    return arrays
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path, folder: Path) -> _Content:
+    if path.exists() and not path.is_file():
+        raise CheckpointError(f"{path} is no file: expected one that save_net wrote, received a folder or a device")
+    with path.open("rb") as file:
+        try:
+            return _unpack(file, path, folder)
+        except _DAMAGE as error:
+            raise CheckpointError(f"{path} is damaged, or no file of save_net: {str(error)[:300]}") from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise CheckpointError(f"{path} is damaged: it refers to a place before its beginning") from error
+
+
+def _unpack(file: BinaryIO, path: Path, folder: Path) -> _Content:
+    """Check members, sizes and digests; the parameters are copied to `folder` meanwhile."""
+    with zipfile.ZipFile(file) as archive:
+        infos = archive.infolist()
+        names = [info.filename for info in infos]
+        stored = all(
+            info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size for info in infos
+        )
+        # an encrypted member would be a RuntimeError, as CheckpointError is one
+        plain = stored and not any(info.flag_bits & 1 for info in infos)
+        if tuple(names) != _MEMBERS or not plain:
+            raise CheckpointError(
+                f"{path} is no file of save_net: expected {', '.join(_MEMBERS)}, stored without compression; "
+                f"received {', '.join(names)!s:.200}"
+            )
+        manifest = _manifest(archive, path)
+        description = _text(archive, _DESCRIPTION, path)
+        target = folder / _PARAMETERS
+        digest, size = hashlib.sha256(), 0
+        with archive.open(_PARAMETERS) as source, target.open("wb") as copy:
+            for chunk in iter(lambda: source.read(_CHUNK), b""):
+                digest.update(chunk)
+                size += len(chunk)
+                copy.write(chunk)
+    found = {
+        _DESCRIPTION: {"size": len(description), "sha256": _digest(description)},
+        _PARAMETERS: {"size": size, "sha256": digest.hexdigest()},
+    }
+    for name, one in found.items():
+        if manifest["files"].get(name) != one:
+            raise CheckpointError(
+                f"{path} is damaged: {name}: expected {manifest['files'].get(name)!s:.200}, received {one}"
+            )
+    return _Content(json.loads(description.decode("utf-8")), target)
+
+
+def _manifest(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:
+    manifest = json.loads(_text(archive, _MANIFEST, path).decode("utf-8"))
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise CheckpointError(f"{path} is damaged: {_MANIFEST} tells no files")
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path} has format {manifest.get('format')!r:.100}; this mxkit reads {FORMAT}. Use a newer mxkit"
+        )
+    return manifest
+
+
+def _text(archive: zipfile.ZipFile, name: str, path: Path) -> bytes:
+    if archive.getinfo(name).file_size > _TEXT_BYTES:
+        raise CheckpointError(f"{path} is damaged: expected at most {_TEXT_BYTES} bytes of {name}, received more")
+    return archive.read(name)

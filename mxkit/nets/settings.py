@@ -1,0 +1,320 @@
+"""What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen."""
+
+from fnmatch import fnmatchcase
+import inspect
+import math
+from numbers import Real
+import os
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.errors import nearest, unknown_name
+from mxkit.nets.parameter_table import has_gradient, never_trained, unknown_path
+import mxnet as mx
+from mxnet import gluon
+
+# Arguments of optimizers that are no hyper-parameters, or that something else sets at every update.
+_FIXED = {"begin_num_update", "learning_rate", "lr", "multi_precision", "rescale_grad"}
+_FIXED |= {"batch_scale", "num_epochs", "updates_per_epoch", "warmup_epochs"}  # LBSGD reads them once
+# A rate of 0 gives NaN weights in silence (FTML, Ftrl), or an error of the engine (SGLD).
+NEEDS_RATE = (mx.optimizer.FTML, mx.optimizer.Ftrl, mx.optimizer.SGLD)
+_MULTIPLIERS = ("lr", "wd")
+_UNCHANGED = ". Nothing was changed"
+
+
+def set_hyperparameters(
+    trainer: "gluon.Trainer",
+    *,
+    learning_rate: Optional[float] = None,
+    wd: Optional[float] = None,
+    momentum: Optional[float] = None,
+    **others: Optional[float],
+) -> None:
+    """Change numbers of the optimizer from the next update on; all of them, or none where one is wrong.
+
+    Args:
+        trainer: Over the net. Its optimizer changes, wherever it steps: on the devices or on a local kvstore.
+        learning_rate: At least 0, or None to leave it.
+        wd: Weight decay, at least 0, or None to leave it.
+        momentum: At least 0, or None to leave it. Coming from 0, it starts from a velocity of 0.
+        others: Any other number that the optimizer was made with, like `beta1`; None takes a
+            `clip_gradient` away.
+
+    Raises:
+        UnknownNameError: The optimizer has no such number.
+        ValueError: A value is no finite number; the optimizer has a scheduler of its own, ignores learning
+            rates, or lives on the servers of a distributed kvstore.
+
+    >>> net = mxkit.models.softmax_regression(); mxkit.initialize(net)
+    >>> trainer = mx.gluon.Trainer(net.collect_params(), "adam")
+    >>> set_hyperparameters(trainer, learning_rate=0.01, wd=1e-4, beta1=0.8)
+    >>> trainer.learning_rate, trainer.optimizer.wd, trainer.optimizer.beta1
+    (0.01, 0.0001, 0.8)
+    """
+    optimizer = trainer.optimizer
+    named = {"wd": wd, "momentum": momentum}
+    changes = {**{name: value for name, value in named.items() if value is not None}, **others}
+    known = _hyperparameters(optimizer)
+    for name, value in changes.items():
+        if name not in known:
+            kind = f"hyper-parameter of {type(optimizer).__name__}"
+            raise unknown_name(kind, name, [*known, "learning_rate"])
+        if value is not None or not name.startswith("clip"):
+            check_number(name, value, name in ("wd", "momentum"), _UNCHANGED)
+    if learning_rate is not None:
+        check_number("learning_rate", learning_rate, after=_UNCHANGED)
+        refuse_fixed_rate(trainer)
+        if not learning_rate and isinstance(optimizer, NEEDS_RATE):
+            raise ValueError(
+                f"learning_rate: {type(optimizer).__name__} divides by it, or draws noise of its size: expected a "
+                f"number above 0; received {learning_rate!r}. Nothing was changed"
+            )
+    elif changes:
+        refuse_remote(trainer)
+    if changes.get("momentum") and (not optimizer.momentum or _without_velocity(trainer)):
+        _begin_momentum(trainer)
+    for name, value in changes.items():
+        setattr(optimizer, name, value)
+    if learning_rate is not None:
+        trainer.set_learning_rate(learning_rate)
+
+
+def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
+    """Arguments of the optimizer's class and bases that it keeps as a number under the same name."""
+    found: Set[str] = set()
+    for kind in type(optimizer).__mro__:
+        if issubclass(kind, mx.optimizer.Optimizer) and "__init__" in vars(kind):
+            for name in inspect.signature(vars(kind)["__init__"]).parameters:
+                value = getattr(optimizer, name, inspect)
+                number = isinstance(value, Real) and not isinstance(value, bool)
+                if number or (value is None and name.startswith("clip")):
+                    found.add(name)
+    return found - _FIXED
+
+
+def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
+    """Refuse what is no finite number, or negative where `least_0`: MXNet takes a text for a rate in silence (T26).
+
+    Raises:
+        ValueError: `value` is refused; the text ends in `after`.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or (least_0 and value < 0):
+        least = ", at least 0" if least_0 else ""
+        raise ValueError(f"{name}: expected a finite number{least}; received {value!r:.100}{after}")
+
+
+def _updaters(trainer: "gluon.Trainer") -> List[Any]:
+    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
+
+
+def _without_velocity(trainer: "gluon.Trainer") -> bool:
+    """Whether somebody set the optimizer's momentum by hand after its states were made without."""
+    return any(state is None for updater in _updaters(trainer) for state in updater.states.values())
+
+
+def _begin_momentum(trainer: "gluon.Trainer") -> None:
+    """Drop states that hold no velocity, or a stale one, so that the next update makes them anew.
+
+    MXNet makes none while momentum is 0. With momentum set later the update fails; on a kvstore the
+    error is printed and swallowed, and the weights stand still from there on.
+    """
+    half = [parameter.name for parameter in trainer._params if str(parameter.dtype).endswith("float16")]
+    if trainer.optimizer.multi_precision and half:
+        raise ValueError(
+            "momentum: states of float16 weights hold their float32 copies, which a momentum that begins at 0 cannot "
+            "keep. Make a new Trainer with the momentum. Nothing was changed"
+        )
+    for updater in _updaters(trainer):
+        updater.states.clear()
+        updater.states_synced.clear()
+
+
+def refuse_remote(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer whose optimizer steps on servers: they got a copy, which no change reaches.
+
+    Raises:
+        ValueError: The kvstore is distributed and updates there.
+    """
+    kvstore = trainer._kvstore_params["kvstore"]
+    on_kvstore = trainer._kvstore_params["update_on_kvstore"]
+    if trainer._kv_initialized:
+        remote = trainer._distributed and trainer._update_on_kvstore
+    else:
+        if on_kvstore is None:
+            on_kvstore = os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"
+        remote = on_kvstore and "dist" in str(getattr(kvstore, "type", kvstore))
+    if remote:
+        raise ValueError(
+            f"the optimizer steps on the servers of kvstore {getattr(kvstore, 'type', kvstore)!r}, which got a copy of "
+            "it without multipliers: no later change would reach them. Make the Trainer with update_on_kvstore=False"
+        )
+
+
+def refuse_fixed_rate(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer on which a learning rate cannot be set, or would change nothing.
+
+    Raises:
+        ValueError: The optimizer has a scheduler of its own, ignores learning rates, or steps on servers.
+    """
+    optimizer = trainer.optimizer
+    if optimizer.lr_scheduler is not None:
+        raise ValueError(
+            f"the optimizer has a {type(optimizer.lr_scheduler).__name__} of its own, which decides the learning rate "
+            "(T21). Make it without lr_scheduler, or leave the rate to it"
+        )
+    if isinstance(optimizer, mx.optimizer.AdaDelta):
+        raise ValueError("AdaDelta ignores the learning rate (T21): setting it would change nothing")
+    refuse_remote(trainer)
+
+
+def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
+    """Parameters whose structural path fits a glob.
+
+    Args:
+        net: Any block.
+        glob: A path like "features.0.weight", where `*` stands for any text, dots too, and `?` for a sign.
+
+    Raises:
+        UnknownNameError: No path fits.
+
+    >>> list(match_parameters(mxkit.models.mlp(hidden=[8]), "*.bias"))
+    ['1.bias', '2.bias']
+    """
+    everything = parameters_by_path(net)
+    found = {path: parameter for path, parameter in everything.items() if fnmatchcase(path, glob)}
+    if not found:
+        blocks = {path.rsplit(".", count)[0] for path in everything for count in range(1, path.count(".") + 1)}
+        near = nearest(glob, [*everything, *(f"{block}.*" for block in sorted(blocks))])
+        raise unknown_path(f"no parameter fits {glob!r}", near, everything)
+    return found
+
+
+def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) -> None:
+    """Multiply learning rate and weight decay of some parameters, for every Trainer over them.
+
+    Args:
+        net: Any block.
+        multipliers: `{"features.*": {"lr": 0.1, "wd": 0}}`: globs over structural paths; where several fit,
+            the last one decides.
+
+    Raises:
+        UnknownNameError: No path fits a glob, or a multiplier is neither "lr" nor "wd".
+        ValueError: A multiplier is no number of at least 0, or the optimizer steps on servers, where
+            multipliers do not go. Nothing is changed then.
+
+    >>> net = mxkit.models.mlp(hidden=[8]); set_multipliers(net, {"*": {"lr": 0.1}, "2.*": {"lr": 1}})
+    >>> [(path, parameter.lr_mult) for path, parameter in match_parameters(net, "*.weight").items()]
+    [('1.weight', 0.1), ('2.weight', 1.0)]
+    """
+    planned: List[Tuple[Any, str, float]] = []
+    for glob, values in multipliers.items():
+        parameters = match_parameters(net, glob)
+        for name, value in values.items():
+            if name not in _MULTIPLIERS:
+                raise unknown_name("multiplier", name, _MULTIPLIERS)
+            number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+            if not number or value < 0:
+                raise ValueError(f"{glob!r}: {name}: expected a number, at least 0; received {value!r}")
+            planned.extend((parameter, f"{name}_mult", float(value)) for parameter in parameters.values())
+    for parameter, _, _ in planned:
+        trainer = getattr(parameter, "_trainer", None)
+        if isinstance(trainer, gluon.Trainer):
+            refuse_remote(trainer)
+    for parameter, name, value in planned:
+        setattr(parameter, name, value)
+
+
+def no_weight_decay(net: Any) -> List[str]:
+    """Set the weight decay's multiplier to 0 for biases and for scales and shifts of norms (T21).
+
+    These are the parameters named `...bias`, `...gamma` or `...beta`, and all with one axis. How many axes
+    there are is known before the sizes are, so a net whose shapes are deferred is no exception.
+
+    Args:
+        net: Any block.
+
+    Returns:
+        Their paths.
+
+    Side effects:
+        Their `wd_mult` is 0.
+
+    >>> no_weight_decay(mxkit.models.mlp(hidden=[8]))
+    ['1.bias', '2.bias']
+    """
+    found = {}
+    for path, parameter in parameters_by_path(net).items():
+        flat = parameter.shape is not None and len(parameter.shape) == 1
+        if has_gradient(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
+            found[path] = parameter
+    for parameter in found.values():
+        parameter.wd_mult = 0.0
+    return list(found)
+
+
+def freeze(net: Any, glob: str = "*") -> List[str]:
+    """Train parameters no more: no gradient, no update, no weight decay.
+
+    A Dense layer's bias must be frozen with its weight: `updates` and `fit` refuse it otherwise (T46).
+    Running statistics of BatchNorm are no matter of gradients; they move on.
+
+    Args:
+        net: Any block; Trainers over it may exist.
+        glob: Over structural paths, as for `match_parameters`. A parameter that two blocks share is frozen
+            for both.
+
+    Returns:
+        Paths of the parameters that were trained until now.
+
+    Raises:
+        UnknownNameError: No path fits.
+
+    >>> freeze(mxkit.models.mlp(hidden=[8]), "1.*")
+    ['1.weight', '1.bias']
+    """
+    fitting = match_parameters(net, glob)
+    changed = [path for path, parameter in fitting.items() if parameter.grad_req != "null"]
+    for path in changed:
+        fitting[path].grad_req = "null"
+    return changed
+
+
+def unfreeze(net: Any, glob: str = "*") -> List[str]:
+    """Train frozen parameters again, but never what no gradient belongs to.
+
+    Running statistics, constants, and gammas and betas of norms made with `scale=False` or `center=False`
+    stay as they are.
+
+    Args:
+        net: Any block. A Trainer trains only parameters that it was made over (T19); one over
+            `net.collect_params()` knows frozen ones too.
+        glob: Over structural paths, as for `match_parameters`.
+
+    Returns:
+        Paths of the parameters that were frozen until now.
+
+    Raises:
+        UnknownNameError: No path fits.
+        ValueError: Nothing that fits can be trained, or gradients are being accumulated.
+    """
+    never = never_trained(net)
+    fitting = {path: one for path, one in match_parameters(net, glob).items() if id(one) not in never}
+    if not fitting:
+        raise ValueError(
+            f"nothing that fits {glob!r} can be trained: running statistics, constants and switched-off scales and "
+            "shifts have no gradient"
+        )
+    adding = [path for path, parameter in parameters_by_path(net).items() if parameter.grad_req == "add"]
+    if adding:
+        raise ValueError(
+            f"grad_req of {adding[0]!r} is 'add': an unfrozen parameter would miss the micro-batches of this window. "
+            "Unfreeze between epochs (on_epoch), not inside an Accumulator"
+        )
+    changed = [path for path, parameter in fitting.items() if parameter.grad_req == "null"]
+    for path in changed:
+        fitting[path].grad_req = "write"
+    if changed:
+        forget_static_graphs(net)
+    return changed

@@ -1,0 +1,1 @@
+"""Pictures: samples, and what a net computes and learns."""

@@ -1,0 +1,198 @@
+"""Pictures of a layer's channels."""
+
+import base64
+from math import ceil
+from pathlib import Path
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+
+from mxkit.plots.grids import (
+    BLUE,
+    GREY,
+    Layer,
+    PathLike,
+    arrays_of,
+    check_channels,
+    check_count,
+    check_index,
+    choose,
+    colour_scale,
+    draw_grid,
+    faults,
+    framed,
+    how_many,
+    unit_axis,
+)
+from mxkit.plots.plotting import new_figure
+import mxnet as mx
+import numpy as np
+
+
+class Pictures(Dict[str, Any]):
+    """Figures by path of the layer, in order; a notebook shows them one below the other."""
+
+    def _repr_html_(self) -> str:
+        pictures = (base64.b64encode(figure._repr_png_()).decode("ascii") for figure in self.values())
+        return "".join(f'<img src="data:image/png;base64,{picture}"><br>' for picture in pictures)
+
+
+def plot_features(
+    features: Mapping[str, Any],
+    *,
+    sample: int = 0,
+    channels: Union[int, Sequence[int]] = 64,
+    order: str = "index",
+    columns: Optional[int] = None,
+    image: Any = None,
+    path: Optional[PathLike] = None,
+) -> Pictures:
+    """Draw the channels of each feature of one sample: one picture a layer, one colour scale a picture.
+
+    (N, C, H, W) is a grid of channels, (N, C, D, H, W) one of middle slices, (N, C) bars, and (N, T, C) a map of
+    steps by channels; of the (N, C, T) of a Conv1D swap the axes first. The scale is centred at 0 where values
+    have both signs. Channels that are 0 everywhere are pale, with grey labels; what is not finite is green.
+
+    Args:
+        features: Arrays by path, as `Features(net, names)(x)` gives them; a list is drawn as `path[0]`, `path[1]`.
+        sample: Which of the batch.
+        channels: At most so many a layer, or the indices of those to draw.
+        order: "index" as they come, or "strength": by mean |value| of this sample, the strongest first.
+        columns: Of a grid; by default the picture is about square.
+        image: What went into the net, drawn first, stretched from its minimum to its maximum:
+            (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3 colours.
+        path: The folder to save a PNG of each layer in, or the file (`layer.png`, `layer.pdf`) of a single one.
+
+    Returns:
+        Figures by path, in the order of `features`: a dict that a notebook shows.
+
+    Raises:
+        ValueError: A feature cannot be drawn, a sample or a channel does not exist, or an argument is wrong.
+            Nothing is written then.
+
+    Side effects:
+        Writes files where `path` is given: existing ones are replaced. Copies one sample of each feature to the host.
+
+    >>> list(plot_features({"conv": mx.nd.ones((2, 3, 4, 4)), "dense": mx.nd.ones((2, 5))}))
+    ['conv', 'dense']
+    """
+    arrays = arrays_of("plot_features", features)
+    if order not in ("index", "strength"):
+        raise ValueError(f"plot_features: order: expected 'index' or 'strength'; received {order!r}")
+    if columns is not None:
+        check_count("plot_features: columns", columns)
+    for name, array in arrays.items():
+        _check_drawable(name, array, sample, channels)
+    picture = None if image is None else _input_picture(image, sample)
+    files = _files(list(arrays), path)
+    figures = Pictures()
+    for name, array in arrays.items():
+        figures[name] = _draw(_read(name, array, sample, channels, order), array.ndim, columns, picture)
+        if name in files:
+            files[name].parent.mkdir(parents=True, exist_ok=True)
+            figures[name].savefig(str(files[name]))
+    return figures
+
+
+def _check_drawable(name: str, array: Any, sample: int, channels: Any) -> None:
+    if not 2 <= array.ndim <= 5:
+        raise ValueError(
+            f"plot_features: {name!r}: expected (N, C), (N, T, C), (N, C, H, W) or (N, C, D, H, W); "
+            f"received the shape {array.shape}. Reshape it, or leave it out"
+        )
+    check_index(f"plot_features: {name!r}: sample", sample, array.shape[0])
+    check_channels(f"plot_features: {name!r}: channels", channels, array.shape[unit_axis(array.ndim)])
+
+
+def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Layer:
+    """Copy one sample to the host and pick its channels."""
+    values = array[sample].asnumpy().astype("float64")
+    if array.ndim == 3:
+        values = values.T
+    flat = values.reshape(len(values), -1)
+    finite = np.isfinite(flat)
+    strength = None
+    if order == "strength":
+        strength = np.where(finite, np.abs(flat), 0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
+    chosen = choose(channels, len(values), strength)
+    empty = ~flat[chosen].any(axis=1)
+    things = "units" if array.ndim == 2 else "channels"
+    notes = [how_many(len(chosen), len(values), things) + (", strongest first" if order == "strength" else "")]
+    notes.append(f"sample {sample} of {array.shape[0]}")
+    if array.ndim == 5:
+        middle = values.shape[1] // 2
+        notes.append(f"middle slice {middle} of {values.shape[1]}")
+        values = values[:, middle]
+    values = values[chosen]
+    return Layer(f"{name}  {array.shape}", notes + faults(empty, values), values, chosen, empty)
+
+
+def _draw(layer: Layer, ndim: int, columns: Optional[int], picture: Any) -> Any:
+    if ndim > 3:
+        return draw_grid(layer, columns, picture)
+    width = min(max(0.13 * len(layer.channels) + 1, 5.0), 14.0)
+    figure, axes = framed(layer, width - 1, 2.8, picture)
+    if ndim == 2:
+        axes.bar(range(len(layer.values)), np.where(np.isfinite(layer.values), layer.values, 0), color=BLUE)
+        axes.plot(np.flatnonzero(layer.empty), np.zeros(layer.empty.sum()), "x", color=GREY, markersize=4)
+        axes.set_ylabel("value", fontsize=8)
+        axes.set_xlim(-0.6, len(layer.values) - 0.4)
+    else:
+        shown = axes.imshow(layer.values.T, aspect="auto", **colour_scale(layer.values))
+        figure.colorbar(shown, ax=axes).ax.tick_params(labelsize=7)
+        axes.set_ylabel("step (axis 1)", fontsize=8)
+    every = ceil(0.13 * len(layer.channels) / (width - 1.2))
+    axes.set_xticks(range(0, len(layer.channels), every))
+    axes.set_xticklabels([str(channel) for channel in layer.channels[::every]], rotation=90)
+    axes.set_xlabel(f"{'unit' if ndim == 2 else 'channel'} (axis {unit_axis(ndim)})", fontsize=8)
+    axes.tick_params(labelsize=6.5)
+    for label, empty in zip(axes.get_xticklabels(), layer.empty[::every]):
+        label.set_color(GREY if empty else "black")
+    return figure
+
+
+def _input_picture(image: Any, sample: int) -> Any:
+    """The net's input as (H, W) or (H, W, 3) from 0 to 1."""
+    if not isinstance(image, mx.nd.NDArray):
+        image = np.asarray(image)
+    shape = image.shape
+    if len(shape) == 4:
+        check_index("plot_features: image: sample", sample, shape[0])
+        image = image[sample]
+    colours_first = len(shape) > 2 and shape[-3] in (1, 3)
+    if len(shape) not in (3, 4) or not (colours_first or shape[-1] in (1, 3)):
+        raise ValueError(
+            "plot_features: image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3 colours; "
+            f"received the shape {shape}"
+        )
+    values = (image.asnumpy() if isinstance(image, mx.nd.NDArray) else image).astype("float64")
+    if colours_first:
+        values = np.moveaxis(values, 0, -1)
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    values = np.nan_to_num((values - low) / ((high - low) or 1.0)).clip(0, 1)
+    return values[..., 0] if values.shape[-1] == 1 else values
+
+
+def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
+    """Where each layer's picture goes: one file, or files in a folder, no two the same."""
+    if path is None:
+        return {}
+    if Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes() and not Path(path).is_dir():
+        if len(names) > 1:
+            raise ValueError(
+                f"plot_features: path: expected a folder, for {len(names)} layers make {len(names)} files; "
+                f"received {str(path)!r}"
+            )
+        return {names[0]: Path(path)}
+    files: Dict[str, Path] = {}
+    taken = set()
+    for name in names:
+        stem = base = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net"
+        number = 1
+        # file systems that ignore case would make one file of `Conv` and `conv`
+        while stem.lower() in taken:
+            number += 1
+            stem = f"{base}-{number}"
+        taken.add(stem.lower())
+        files[name] = Path(path) / f"{stem}.png"
+    return files

@@ -1,0 +1,328 @@
+"""Pictures of data: images with their labels, a batch of a loader, what an augmentation does to an image."""
+
+from contextlib import contextmanager
+from math import ceil, sqrt
+from pathlib import Path
+import random
+import textwrap
+from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from mxkit.core.arguments import whole_number
+from mxkit.core.device import unpack
+from mxkit.data.augmentation.augment import Augment
+from mxkit.data.source import Data, is_one_shot, read_epoch
+from mxkit.errors import DataError
+from mxkit.plots.plotting import new_figure
+import mxnet as mx
+import numpy as np
+
+PathLike = Union[str, Path]
+Colour = Union[float, Sequence[float]]
+_RIGHT, _WRONG = "#2E7D32", "#C62828"
+# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
+_CHARACTER = 0.0092
+_POINTS = 7.5
+# Inches between images, and of a line of a title.
+_GAP, _LINE = 0.09, 0.125
+
+
+class _Cell(NamedTuple):
+    """One image of a grid: (H, W) or (H, W, 3) from 0 to 1, and what stands above it."""
+
+    pixels: Any
+    title: str
+    colour: str = "black"
+    framed: bool = False
+
+
+def show_images(
+    images: Any,
+    labels: Any = None,
+    *,
+    predicted: Any = None,
+    classes: Optional[Sequence[str]] = None,
+    columns: Optional[int] = None,
+    mean: Optional[Colour] = None,
+    std: Optional[Colour] = None,
+    path: Optional[PathLike] = None,
+) -> Any:
+    """Draw images side by side, with their labels.
+
+    Args:
+        images: (N, 1 or 3, H, W) or (N, H, W, 1 or 3) or (N, H, W), NumPy or NDArray; or a list of single images of
+            any sizes. uint8 is 0 to 255, floats are 0 to 1, or to 255 if one is above 1; other floats need `mean` and
+            `std`. What is not finite is green.
+        labels: Of each image its class number, text, or soft label of shape (classes,): the two largest are told.
+        predicted: Of each image what a net said, in the same form: where they differ, the title is the label and
+            "read as" what the net said, in red.
+        classes: Names of the class numbers.
+        columns: Of the grid; by default the picture is about square.
+        mean: What was subtracted from the images, for each channel or one for all, in a unit where white is 1.
+        std: What they were divided by after that.
+        path: Where to save the picture (its suffix decides the format), or None.
+
+    Returns:
+        The matplotlib Figure.
+
+    Raises:
+        DataError: Something is no image, has another range, or there are not as many labels as images.
+
+    >>> figure = show_images(np.zeros((3, 1, 8, 8)), [0, 1, 1], classes=["cat", "dog"])
+    >>> [text.get_text() for text in figure.axes[0].texts]
+    ['cat', 'dog', 'dog']
+    """
+    pixels = _pixels(images, mean, std)
+    truth = _told(labels, len(pixels), classes, "labels")
+    guess = _told(predicted, len(pixels), classes, "predicted")
+    cells = [_cell(image, truth[number], guess[number], "") for number, image in enumerate(pixels)]
+    return _saved(_grid(cells, columns), path)
+
+
+def show_batch(
+    data: Data,
+    *,
+    count: int = 16,
+    classes: Optional[Sequence[str]] = None,
+    columns: Optional[int] = None,
+    mean: Optional[Colour] = None,
+    std: Optional[Colour] = None,
+    path: Optional[PathLike] = None,
+) -> Any:
+    """Draw the first images of the batch that a loader gives next, as the net will see them.
+
+    Args:
+        data: Anything that `fit` reads. A loader goes on as if nobody had looked; what can be read only once is
+            refused.
+        count: At most so many images.
+        classes: As for `show_images`, like all that follow.
+        columns: Of the grid.
+        mean: What was subtracted from the images.
+        std: What they were divided by.
+        path: Where to save the picture, or None.
+
+    Returns:
+        The matplotlib Figure; several inputs of a net are rows below one another.
+
+    Raises:
+        DataError: The batch holds no images; or `data` is an iterator, whose first batch the look would use up.
+    """
+    if is_one_shot(data):
+        raise DataError(
+            f"show_batch: a {type(data).__name__} can be read only once, so the look would use up its first batch; "
+            "pass a function that makes it anew, or a list of batches"
+        )
+    whole_number(count, "show_batch: count")
+    with generators_kept():
+        inputs, labels = unpack(next(read_epoch(data, keep_count=True)))
+        if isinstance(data, mx.io.DataIter):
+            data.reset()
+    images = [image for array in inputs for image in _pixels(array[:count], mean, std)]
+    shown = len(images) // len(inputs)
+    told = _told(labels[0][:count] if labels else None, shown, classes, "labels")
+    cells = [_cell(image, told[number % shown], None, "") for number, image in enumerate(images)]
+    return _saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
+
+
+def show_augment(
+    image: Any, augment: Any, rows: int = 3, columns: int = 3, *, seed: int = 0, path: Optional[PathLike] = None
+) -> Any:
+    """Draw what an augmentation makes of an image: the image itself first, then one try after the other.
+
+    Args:
+        image: (H, W, 1 or 3), NumPy or NDArray, uint8 or float, as `Augment` takes it.
+        augment: An `Augment`, or what it is made of: a list of steps, a name, or a transform of MXNet's or gluoncv's.
+        rows: Of the grid.
+        columns: Of the grid.
+        seed: Try number i draws from a generator of `(seed, i)`, so the picture is the same each time.
+        path: Where to save the picture (its suffix decides the format), or None.
+
+    Returns:
+        The matplotlib Figure of `rows` x `columns` images. "normalize" is undone for it.
+
+    Raises:
+        DataError: The image has another form or range, or is too small.
+    """
+    count = whole_number(rows, "show_augment: rows") * whole_number(columns, "show_augment: columns") - 1
+    if not isinstance(augment, Augment):
+        augment = Augment(augment if isinstance(augment, list) else [augment])
+    found = [augment(image, np.random.Generator(np.random.PCG64([seed, number]))) for number in range(count)]
+    normal = augment.normalize
+    mean, std = (None, None) if normal is None else (normal.mean, normal.std)
+    shown = _pixels([image], white=augment.white)
+    for one in found:
+        shown += _pixels([one], mean, std, 1.0 if augment.tensor else augment.white)
+    named = [f"{name}: {one.shape[1]}x{one.shape[0]}" for name, one in zip(["original", *range(count)], shown)]
+    return _saved(
+        _grid([_Cell(*pair, framed=not number) for number, pair in enumerate(zip(shown, named))], columns), path
+    )
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Gluon's samplers draw from NumPy's global generator: a look must not change what is drawn after it (T61)."""
+    before = (random.getstate(), np.random.get_state())
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[float] = None) -> List[Any]:
+    """Images as (H, W) or (H, W, 3), float from 0 to 1, NaN where one is not finite."""
+    hosts = [_host(image) for image in images] if isinstance(images, (list, tuple)) else list(_split(_host(images)))
+    planes = [_channels_last(image) for image in hosts]
+    if not planes:
+        raise DataError("show_images: there is no image")
+    floats = [image.astype(np.float64) for image in planes]
+    if mean is not None or std is not None:
+        scale, shift = np.asarray(1 if std is None else std), np.asarray(0 if mean is None else mean)
+        if {scale.size, shift.size} - {1} - {image.shape[2] for image in floats}:
+            raise DataError(f"show_images: mean {mean} and std {std} for images of {floats[0].shape[2]} channels")
+        floats = [image * scale + shift for image in floats]
+    else:
+        of_bytes = all(image.dtype == np.uint8 for image in planes)
+        white = 255 if of_bytes else white or _white(floats)
+        floats = [image / white for image in floats]
+    lost = [~np.isfinite(image).all(axis=-1) for image in floats]
+    found = [np.where(gone[..., None], np.nan, image.clip(0, 1)) for gone, image in zip(lost, floats)]
+    return [image[..., 0] if image.shape[-1] == 1 else image for image in found]
+
+
+def _white(images: Sequence[Any]) -> float:
+    """The value of white in float images, by their range."""
+    low = min(float(np.nanmin(np.where(np.isfinite(image), image, 0))) for image in images)
+    high = max(float(np.nanmax(np.where(np.isfinite(image), image, 0))) for image in images)
+    if low < -1e-3 or high > 256:
+        raise DataError(
+            f"show_images: the pixels go from {low:.3g} to {high:.3g}; expected 0 to 1, or 0 to 255. Images that were "
+            "normalized are shown with mean=... and std=..."
+        )
+    return 1.0 if high <= 1.01 else 255.0
+
+
+def _host(array: Any) -> "np.ndarray":
+    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    if host.dtype.kind not in "fiub":
+        raise DataError(f"show_images: expected pixels, received an array of {host.dtype} and shape {host.shape}")
+    return host
+
+
+def _split(images: "np.ndarray") -> "np.ndarray":
+    if images.ndim == 4 or (images.ndim == 3 and 3 not in images.shape[::2] and images.shape[-1] != 1):
+        return images
+    raise DataError(
+        "show_images: expected (N, 1 or 3, H, W), (N, H, W, 1 or 3), (N, H, W) or a list of images; received "
+        f"{images.shape}" + (": one image goes into a list, [image]" if images.ndim in (2, 3) else "")
+    )
+
+
+def _channels_last(image: "np.ndarray") -> "np.ndarray":
+    if image.ndim == 2:
+        return image[..., None]
+    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
+        return np.moveaxis(image, 0, -1)
+    if image.ndim == 3 and image.shape[2] in (1, 3):
+        return image
+    raise DataError(f"show_images: expected an image with 1 or 3 channels, first or last; received {image.shape}")
+
+
+def _told(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[Optional[str]]:
+    """What to write for each image."""
+    if labels is None:
+        return [None] * count
+    found = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else labels
+    if len(found) != count:
+        raise DataError(f"show_images: there are {count} images and {len(found)} {name}")
+    return [_name(label, classes) for label in found]
+
+
+def _name(label: Any, classes: Optional[Sequence[str]]) -> str:
+    if isinstance(label, str):
+        return label
+    values = np.asarray(label)
+    if values.size > 1:  # a soft label
+        ranked = np.argsort(-values.ravel(), kind="stable")[:2]
+        shares = [(place, values.ravel()[place]) for place in ranked if values.ravel()[place] > 0.005]
+        return ", ".join(f"{_name(place, classes)} {share:.0%}" for place, share in shares)
+    number = values.ravel()[0] if values.size else np.nan
+    if number != np.floor(number):
+        return f"{number:.4g}"
+    whole = int(number)
+    return str(classes[whole]) if classes is not None and 0 <= whole < len(classes) else str(whole)
+
+
+def _cell(pixels: Any, truth: Optional[str], guess: Optional[str], nothing: str) -> _Cell:
+    if guess is None:
+        return _Cell(pixels, truth or nothing)
+    if truth is None:
+        return _Cell(pixels, guess)
+    if truth == guess:
+        return _Cell(pixels, truth, _RIGHT)
+    return _Cell(pixels, f"{truth}\nread as {guess}", _WRONG, framed=True)
+
+
+def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
+    """Images in rows, in one plane measured in inches, so that no title can reach into another image."""
+    from matplotlib.patches import Rectangle
+
+    columns = min(whole_number(columns, "columns"), len(cells)) if columns else ceil(sqrt(len(cells)))
+    width = min(max(11.0 / columns, 0.75), 1.9)
+    figure = new_figure()
+    axes = figure.add_subplot()
+    bottom = 0.0
+    for first in range(0, len(cells), columns):
+        row = cells[first : first + columns]
+        titles = [_wrapped(cell.title, width - _GAP, figure) for cell in row]
+        top = bottom + max(title.count("\n") + 1 if title else 0 for title in titles) * _LINE + _GAP
+        tall = max(min(cell.pixels.shape[0] / cell.pixels.shape[1], 1.5) for cell in row) * (width - _GAP)
+        for position, (cell, title) in enumerate(zip(row, titles)):
+            left, (high, wide) = position * width + _GAP, cell.pixels.shape[:2]
+            scale = min((width - _GAP) / wide, tall / high)
+            axes.imshow(_drawable(cell.pixels), extent=(left, left + wide * scale, top + high * scale, top))
+            axes.text(left, top - 0.03, title, fontsize=_POINTS, color=cell.colour, va="bottom", linespacing=1.1)
+            if cell.framed:
+                box = Rectangle((left, top), wide * scale, high * scale, fill=False, edgecolor=cell.colour, linewidth=2)
+                axes.add_patch(box)
+        bottom = top + tall
+    total = (columns * width + _GAP, bottom + _GAP)
+    figure.set_size_inches(*total)
+    axes.set(xlim=(0, total[0]), ylim=(total[1], 0))
+    axes.set_axis_off()
+    return figure
+
+
+def _drawable(pixels: Any) -> Any:
+    """Colours, green where a pixel is not finite."""
+    colours = np.repeat(pixels[..., None], 3, axis=-1) if pixels.ndim == 2 else pixels
+    lost = ~np.isfinite(colours).all(axis=-1)
+    return np.where(lost[..., None], (0.0, 1.0, 0.0), colours)
+
+
+def _wrapped(title: str, inches: float, figure: Any) -> str:
+    """At most two lines for each line, none wider than `inches`; the rest is cut off."""
+    found = []
+    for line in title.split("\n"):
+        limit = max(int(inches / (_POINTS * _CHARACTER)), 6)
+        found += textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
+    # matplotlib reads what stands between dollars as mathematics
+    return "\n".join(_shortened(line, inches, figure) for line in found).replace("$", r"\$")
+
+
+def _shortened(line: str, inches: float, figure: Any) -> str:
+    from matplotlib.font_manager import FontProperties
+
+    renderer, font = figure.canvas.get_renderer(), FontProperties(size=_POINTS)
+
+    def fits(text: str) -> bool:
+        return bool(renderer.get_text_width_height_descent(text, font, False)[0] <= inches * figure.dpi)
+
+    if fits(line):
+        return line
+    return next((line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1) if fits(line[:end] + "\u2026")), "")
+
+
+def _saved(figure: Any, path: Optional[PathLike]) -> Any:
+    if path is not None:
+        figure.savefig(str(path))
+    return figure

@@ -1,0 +1,80 @@
+"""Histograms of what layers give out."""
+
+from math import ceil
+from typing import Any, List, Mapping, Optional, Tuple
+
+from mxkit.plots.grids import BLUE, PathLike, arrays_of, check_count, shorten, unit_axis
+from mxkit.plots.plotting import new_figure
+import numpy as np
+
+
+def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optional[PathLike] = None) -> Any:
+    """Draw how the values of each feature are distributed over the whole batch: one panel a layer, in one figure.
+
+    Above each panel stand mean and standard deviation, the share of exact zeros, the units that are dead (0, or one
+    and the same number, for every sample and position), and how many values are not finite: these are left out of
+    all the rest. Counts are on a logarithmic axis in all panels where one needs it. Units are along axis 1,
+    of (N, T, C) along axis 2.
+
+    Args:
+        features: Arrays by path, as `Features(net, names)(x)` gives them, or lists of arrays.
+        bins: Bars of a histogram, at least 1.
+        path: Where to save the picture (its suffix decides the format), or None.
+
+    Returns:
+        The matplotlib Figure, as high as its layers need.
+
+    Raises:
+        ValueError: There is no feature, one is no array or holds no value, or `bins` is below 1.
+
+    Side effects:
+        Copies each feature to the host, one at a time.
+    """
+    arrays = arrays_of("plot_activations", features)
+    check_count("plot_activations: bins", bins)
+    columns = min(len(arrays), 4)
+    rows = ceil(len(arrays) / columns)
+    figure = new_figure()
+    figure.set_size_inches(max(3.1 * columns, 4), 2.5 * rows + 0.4)
+    panels = []
+    for position, (name, array) in enumerate(arrays.items()):
+        axes = figure.add_subplot(rows, columns, position + 1)
+        lines, counts, edges = _distribution(array.asnumpy(), bins)
+        heading = [shorten(name, 3.0, 7.5), str(array.shape), *lines]
+        axes.set_title("\n".join(heading), fontsize=7.5, loc="left")
+        axes.tick_params(labelsize=7)
+        axes.locator_params(axis="x", nbins=5)
+        panels.append((axes, counts, edges))
+    needs_log = any(counts.max() > 50 * np.median(counts[counts > 0]) for _, counts, _ in panels if counts.any())
+    for axes, counts, edges in panels:
+        # half a value is the floor of a logarithmic axis: a bin of one value stands above it
+        axes.stairs(counts, edges, fill=True, color=BLUE, baseline=0.5 if needs_log else 0)
+        if not counts.any():
+            axes.set(xticks=[], yticks=[])
+        elif needs_log:
+            axes.set_yscale("log")
+            axes.set_ylim(0.5, 2 * counts.max())
+    figure.supxlabel("value", fontsize=9)
+    figure.supylabel(f"values in a bin{' (log)' if needs_log else ''}", fontsize=9)
+    if path is not None:
+        figure.savefig(str(path))
+    return figure
+
+
+def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
+    """What stands above a panel, and its counts and edges."""
+    values = values[:, None] if values.ndim == 1 else values
+    units = np.moveaxis(values, unit_axis(values.ndim), 0).reshape(values.shape[unit_axis(values.ndim)], -1)
+    # one value says nothing about being constant
+    dead = (units == (units[:, :1] if units.shape[1] > 1 else 0)).all(axis=1)
+    finite = values[np.isfinite(values)].astype("float64")
+    lost = values.size - finite.size
+    last = f"{dead.sum()} of {len(units)} units dead" + (f", {lost} not finite" if lost else "")
+    if not finite.size:
+        return ["no finite value", last], np.zeros(1), np.array([0.0, 1.0])
+    low, high = finite.min(), finite.max()
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too narrow to be cut into bins
+        low, high = low - (abs(low) / 100 or 1), high + (abs(high) / 100 or 1)
+    counts, edges = np.histogram(finite, bins=bins, range=(low, high))
+    zeros = np.count_nonzero(finite == 0) / finite.size
+    return [f"mean {finite.mean():.3g}, std {finite.std():.3g}, zeros {zeros:.1%}", last], counts, edges

@@ -1,0 +1,158 @@
+"""Gradients against weights, per parameter."""
+
+from collections import Counter
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.errors import NotInitializedError
+from mxkit.nets.parameter_table import as_float64, square
+from mxkit.plots.grids import BLUE, ORANGE, PathLike, shorten
+from mxkit.plots.plotting import new_figure
+import mxnet as mx
+import numpy as np
+
+# More rows than these make a picture of gradients that nobody scrolls through: then a row is a block.
+_ROWS = 200
+
+
+def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
+    """Draw the norms of the last gradients and of the weights, one row a parameter, in the order of the net.
+
+    Bars are L2 norms on a logarithmic axis; beside them stands gradient over weight. Frozen parameters (`grad_req`
+    "null") and gradients of 0 are marked; running statistics, which no gradient trains, are left out. The
+    gradients are what the net holds: after Gluon's `backward` sums over samples. With several devices the bar is
+    the first one's own, dots are the others'. Of more than 200 parameters a row is a block, over its trainable ones.
+
+    Args:
+        net: Any block, after a backward pass.
+        path: Where to save the picture (its suffix decides the format), or None.
+
+    Returns:
+        The matplotlib Figure, as high as its rows need.
+
+    Raises:
+        NotInitializedError: A parameter has no value yet.
+        ValueError: Everything is frozen, or there is no gradient: no backward yet, or it was zeroed since.
+
+    Side effects:
+        Norms are computed on the devices, and copied to the host once a device.
+    """
+    devices = net_devices(net)
+    parameters = _trainable(net)
+    norms = _norms(parameters, devices)
+    if not norms[1:].any() and not any(data._fresh_grad for p in parameters.values() if p._grad for data in p._data):
+        raise ValueError(
+            "plot_gradients: every gradient of the net is 0 and no backward pass wrote it: call it after "
+            "loss.backward(), before the gradients are zeroed (an Accumulator and fit(accumulate=...) zero them "
+            "after each update)"
+        )
+    frozen = np.array([p.grad_req == "null" for p in parameters.values()])
+    names, count = list(parameters), len(parameters)
+    if count > _ROWS:
+        names, norms, frozen = _by_block(names, norms, frozen)
+    title = f"{type(net).__name__}: gradients of {count} parameters" + (
+        f" in {len(names)} blocks" if count > _ROWS else ""
+    )
+    figure = _draw_gradients(title, names, norms, frozen, devices)
+    if path is not None:
+        figure.savefig(str(path))
+    return figure
+
+
+def _trainable(net: Any) -> Dict[str, Any]:
+    """Parameters with values by path, without running statistics; a shared one under its first path."""
+    found: Dict[int, Tuple[str, Any]] = {}
+    for path, parameter in parameters_by_path(net).items():
+        if parameter._data is None:
+            raise NotInitializedError(
+                f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
+                "Run one batch forward and backward first"
+            )
+        if parameter._differentiable:
+            found.setdefault(id(parameter), (path, parameter))
+    if all(parameter.grad_req == "null" for _, parameter in found.values()):
+        raise ValueError(
+            f"plot_gradients: nothing has a gradient: {len(found)} of the net's {len(found)} parameters are frozen "
+            "(grad_req 'null'). mxkit.unfreeze(net, '*') trains them again"
+        )
+    return dict(found.values())
+
+
+def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
+    """L2 norms of the weights on the first device, then of the gradients on each: (1 + devices, parameters)."""
+    columns = []
+    for position, device in enumerate(devices):
+        arrays = [p._data[position] for p in parameters.values()] if not position else []
+        zero = mx.nd.zeros((1,), ctx=device)
+        arrays += [zero if p._grad is None else p._grad[position] for p in parameters.values()]
+        columns.append(mx.nd.concat(*[square(as_float64(a)).sqrt() for a in arrays], dim=0).asnumpy())
+    return np.concatenate(columns).reshape(1 + len(devices), len(parameters))
+
+
+def _by_block(names: List[str], norms: Any, frozen: Any) -> Tuple[List[str], Any, Any]:
+    """Rows of parameters as rows of the blocks that own them; a block is frozen where all of it is."""
+    owners = [name.rpartition(".")[0] for name in names]
+    blocks = list(dict.fromkeys(owners))
+    member = np.array([[owner == block for owner in owners] for block in blocks])
+    whole = ~(member & ~frozen).any(axis=1)
+    counted = member & (~frozen | whole[:, None])
+    with np.errstate(invalid="ignore", over="ignore"):
+        joined = np.array([[np.linalg.norm(row[columns]) for columns in counted] for row in norms])
+    return blocks, joined, whole
+
+
+def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devices: Sequence[Any]) -> Any:
+    rows, weight, gradient = np.arange(len(names)), norms[0], norms[1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = gradient / weight
+    figure = new_figure()
+    figure.set_size_inches(9.5, 0.17 * len(names) + 1.9)
+    left, right = figure.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [3, 2]})
+    _log_bars(left, rows, gradient, f"gradient on {devices[0]}", "L2 norm", norms)
+    _log_bars(right, rows, ratio, "gradient / weight", "gradient / weight", ratio)
+    for number, (device, own) in enumerate(zip(devices[1:], norms[2:])):
+        label = f"gradient on {device}"
+        left.plot(own[own > 0], rows[own > 0], "o", color=f"C{number + 2}", markersize=2.5, label=label)
+    left.plot(weight[weight > 0], rows[weight > 0], "D", markersize=3, color=ORANGE, label="weight")
+    left.set_yticks(rows)
+    left.set_yticklabels([shorten(name, 2.6, 7) for name in names], fontsize=7)
+    left.set_ylim(len(names) - 0.4, -0.6)
+    handles, labels = left.get_legend_handles_labels()
+    handles, labels = handles[-1:] + handles[:-1], labels[-1:] + labels[:-1]  # bars come last in it
+    left.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncol=4, fontsize=7.5, frameon=False)
+    marks = [_mark(*row) for row in zip(frozen, np.isfinite(norms).all(axis=0), norms[1:].max(axis=0), weight)]
+    for row, mark in enumerate(marks):
+        right.text(0.01, row, mark, transform=right.get_yaxis_transform(), va="center", fontsize=6.5, color="0.35")
+    told = [f"{mark}: {count}" for mark, count in Counter(marks).items() if mark]
+    figure.suptitle("\n".join([title, *([", ".join(told)] if told else [])]), fontsize=10)
+    return figure
+
+
+def _mark(frozen: bool, finite: bool, gradient: float, weight: float) -> str:
+    """What a row without a whole bar says in its place."""
+    if frozen:
+        return "frozen"
+    if not finite:
+        return "not finite"
+    if not gradient:
+        return "gradient 0"
+    return "" if weight else "weight 0"
+
+
+def _drawable(values: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
+        return np.isfinite(values) & (values > 0)
+
+
+def _log_bars(axes: Any, rows: Any, values: Any, label: str, xlabel: str, all_values: Any) -> None:
+    """Horizontal bars where there is a value above 0, from whole decade to whole decade."""
+    drawn = _drawable(values)
+    axes.barh(rows[drawn], values[drawn], height=0.7, color=BLUE, label=label)
+    within = all_values[_drawable(all_values)]
+    decades = np.log10(within) if within.size else np.zeros(1)
+    axes.set_xscale("log")
+    axes.set_xlim(10 ** (np.floor(decades.min()) - 0.3), 10 ** (np.ceil(decades.max()) + 0.3))
+    axes.set_xlabel(xlabel, fontsize=9)
+    axes.tick_params(labelsize=7)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)

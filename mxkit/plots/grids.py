@@ -1,0 +1,169 @@
+"""Grids of channels on one scale, and what all pictures of features share."""
+
+from math import ceil, sqrt
+from pathlib import Path
+import textwrap
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from mxkit.plots.plotting import new_figure
+import mxnet as mx
+import numpy as np
+
+PathLike = Union[str, Path]
+
+BLUE, ORANGE, GREY = "#4C72B0", "#DD8452", "0.55"
+
+# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
+CHARACTER = 0.0092
+
+
+class Layer(NamedTuple):
+    """One sample of a feature, on the host."""
+
+    title: str
+    notes: List[str]
+    values: Any  # channels shown first, then what is drawn of each
+    channels: Any  # their indices
+    empty: Any  # which of them are 0 everywhere
+
+
+def arrays_of(where: str, features: Any) -> Dict[str, Any]:
+    """Features as one array a name, in order."""
+    if not isinstance(features, Mapping) or not features:
+        raise ValueError(
+            f"{where}: expected a dict of arrays by path, like mxkit.Features(net, names)(x); "
+            f"received {'an empty one' if isinstance(features, Mapping) else type(features).__name__}"
+        )
+    arrays: Dict[str, Any] = {}
+    for name, value in features.items():
+        many = isinstance(value, (list, tuple))
+        for position, array in enumerate(value if many else [value]):
+            if not isinstance(array, mx.nd.NDArray):
+                raise ValueError(
+                    f"{where}: {name!r}: expected an NDArray or a list of them; received {type(array).__name__}"
+                )
+            if not array.size:
+                raise ValueError(f"{where}: {name!r} holds no value: its shape is {array.shape}")
+            arrays[f"{name}[{position}]" if many else str(name)] = array
+    return arrays
+
+
+def check_count(what: str, count: Any) -> None:
+    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
+        raise ValueError(f"{what}: expected a whole number above 0; received {count!r}")
+
+
+def check_index(what: str, index: Any, size: int) -> None:
+    if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < size:
+        raise ValueError(f"{what}: expected a whole number from 0 to {size - 1}; received {index!r}")
+
+
+def check_channels(what: str, channels: Any, size: int) -> None:
+    if isinstance(channels, (int, np.integer)):
+        check_count(what, channels)
+    elif not isinstance(channels, (Sequence, np.ndarray)) or isinstance(channels, str) or not len(channels):
+        raise ValueError(f"{what}: expected a number, or a list of indices; received {channels!r}")
+    else:
+        for index in channels:
+            check_index(what, index, size)
+
+
+def unit_axis(ndim: int) -> int:
+    """The axis of channels or units: the last one of a sequence."""
+    return 2 if ndim == 3 else 1
+
+
+def choose(channels: Any, count: int, strength: Any = None) -> Any:
+    """Indices of the channels to draw: the given ones or the first so many, ranked where there is a strength."""
+    limited = isinstance(channels, (int, np.integer))
+    indices = np.arange(count) if limited else np.asarray(channels)
+    if strength is not None:
+        indices = indices[np.argsort(-strength[indices], kind="stable")]
+    return indices[:channels] if limited else indices
+
+
+def how_many(shown: int, count: int, things: str) -> str:
+    if count == 1:
+        return f"1 {things[:-1]}"
+    return f"all {count} {things}" if shown == count else f"{shown} of {count} {things}"
+
+
+def faults(empty: Any, values: Any) -> List[str]:
+    """Notes on what is 0 everywhere and what is no number."""
+    lost = int((~np.isfinite(values)).sum())
+    counts = [(int(empty.sum()), "all 0 (grey)"), (lost, "not finite (green)" if values.ndim > 1 else "not finite")]
+    return [f"{count} {what}" for count, what in counts if count]
+
+
+def draw_grid(layer: Layer, columns: Optional[int], picture: Any) -> Any:
+    """Planes (n, H, W), or pictures (n, H, W, 3), side by side on one scale, with their indices where these fit."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.patches import Rectangle
+
+    count, height, width = layer.values.shape[:3]
+    tall = min(max(height / width, 0.125), 8.0)
+    columns = min(columns or max(round(sqrt(count * tall)), 1), count)
+    size = min(max(7 / columns, 0.3 / max(sqrt(tall), 1)), 1.3)  # inches
+    labelled = size >= 0.085 * len(str(max(layer.channels))) + 0.08
+    gap = 0.14 / size if labelled else 0.06
+    rows = ceil(count / columns)
+    figure, axes = framed(layer, columns * 1.06 * size, rows * (tall + gap) * size, picture)
+    scale = {} if layer.values.ndim == 4 else colour_scale(layer.values)
+    for position, (values, channel, empty) in enumerate(zip(layer.values, layer.channels, layer.empty)):
+        left, top = position % columns * 1.06, position // columns * (tall + gap) + gap
+        extent = (left, left + 1, top + tall, top)
+        axes.imshow(values, extent=extent, alpha=0.4 if empty else None, **scale)
+        if empty:
+            axes.add_patch(Rectangle((left, top), 1, tall, fill=False, edgecolor=GREY, linestyle=":"))
+        if labelled:
+            axes.text(left, top - 0.02, str(channel), fontsize=6, va="bottom", color=GREY if empty else "black")
+    axes.set(xlim=(-0.02, columns * 1.06 - 0.04), ylim=(rows * (tall + gap) + 0.02, 0))
+    axes.set_axis_off()
+    axes.set_anchor("N")
+    if scale:
+        bar = figure.colorbar(ScalarMappable(**scale), ax=axes, fraction=0.04, pad=0.01, aspect=40)
+        bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def framed(layer: Layer, width: float, height: float, picture: Any) -> Tuple[Any, Any]:
+    """Make a figure: title and notes above, the input to the left of axes of `width` x `height` inches."""
+    beside = 0.0 if picture is None else 2.2
+    total = max(width + beside + 1.0, 4.6)
+    # a line is broken between notes, not inside of one
+    whole = " \u00b7 ".join(note.replace(" ", "\u00a0") for note in layer.notes)
+    lines = textwrap.wrap(whole, max(int(total / (8.5 * CHARACTER)), 20), break_on_hyphens=False)
+    figure = new_figure()
+    figure.set_size_inches(total, max(height, beside) + 0.75 + 0.15 * len(lines))
+    figure.suptitle("\n".join([shorten(layer.title, total, 10), *lines]).replace("\u00a0", " "), fontsize=8.5)
+    if picture is None:
+        return figure, figure.add_subplot()
+    first, axes = figure.subplots(1, 2, gridspec_kw={"width_ratios": [beside, total - beside]})
+    first.imshow(picture, cmap="gray", vmin=0, vmax=1)
+    first.set_title("input", fontsize=8)
+    first.set_anchor("N")
+    first.set_axis_off()
+    return figure, axes
+
+
+def colour_scale(values: Any) -> Dict[str, Any]:
+    """Colours for values: diverging around 0 where both signs occur, sequential where not."""
+    import matplotlib
+    from matplotlib.colors import Normalize
+
+    finite = values[np.isfinite(values)]
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    name = "RdBu_r" if low < 0 < high else "viridis"
+    if low < 0 < high:
+        high = max(-low, high)
+        low = -high
+    norm = Normalize(low, high if high > low else low + 1)
+    return {"cmap": matplotlib.colormaps[name].with_extremes(bad="lime"), "norm": norm}
+
+
+def shorten(text: str, inches: float, points: float) -> str:
+    """Cut the middle out of a text that is wider than `inches` at a font size of `points`."""
+    limit = max(int(inches / (points * CHARACTER)), 8)
+    if len(text) > limit:
+        text = f"{text[: limit // 2 - 1]}\u2026{text[-((limit + 1) // 2) :]}"
+    return text.replace("$", r"\$")  # or matplotlib reads it as mathematics

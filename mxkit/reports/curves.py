@@ -1,0 +1,120 @@
+"""Curves of one run or several as SVG that a page holds, in the page's own colour of text."""
+
+import io
+import math
+import re
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from mxkit.plots.plotting import new_figure
+from mxkit.reports.run_files import RunFiles, is_number
+
+# They are told apart on white and on black.
+COLOURS = ("#4287d6", "#e07b39", "#3fa66a", "#b565c9", "#c9a227", "#d64f6a", "#2aa5a5", "#8c7b6b")
+# matplotlib has no name for the colour of the text around; this one is replaced by it.
+_INK = "#010203"
+_LABELS = {"learning_rate": "learning rate, after the epoch", "samples_per_second": "samples per second, in training"}
+
+
+class Line(NamedTuple):
+    """One line of a panel.
+
+    Attributes:
+        label: For the legend.
+        colour: Of `COLOURS`.
+        dashed: For training, where several runs are drawn.
+        points: Epochs and values; what is not finite is left out.
+    """
+
+    label: str
+    colour: str
+    dashed: bool
+    points: List[Tuple[float, float]]
+
+
+class Panel(NamedTuple):
+    """One picture.
+
+    Attributes:
+        title: What is drawn.
+        lines: Of it.
+        svg: The picture; empty where no value is finite.
+        lost: How many values are NaN or infinite.
+    """
+
+    title: str
+    lines: List[Line]
+    svg: str
+    lost: int
+
+
+def panels(runs: Sequence[RunFiles]) -> List[Panel]:
+    """Draw each loss and metric, the learning rate and the throughput over epochs, the losses first.
+
+    Args:
+        runs: One run has a line for training and one for validation; several have one colour each.
+    """
+    quantities: Dict[str, List[str]] = {}
+    rows = [row for run in runs for row in run.rows]
+    for column in dict.fromkeys(name for row in rows for name, one in row.items() if is_number(one)):
+        part, _, quantity = column.partition("_")
+        if part in ("train", "valid"):
+            quantities.setdefault(quantity, []).append(column)
+    ordered = sorted(quantities.items(), key=lambda one: one[0] != "loss")
+    ordered += [(name, [name]) for name in _LABELS if any(is_number(row.get(name)) for row in rows)]
+    return [_panel(quantity, columns, runs) for quantity, columns in ordered]
+
+
+def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> Panel:
+    lines, lost = [], 0
+    for number, run in enumerate(runs):
+        for column in sorted(columns):
+            part = column.partition("_")[0] if quantity not in _LABELS else ""
+            values = [(row["epoch"], row[column]) for row in run.rows if is_number(row.get(column))]
+            if not values:
+                continue
+            points = [one for one in values if math.isfinite(one[1])]
+            lost += len(values) - len(points)
+            several = len(runs) > 1
+            colour = COLOURS[(number if several else part == "valid") % len(COLOURS)]
+            label = f"{run.name} {part}".strip() if several else part
+            lines.append(Line(label, colour, several and part == "train", points))
+    title = _LABELS.get(quantity, quantity.replace("_", " "))
+    drawn = [line for line in lines if line.points]
+    return Panel(title, lines, _svg(title, drawn, quantity) if drawn else "", lost)
+
+
+def _svg(title: str, lines: Sequence[Line], quantity: str) -> str:
+    from matplotlib import rc_context
+    from matplotlib.ticker import MaxNLocator
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
+        figure = new_figure()
+        figure.set_size_inches(4.4, 2.7)
+        axes = figure.add_subplot()
+        for line in lines:
+            style = "--" if line.dashed else "-"
+            axes.plot(*zip(*line.points), color=line.colour, linestyle=style, marker="o", markersize=3, linewidth=1.6)
+        values = [value for line in lines for _, value in line.points]
+        if quantity in _LABELS:
+            axes.set_ylim(0, 1.15 * max(values) or 1)
+        elif quantity == "loss" and min(values) > 0 and max(values) > 20 * min(values):  # as plot_history does
+            axes.set_yscale("log")
+        axes.set_xlabel("epoch", color=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(which="both", colors=_INK)
+        axes.grid(alpha=0.25, color=_INK)
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(_INK)
+        return _inline(figure)
+
+
+def _inline(figure: Any) -> str:
+    text = io.StringIO()
+    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+    figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    svg = text.getvalue()
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    # names like axes_1, which no part of a picture refers to, would stand in the page once a picture
+    svg = re.sub(r' id="[^"]*_\d+"', "", svg)
+    return re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)

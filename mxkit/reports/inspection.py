@@ -1,0 +1,94 @@
+"""A run's net and data, loaded again to be looked at; what cannot be had is told instead."""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from mxkit.core.device import devices
+from mxkit.errors import DeviceError, MxkitError
+from mxkit.nets.layer_table import layers
+from mxkit.recipe.batches import load_data
+from mxkit.recipe.folder import RunFolder
+from mxkit.recipe.net_facts import facts_of, read_facts
+from mxkit.recipe.nets import empty_net
+from mxkit.recipe.schema import Recipe
+from mxkit.reports.predictions import Predictions, look_at_predictions, pictures
+from mxkit.reports.run_files import RunFiles
+from mxkit.storage.snapshot import load_checkpoint
+
+
+class Inspection(NamedTuple):
+    """What a page shows beyond the files.
+
+    Attributes:
+        layers: The table of layers as HTML; empty where there is none.
+        predictions: None where there are none.
+        pictures: Of its mistakes, as `data:` addresses; empty where there are none.
+        missing: Why, for "layers", "predictions" and "pictures".
+    """
+
+    layers: str
+    predictions: Optional[Predictions]
+    pictures: List[str]
+    missing: Dict[str, str]
+
+
+def inspect_run(run: RunFiles) -> Inspection:
+    """Rebuild a run's net from the checkpoint that its scores are of, and let it classify what they are of.
+
+    Nothing is raised because of what the folder, the data or the user's own modules do: the page tells it.
+
+    Side effects:
+        Imports the modules of the recipe's `imports`. A run of devices that are not here is looked at on the CPU.
+    """
+    recipe, why = _tried(lambda: _recipe(run))
+    if recipe is None:
+        return Inspection("", None, [], {"layers": why, "predictions": why})
+    data, no_data = _tried(lambda: load_data(recipe))
+    facts, no_facts = _tried(lambda: read_facts(run.path))
+    if facts is None and not no_facts:  # a run of an earlier mxkit
+        facts, no_facts = _tried(lambda: facts_of(recipe, data)) if data is not None else (None, no_data)
+    sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
+    missing = {"layers": f"The sizes of its inputs are not known, because the data cannot be read: {no_sample}"}
+    net, why = _tried(lambda: _net(recipe, sample, no_sample))
+    if net is None:
+        return Inspection("", None, [], {"layers": why, "predictions": why})
+    _, no_values = _tried(lambda: _load(run, recipe, net))
+    shapes = () if sample is None else tuple(one.shape for one in sample)
+    table, why = _tried(lambda: layers(net, *shapes))
+    missing = {"layers": why or (missing["layers"] if sample is None else "")}
+    found, no_pictures = None, ""
+    images: List[str] = []
+    why = f"the data cannot be read: {no_data}" if data is None else no_values
+    if not why:
+        found, why = _tried(lambda: look_at_predictions(recipe, net, data))
+    if found is not None:
+        images, no_pictures = pictures(recipe, found.mistakes)
+    missing.update(predictions=why, pictures=no_pictures)
+    return Inspection("" if table is None else table._repr_html_(), found, images, missing)
+
+
+def _recipe(run: RunFiles) -> Recipe:
+    recipe = RunFolder(run.path).recipe()
+    try:
+        devices(recipe.devices)
+    except DeviceError:
+        return recipe.model_copy(update={"devices": "cpu"})
+    return recipe
+
+
+def _net(recipe: Recipe, sample: Optional[Tuple[Any, ...]], no_sample: str) -> Any:
+    if recipe.model.finetune is not None and sample is None:
+        raise MxkitError(f"the net's sizes follow from the data, which cannot be read: {no_sample}")
+    return empty_net(recipe, sample)
+
+
+def _load(run: RunFiles, recipe: Recipe, net: Any) -> None:
+    folder = RunFolder(run.path)
+    load_checkpoint(folder.checkpoints, net, which=recipe.evaluate.which, devices=recipe.devices)
+
+
+def _tried(function: Callable[[], Any]) -> Tuple[Any, str]:
+    """What a function returns, or why it raised: data and nets may be the users' own, so anything may come."""
+    try:
+        return function(), ""
+    except Exception as error:
+        return None, str(error) if isinstance(error, MxkitError) else f"{type(error).__name__}: {error}"

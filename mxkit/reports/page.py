@@ -1,0 +1,220 @@
+"""One HTML page of a run, or of several compared: no network, no script, everything inside."""
+
+import math
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from mxkit.core.files import write_atomically
+from mxkit.errors import RecipeError
+from mxkit.recipe.schema import Recipe
+from mxkit.reports.comparing import compared_scores, recipe_differences
+from mxkit.reports.curves import COLOURS, panels
+from mxkit.reports.inspection import inspect_run
+from mxkit.reports.predictions import Predictions
+from mxkit.reports.run_files import RunFiles, is_number, read_run
+from mxkit.reports.run_list import duration
+from mxkit.storage.listing import list_checkpoints
+from mxkit.training.history import fixed
+from mxkit.version import __version__
+from pydantic import ValidationError
+import yaml
+
+_LOG_LINES = 40
+# A matrix of more classes would be wider than any screen; the pairs that are confused most stand in its place.
+_MATRIX_CLASSES = 30
+_CONFUSED_PAIRS = 20
+
+PathLike = Union[str, Path]
+
+
+def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Path:
+    """Write a page that shows a run, or compares several.
+
+    It holds the final scores, the recipe, curves, metrics, throughput, confusion matrix and worst mistakes, the table
+    of layers, the environment that the run had, its checkpoints and the end of its log. For the matrix, the mistakes
+    and the layers the net is rebuilt and its data read again; what cannot be had, the page says.
+
+    Args:
+        runs: Folders of runs.
+        out: The file. None is `report.html` in the run's folder, of several runs in the current one. A folder gets a
+            `report.html` in it.
+
+    Returns:
+        The file.
+
+    Raises:
+        RecipeError: No run is given, or there is no such folder, or one without a recipe.yaml that can be read.
+        OSError: The file cannot be written; the text names it.
+
+    Side effects:
+        As `inspect_run` says. Missing folders of `out` are made.
+    """
+    found = [read_run(path) for path in runs]
+    if not found:
+        raise RecipeError("report: expected at least one folder of a run")
+    for run in found:
+        if not run.recipe:
+            raise RecipeError(f"{run.path} is no folder of a run: {'; '.join(run.problems)}")
+    file = Path(out) if out is not None else (found[0].path if len(found) == 1 else Path()) / "report.html"
+    file = file / "report.html" if file.is_dir() else file
+    content = render(found)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, content.encode())
+    except OSError as error:
+        why = error.strerror or error
+        text = f"the page cannot be written to {file}: {why}. Name another place: --out FILE, in Python out="
+        raise type(error)(text) from error
+    return file
+
+
+def render(runs: Sequence[RunFiles]) -> str:
+    """The page as text; everything that a user or a file says is escaped by jinja2."""
+    environment = Environment(
+        loader=FileSystemLoader(str(Path(__file__).parent)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, duration=duration, share=share)
+    several = len(runs) > 1
+    return environment.get_template("page.html").render(
+        runs=[_run_view(run) for run in runs],
+        several=several,
+        title="Runs compared: " + ", ".join(run.name for run in runs) if several else runs[0].name,
+        panels=[_panel_view(panel) for panel in panels(runs)] if several else [],
+        scores=compared_scores(runs) if several else [],
+        differences=recipe_differences(runs) if several else [],
+        colours=[COLOURS[place % len(COLOURS)] for place in range(len(runs))],
+        version=__version__,
+    )
+
+
+def _run_view(run: RunFiles) -> Dict[str, Any]:
+    looked = inspect_run(run)
+    checkpoints, no_checkpoints = _checkpoints(run)
+    rows = [{name: one for name, one in row.items() if one is None or is_number(one)} for row in run.rows]
+    return {
+        "run": run,
+        "state": run.state,
+        "description": str(run.recipe.get("description") or ""),
+        "scores": _numbers(run.scores),
+        "changed": _changed(run),
+        "panels": [_panel_view(panel) for panel in panels([run])],
+        "columns": list(dict.fromkeys(name for row in rows for name in row)),
+        "rows": rows,
+        "samples": sum(row["samples"] for row in rows if is_number(row.get("samples"))),
+        "predictions": None if looked.predictions is None else _predictions_view(looked.predictions, looked.pictures),
+        "layers": Markup(looked.layers),  # its own cells are escaped
+        "missing": {"pictures": "", **looked.missing},
+        "checkpoints": checkpoints,
+        "no_checkpoints": no_checkpoints,
+        "log": run.log[-_LOG_LINES:],
+    }
+
+
+def _panel_view(panel: Any) -> Dict[str, Any]:
+    return {**panel._asdict(), "svg": Markup(panel.svg)}  # it holds numbers, and words of ours
+
+
+def _numbers(scores: Dict[str, Dict[str, Any]]) -> List[Tuple[str, float]]:
+    """Final scores that are one number each."""
+    return [
+        (f"{split} {name}", one) for split, found in scores.items() for name, one in found.items() if is_number(one)
+    ]
+
+
+def _changed(run: RunFiles) -> Optional[str]:
+    """What the recipe says other than the defaults, as YAML; None where this mxkit knows no such recipe."""
+    try:
+        recipe = Recipe.model_validate(run.recipe)
+    except ValidationError:
+        return None
+    text: str = yaml.safe_dump(recipe.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _checkpoints(run: RunFiles) -> Tuple[List[Any], str]:
+    folder = run.path / "checkpoints"
+    if not folder.is_dir():
+        return [], "The run has no folder of checkpoints."
+    try:
+        found = list_checkpoints(folder)
+    except OSError as error:
+        return [], str(error)
+    return found, "" if found else "The run has no checkpoint: none was due yet, or they were deleted."
+
+
+def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, Any]:
+    matrix, classes = found.matrix, found.classes
+    if matrix.ndim == 3:
+        return {"split": found.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
+    totals, guessed = matrix.sum(axis=1), matrix.sum(axis=0)
+    off = sorted(
+        ((int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j), key=lambda one: (-one[0], *one[1:])
+    )
+    return {
+        "split": found.split,
+        "classes": classes,
+        "samples": int(matrix.sum()),
+        "right": int(matrix.trace()),
+        "as_matrix": len(classes) <= _MATRIX_CLASSES,
+        "rows": [
+            {
+                "counts": [int(count) for count in row],
+                "shades": [0.75 * math.sqrt(count / max(totals[place], 1)) for count in row],
+                "recall": row[place] / totals[place] if totals[place] else None,
+            }
+            for place, row in enumerate(matrix)
+        ],
+        "precision": [matrix[place, place] / total if total else None for place, total in enumerate(guessed)],
+        "pairs": [(classes[i], classes[j], count, count / totals[i]) for count, i, j in off[:_CONFUSED_PAIRS]],
+        "mistakes": None
+        if found.mistakes is None
+        else [
+            {
+                "number": one.number,
+                "truth": classes[one.truth],
+                "guess": classes[one.guess],
+                "probability": one.probability,
+                "image": images[place] if images else "",
+            }
+            for place, one in enumerate(found.mistakes)
+        ],
+    }
+
+
+def _label_view(name: str, matrix: Any) -> Dict[str, Any]:
+    (absent, false), (missed, right) = matrix.tolist()
+    return {
+        "name": name,
+        "counts": [right, missed, false, absent],
+        "precision": right / (right + false) if right + false else None,
+        "recall": right / (right + missed) if right + missed else None,
+    }
+
+
+def number(value: Any) -> str:
+    """Write a number as a table shows it.
+
+    >>> number(0.90541), number(1.5e-05), number(1354), number(float("nan")), number(None)
+    ('0.9054', '1.5e-05', '1,354', 'NaN', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not math.isfinite(value):
+        return "NaN" if value != value else "infinite" if value > 0 else "-infinite"
+    size = abs(value)
+    if size and not 0.01 <= size < 1e4:
+        return f"{value:,.0f}" if size >= 1e4 else f"{value:.3g}"
+    return f"{value:.1f}" if size >= 100 else fixed(value)
+
+
+def share(value: Optional[float]) -> str:
+    """Write a share of 1 with two digits; a dash where there is nothing to share."""
+    return "-" if value is None else f"{value:.2f}"

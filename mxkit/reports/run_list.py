@@ -1,0 +1,156 @@
+"""Runs as a table, sorted by any of its columns."""
+
+from contextlib import suppress
+import json
+import math
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+
+from mxkit.errors import RecipeError, unknown_name
+from mxkit.reports.comparing import best_column
+from mxkit.reports.run_files import RunFiles, is_number, read_run
+from mxkit.training.history import fixed
+
+_OWN = ("name", "started", "state", "epochs", "seconds", "size")
+
+
+class ListedRun(NamedTuple):
+    """One run of a folder of runs.
+
+    Attributes:
+        name: Of its folder.
+        started: Its log's first time, or an empty string.
+        state: "finished", "stopped", "failed", "running?" or "broken".
+        reason: Of the state, or an empty string.
+        epochs: In its history.
+        seconds: Spent in training, without validation.
+        size: Bytes of all its files.
+        best: Column, value and epoch of the best validation: of what the recipe's `keep_best` watches, else of the
+            lowest validation loss; None without one.
+        scores: Final ones that are numbers, by name.
+        last: Losses and metrics of the last epoch that are numbers, by column.
+    """
+
+    name: str
+    started: str
+    state: str
+    reason: str
+    epochs: int
+    seconds: float
+    size: int
+    best: Optional[Dict[str, Any]]
+    scores: Dict[str, float]
+    last: Dict[str, float]
+
+
+def list_runs(directory: Union[str, Path] = "runs", *, sort: str = "started") -> List[ListedRun]:
+    """List the runs in a folder; one that is broken is a line like the others.
+
+    Args:
+        directory: Holds the folders of runs, or is one.
+        sort: "name", "started", "state", "epochs", "seconds", "size", a final score like "accuracy", or a column of
+            the history's last epoch like "valid_loss". "-accuracy" puts the highest first. Runs without a number there
+            come last.
+
+    Raises:
+        RecipeError: There is no such folder.
+        UnknownNameError: No run has such a column.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise RecipeError(f"{directory} is no folder; expected one that holds runs, as `mxkit train` makes them")
+    folders = [directory] if (directory / "recipe.yaml").is_file() else sorted(directory.iterdir())
+    runs = [_listed(read_run(path)) for path in folders if path.is_dir() and not path.name.startswith(".")]
+    return _sorted(runs, sort)
+
+
+def _listed(run: RunFiles) -> ListedRun:
+    state, last = run.state, run.rows[-1] if run.rows else {}
+    return ListedRun(
+        name=run.name,
+        started=run.started,
+        state=state.word,
+        reason=state.reason,
+        epochs=len(run.rows),
+        seconds=run.seconds,
+        size=_size(run.path),
+        best=_best(run),
+        scores={name: one for scores in run.scores.values() for name, one in scores.items() if is_number(one)},
+        last={name: one for name, one in last.items() if name.startswith(("train_", "valid_")) and is_number(one)},
+    )
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # a run that is training may prune it just now
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _best(run: RunFiles) -> Optional[Dict[str, Any]]:
+    column, mode = best_column(run) or ("valid_loss", "min")
+    rows = [row for row in run.rows if is_number(row.get(column)) and math.isfinite(row[column])]
+    if not rows:
+        return None
+    row = (max if mode == "max" else min)(rows, key=lambda one: one[column])
+    return {"column": column, "value": row[column], "epoch": row["epoch"]}
+
+
+def _sorted(runs: Sequence[ListedRun], sort: str) -> List[ListedRun]:
+    column, downward = sort.lstrip("-"), sort.startswith("-")
+    known = dict.fromkeys([*_OWN, *(name for run in runs for name in (*run.scores, *run.last))])
+    if column not in known:
+        raise unknown_name("column to sort runs by", column, known)
+
+    def value(run: ListedRun) -> Any:
+        return getattr(run, column) if column in _OWN else run.scores.get(column, run.last.get(column))
+
+    have = [run for run in runs if value(run) is not None and value(run) == value(run)]  # NaN is not itself
+    without = [run for run in runs if run not in have]
+    return [*sorted(have, key=value, reverse=downward), *without]
+
+
+def to_json(runs: Sequence[ListedRun]) -> str:
+    """The runs for programs: a list of mappings with the attributes of `ListedRun`; numbers not finite are null."""
+    return json.dumps([_finite(run._asdict()) for run in runs], indent=1)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def runs_table(runs: Sequence[ListedRun]) -> Any:
+    """The runs as a table of rich's, a column for each final score."""
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(dict.fromkeys(name for run in runs for name in run.scores))
+    table = Table(box=None, header_style="bold")
+    for name in ("name", "started", "state", "epochs"):
+        table.add_column(name, justify="right" if name == "epochs" else "left", no_wrap=name in ("name", "started"))
+    for name in (*names, "best valid", "time", "size"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for run in runs:
+        state = f"{run.state}: {run.reason}" if run.reason else run.state
+        best = "" if run.best is None else f"{run.best['column']} {run.best['value']:.4g} in {run.best['epoch']}"
+        scores = [fixed(run.scores[name]) if name in run.scores else "" for name in names]
+        shown = state if len(state) <= 60 else f"{state[:59]}…"
+        cells = [run.name, run.started, shown, str(run.epochs), *scores, best]
+        # as Text, because rich reads [words] in a name as markup
+        table.add_row(*map(Text, [*cells, duration(run.seconds), f"{run.size / 1e6:,.1f} MB"]))
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Write a time with the two units that matter.
+
+    >>> duration(0.25), duration(75), duration(7260)
+    ('0.2 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,59 @@
+"""MXNet's own file of a Trainer, which is a pickle and therefore a program."""
+
+from pathlib import Path
+import pickle
+from typing import Any, Union
+
+from mxkit.errors import CheckpointError
+from mxkit.storage.optimizer_state import updaters_of
+
+
+def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool = False) -> None:
+    """Read a file of `trainer.save_states`, once, to go on from there with mxkit's checkpoints.
+
+    The file is a pickle: reading it runs whatever its writer put there, with your rights. `save_checkpoint`
+    stores the same without pickle.
+
+    Args:
+        trainer: Over the same parameters in the same order as the one that wrote the file: MXNet goes by
+            position, in the order of names, in which dense10 comes before dense9 (T60a). The net's parameters
+            must be loaded before.
+        path: The file.
+        trusted: True says that you know who wrote the file.
+
+    Raises:
+        ValueError: `trusted` is not True; nothing was read.
+        CheckpointError: The file is no such pickle, or holds another class of optimizer; nothing was changed.
+        OSError: The file cannot be read.
+
+    Side effects:
+        States and counts of updates are those of the file. The optimizer stays the object it was, with its own
+        learning rate and weight decay, which `trainer.load_states` would replace (T50).
+    """
+    if trusted is not True:
+        raise ValueError(
+            f"{path} is a pickle, as all files of trainer.save_states are: reading it runs whatever "
+            "its writer put there. If you know the writer, pass trusted=True, then save_checkpoint, and drop the file"
+        )
+    content = Path(path).read_bytes()
+    try:
+        states, stored = pickle.loads(content)
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} is no file of trainer.save_states: {error}") from error
+    optimizer = trainer.optimizer
+    if type(stored) is not type(optimizer) or not isinstance(states, dict):
+        raise CheckpointError(
+            f"{path} holds the states of {type(stored).__name__}; the Trainer's optimizer is {type(optimizer).__name__}"
+        )
+    strange = sorted(index for index in states if index not in range(len(trainer._params)))
+    if strange:
+        raise CheckpointError(
+            f"{path} holds states of parameters {strange[:5]}; the Trainer has {len(trainer._params)} parameters"
+        )
+    for updater in updaters_of(trainer, begin=True):
+        updater.set_states(pickle.dumps(states))
+    optimizer.num_update, optimizer.begin_num_update = stored.num_update, stored.begin_num_update
+    counts = stored._all_index_update_counts.get(0, stored._index_update_count)
+    for device in {0, *(context.device_id for context in trainer._contexts)}:
+        optimizer._all_index_update_counts[device] = dict(counts)
+    optimizer._set_current_context(0)

@@ -1,0 +1,380 @@
+"""Learning-rate schedules on MXNet's own schedulers, in units that are named: epochs or updates."""
+
+from dataclasses import dataclass, field, replace
+import math
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+from mxkit.core.arguments import split_spec
+from mxkit.errors import UnknownNameError, unknown_name
+from mxnet import lr_scheduler
+
+DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(epochs?|updates?)\s*")
+RISE = 0.3  # of the whole, where one_cycle is not told its warm-up; the start is this much below the peak:
+START_DIVISOR = 25
+
+# What each schedule must be given, and what it may be given. `total` may come later, with the length of a fit.
+TAKES: Dict[str, Tuple[Sequence[str], Sequence[str]]] = {
+    "constant": ((), ("base", "warmup")),
+    "cosine": ((), ("base", "warmup", "total", "final")),
+    "multi_step": (("at",), ("base", "warmup", "factor")),
+    "one_cycle": ((), ("base", "warmup", "total", "start", "final")),
+    "poly": ((), ("base", "warmup", "total", "power", "final")),
+    "step": (("every",), ("base", "warmup", "factor", "final")),
+}
+
+# What other frameworks, and MXNet's classes, call them.
+_ALIASES = {
+    "cosine": ("cosineannealing", "cosineannealinglr", "cosinescheduler"),
+    "multi_step": ("multifactor", "multifactorscheduler", "multisteplr", "piecewise"),
+    "one_cycle": ("onecyclelr", "1cycle"),
+    "poly": ("polynomial", "polynomiallr", "polyscheduler", "linear", "linearlr"),
+    "step": ("factor", "factorscheduler", "steplr", "exponential", "exponentiallr"),
+}
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A length of training in the unit the user named.
+
+    Attributes:
+        count: At least 0.
+        unit: "epochs" or "updates".
+    """
+
+    count: float
+    unit: str
+
+    def updates(self, updates_per_epoch: Optional[int]) -> int:
+        """Count updates, rounded; at least 1 where the length is not 0.
+
+        Raises:
+            ValueError: The length is in epochs, and nobody knows how many updates make one.
+        """
+        if self.unit == "epochs" and updates_per_epoch is None:
+            raise ValueError(
+                f"the schedule counts epochs ({str(self)!r}), and the data does not tell how many updates make one. "
+                "Pass updates_per_epoch=..., or count updates: '500 updates'"
+            )
+        exact = self.count * (updates_per_epoch or 1) if self.unit == "epochs" else self.count
+        return max(1, round(exact)) if exact else 0
+
+    def __str__(self) -> str:
+        return f"{self.count:g} {self.unit if self.count != 1 else self.unit[:-1]}"
+
+
+def parse_duration(text: Any, name: str) -> Duration:
+    """Read a length of training.
+
+    Args:
+        text: "5 epochs", "0.5 epochs", "500 updates", or 0, which needs no unit.
+        name: What the message calls it.
+
+    Raises:
+        ValueError: `text` has another form.
+
+    >>> parse_duration("1 epoch", "warmup"), parse_duration("500 updates", "every").unit
+    (Duration(count=1.0, unit='epochs'), 'updates')
+    """
+    if isinstance(text, Duration):
+        return text
+    if isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0:
+        return Duration(0.0, "updates")
+    found = DURATION.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        raise ValueError(
+            f"{name}: expected a number with its unit, like '5 epochs', '0.5 epochs' or '500 updates'; "
+            f"received {text!r:.100}"
+        )
+    count, unit = float(found[1]), found[2].rstrip("s") + "s"
+    if unit == "updates" and count != int(count):
+        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r:.100}")
+    return Duration(count, unit)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A learning rate as a pure function of the number of updates done; `schedule` makes one.
+
+    Attributes:
+        name: One of `schedule`'s names.
+        base: The highest rate, or None where it is the optimizer's own.
+        total: Where the schedule ends, or None where it ends with the fit.
+    """
+
+    name: str
+    base: Optional[float] = None
+    warmup: Optional[Duration] = None
+    total: Optional[Duration] = None
+    every: Optional[Duration] = None
+    at: Tuple[Duration, ...] = ()
+    factor: float = 0.1
+    power: float = 2
+    start: Optional[float] = None
+    final: float = 0.0
+    # MXNet's scheduler and the last question for each number of updates an epoch; see `_ask`
+    _asked: Dict[Any, Tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether `rate` needs to know how many updates make an epoch."""
+        lengths = [self.warmup, self.total, self.every, *self.at]
+        return any(length is not None and length.unit == "epochs" and length.count > 0 for length in lengths)
+
+    def completed(self, base: float, total: Optional[str] = None) -> "Schedule":
+        """Return the schedule with what it does not say itself.
+
+        Args:
+            base: Its rate, where it has none.
+            total: Its end, where it has none and needs one.
+        """
+        needs_total = self.total is None and "total" in TAKES[self.name][1] and total is not None
+        return replace(
+            self,
+            base=_rate(base, "base", above=True) if self.base is None else self.base,
+            total=parse_duration(total, "total") if needs_total else self.total,
+        )
+
+    def rate(self, updates: int, updates_per_epoch: Optional[int] = None) -> float:
+        """Compute the rate of the next update.
+
+        It is what an optimizer with MXNet's scheduler takes: the first update is number 1, so a warm-up
+        does not begin with a rate of 0, and the last update of `total` has the final rate.
+
+        Args:
+            updates: Updates done, from 0. Questions may come in any order.
+            updates_per_epoch: Needed where the schedule counts epochs.
+
+        Raises:
+            ValueError: `updates` is below 0, the base or the total is not known, an epoch's length is
+                needed, or the warm-up is longer than what it leads to.
+        """
+        if updates < 0:
+            raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r:.100}")
+        return float(self._ask(int(updates) + 1, updates_per_epoch))
+
+    def rates(self, updates: int, updates_per_epoch: Optional[int] = None) -> List[float]:
+        """Rates of the first `updates` updates, to look at or to draw."""
+        return [self.rate(done, updates_per_epoch) for done in range(updates)]
+
+    def _ask(self, number: int, updates_per_epoch: Optional[int]) -> float:
+        # MXNet's schedulers change themselves at each call and can only go on (T21): going back needs a new one.
+        last, scheduler = self._asked.get(updates_per_epoch, (0, None))
+        if scheduler is None or number < last:
+            scheduler = self._build(updates_per_epoch)
+        self._asked[updates_per_epoch] = (number, scheduler)
+        return float(scheduler(number))
+
+    def _build(self, updates_per_epoch: Optional[int]) -> Any:
+        if self.base is None:
+            raise ValueError(
+                f"schedule {self.name!r} has no base rate: pass base=..., or let LearningRate take the optimizer's"
+            )
+        if max(self.final, self.start or 0.0) > self.base:
+            raise ValueError(
+                f"schedule {self.name!r}: its start and its final rate must not be above base={self.base:g}"
+            )
+        warm = self.warmup.updates(updates_per_epoch) if self.warmup else 0
+        warmed = {"base_lr": self.base, "warmup_steps": warm}
+        if self.name == "constant":
+            return _Constant(**warmed)
+        if self.name == "step":
+            every = self.every.updates(updates_per_epoch) if self.every else 1
+            self._refuse_warmup(warm, every, "the first reduction")
+            return lr_scheduler.FactorScheduler(every, self.factor, self.final, **warmed)
+        if self.name == "multi_step":
+            steps = [moment.updates(updates_per_epoch) for moment in self.at]
+            if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
+                raise ValueError(
+                    f"at: expected moments that increase; received {', '.join(map(str, self.at))}, updates {steps}"
+                )
+            self._refuse_warmup(warm, steps[0], "the first reduction")
+            return lr_scheduler.MultiFactorScheduler(steps, self.factor, **warmed)
+        if self.total is None:
+            raise ValueError(
+                f"schedule {self.name!r} has no end: pass total='90 epochs', or let LearningRate take the fit's"
+            )
+        total = self.total.updates(updates_per_epoch)
+        self._refuse_warmup(warm, total - 1, "the end")
+        if self.name == "poly":
+            curve = lr_scheduler.PolyScheduler(total, pwr=self.power, final_lr=self.final, **warmed)
+        elif self.name == "cosine":
+            curve = lr_scheduler.CosineScheduler(total, final_lr=self.final, **warmed)
+        else:
+            start = self.base / START_DIVISOR if self.start is None else self.start
+            rise = warm or max(1, round(RISE * total))
+            return _OneCycle(self.base, start, self.final, rise, total)
+        return _Until(total, curve)
+
+    def _refuse_warmup(self, warm: int, end: int, what: str) -> None:
+        if warm > max(end, 0):
+            raise ValueError(
+                f"warmup={str(self.warmup)!r} is {warm} updates and does not end before {what} of schedule "
+                f"{self.name!r}: at most {max(end, 0)} updates go into the warm-up"
+            )
+
+
+class _Constant(lr_scheduler.LRScheduler):  # type: ignore[misc]
+    def __call__(self, num_update: int) -> float:
+        return float(self.get_warmup_lr(num_update) if num_update < self.warmup_steps else self.base_lr)
+
+
+class _Until:
+    """A curve that stays at its end: a new Poly or Cosine asked past it answers with the base rate (T21)."""
+
+    def __init__(self, total: int, curve: Any) -> None:
+        self._total, self._curve = total, curve
+
+    def __call__(self, number: int) -> float:
+        return float(self._curve(min(number, self._total)))
+
+
+class _OneCycle:
+    """Half a cosine up to the peak, half a cosine down; `rise` and `total` are counted from 0."""
+
+    def __init__(self, peak: float, start: float, final: float, rise: int, total: int) -> None:
+        self._rise, self._fall = rise, max(1, total - rise)
+        self._up = _Until(rise, lr_scheduler.CosineScheduler(rise, start, peak))
+        self._down = _Until(self._fall, lr_scheduler.CosineScheduler(self._fall, peak, final))
+
+    def __call__(self, number: int) -> float:
+        return self._up(number) if number <= self._rise else self._down(number - self._rise)
+
+
+def schedule_names() -> List[str]:
+    """Names that `schedule` knows."""
+    return sorted(TAKES)
+
+
+def schedule(
+    name: str,
+    *,
+    base: Optional[float] = None,
+    warmup: Union[str, int, Duration, None] = None,
+    total: Union[str, Duration, None] = None,
+    every: Union[str, Duration, None] = None,
+    at: Optional[Sequence[Union[str, Duration]]] = None,
+    factor: Optional[float] = None,
+    power: Optional[float] = None,
+    start: Optional[float] = None,
+    final: Optional[float] = None,
+) -> Schedule:
+    """Describe how the learning rate moves; MXNet's own schedulers compute it.
+
+    ```
+    constant      base
+    step          base, times `factor` after each `every`, never below `final`
+    multi_step    base, times `factor` at each moment of `at`
+    poly          final + (base - final) * (1 - t / total) ** power
+    cosine        final + (base - final) * (1 + cos(pi * t / total)) / 2
+    one_cycle     half a cosine from `start` up to base in `warmup`, half a cosine down to `final` at `total`
+    ```
+
+    Args:
+        name: One of the six.
+        base: The highest rate. None takes the optimizer's when training begins.
+        warmup: How long the rate rises in a line from 0 to base; the other moments are counted from the
+            beginning all the same. None is no warm-up; for one_cycle 30% of `total`.
+        total: Where the curve ends; the rate stays there. None takes the length of the fit.
+        every: Between two reductions.
+        at: Moments of the reductions, which increase.
+        factor: Above 0, at most 1; default 0.1.
+        power: Above 0; default 2.
+        start: Where one_cycle begins; default base / 25.
+        final: The lowest rate; default 0.
+
+    Returns:
+        A `Schedule`, whose `rate(updates_done, updates_per_epoch)` is a pure function.
+
+    Raises:
+        UnknownNameError: No schedule has this name.
+        TypeError: The schedule does not take an argument, or misses one.
+        ValueError: A length has no unit, or a number is out of range.
+
+    >>> warm = schedule("cosine", base=0.4, warmup="2 updates", total="6 updates")
+    >>> [round(rate, 3) for rate in warm.rates(7)]
+    [0.2, 0.4, 0.341, 0.2, 0.059, 0.0, 0.0]
+    """
+    if name not in TAKES:
+        plain = str(name).lower().replace("_", "").replace("-", "")
+        meant = next((own for own, others in _ALIASES.items() if plain in others), None)
+        if meant is not None:
+            raise UnknownNameError(f"unknown schedule {name!r}: did you mean {meant!r}? Known: {', '.join(TAKES)}")
+        raise unknown_name("schedule", name, TAKES)
+    values: Dict[str, Any] = {
+        "base": base, "warmup": warmup, "total": total, "every": every, "at": at,
+        "factor": factor, "power": power, "start": start, "final": final,
+    }  # fmt: skip
+    given = {argument: value for argument, value in values.items() if value is not None}
+    required, optional = TAKES[name]
+    wrong = [argument for argument in given if argument not in required and argument not in optional]
+    missing = [argument for argument in required if argument not in given]
+    if wrong or missing:
+        raise TypeError(
+            f"schedule {name!r}: "
+            + (f"does not take {', '.join(wrong)}" if wrong else f"misses {', '.join(missing)}")
+            + f". It takes {', '.join([*required, *optional])}"
+        )
+    return Schedule(name, **_checked(given))
+
+
+def _checked(given: Mapping[str, Any]) -> Dict[str, Any]:
+    checked: Dict[str, Any] = dict(given)
+    for argument in ("warmup", "total", "every"):
+        if argument in given:
+            checked[argument] = parse_duration(given[argument], argument)
+            if argument != "warmup" and not checked[argument].count:
+                raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r:.100}")
+    if "at" in given:
+        moments = [given["at"]] if isinstance(given["at"], (str, Duration)) else list(given["at"])
+        checked["at"] = tuple(parse_duration(moment, "at") for moment in moments)
+        if not moments or not all(moment.count for moment in checked["at"]):
+            raise ValueError(
+                f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r:.100}"
+            )
+    for argument in ("base", "factor", "power", "start", "final"):
+        if argument in given:
+            checked[argument] = _rate(given[argument], argument, above=argument not in ("start", "final"))
+    if checked.get("factor", 0.1) > 1:
+        raise ValueError(f"factor: expected a number above 0, at most 1; received {given['factor']!r:.100}")
+    base = checked.get("base")
+    for argument in ("start", "final"):
+        if base is not None and checked.get(argument, 0.0) > base:
+            raise ValueError(f"{argument}: expected at most base={base:g}; received {given[argument]!r:.100}")
+    return checked
+
+
+def _rate(value: Any, name: str, above: bool) -> float:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (above and value == 0):
+        least = "above 0" if above else "of at least 0"
+        raise ValueError(f"{name}: expected a number {least}; received {value!r:.100}")
+    return float(value)
+
+
+def get_schedule(spec: Any) -> Schedule:
+    """Return the schedule that `spec` means: a `Schedule`, a name, or a name with arguments.
+
+    Raises:
+        TypeError: `spec` has another form.
+
+    >>> get_schedule(("step", {"every": "3 epochs", "factor": 0.5})).factor
+    0.5
+    """
+    if isinstance(spec, Schedule):
+        return spec
+    name, arguments = split_spec(spec)
+    if isinstance(name, lr_scheduler.LRScheduler):
+        raise TypeError(
+            f"schedule: expected a Schedule, a name or (name, arguments); received {type(name).__name__} of MXNet. "
+            "Give it to the optimizer: trainer=('sgd', {'lr_scheduler': ...}), or use a schedule of mxkit's"
+        )
+    if callable(name):
+        raise TypeError(
+            "schedule: expected a Schedule, a name or (name, arguments); received a function, of what it does not say. "
+            "Set the rate in a callback: mxkit.LambdaCallback(on_epoch=lambda state, row: "
+            "state.trainer.set_learning_rate(f(row['epoch'])))"
+        )
+    if not isinstance(name, str):
+        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r:.100}")
+    return schedule(name, **arguments)

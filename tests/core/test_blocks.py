@@ -1,0 +1,89 @@
+"""Parameters by path, and the devices of a net."""
+
+import mxkit
+from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path, paths_of
+from mxkit.errors import DeviceError, NotInitializedError
+import mxnet as mx
+from mxnet.gluon import nn
+import pytest
+
+
+def test_t37_paths_do_not_carry_gluons_counters():
+    first, second = mxkit.models.lenet(), mxkit.models.lenet()
+    assert list(parameters_by_path(first)) == list(parameters_by_path(second))
+    assert "0.weight" in parameters_by_path(first)
+    assert {p.name for p in parameters_by_path(first).values()}.isdisjoint(
+        p.name for p in parameters_by_path(second).values()
+    )
+
+
+def test_paths_of_parameters_in_the_nets_order_and_of_a_strangers():
+    net, stranger = mxkit.models.mlp(), nn.Dense(2)
+    assert paths_of([stranger.weight, net[2].bias, net[1].weight], net) == ["1.weight", "2.bias", stranger.weight.name]
+
+
+def test_a_shared_parameter_stands_under_both_paths():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2))
+    net.add(nn.Dense(2, in_units=2, params=net[0].params))
+    found = parameters_by_path(net)
+    assert sorted(found) == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert found["0.weight"] is found["1.weight"]
+
+
+@pytest.mark.parametrize("in_units", [0, 4], ids=["deferred", "known"])
+def test_net_devices(in_units):
+    net = nn.Dense(2, in_units=in_units)
+    with pytest.raises(
+        NotInitializedError, match=r"parameter 'weight' has no value. Call mxkit.initialize\(net, 'xavier'\)"
+    ):
+        net_devices(net)
+    devices = [mx.cpu(1), mx.cpu(0)]
+    net.initialize(ctx=devices)
+    assert net_devices(net) == devices
+    assert net_devices(net, devices) == devices
+    with pytest.raises(
+        DeviceError, match=r"the net lives on \[cpu\(1\), cpu\(0\)\]; asked for were \[cpu\(1\)\]. Move it"
+    ):
+        net_devices(net, [mx.cpu(1)])
+
+
+def test_a_net_without_parameters_lives_on_the_cpu():
+    assert net_devices(nn.Flatten()) == [mx.cpu()]
+
+
+def test_a_net_spread_over_devices():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
+    net[0].initialize(ctx=mx.cpu(0))
+    net[1].initialize(ctx=mx.cpu(1))
+    text = r"'0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]. Move it as a whole: mxkit.to"
+    with pytest.raises(DeviceError, match=text):
+        net_devices(net)
+
+
+def test_what_is_no_net_is_refused_by_name(tmp_path):
+    x = mx.nd.ones((4, 3))
+    loader, net = mxkit.data.ArrayLoader(x, [0, 1, 2, 0], 2), nn.Dense(3, in_units=3)
+    net.initialize()
+    how = {"loss": "softmax_ce", "trainer": "sgd"}
+    for call in (
+        lambda: mxkit.fit(loader, net, epochs=1, **how),
+        lambda: list(mxkit.updates(loader, net, **how)),
+        lambda: mxkit.evaluate(loader, net, loss="softmax_ce"),
+        lambda: mxkit.predict(loader, net),
+        lambda: mxkit.extract(loader, "0", net),
+        lambda: mxkit.layers(loader, (1, 3)),
+        lambda: mxkit.export(loader, tmp_path / "a", input_shape=(1, 3)),
+        lambda: mxkit.replace(loader, "0", net),
+        lambda: mxkit.try_hybridize(loader, net),
+        lambda: mxkit.load_parameters(loader, tmp_path / "a.params"),
+        lambda: mxkit.to(loader, "cpu"),
+        lambda: list(blocks_by_path(loader)),
+    ):
+        with pytest.raises(TypeError, match="expected a net, a gluon.Block; received ArrayLoader. The net comes first"):
+            call()
+    with pytest.raises(TypeError, match=r"expected a net; received the class Flatten: write Flatten\(\)"):
+        mxkit.predict(nn.Flatten, x)
+    with pytest.raises(TypeError, match="Accumulator: expected a gluon.Trainer; received Dense"):
+        mxkit.Accumulator(net)

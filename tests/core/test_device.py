@@ -1,0 +1,210 @@
+"""Devices by name, and batches split over them."""
+
+import warnings
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+import mxkit
+from mxkit.core import device as module
+from mxkit.core.device import as_ndarray, describe_batch
+from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
+import mxnet as mx
+import numpy as np
+import pytest
+
+GPUS = mx.context.num_gpus()
+
+
+def test_devices_by_name():
+    assert mxkit.devices("cpu") == [mx.cpu(0)]
+    assert mxkit.devices(" CPU:3 ") == [mx.cpu(0), mx.cpu(1), mx.cpu(2)]
+    assert mxkit.devices(mx.cpu(2)) == [mx.cpu(2)]
+    assert mxkit.devices((mx.cpu(1), mx.cpu(0))) == [mx.cpu(1), mx.cpu(0)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TrapWarning)  # of a GPU without kernels
+        assert mxkit.devices() == mxkit.devices("auto")
+        assert {device.device_type for device in mxkit.devices()} < {"cpu", "gpu"}
+
+
+@pytest.mark.parametrize("spec", ["tpu", "cpu:", "cpu:-1", "gpu:a", "", [], ["cpu"], [0], 5, None])
+def test_other_forms_are_refused(spec):
+    with pytest.raises(DeviceError, match=r"devices: expected 'auto', 'cpu', 'cpu:4' \(four virtual devices\), 'gpu'"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", ["cpu:0", "cpu:1,2"])
+def test_a_count_of_virtual_devices_is_one_number_above_0(spec):
+    with pytest.raises(DeviceError, match="'cpu:N' takes one number of virtual devices, at least 1; received"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", [[mx.cpu(0), mx.cpu(0)], "gpu:1,1"])
+def test_a_device_is_named_once(spec):
+    with pytest.raises(DeviceError, match="devices: each device may be named once"):
+        mxkit.devices(spec)
+
+
+@pytest.mark.parametrize("spec", [f"gpu:{GPUS}", [mx.gpu(GPUS)], mx.gpu(GPUS), [mx.cpu(), mx.gpu(GPUS)]])
+def test_a_gpu_that_is_not_there(spec):
+    with pytest.raises(DeviceError, match=rf"devices: gpu\({GPUS}\) does not exist: .* 'auto'"):
+        mxkit.devices(spec)
+
+
+H200 = "NVIDIA H200 (sm_90, 139 GiB) cannot run this MXNet's kernels, which are compiled for sm_50. Use the CPU"
+
+
+def test_auto_leaves_out_gpus_without_kernels_and_says_so():
+    assert module._automatic(0, {}, "") == [mx.cpu()]
+    assert module._automatic(3, {}, "") == [mx.gpu(0), mx.gpu(1), mx.gpu(2)]
+    with pytest.warns(TrapWarning, match=r"devices: 'auto' leaves out gpu\(1\): NVIDIA H200 \(sm_90, 139 GiB\) cannot"):
+        assert module._automatic(3, {1: H200}, "") == [mx.gpu(0), mx.gpu(2)]
+    with pytest.warns(TrapWarning, match=r"leaves out gpu\(0\)"):
+        assert module._automatic(1, {0: H200}, "") == [mx.cpu()]
+    with pytest.warns(TrapWarning, match="takes the CPU, because MXNet fails to look for GPUs: CUDA: unknown error"):
+        assert module._automatic(0, {}, "CUDA: unknown error") == [mx.cpu()]
+
+
+def test_named_gpus_without_kernels_are_refused():
+    module._refuse_gpus([mx.gpu(0), mx.gpu(2)], 3, {1: H200})
+    with pytest.raises(
+        DeviceError, match=r"devices: gpu\(1\) cannot be used: NVIDIA H200 \(sm_90, .* sm_50\. Use the CPU"
+    ):
+        module._refuse_gpus([mx.gpu(0), mx.gpu(1)], 3, {1: H200})
+    text = r"devices: gpu\(3\) does not exist: MXNet 1.9.1 sees 3 GPUs, numbered from 0. Use 'auto' .* `mxkit doctor`"
+    with pytest.raises(DeviceError, match=text):
+        module._refuse_gpus([mx.gpu(3)], 3, {})
+
+
+def test_the_cpu_and_auto_without_gpus_never_ask_the_driver(monkeypatch):
+    def asked(*arguments):
+        raise AssertionError("the driver or the library was read")
+
+    monkeypatch.setattr(module, "read_driver", asked)
+    monkeypatch.setattr(module, "kernel_architectures", asked)
+    mxkit.devices("cpu:2")
+    mxkit.devices([mx.cpu(1)])
+    if GPUS == 0:
+        module._unusable.cache_clear()
+        mxkit.devices("auto")
+        with pytest.raises(AssertionError, match="the driver or the library was read"):
+            mxkit.devices("gpu")
+
+
+@settings(max_examples=40)
+@given(samples=st.integers(1, 17), count=st.integers(1, 6), as_numpy=st.booleans())
+def test_shards_join_to_the_batch(samples, count, as_numpy):
+    x = np.random.RandomState(samples).randn(samples, 2, 3).astype("float32")
+    y = np.arange(samples, dtype="int64") + 2**24
+    batch = (x, y) if as_numpy else (mx.nd.array(x), mx.nd.array(y, dtype="int64"))
+    devices = mxkit.devices(f"cpu:{count}")
+    shards = mxkit.split_batch(batch, devices)
+    sizes = [shard.samples for shard in shards]
+    assert shards.samples == sum(sizes) == samples
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    assert [shard.device for shard in shards] + shards.idle == devices
+    assert len(shards) == min(samples, count)
+    for shard in shards:
+        assert [array.context for array in shard.inputs + shard.labels] == [shard.device] * 2
+        assert {array.shape[0] for array in shard.inputs + shard.labels} == {shard.samples}
+    np.testing.assert_array_equal(np.concatenate([shard.inputs[0].asnumpy() for shard in shards]), x)
+    np.testing.assert_array_equal(np.concatenate([shard.labels[0].asnumpy() for shard in shards]), y)  # T14
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32"])
+def test_t14_dtypes_are_kept(dtype):
+    array = np.array([0, 1, 100], dtype)
+    assert as_ndarray(array).dtype == np.dtype(dtype)
+    kept = mx.nd.array(array, dtype=dtype)
+    assert as_ndarray(kept) is kept
+
+
+def test_t14_whole_numbers_above_2_24_survive():
+    big = np.array([2**24 + 1, 2**40 + 1], "int64")
+    np.testing.assert_array_equal(as_ndarray(big).asnumpy(), big)
+
+
+def test_doubles_and_truth_values_become_float32_as_everywhere_in_mxnet():
+    assert as_ndarray(np.array([0.5])).dtype == np.float32
+    assert as_ndarray(np.array([True, False])).asnumpy().tolist() == [1.0, 0.0]
+    assert as_ndarray(np.array([True])).dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64", ">i2", ">u8", "int64"])
+def test_whole_numbers_of_types_that_mxnet_lacks_arrive_with_their_values(dtype):
+    values = np.array([[0, 1], [2**15 - 1, 7]], dtype)
+    found = as_ndarray(values)
+    assert found.dtype == (np.int64 if dtype == "int64" else np.int32)
+    np.testing.assert_array_equal(found.asnumpy(), values)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble])
+def test_floating_point_of_other_widths_and_byte_orders_becomes_float32(dtype):
+    found = as_ndarray(np.array([0.5, -3.25], dtype))
+    assert (found.dtype, found.asnumpy().tolist()) == (np.float32, [0.5, -3.25])
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (np.array([2**31], "uint32"), "a batch: uint32 becomes int32, which cannot hold 2147483648"),
+        (np.zeros((2, 3), complex), r"a batch: expected numbers; received an array of shape \(2, 3\) complex128$"),
+        (np.array(["a", "b"]), r"a batch: expected numbers; received an array of shape \(2,\) <U1. Number the classes"),
+        (np.array([np.zeros(1000), None], object), r"received an array of shape \(2,\) object, which holds ndarray$"),
+    ],
+)
+def test_arrays_that_no_batch_can_hold_are_refused_without_printing_them(array, text):
+    with pytest.raises(DataError, match=text):
+        mxkit.split_batch((array, np.zeros(len(array))), mxkit.devices("cpu"))
+
+
+def test_a_batch_that_is_a_dict_gets_the_function_that_takes_it_apart():
+    batch = {"image": np.zeros((4, 3)), "label": np.zeros(4)}
+    with pytest.raises(
+        DataError,
+        match=r"received a dict with the keys 'image', 'label'. Pass a function .* \(\(b\['image'\], b\['label'\]\)",
+    ):
+        mxkit.split_batch(batch, mxkit.devices("cpu"))
+
+
+def test_the_forms_of_a_batch():
+    x, z, y = np.zeros((4, 2)), np.ones((4, 3)), np.arange(4)
+    for batch, inputs, labels in [
+        (x, 1, 0),
+        ((x,), 1, 0),
+        ((x, y), 1, 1),
+        ([x, y], 1, 1),
+        (((x, z), y), 2, 1),
+        ((x, (y, z)), 1, 2),
+        (((x, z), (y, z)), 2, 2),
+        (((x, z),), 2, 0),
+    ]:
+        for shard in mxkit.split_batch(batch, mxkit.devices("cpu:2")):
+            assert (len(shard.inputs), len(shard.labels)) == (inputs, labels)
+
+
+def test_batches_that_are_none():
+    devices = mxkit.devices("cpu:2")
+    with pytest.raises(EmptyDataError, match=r"a batch has no sample: shapes \[\(0, 3\), \(0,\)\]"):
+        mxkit.split_batch((np.zeros((0, 3)), np.zeros(0)), devices)
+    with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(3,\)\]"):
+        mxkit.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
+    with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
+        mxkit.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
+    with pytest.raises(DataError, match=r"NumPy arrays; received list. Make an array of it: np.asarray\("):
+        mxkit.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
+    with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):
+        mxkit.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)
+
+
+def test_shards_are_a_sequence_that_prints():
+    shards = mxkit.split_batch(np.zeros((2, 3)), mxkit.devices("cpu:3"))
+    assert repr(shards) == "Shards(2 samples: 1 on cpu(0), 1 on cpu(1); idle [cpu(2)])"
+    assert shards[-1].device == mx.cpu(1)
+    assert [shard.samples for shard in shards[:1]] == [1]
+
+
+def test_batches_are_described_for_messages():
+    assert describe_batch((np.zeros((2, 3), "uint8"), mx.nd.zeros(2))) == "x (2, 3) uint8, y (2,) float32"
+    assert describe_batch(((np.zeros(2), np.zeros(2)),)) == "x0 (2,) float64, x1 (2,) float64"
+    assert describe_batch("abc") == "x () str"

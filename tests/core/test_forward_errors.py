@@ -1,0 +1,696 @@
+"""Errors of a forward pass name the block, what it was built for and what it got; the net is left as it was."""
+
+import as_on_a_gpu
+import mxkit
+from mxkit.core.forward_errors import explain_forward_error, explained
+from mxkit.errors import ForwardError, NotInitializedError
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
+import numpy as np
+import pytest
+
+ones = mx.nd.ones
+
+
+class Net(gluon.HybridBlock):
+    """The layers stand two blocks deep, so that a path has several parts."""
+
+    def __init__(self, *layers):
+        super().__init__()
+        with self.name_scope():
+            self.features = nn.HybridSequential()
+            self.features.add(nn.HybridSequential())
+            self.features[0].add(*layers)
+
+    def hybrid_forward(self, F, x):
+        return self.features(x)
+
+
+class Apply(gluon.HybridBlock):
+    """A block that is a function of F and its inputs."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def hybrid_forward(self, F, *inputs):
+        return self.function(F, *inputs)
+
+
+class Residual(gluon.HybridBlock):
+    def __init__(self, channels, join):
+        super().__init__()
+        self.join = join
+        with self.name_scope():
+            self.body = nn.HybridSequential()
+            self.body.add(nn.Conv2D(channels, 1), nn.Conv2D(channels, 1))
+
+    def hybrid_forward(self, F, x):
+        return self.join(F, x, self.body(x))
+
+
+class Pair(gluon.HybridBlock):
+    """A net of two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.left, self.right = nn.Dense(3, in_units=4), nn.Dense(3, in_units=2)
+
+    def hybrid_forward(self, F, x, y):
+        return self.left(x) + self.right(y)
+
+
+def failure(net, *inputs, error=ForwardError):
+    """What `explained` makes of a call of `net`, to its very end."""
+
+    def call():
+        net(*inputs)
+        mx.nd.waitall()
+
+    with pytest.raises(error) as e, explained(net, call):
+        call()
+    return e.value
+
+
+def state_of(net):
+    """All that a diagnosis might leave behind: attributes of the blocks, and of parameters."""
+    blocks = []
+    net.apply(blocks.append)
+    return [dict(vars(one)) for one in [*blocks, *net.collect_params().values()]]
+
+
+WHENCE = "the number was given as {} or taken from the first batch"
+IMAGES = ", and after convolutions it depends on the size of the images"
+LARGER = ". Take larger images, a smaller kernel or more padding here, or fewer strides and pools before it"
+
+# the layer, an input that fits, one that does not, and what is said of it after "'features.0.0' (Type) "
+LAYERS = {
+    "dense": (
+        lambda: nn.Dense(5, in_units=4),
+        (2, 4),
+        (2, 7),
+        f"is built for 4 inputs a sample and got shape (2, 7). Give it in_units=7, or hand it 4: "
+        f"{WHENCE.format('in_units')}{IMAGES}",
+    ),
+    "dense_joins_axes": (
+        lambda: nn.Dense(5, in_units=12),
+        (2, 12),
+        (2, 3, 7),
+        f"is built for 12 inputs a sample and got shape (2, 3, 7), which is 21 a sample. Give it in_units=21, or hand "
+        f"it 12: {WHENCE.format('in_units')}{IMAGES}",
+    ),
+    "dense_should_not_join_axes": (
+        lambda: nn.Dense(5, in_units=7),
+        (2, 7),
+        (2, 3, 7),
+        "is built for 7 inputs a sample and got shape (2, 3, 7), which is 21 a sample. flatten=False applies it to the "
+        "last axis alone",
+    ),
+    "dense_of_the_last_axis": (
+        lambda: nn.Dense(5, in_units=4, flatten=False),
+        (2, 3, 4),
+        (2, 3, 7),
+        f"is built for 4 inputs on the last axis and got shape (2, 3, 7). Give it in_units=7, or hand it 4: "
+        f"{WHENCE.format('in_units')}",
+    ),
+    "dense_deferred": (
+        lambda: nn.Dense(5),
+        (2, 4),
+        (2, 7),
+        f"is built for 4 inputs a sample and got shape (2, 7). Give it in_units=7, or hand it 4: "
+        f"{WHENCE.format('in_units')}{IMAGES}",
+    ),
+    "t13_conv_of_nhwc": (
+        lambda: nn.Conv2D(8, 3, in_channels=3),
+        (2, 3, 32, 32),
+        (2, 32, 32, 3),
+        "is built for 3 channels (NCHW) and got shape (2, 32, 32, 3), which has 32. The channels seem to stand last: "
+        "x.transpose((0, 3, 1, 2))",
+    ),
+    "conv_deferred": (
+        lambda: nn.Conv2D(8, 3),
+        (2, 3, 9, 9),
+        (2, 4, 9, 9),
+        f"is built for 3 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 3: "
+        f"{WHENCE.format('in_channels')}",
+    ),
+    "conv_in_groups": (
+        lambda: nn.Conv2D(8, 3, groups=2, in_channels=6),
+        (2, 6, 9, 9),
+        (2, 4, 9, 9),
+        f"is built for 6 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 6: "
+        f"{WHENCE.format('in_channels')}",
+    ),
+    "conv_transpose": (
+        lambda: nn.Conv2DTranspose(8, 3, in_channels=3),
+        (2, 3, 9, 9),
+        (2, 4, 9, 9),
+        f"is built for 3 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 3: "
+        f"{WHENCE.format('in_channels')}",
+    ),
+    "conv_of_other_axes": (
+        lambda: nn.Conv2D(8, 5, in_channels=1),
+        (2, 1, 9, 9),
+        (2, 28, 28),
+        "reads 4 axes (NCHW) and got shape (2, 28, 28): reshape what comes before it",
+    ),
+    "kernel_larger_than_the_image": (
+        lambda: nn.Conv2D(8, (3, 5), padding=(0, 1), dilation=(2, 1), in_channels=1),
+        (2, 1, 9, 9),
+        (2, 1, 4, 4),
+        "has a kernel of (3, 5) and a padding of (0, 1), so it needs images of at least 5 x 3, and got shape "
+        f"(2, 1, 4, 4) (NCHW){LARGER}",
+    ),
+    "pool_larger_than_the_image": (
+        lambda: nn.MaxPool2D(5),
+        (2, 1, 9, 9),
+        (2, 1, 3, 3),
+        "has a kernel of (5, 5) and a padding of (0, 0), so it needs images of at least 5 x 5, and got shape "
+        f"(2, 1, 3, 3) (NCHW){LARGER}",
+    ),
+    "pool_of_other_axes": (
+        lambda: nn.GlobalAvgPool2D(),
+        (2, 1, 9, 9),
+        (2, 3),
+        "reads 4 axes (NCHW) and got shape (2, 3): reshape what comes before it",
+    ),
+    "batch_norm_of_other_axes": (
+        lambda: nn.BatchNorm(in_channels=4),
+        (2, 4),
+        (2,),
+        "got (2,) float32: Channel axis out of range: 1",
+    ),
+    "layer_norm": (
+        lambda: nn.LayerNorm(in_channels=4),
+        (2, 4),
+        (2, 3),
+        f"is built for 4 channels on axis -1 and got shape (2, 3). Give it in_channels=3, or hand it 4: "
+        f"{WHENCE.format('in_channels')}",
+    ),
+    "t40_instance_norm_told_late": (
+        lambda: nn.InstanceNorm(in_channels=4),
+        (2, 4, 5),
+        (2, 3, 5),
+        f"is built for 4 channels on axis 1 and got shape (2, 3, 5). Give it in_channels=3, or hand it 4: "
+        f"{WHENCE.format('in_channels')}",
+    ),
+    "t40_prelu_told_late": (
+        lambda: nn.PReLU(in_channels=4),
+        (2, 4),
+        (2, 3),
+        "is built for 4 channels on axis 1 and got shape (2, 3). Give it in_channels=1 for any number",
+    ),
+    "group_norm": (
+        lambda: nn.GroupNorm(num_groups=3),
+        (2, 3, 5),
+        (2, 4, 5),
+        "got (2, 4, 5) float32: # of channels must be divisible by # of groups",
+    ),
+    "lstm": (
+        lambda: rnn.LSTM(5, input_size=4),
+        (3, 2, 4),
+        (3, 2, 7),
+        f"is built for 4 features on the last axis (TNC) and got shape (3, 2, 7). Give it input_size=7, or hand it 4: "
+        f"{WHENCE.format('input_size')}",
+    ),
+    "gru_deferred": (
+        lambda: rnn.GRU(5, layout="NTC"),
+        (3, 2, 4),
+        (3, 2, 7),
+        f"is built for 4 features on the last axis (NTC) and got shape (3, 2, 7). Give it input_size=7, or hand it 4: "
+        f"{WHENCE.format('input_size')}",
+    ),
+    "rnn_of_other_axes": (
+        lambda: rnn.RNN(5, input_size=4),
+        (3, 2, 4),
+        (3, 4),
+        "reads 3 axes (TNC) and got shape (3, 4): reshape what comes before it",
+    ),
+}
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize(("make", "fits", "wrong", "text"), LAYERS.values(), ids=LAYERS.keys())
+def test_t38_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, hybridize):
+    layer = make()
+    net = Net(layer)
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    expected = net(ones(fits)).asnumpy()
+    error = failure(net, ones(wrong))
+    assert str(error) == f"'features.0.0' ({type(layer).__name__}) {text}"
+    assert (error.path, error.block) == ("features.0.0", layer)
+    assert isinstance(error.__cause__, mx.MXNetError)
+    np.testing.assert_array_equal(net(ones(fits)).asnumpy(), expected)  # it still works, and says the same
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_t38_a_layer_that_got_its_size_from_a_batch_too_small_for_it(hybridize):
+    net = Net(nn.Conv2D(3, 3), nn.Conv2D(3, 9))
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    error = failure(net, ones((2, 1, 7, 7)))
+    assert str(error) == (
+        "'features.0.1' (Conv2D) has a kernel of (9, 9) and a padding of (0, 0), so it needs images of at least 9 x 9, "
+        f"and got shape (2, 3, 5, 5) (NCHW){LARGER}"
+    )
+    assert isinstance(error.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize(
+    ("join", "text"),
+    [
+        (
+            lambda F, x, y: F.broadcast_add(x, y),
+            "got (2, 3, 5, 5) float32: operands could not be broadcast together with shapes [2,3,5,5] [2,4,5,5]",
+        ),
+        (
+            lambda F, x, y: F.concat(x, y, dim=2),
+            "got (2, 3, 5, 5) float32: Incompatible input shape: expected [2,3,-1,5], got [2,4,5,5]",
+        ),
+        (
+            lambda F, x, y: F.dot(x, y),
+            "got (2, 3, 5, 5) float32: dot shape error: [2,3,5,5] X [2,4,5,5]",
+        ),
+    ],
+    ids=["add", "concat", "dot"],
+)
+def test_t38_arrays_that_do_not_go_together_inside_a_block(join, text, hybridize):
+    net = Net(nn.Conv2D(3, 1), Residual(4, join))
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    error = failure(net, ones((2, 1, 5, 5)))
+    assert str(error).startswith(f"'features.0.1' (Residual) {text}")
+    assert error.block is net.features[0][1]
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_states_of_a_recurrent_layer(hybridize):
+    net = rnn.LSTM(5, input_size=4)
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    assert str(failure(net, ones((3, 2, 4)), [ones((1, 9, 5)), ones((1, 9, 5))])) == (
+        "the net (LSTM) takes states of shape (1, 2, 5), (1, 2, 5) for input (3, 2, 4) (TNC) and got (1, 9, 5), "
+        "(1, 9, 5). begin_state(2) makes some"
+    )
+    cell = rnn.GRUCell(5, input_size=4)
+    cell.initialize()
+    if hybridize:
+        cell.hybridize()
+    assert str(failure(cell, ones((2, 4)), [ones((2, 6))])) == (
+        "the net (GRUCell) takes states of shape (2, 5) for input (2, 4) and got (2, 6). begin_state(2) makes some"
+    )
+    assert str(failure(cell, ones((2, 7)), [ones((2, 5))])).startswith(
+        "the net (GRUCell) is built for 4 features of one step and got shape (2, 7). Give it input_size=7"
+    )
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(lambda: nn.Dense(5, in_units=4), (2, 4)), (lambda: nn.Conv2D(5, 1, in_channels=4), (2, 4, 3, 3))],
+    ids=["dense", "conv"],
+)
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "float16"])
+def test_t14_another_dtype_is_not_told_the_wrong_way_round(dtype, layer, shape, hybridize):
+    net = Net(layer())
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    kind = type(net.features[0][0]).__name__
+    assert str(failure(net, ones(shape, dtype=dtype))) == (
+        f"'features.0.0' ({kind}) computes in float32, as its parameters are, and got {shape} {dtype}. Cast the input, "
+        "x.astype('float32'), or the net, net.cast(...)"
+    )
+
+
+def test_dtypes_that_differ_between_two_inputs():
+    error = failure(Apply(lambda F, x, y: F.elemwise_add(x, y)), ones((2, 3)), ones((2, 3), dtype="float64"))
+    assert str(error).startswith("the net (Apply) got (2, 3) float32, (2, 3) float64: Incompatible attr")
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_a_wrong_number_of_inputs(hybridize):
+    net = Pair()
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    batch = ". A batch of two inputs is ((x1, x2), y)"
+    error = failure(net, ones((2, 4)))
+    assert str(error) == f"the net (Pair) was called with 1 input, and takes 2 inputs: x, y{batch}"
+    assert isinstance(error.__cause__, TypeError)
+    error = failure(net, ones((2, 4)), ones((2, 2)), ones((2, 2)))
+    assert str(error) == f"the net (Pair) was called with 3 inputs, and takes 2 inputs: x, y{batch}"
+    dense = nn.Dense(3, in_units=4)  # its own message: got multiple values for argument 'weight'
+    dense.initialize()
+    error = failure(dense, ones((2, 4)), ones((2, 4)))
+    assert str(error) == f"the net (Dense) was called with 2 inputs, and takes 1 input: x{batch}"
+    plain = nn.Sequential()
+    plain.add(Pair())
+    assert str(failure(plain, ones((2, 4)))) == "'0' (Pair) was called with 1 input, and takes 2 inputs: x, y"
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_inputs_on_another_device_than_the_parameters(hybridize):
+    net = Net(nn.Dense(5, in_units=4))
+    net.initialize(ctx=mx.cpu(0))
+    pair = Pair()
+    pair.initialize(ctx=mx.cpu(0))
+    if hybridize:
+        net.hybridize()
+        pair.hybridize()
+    assert str(failure(net, ones((2, 4), ctx=mx.cpu(1)))) == (
+        "'features.0.0' (Dense) got its input on cpu(1), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
+    )
+    assert str(failure(pair, ones((2, 4)), ones((2, 2), ctx=mx.cpu(1)))) == (
+        "'right' (Dense) got its input on cpu(1), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
+    )
+
+
+def test_arrays_on_several_devices_in_one_block():
+    block = Apply(lambda F, x, y: F.broadcast_add(x, y))
+    block.hybridize()
+    error = failure(block, ones((2, 4)), ones((2, 4), ctx=mx.cpu(1)))
+    assert str(error) == "the net (Apply) got arrays on several devices, cpu(0), cpu(1): x.as_in_context(mx.cpu(0))"
+
+
+def test_t44_what_workers_of_a_loader_hand_to_a_hybridized_net():
+    net = Net(nn.Dense(5, in_units=4))
+    net.initialize()
+    net.hybridize()
+    assert str(failure(net, ones((2, 4)).as_in_context(mx.Context("cpu_shared", 0)))) == (
+        "the net (Net) got its input on cpu_shared(0), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
+    )
+
+
+def test_numpy_arrays():
+    for net in (Net(nn.Dense(5, in_units=4)), Net(nn.Dense(5, in_units=4))):
+        net.initialize()
+        assert str(failure(net, np.ones((2, 4), "float32"))) == (
+            "the net (Net) got a NumPy array, and blocks take NDArrays: mx.nd.array(x, dtype=x.dtype)"
+        )
+        net.hybridize()
+
+
+def test_a_list_where_a_layer_takes_an_array():
+    net = nn.Dense(5, in_units=4)
+    net.initialize()
+    error = failure(net, [ones((2, 7))])
+    assert str(error).startswith("the net (Dense) got (2, 7) float32: ")
+
+
+def test_a_layer_without_values():
+    net = Net(nn.Dense(5, in_units=4))
+    net.initialize()
+    net.features[0].add(nn.Dense(3, in_units=5))  # after initialize, as it happens
+    error = failure(net, ones((2, 4)))
+    assert str(error).startswith("'features.0.1' (Dense) got (2, 5) float32: Parameter '")
+    assert "has not been initialized" in str(error)
+    with pytest.raises(NotInitializedError, match=r"parameter 'features\.0\.1\.weight' has no value"):
+        mxkit.predict(net, [ones((2, 4))])
+
+
+# graphs
+
+
+def symbol_net(**params):
+    x = mx.sym.var("data", dtype="float32")
+    hidden = mx.sym.Activation(mx.sym.FullyConnected(x, num_hidden=4, name="fc1"), act_type="relu")
+    net = gluon.SymbolBlock(mx.sym.FullyConnected(hidden, num_hidden=2, name="fc2"), mx.sym.var("data"))
+    net.initialize()
+    return net
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")
+@pytest.mark.parametrize("around", [None, False, True], ids=["alone", "in_a_net", "in_a_hybridized_net"])
+def test_a_symbol_block_names_its_operator(around):
+    inner = symbol_net()
+    inner(ones((2, 4)))
+    net = inner
+    if around is not None:
+        net = Net(nn.Flatten(), inner)
+        if around:
+            net.hybridize()
+    error = failure(net, ones((2, 5)))
+    assert str(error) == (
+        f"{'the net' if around is None else repr('features.0.1')} (SymbolBlock): operator 'fc1' (FullyConnected) got "
+        "data (2, 5), fc1_weight (4, 4), fc1_bias (4,): Shape inconsistent, Provided = [4,4], inferred shape=(4,5)"
+    )
+    assert error.block is inner
+
+
+class NetWithAName(Net):
+    """Its prefix is longer than those of the blocks inside."""
+
+
+@pytest.mark.parametrize("kind", [Net, NetWithAName])
+def test_what_only_a_graph_refuses(kind):
+    net = kind(nn.Dense(3, in_units=4), Apply(lambda F, x: x + F.mean(x, axis=1, keepdims=True)), nn.Flatten(prefix=""))
+    net.initialize()
+    eager = net(ones((2, 4))).asnumpy()  # `+` broadcasts here, and does not in a graph
+    net.hybridize()
+    error = failure(net, ones((2, 4)))
+    assert str(error).startswith("'features.0.1' (Apply) raises only because it is hybridized: operator 'apply")
+    assert "(elemwise_add) got " in str(error)
+    assert "(2, 3)" in str(error)
+    assert "(2, 1)" in str(error)
+    assert str(error).endswith("In a graph + - * / do not broadcast: use F.broadcast_add and its like")
+    assert error.block is net.features[0][1]
+    net.hybridize(False)
+    np.testing.assert_array_equal(net(ones((2, 4))).asnumpy(), eager)
+
+
+def test_t36_a_graph_that_is_out_of_date():
+    net = Net(nn.Dense(3, in_units=4))
+    net.initialize()
+    net.hybridize()
+    net(ones((2, 4)))
+    net.features[0]._children["0"] = nn.Dense(3, in_units=7)
+    net.initialize()
+    error = failure(net, ones((2, 7)))
+    assert "raises only because it is hybridized: operator " in str(error)
+    assert "(FullyConnected) got data (2, 7)" in str(error)
+    assert "net.hybridize() anew drops a graph that is out of date (T36)" in str(error)
+    net.hybridize()
+    assert net(ones((2, 7))).shape == (2, 3)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_t39_what_a_symbol_does_not_have(inner):
+    block = Apply(lambda F, x: x.reshape((x.shape[0], -1)))
+    net = Net(nn.Flatten(), block) if inner else block
+    net.hybridize()
+    error = failure(net, ones((2, 3, 4)))
+    place = "'features.0.1'" if inner else "the net"
+    assert str(error) == (
+        f"{place} (Apply) cannot be hybridized: AttributeError: 'Symbol' object has no attribute 'shape'. In a graph "
+        "hybrid_forward gets Symbols, which have no shape and no values (T39). Write it with F's operators, or go "
+        "without a graph: hybridize(False)"
+    )
+    assert isinstance(error.__cause__, AttributeError)
+
+
+# what passes, and what is left behind
+
+
+class Checks(gluon.Block):
+    def forward(self, x):
+        if x.shape[0] == 3:
+            raise ValueError("three is not a number of samples: 'features.0'")
+        return x
+
+
+def test_the_words_of_a_user_are_kept():
+    net = nn.Sequential()
+    net.add(nn.Dense(2, in_units=4), Checks())
+    net.initialize()
+    error = failure(net, ones((3, 4)))
+    assert str(error) == "'1' (Checks): ValueError: three is not a number of samples: 'features.0'"
+    assert type(error.__cause__) is ValueError
+
+
+def test_what_no_block_of_the_net_raised_passes_as_it_is():
+    net, other = Net(nn.Dense(5, in_units=4)), nn.Dense(5, in_units=4)
+    net.initialize()
+    other.initialize()
+    for call, kind in (
+        (lambda: {}["no such key"], KeyError),
+        (lambda: other(ones((2, 7))), mx.MXNetError),
+        (lambda: mx.nd.dot(net(ones((2, 4))), ones((2, 4))), mx.MXNetError),
+        (lambda: mx.nd.random.normal(scale=-1, shape=(2,)).asnumpy(), mx.MXNetError),
+    ):
+        with pytest.raises(kind) as e, explained(net, call):
+            call()
+        assert e.value.__cause__ is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_interrupts_are_not_touched(error):
+    def stop(F, x):
+        raise error
+
+    net = Net(nn.Flatten(), Apply(stop))
+    raised = failure(net, ones((2, 4)), error=error)
+    assert raised.__cause__ is None
+
+
+def test_errors_of_mxkit_pass_as_they_are():
+    wrong = mxkit.errors.DataError("told already")
+
+    def tell(F, x):
+        raise wrong
+
+    assert failure(Net(Apply(tell)), ones((2, 4)), error=mxkit.errors.DataError) is wrong
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
+def test_a_diagnosis_leaves_the_net_as_it_was(hybridize, late):
+    last = nn.PReLU(in_channels=4) if late else nn.Dense(2, in_units=9)
+    seen = []
+    net = Net(nn.Dense(3, in_units=4), nn.Dropout(0.5), last)
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    net.features[0][0].register_forward_hook(lambda *call: seen.append(call))
+    net.register_forward_pre_hook(lambda *call: seen.append(call))
+    with pytest.raises(mx.MXNetError) as e:
+        net(ones((2, 4))).asnumpy()
+    before, hooked = state_of(net), len(seen)
+    assert explain_forward_error(net, e.value, lambda: net(ones((2, 4)))).path == "features.0.2"
+    after = state_of(net)
+    assert [list(one) for one in before] == [list(one) for one in after]
+    assert all(one[name] is other[name] for one, other in zip(before, after) for name in one)
+    assert len(seen) == hooked  # the user's hooks do not run again
+
+
+def test_a_diagnosis_adds_nothing_to_a_plain_block():
+    net = nn.Sequential()
+    net.add(nn.PReLU(in_channels=4))
+    net.initialize()
+    before = set(vars(net))
+    failure(net, ones((2, 3)))
+    assert set(vars(net)) == before
+
+
+def test_a_diagnosis_initializes_nothing():
+    net = Net(nn.Dense(3), nn.Dense(2, in_units=9))
+    net.initialize()
+    net.hybridize()
+    error = failure(net, ones((2, 4)))
+    assert str(error).startswith("'features.0.1' (Dense) is built for 9 inputs a sample and got shape (2, 3)")
+    first = net.features[0][0].weight
+    assert first.shape == (3, 0)
+    assert first._deferred_init
+    assert first._data is None
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_a_diagnosis_runs_in_the_mode_of_the_call_and_records_nothing(train):
+    modes = []
+
+    class Looks(gluon.Block):
+        def forward(self, x):
+            modes.append((autograd.is_training(), autograd.is_recording()))
+            return x
+
+    net = nn.Sequential()
+    net.add(Looks(), nn.PReLU(in_channels=4))
+    net.initialize()
+    with pytest.raises(ForwardError), autograd.record(train_mode=train), explained(net, lambda: net(ones((2, 3)))):
+        net(ones((2, 3))).asnumpy()
+    assert modes == [(train, True), (train, False)]
+
+
+def test_a_call_that_goes_well_is_not_run_again():
+    calls = []
+    net = Net(Apply(lambda F, x: calls.append(1) or x))
+    with explained(net, lambda: net(ones((2, 4)))):
+        net(ones((2, 4)))
+    assert calls == [1]
+
+
+def test_a_late_error_at_a_wait_inside_the_net_is_sought_from_the_outermost_call():
+    class Reads(gluon.Block):
+        def forward(self, x):
+            x.wait_to_read()
+            return x
+
+    net = nn.Sequential()
+    net.add(nn.PReLU(in_channels=4), Reads())
+    net.initialize()
+    with pytest.raises(ForwardError, match=r"^'0' \(PReLU\) is built for 4 channels"), explained(net):
+        net(ones((2, 3)))
+
+
+def test_a_shared_block_stands_under_its_first_path():
+    shared = nn.Dense(4, in_units=4)
+    net = nn.Sequential()
+    net.add(shared, nn.Dense(3, in_units=4), shared)
+    net.initialize()
+    assert failure(net, ones((2, 4))).path == "0"
+
+
+def test_several_devices():
+    net = Net(nn.Dense(5, in_units=4))
+    mxkit.initialize(net, devices="cpu:2")
+    with pytest.raises(ForwardError, match=r"^'features.0.0' \(Dense\) is built for 4 inputs a sample and got shape"):
+        mxkit.predict(net, np.ones((4, 7), "float32"))
+
+
+# the functions of mxkit
+
+
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_evaluate_and_predict_name_the_layer(hybridize):
+    net = Net(nn.Dense(5, in_units=4), nn.Dense(3, in_units=6))
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    data = [(np.ones((2, 4), "float32"), np.zeros(2))]
+    text = r"^'features.0.1' \(Dense\) is built for 6 inputs a sample and got shape \(2, 5\)"
+    for call in (lambda: mxkit.evaluate(net, data, loss="softmax_ce"), lambda: mxkit.predict(net, data)):
+        with pytest.raises(ForwardError, match=text) as e:
+            call()
+        assert isinstance(e.value.__cause__, mx.MXNetError)
+
+
+def test_t40_evaluate_and_predict_name_the_layer_of_a_late_error():
+    net = Net(nn.PReLU(in_channels=4))
+    net.initialize()
+    data = [(np.ones((2, 3), "float32"), np.zeros(2))]
+    text = r"^'features.0.0' \(PReLU\) is built for 4 channels on axis 1 and got shape \(2, 3\)"
+    with pytest.raises(ForwardError, match=text):
+        mxkit.evaluate(net, data, loss=lambda output, label: output.mean(axis=1))
+    with pytest.raises(ForwardError, match=text):
+        mxkit.predict(net, data)
+
+
+def test_an_error_of_the_loss_is_no_error_of_the_net():
+    net = Net(nn.Dense(3, in_units=4))
+    net.initialize()
+    known = gluon.loss.SoftmaxCrossEntropyLoss()
+
+    def loss(output, labels):  # a user's own, whose labels are not checked
+        return known(output, labels)
+
+    with pytest.raises(mx.MXNetError):
+        mxkit.evaluate(net, [(np.ones((2, 4), "float32"), np.zeros((2, 9)))], loss=loss)
+
+
+def test_t126_running_again_to_find_the_block_leaves_the_running_statistics():
+    net = nn.HybridSequential()
+    net.add(as_on_a_gpu.BatchNorm(in_channels=3), nn.Dense(2, in_units=4))
+    net.initialize()
+    net.hybridize()
+    with autograd.train_mode(), pytest.raises(ForwardError, match="'1'"), explained(net):
+        net(mx.nd.ones((2, 3)))
+    assert net[0].running_mean.data().asnumpy().tolist() == [0, 0, 0]
+    assert net[0].running_var.data().asnumpy().tolist() == [1, 1, 1]

@@ -1,0 +1,404 @@
+"""Functions with a gradient of one's own: arrays and graphs, every request, errors, threads, memory."""
+
+import gc
+import subprocess
+import sys
+import warnings
+
+import mxkit
+from mxkit.errors import TrapWarning
+from mxkit.gradients.checking import check_gradient
+from mxkit.gradients.custom import (
+    CustomGradient,
+    callback_error,
+    check_backward,
+    custom_gradient,
+    gradient_reversal,
+    round_ste,
+    sign_ste,
+)
+from mxkit.gradients.functions import grad
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+from seed_code import backward_of, leaf
+
+HOW = pytest.mark.parametrize("how", ["eager", "hybrid", "static"])
+MUL = custom_gradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
+
+
+def layer(how, *functions, **settings):
+    made = CustomGradient(*functions, **settings)
+    if how != "eager":
+        made.hybridize(static_alloc=how == "static", static_shape=how == "static")
+    return made
+
+
+def mul(how):
+    return layer(how, MUL.forward, MUL.backward)
+
+
+def numpy_tanh(x):
+    return mx.nd.array(np.tanh(x.asnumpy()), ctx=x.context, dtype=x.dtype)
+
+
+def numpy_tanh_backward(dy, x, y):
+    return mx.nd.array(dy.asnumpy() * (1 - y.asnumpy() ** 2), ctx=x.context, dtype=x.dtype)
+
+
+@HOW
+def test_row19_sigmoid(how):
+    sigmoid = layer(how, lambda x: 1 / (1 + (-x).exp()), lambda dy, x, y: dy * y * (1 - y))
+    x = leaf(-200, -1, 0, 1, 200)
+    y = backward_of(sigmoid, x).asnumpy().astype("float64")
+    np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.asnumpy().astype("float64"))), atol=1e-7)
+    np.testing.assert_allclose(x.grad.asnumpy(), y * (1 - y), atol=1e-7)
+
+
+@HOW
+def test_row20_works_on_every_call(how):
+    f, b = mul(how), leaf(3)
+    for a in (1, 2, 3):
+        assert f(mx.nd.array([a]), b).asscalar() == 3 * a  # outside of record too
+        backward_of(f, mx.nd.array([a]), b)
+        assert b.grad.asscalar() == a
+
+
+@HOW
+def test_row24_a_frozen_input_in_front(how):
+    b = leaf(3)
+    backward_of(mul(how), mx.nd.array([7]), b)
+    assert b.grad.asscalar() == 7  # autograd.Function: 0 (T31)
+    frozen = leaf(7, request="null")
+    backward_of(mul(how), frozen, b)
+    assert b.grad.asscalar() == 7
+
+
+@HOW
+def test_row24_gradients_that_are_summed(how):
+    f, a, b = mul(how), leaf(7, request="add"), leaf(3, request="add")
+    for step in (1, 2, 3):
+        backward_of(f, a, b)
+        assert (a.grad.asscalar(), b.grad.asscalar()) == (3 * step, 7 * step)  # autograd.Function: 0 (T32)
+
+
+def test_row24_the_traps_are_still_there():
+    class Mul(autograd.Function):
+        def forward(self, a, b):
+            return a * b
+
+        def backward(self, dy):
+            return dy * 3, dy * 7
+
+    b = leaf(3)
+    backward_of(lambda: Mul()(mx.nd.array([7]), b))
+    assert b.grad.asscalar() == 0
+    b = leaf(3, request="add")
+    backward_of(lambda: Mul()(leaf(7), b))
+    assert b.grad.asscalar() == 0
+
+
+@HOW
+def test_several_outputs_and_none(how):
+    f = layer(how, lambda x, y: (x * 2, y * 3, x + y), lambda da, db, dc, *_: (da * 2 + dc, None), outputs=3)
+    x, y = leaf(1, 2), leaf(3, 4)
+    y.grad[:] = 9
+    with autograd.record():
+        a, _, c = f(x, y)
+        loss = a + 5 * c
+    loss.backward()
+    np.testing.assert_array_equal(x.grad.asnumpy(), [7, 7])
+    np.testing.assert_array_equal(y.grad.asnumpy(), [0, 0])
+    np.testing.assert_array_equal(f(x, y)[1].asnumpy(), [9, 12])
+
+
+def test_an_output_that_has_a_gradient_of_its_own():
+    weight = leaf(2)
+    f = custom_gradient(lambda x: weight, lambda dy, x, y: dy * 5)
+    for _ in range(2):
+        x = leaf(1)
+        backward_of(f, x)
+        assert x.grad.asscalar() == 5
+
+
+@HOW
+def test_shapes_may_change_and_other_calls_repeat(how):
+    total = layer(how, lambda x: x.sum(axis=1), lambda dy, x, y: dy.expand_dims(1).broadcast_like(x))
+    for rows, columns in ((2, 3), (4, 1), (2, 3)):
+        x = mx.nd.ones((rows, columns))
+        x.attach_grad()
+        y = backward_of(lambda x=x: total(x) * 2)
+        np.testing.assert_array_equal(y.asnumpy(), np.full(rows, 2.0 * columns))
+        np.testing.assert_array_equal(x.grad.asnumpy(), np.full((rows, columns), 2))
+
+
+@HOW
+def test_an_output_that_is_an_input(how):
+    x = leaf(1, 2)
+    backward_of(lambda: layer(how, lambda x: x, lambda dy, x, y: -dy)(x) * 3)
+    np.testing.assert_array_equal(x.grad.asnumpy(), [-3, -3])
+    with autograd.record():
+        a, b = custom_gradient(lambda x: (x * 2,) * 2, lambda da, db, x, a, b: da + 10 * db, outputs=2)(x)
+        loss = a + b
+    loss.backward()
+    np.testing.assert_array_equal(x.grad.asnumpy(), [11, 11])
+
+
+def nets(how, devices, blocks=6):
+    for custom in (False, True):
+        mxkit.seed_all(3)
+        net = gluon.nn.HybridSequential()
+        for _ in range(blocks):
+            net.add(gluon.nn.Dense(5, in_units=5))
+            net.add(CustomGradient(numpy_tanh, numpy_tanh_backward) if custom else gluon.nn.Activation("tanh"))
+        mxkit.initialize(net, "xavier", devices=devices)
+        if how != "eager":
+            net.hybridize(static_alloc=how == "static", static_shape=how == "static")
+        yield net
+
+
+@HOW
+def test_row23_in_a_net_on_several_devices_with_waits_inside(how):
+    gradients = []
+    for net in nets(how, "cpu:2"):
+        inputs = [mx.nd.array(np.random.RandomState(n).randn(3, 5), ctx=mx.cpu(n)) for n in range(2)]
+        for request in ("write", "add"):
+            net.collect_params().setattr("grad_req", request)
+            for _ in range(3):
+                with autograd.record():
+                    losses = [net(x).sum() for x in inputs]
+                autograd.backward(losses)
+        found = [p.grad(ctx).asnumpy() for p in net.collect_params().values() for ctx in p.list_ctx()]
+        gradients.append(found)
+    for ours, theirs in zip(*gradients):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["eager", "hybrid"])
+def test_row22_trains_as_mxnets_own_layer(how):
+    ends = []
+    for net in nets(how, "cpu", blocks=2):
+        data = [(np.random.RandomState(n).randn(8, 5).astype("float32"), np.ones((8, 5), "float32")) for n in range(3)]
+        history = mxkit.fit(net, data, loss="l2", trainer=("sgd", {"learning_rate": 0.1}), epochs=2, progress=False)
+        ends.append([row["train_loss"] for row in history] if hasattr(history, "__iter__") else history.rows)
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-4)
+
+
+@HOW
+def test_row22_between_layers_whose_shapes_come_with_the_first_input(how):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
+    mxkit.initialize(net, "xavier", devices="cpu")
+    if how != "eager":
+        net.hybridize(static_alloc=how == "static", static_shape=how == "static")
+    assert net(mx.nd.ones((3, 5))).shape == (3, 2)
+    assert check_gradient(net, mx.nd.ones((3, 5))).compared == 15 + 24 + 10
+
+
+def test_graphs_made_with_attributes():
+    f = mul("hybrid")
+    with mx.AttrScope(__a__="1", ctx_group="b"):
+        assert f(leaf(2), leaf(3)).asscalar() == 6
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
+    mxkit.initialize(net, "xavier", devices="cpu")
+    x = mx.nd.ones((3, 5))
+    expected = np.tanh(net[0](x).asnumpy())
+    for hybrid in (False, True):
+        net.hybridize(hybrid)
+        net(x)
+        np.testing.assert_allclose(mxkit.Features(net, ["1"])(x)["1"].asnumpy(), expected, rtol=1e-6)
+    assert "CustomGradient" in str(mxkit.layers(net, (3, 5)))
+
+
+def test_shapes_that_cannot_be_known_are_mxnets_error(capfd):
+    class Scaled(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.weight = self.params.get("weight", shape=(0,), allow_deferred_init=True)
+
+        def hybrid_forward(self, F, x, weight):
+            return custom_gradient(lambda x, w: x + w.asnumpy().max(), lambda dy, x, w, y: (dy, None))(x, weight)
+
+    net = Scaled()
+    net.initialize()
+    with pytest.raises(ValueError, match="shape cannot be inferred"):
+        net(mx.nd.ones(3))
+    assert "Error in mxkit" not in "".join(capfd.readouterr())  # the functions were not run
+
+
+def test_row22_exported_graphs_run_here_and_are_refused_elsewhere(tmp_path):
+    net = layer("hybrid", lambda x: x * 2, lambda dy, x, y: dy)
+    y = net(mx.nd.array([1, 2])).asnumpy()
+    net.export(str(tmp_path / "net"))
+    symbol = mx.gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"])
+    np.testing.assert_array_equal(symbol(mx.nd.array([1, 2])).asnumpy(), y)
+    code = (
+        "import sys, mxkit, mxnet as mx\n"
+        "from mxkit.gradients.custom import CustomGradient\n"
+        "other = CustomGradient(lambda x: x * 5, lambda dy, x, y: dy)\n"
+        "other.hybridize(); other(mx.nd.ones(2))\n"
+        "try:\n    mx.gluon.SymbolBlock.imports(sys.argv[1], ['data'])(mx.nd.ones(2)).asnumpy()\n"
+        "except mx.MXNetError as error:\n    print('refused', 'mxkit_' in str(error))\n"
+    )
+    path = str(tmp_path / "net-symbol.json")
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "refused True"
+
+
+@pytest.mark.parametrize("how", ["eager", "hybrid"])
+def test_check_gradient_finds_a_wrong_backward(how):
+    right = layer(how, numpy_tanh, numpy_tanh_backward)
+    assert check_gradient(right, mx.nd.array([[0.5, -1, 2]])).compared == 3
+    wrong = layer(how, numpy_tanh, lambda dy, x, y: dy * (1 - y))
+    with pytest.raises(ArithmeticError, match="the gradient is wrong at input 0"):
+        check_gradient(wrong, mx.nd.array([0.5, -1, 2]))
+
+
+@pytest.mark.parametrize(
+    ("backward", "text"),
+    [
+        (lambda dy, a, b, y: dy, "a gradient for each of the 2 inputs .*; it returned 1"),
+        (lambda dy, a, b, y: (dy, dy.reshape((1, 2))), r"input 1, of shape \(2,\), it returned \(1, 2\)"),
+        (lambda dy, a, b, y: (dy.asnumpy(), dy), "for input 0 it returned ndarray"),
+        (lambda dy, a, b, y: {}["my own text"], "my own text"),
+    ],
+)
+@HOW
+def test_errors_of_backward_keep_their_text_and_break_nothing(how, backward, text, capfd):
+    f, a, b = layer(how, lambda a, b: a + b, backward), leaf(1, 2), leaf(3, 4)
+    backward_of(f, a, b)
+    with pytest.raises(mx.MXNetError):
+        a.grad.wait_to_read()
+    told = callback_error()
+    with pytest.raises(type(told), match=text):
+        raise told
+    assert callback_error() is None
+    assert type(told).__name__ in "".join(capfd.readouterr())  # MXNet's threads have only the terminal
+    a, b = leaf(1, 2), leaf(3, 4)
+    backward_of(MUL, a, b)
+    np.testing.assert_array_equal(a.grad.asnumpy(), b.asnumpy())
+
+
+def test_errors_of_forward_come_at_once_with_arrays():
+    with pytest.raises(ZeroDivisionError):
+        custom_gradient(lambda x: x / (1 // 0), lambda dy, x, y: dy)(leaf(1))
+    with pytest.raises(ValueError, match="forward must return 1 arrays and returned 2: pass outputs=2"):
+        custom_gradient(lambda x: (x, x), lambda dy, x, y: dy)(leaf(1))
+    with pytest.raises(TypeError, match="forward must return NDArrays; returned ndarray"):
+        custom_gradient(lambda x: x.asnumpy(), lambda dy, x, y: dy)(leaf(1))
+    assert not autograd.is_recording()
+
+
+def test_errors_of_forward_in_a_graph(capfd):
+    with pytest.raises(mx.MXNetError):  # found with the shapes
+        layer("hybrid", lambda x: x / (1 // 0), lambda dy, x, y: dy)(leaf(1))
+    assert "ZeroDivisionError" in "".join(capfd.readouterr())
+    late = layer("hybrid", lambda x: x / (1 // int(x.asnumpy()[0] == 1)), lambda dy, x, y: dy)
+    assert late(leaf(1)).asscalar() == 1
+    with pytest.raises(mx.MXNetError):
+        late(leaf(2)).asnumpy()
+    assert isinstance(callback_error(), ZeroDivisionError)
+    assert late(leaf(1)).asscalar() == 1
+    other = layer("hybrid", lambda x: x.astype("float64"), lambda dy, x, y: dy)
+    with pytest.raises(mx.MXNetError):
+        other(leaf(2)).asnumpy()
+    assert "the first input's dtype float32; forward returned (1,), float64" in str(callback_error())
+    capfd.readouterr()
+
+
+def test_wrong_calls():
+    with pytest.raises(TypeError, match="expected two functions"):
+        custom_gradient(mx.nd.relu, None)
+    with pytest.raises(TypeError, match="expected two functions; received .*CustomGradient"):
+        custom_gradient(mx.nd.relu, CustomGradient)
+    with pytest.raises(ValueError, match="outputs must be a whole number of at least 1; received 0"):
+        custom_gradient(mx.nd.relu, mx.nd.relu, outputs=0)
+    for inputs in [(), (1.0,), (leaf(1), np.ones(1)), (leaf(1), mx.sym.var("x"))]:
+        with pytest.raises(TypeError, match="expected NDArrays, or Symbols in a hybridized net"):
+            MUL(*inputs)
+    with pytest.raises(TypeError, match="expected an NDArray or a Symbol; received ndarray"):
+        sign_ste(np.ones(1))
+
+
+def test_no_second_derivative():
+    texts = {
+        "eager": "no second derivative of the operator 'custom_gradient'",
+        "hybrid": "no second derivatives of a hybridized",
+    }
+    for how, text in texts.items():
+        f = layer(how, lambda x: x.square(), lambda dy, x, y: dy * 2 * x)
+        assert grad(f)(mx.nd.array([3])).asscalar() == 6
+        for around in (f, lambda x, f=f: f(x) + x.square(), lambda x, f=f: f(x.square())):
+            with pytest.raises(NotImplementedError, match=text):
+                grad(grad(around))(mx.nd.array([3]))
+
+
+def test_nothing_is_kept_of_calls_without_backward():
+    held = autograd.Function._registry.ref_holder
+    gc.collect()
+    before = len(held)
+    for _ in range(5):
+        with autograd.record():
+            y = MUL(leaf(1), leaf(2)) * 2
+    del y
+    gc.collect()
+    assert len(held) == before
+    for _ in range(50):
+        with autograd.record():
+            y = MUL(leaf(1), leaf(2))
+        y.backward(retain_graph=True)
+        y.backward()
+    mx.nd.waitall()
+    assert len(held) < before + 5  # MXNet's threads let go of the last ones a little later
+
+
+@HOW
+def test_row34_straight_through(how):
+    class Hash(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return sign_ste(x) * 2 + round_ste(x) * 3 + gradient_reversal(x, scale=0.5) * 4
+
+    net = Hash()
+    if how != "eager":
+        net.hybridize()
+    x = leaf(-1.5, 0, 0.4)
+    y = backward_of(net, x)
+    np.testing.assert_allclose(y.asnumpy(), [-2 - 6 - 6, 0, 2 + 0 + 1.6], rtol=1e-6)
+    np.testing.assert_array_equal(x.grad.asnumpy(), [2 + 3 - 2] * 3)
+
+
+def test_row21_a_backward_that_is_never_called_is_told():
+    class Mine(gluon.nn.HybridSequential):
+        def backward(self, dy):
+            return dy
+
+    class MyLoss(gluon.loss.L2Loss):
+        def backward(self, dy):
+            return dy
+
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(1), Mine())
+    with pytest.warns(TrapWarning, match=r"'1' \(Mine\) defines backward, which Gluon never calls"):
+        check_backward(net)
+    with pytest.warns(TrapWarning, match=r"^MyLoss defines backward"):
+        check_backward(MyLoss())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_backward(gluon.model_zoo.vision.resnet18_v1())
+        check_backward(CustomGradient(MUL.forward, MUL.backward))
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_program_may_end_while_they_run(hybrid):
+    code = (
+        "import time, mxkit, mxnet as mx\nfrom mxnet import autograd\n"
+        "from mxkit.gradients.custom import CustomGradient\n"
+        "f = CustomGradient(lambda x: x * 2, lambda dy, x, y: (time.sleep(0.5), print('ended'), dy)[2])\n"
+        f"f.hybridize({hybrid}); x = mx.nd.ones(2); x.attach_grad()\n"
+        "with autograd.record():\n    y = f(x)\n"
+        "y.backward()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert done.stdout.strip() == "ended"

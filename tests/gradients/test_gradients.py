@@ -1,0 +1,281 @@
+"""Gradients of functions, the seeds' puzzles by their rows, and the check against differences."""
+
+import mxkit
+from mxkit.errors import NotInitializedError
+from mxkit.gradients.checking import check_gradient
+from mxkit.gradients.functions import grad, jacobian, value_and_grad
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+X = mx.nd.array([[1, 2, 3], [4, 5, 6]])
+COARSE = {"dtype": "float32", "eps": 1e-2, "rtol": 1e-2, "atol": 1e-3}
+
+
+def equal(found, expected):
+    np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5)
+
+
+# the puzzles of the seeds
+
+
+def test_row12_the_head_is_summed():
+    value, gradient = value_and_grad(lambda x: x * 3)(X)
+    equal(value, X.asnumpy() * 3)
+    equal(gradient, np.full((2, 3), 3))
+    x = X.copy()
+    x.attach_grad()
+    with autograd.record():
+        y = x * 3
+    y.backward()
+    equal(x.grad, gradient.asnumpy())
+
+
+def test_row12_head_gradients():
+    weights = mx.nd.array([[1, 0, 0], [0, 0, 2]])
+    equal(grad(lambda x: x.square(), head=weights)(X), weights.asnumpy() * 2 * X.asnumpy())
+    with pytest.raises(ValueError, match=r"head must have the shape .* value, \(2, 3\); received \(3,\)"):
+        grad(lambda x: x * 2, head=mx.nd.ones(3))(X)
+    x = mx.nd.array([1, 2])
+    x.attach_grad()
+    with autograd.record():
+        y = x * 2
+    y.backward(mx.nd.ones(3))  # MXNet takes it in silence
+
+
+def test_row13_mean_and_max():
+    equal(grad(lambda x: x.mean())(X), np.full((2, 3), 1 / 6))
+    equal(grad(lambda x: x.max())(X), [[0, 0, 0], [0, 0, 1]])
+
+
+def test_row14_the_gradient_of_a_mean_plus_two_x_is_three():
+    def f(x):
+        return x.mean() + 2 * x
+
+    equal(grad(f)(X), np.full((2, 3), 3))
+    rows = jacobian(f)(X).asnumpy().reshape(6, 6)
+    np.testing.assert_allclose(rows, 2 * np.eye(6) + 1 / 6, rtol=1e-6)
+    np.testing.assert_allclose(rows.sum(axis=0), np.full(6, 3), rtol=1e-6)
+    assert check_gradient(f, X).compared == 6
+
+
+def test_row15_recording_and_training_are_two_things():
+    def f(x):
+        return mx.nd.Dropout(x, p=0.5) * autograd.is_training() + x * autograd.is_recording()
+
+    x = mx.nd.ones((1000,))
+    equal(grad(f)(x), np.ones(1000))
+    seen = set(grad(f, train_mode=True)(x).asnumpy().tolist())
+    assert seen == {1.0, 3.0}
+
+
+def test_row16_backward_twice_and_without_record():
+    f = grad(lambda x: x.square())
+    equal(f(X), 2 * X.asnumpy())
+    equal(f(X), 2 * X.asnumpy())
+    assert not autograd.is_recording()
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x: mx.nd.array(x.asnumpy() ** 2),
+        lambda x: x.detach() ** 2,
+        lambda x: mx.nd.array([x.sum().asscalar()]),
+        lambda x: mx.nd.ones(2),
+    ],
+)
+def test_row17_what_cuts_the_graph_is_told(cut):
+    weight = mx.nd.ones(1)
+    weight.attach_grad()
+    for f in (grad(cut), jacobian(cut), grad(lambda x: mx.nd.broadcast_mul(cut(x), weight))):
+        with pytest.raises(ValueError, match="does not depend on the argument by recorded operators. NumPy"):
+            f(X)
+    with pytest.raises(ArithmeticError, match=r"autograd says 0, a difference says"):
+        check_gradient(lambda x: mx.nd.array(x.asnumpy() ** 2, dtype=x.dtype), X)
+
+
+def test_row17_paused_operators_and_loops_over_elements():
+    def paused(x):
+        with autograd.pause():
+            weight = x * 10
+        return x * weight
+
+    equal(grad(paused)(X), 10 * X.asnumpy())
+
+    def each(x):
+        total = mx.nd.zeros(1)
+        for row in x:
+            for element in row:
+                total = total + (element * element if element.asscalar() > 2 else element)
+        return total
+
+    equal(grad(each)(X), [[1, 1, 6], [8, 10, 12]])
+    equal(grad(lambda x: mx.nd.BlockGrad(x) * x)(X), X.asnumpy())
+
+
+def test_row18_arguments_and_parameters_keep_their_gradients():
+    net = gluon.nn.Dense(2, in_units=3)
+    mxkit.initialize(net, "xavier", devices="cpu")
+    x = X.copy()
+    x.attach_grad()
+    x.grad[:] = 5
+    net.weight.grad()[:] = 7
+    equal(grad(net)(x), np.tile(net.weight.data().asnumpy().sum(axis=0), (2, 1)))
+    equal(x.grad, np.full((2, 3), 5))
+    equal(net.weight.grad(), np.full((2, 3), 7))
+
+
+# several arguments, higher derivatives, errors
+
+
+def test_several_arguments():
+    def f(a, scale, b):
+        return a * b * scale
+
+    a, b = mx.nd.array([2]), mx.nd.array([5])
+    equal(grad(f)(a, 3, b), [15])
+    equal(grad(f, wrt=2)(a, 3, b), [6])
+    first, second = grad(f, wrt=(0, 2))(a, 3, b)
+    equal(first, [15])
+    equal(second, [6])
+    first, second = jacobian(f, wrt=[0, 2])(a, 3, b)
+    assert first.shape == second.shape == (1, 1)
+    assert jacobian(lambda x: x.sum(axis=1))(X).shape == (2, 2, 3)
+
+
+def test_second_derivatives():
+    x = mx.nd.array([0.5, 2])
+    equal(grad(grad(mx.nd.sin))(x), -np.sin(x.asnumpy()))
+    equal(grad(grad(mx.nd.exp))(x), np.exp(x.asnumpy()))
+    with pytest.raises(NotImplementedError, match="no second derivative of the operator 'broadcast_mul'"):
+        grad(grad(lambda x: x * x))(x)
+    x.attach_grad()
+    with autograd.record():  # a gradient penalty
+        penalty = grad(lambda x: x.square())(x).square().sum()
+    penalty.backward()
+    equal(x.grad, 8 * x.asnumpy())
+    with autograd.record(), pytest.raises(ValueError, match="inside autograd.record\\(\\) the argument itself must"):
+        grad(mx.nd.sin)(x * 2)
+
+
+@pytest.mark.parametrize("make", [value_and_grad, grad, jacobian])
+def test_wrong_calls(make):
+    with pytest.raises(TypeError, match="argument 0 must be an NDArray of floating point .*; got NDArray of int32"):
+        make(mx.nd.square)(mx.nd.array([1], dtype="int32"))
+    with pytest.raises(TypeError, match="argument 0 must be an NDArray of floating point .*; got ndarray"):
+        make(mx.nd.square)(np.ones(1))
+    with pytest.raises(TypeError, match="argument 3 must be .*; got 1 arguments"):
+        make(mx.nd.square, wrt=3)(X)
+    with pytest.raises(TypeError, match="must return one NDArray; it returned tuple"):
+        make(lambda x: (x, x))(X)
+    assert not autograd.is_recording()
+
+
+# check_gradient
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+@pytest.mark.parametrize("train_mode", [False, True])
+def test_a_net_is_checked_with_its_parameters_and_left_as_it_was(hybrid, train_mode):
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.BatchNorm(), gluon.nn.Dense(3, activation="tanh"), gluon.nn.LayerNorm())
+    mxkit.initialize(net, "xavier", devices="cpu:2")
+    if hybrid:
+        net.hybridize()
+    net[0].bias.grad_req = "null"
+    x = mx.nd.random.normal(shape=(3, 2, 5, 5))
+    net(x)
+    before = {name: (p.data().asnumpy(), p.dtype) for name, p in net.collect_params().items()}
+    found = check_gradient(net, x, train_mode=train_mode)
+    sizes = [p.data().size for p in net.collect_params().values() if p.grad_req != "null"]
+    assert found.compared == sum(min(size, 100) for size in [*sizes, x.size])
+    assert found.excess < 0.1
+    for name, p in net.collect_params().items():
+        np.testing.assert_array_equal(p.data().asnumpy(), before[name][0])
+        assert (p.dtype, p.data().dtype, len(p.list_data())) == (before[name][1], np.float32, 2)
+    assert net(x).dtype == np.float32
+
+
+def test_a_net_is_left_as_it_was_by_an_error():
+    class Wrong(gluon.HybridBlock):
+        def hybrid_forward(self, F, x):
+            return F.BlockGrad(x) * x
+
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(2), Wrong())
+    with pytest.raises(NotInitializedError):
+        check_gradient(net, X)
+    mxkit.initialize(net, "xavier", devices="cpu")
+    with pytest.raises(ArithmeticError, match=r"the gradient is wrong at .*: autograd says .*, a difference says"):
+        check_gradient(net, X)
+    assert net[0].weight.data().dtype == np.float32
+    assert net(X).dtype == np.float32
+
+
+def test_the_worst_element_is_told():
+    def f(x):
+        return x.square().sum() + (x * mx.nd.array([[0, 0, 0], [0, 4, 0]], dtype=x.dtype)).sum().detach()
+
+    with pytest.raises(ArithmeticError, match=r"input 0\[1, 1\]: autograd says 10, a difference says 14; 1 of 6"):
+        check_gradient(f, X)
+    found = check_gradient(lambda x: x.square().sum(), X)
+    assert (found.array, found.kinks, found.compared) == ("input 0", 0, 6)
+    assert found.numeric == pytest.approx(found.analytic, rel=1e-6)
+
+
+def test_errors_cannot_cancel():
+    # the elements of a softmax sum to 1, so an unweighted sum would have no slope at all
+    with pytest.raises(ArithmeticError, match="6 of 6 elements differ"):
+        check_gradient(lambda x: x.softmax().detach() + 0 * x, X / 3)
+
+
+def test_kinks_are_told_and_can_be_left_out():
+    x = mx.nd.array([-1, 0, 2])
+    with pytest.raises(ArithmeticError, match=r"input 0\[1\].* kink or a jump: the slope is .* right of it and 0 left"):
+        check_gradient(mx.nd.relu, x)
+    found = check_gradient(mx.nd.relu, x, skip_kinks=True)
+    assert (found.compared, found.kinks) == (2, 1)
+    assert check_gradient(mx.nd.abs, mx.nd.zeros(1), skip_kinks=True).kinks == 0  # 0 is the mean of both slopes
+
+
+def test_a_margin_where_only_the_second_derivative_jumps_is_no_kink():
+    def bent(x):
+        return (1 - x).relu().square() * 50
+
+    assert mxkit.check_gradient(bent, mx.nd.array([1, 0.5])).kinks == 0
+    with pytest.raises(ArithmeticError, match="kink or a jump"):
+        mxkit.check_gradient(lambda x: (1 - x).relu(), mx.nd.array([1]))
+
+
+def test_row33_a_gradient_of_nan_is_wrong_even_at_a_kink():
+    def seed(a, b):
+        return (a - b).norm(axis=1)
+
+    pair = mx.nd.ones((2, 3))
+    for skip in (False, True):
+        with pytest.raises(ArithmeticError, match="autograd says nan"):
+            check_gradient(seed, pair, pair, skip_kinks=skip)
+    assert check_gradient(lambda a, b: ((a - b).square().sum(axis=1) + 1e-6).sqrt(), pair, pair).compared == 12
+
+
+def test_what_cannot_be_checked_is_refused():
+    with pytest.raises(ValueError, match="gives other values when it is called again"):
+        check_gradient(lambda x: mx.nd.random.uniform(shape=x.shape, dtype="float64") * x, X)
+    with pytest.raises(ValueError, match="value is not finite at this point"):
+        check_gradient(mx.nd.log, -X)
+    with pytest.raises(ValueError, match="made float32, too coarse for a step of 1e-06"):
+        check_gradient(lambda x: x.astype("float32").square(), X)
+    with pytest.raises(ValueError, match="cannot compute in float64. Keep float64 in it, or pass dtype='float32'"):
+        check_gradient(lambda x: x * mx.nd.ones((2, 3)), X)
+    assert check_gradient(lambda x: x * mx.nd.ones((2, 3)), X / 6, **COARSE).compared == 6
+
+
+def test_which_inputs_are_checked():
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    label = mx.nd.array([0, 2])
+    assert check_gradient(loss, X / 6, label, wrt=0).compared == 6
+    assert check_gradient(loss, X / 6, label.astype("int32")).compared == 6
+    assert check_gradient(lambda x, y: x * 2, X, mx.nd.ones(3)).compared == 9  # a zero that both agree on
+    assert check_gradient(lambda x: x * 2, np.ones((300,)), limit=20).compared == 20

@@ -1,0 +1,310 @@
+"""Siamese nets: losses against NumPy and central differences, mining against a loop, a net on held-out classes."""
+
+import central_differences
+import mxkit
+from mxkit.data.pairs import PairLoader
+from mxkit.errors import DataError
+from mxkit.losses.distances import Agreement, ContrastiveLoss, Siamese, TripletLoss, pair_accuracy, triplet_accuracy
+import mxnet as mx
+from mxnet import autograd, gluon, nd
+import numpy as np
+import pytest
+
+B, D = 7, 3
+RANDOM = np.random.RandomState(0)
+A, P, N = (RANDOM.randn(B, D) * 0.6 for _ in range(3))
+SAME = np.array([1, 0, 1, 0, 0, 1, 0])
+CLASSES = np.array([0, 1, 0, 2, 1, 0, 3])  # 2 and 3 have no positive
+
+
+def contrastive_by_numpy(a, b, same, margin=1.0):
+    apart = np.linalg.norm(a - b, axis=1)
+    return np.where(same, apart**2, np.maximum(margin - apart, 0) ** 2)
+
+
+def batch_hard_by_loops(x, classes, margin=1.0):
+    found = []
+    for i in range(len(x)):
+        apart = np.linalg.norm(x - x[i], axis=1)
+        positives = [apart[j] for j in range(len(x)) if classes[j] == classes[i] and j != i]
+        negatives = [apart[j] for j in range(len(x)) if classes[j] != classes[i]]
+        found.append(max(max(positives) - min(negatives) + margin, 0) if positives and negatives else 0)
+    return np.array(found)
+
+
+def array(values, dtype="float64"):
+    return mx.nd.array(values, dtype=dtype)
+
+
+def gradients(function, *arrays):
+    for one in arrays:
+        one.attach_grad()
+    with autograd.record():
+        values = function(*arrays)
+    values.backward()
+    return [one.grad.asnumpy() for one in arrays]
+
+
+@pytest.fixture(params=[False, True], ids=["eager", "hybridized"])
+def hybridized(request):
+    def make(loss):
+        loss.hybridize(request.param)
+        return loss
+
+    return make
+
+
+def seeds_loss(l_o, r_o, y):
+    """As the seed wrote it."""
+    margin = 1.0
+    d = nd.norm(l_o - r_o, axis=1)
+    dd = nd.relu(margin - d)
+    return y * d * d + (1 - y) * dd * dd
+
+
+class TestContrastive:
+    def test_value_and_gradient(self, hybridized):
+        loss = hybridized(ContrastiveLoss(1.2))
+        found = loss([array(A), array(P)], array(SAME, "int32"))
+        assert found.shape == (B,)
+        np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME, 1.2), rtol=1e-9)
+        central_differences.check(lambda a, b: loss([a, b], array(SAME, "int32")), A, P)
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_row33_the_gradient_at_distance_0_is_finite(self, hybridized, dtype):
+        same = array([1, 0], dtype)
+        assert np.isnan(gradients(lambda a, b: seeds_loss(a, b, same), array(A[:2], dtype), array(A[:2], dtype))).any()
+        loss = hybridized(ContrastiveLoss())
+        values = loss([array(A[:2], dtype), array(A[:2], dtype)], same).asnumpy()
+        np.testing.assert_allclose(values, [0, 1], atol=1e-5)
+        for gradient in gradients(lambda a, b: loss([a, b], same), array(A[:2], dtype), array(A[:2], dtype)):
+            np.testing.assert_array_equal(gradient, 0)
+
+    @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", "float64"])
+    @pytest.mark.parametrize("shape", [(B,), (B, 1)])
+    def test_row33_labels_of_any_dtype_and_of_two_axes(self, hybridized, dtype, shape):
+        column = array(SAME.reshape(-1, 1), "float32")
+        assert seeds_loss(array(A, "float32"), array(P, "float32"), column).shape == (B, B)
+        found = hybridized(ContrastiveLoss())(
+            [array(A, "float32"), array(P, "float32")], array(SAME, dtype).reshape(shape)
+        )
+        assert found.shape == (B,)
+        np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME), rtol=1e-4)
+
+    def test_minus_1_is_another_class_too(self, hybridized):
+        labels = array(SAME * 2 - 1)
+        found = hybridized(ContrastiveLoss())([array(A), array(P)], labels)
+        np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME), rtol=1e-9)
+
+    @pytest.mark.parametrize("shape", [(B,), (B, 1)])
+    def test_weights(self, hybridized, shape):
+        weights = array(np.arange(B), "int32").reshape(shape)
+        found = hybridized(ContrastiveLoss(weight=2))([array(A), array(P)], array(SAME), weights)
+        np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME) * 2 * np.arange(B), rtol=1e-9)
+
+    def test_row33_wrong_shapes(self, hybridized):
+        loss = hybridized(ContrastiveLoss())
+        pair = [array(A), array(P)]
+        with pytest.raises(DataError, match=r"same: expected shape \(7,\) or \(7, 1\); received \(1, 7\)"):
+            loss(pair, array(SAME).reshape((1, B)))
+        with pytest.raises(DataError, match=r"sample_weight: expected shape"):
+            loss(pair, array(SAME), array(SAME).reshape((1, B)))
+        with pytest.raises(DataError, match=r"expected a pair \[a, b\], each of shape \(B, D\); received shapes"):
+            loss([array(A), array(P[:1])], array(SAME))
+        with pytest.raises(DataError, match=r"expected a pair"):
+            loss(array(A), array(SAME))
+        with pytest.raises(DataError, match=r"expected a pair"):
+            loss([array(A[:, 0]), array(P[:, 0])], array(SAME))
+
+
+class TestTriplet:
+    def test_value_and_gradient_of_triplets(self, hybridized):
+        loss = hybridized(TripletLoss(0.8))
+        apart = np.linalg.norm(A - P, axis=1) - np.linalg.norm(A - N, axis=1)
+        found = loss([array(A), array(P), array(N)])
+        assert found.shape == (B,)
+        np.testing.assert_allclose(found.asnumpy(), np.maximum(apart + 0.8, 0), rtol=1e-9)
+        central_differences.check(lambda *three: loss(list(three)), A, P, N)
+
+    def test_weights_of_triplets(self, hybridized):
+        apart = np.linalg.norm(A - P, axis=1) - np.linalg.norm(A - N, axis=1)
+        found = hybridized(TripletLoss(0.8))([array(A), array(P), array(N)], array(np.arange(B), "int32"))
+        np.testing.assert_allclose(found.asnumpy(), np.maximum(apart + 0.8, 0) * np.arange(B), rtol=1e-9)
+
+    @pytest.mark.parametrize("offset", [0, 100])
+    def test_value_and_gradient_of_a_mined_batch(self, hybridized, offset):
+        loss = hybridized(TripletLoss())
+        found = loss(array(A + offset), array(CLASSES, "int64"))
+        np.testing.assert_allclose(found.asnumpy(), batch_hard_by_loops(A, CLASSES), rtol=1e-8)
+        assert (found.asnumpy() == 0)[[3, 6]].all()
+        assert (found.asnumpy() > 0).sum() >= 3
+        central_differences.check(lambda x: loss(x, array(CLASSES, "int64")), A, tolerance=1e-6)
+
+    def test_mining_far_from_0_finds_the_right_ones(self, hybridized):
+        far = (A + 5000).astype("float32")
+        found = hybridized(TripletLoss())(mx.nd.array(far), array(CLASSES, "int32"))
+        np.testing.assert_allclose(found.asnumpy(), batch_hard_by_loops(far.astype("float64"), CLASSES), atol=1e-4)
+
+    def test_mining_of_many_batches(self, hybridized):
+        loss = hybridized(TripletLoss(0.3))
+        for seed in range(20):
+            random = np.random.RandomState(seed)
+            x, classes = random.randn(12, 4).astype("float32"), random.randint(0, 4, 12)
+            found = loss(mx.nd.array(x), mx.nd.array(classes, dtype="int32").reshape((-1, 1)))
+            np.testing.assert_allclose(found.asnumpy(), batch_hard_by_loops(x, classes, 0.3), rtol=1e-4, atol=1e-5)
+
+    def test_class_numbers_beyond_float32_are_told_apart(self, hybridized):
+        classes = np.array([2**24, 2**24 + 1, 2**24, 2**24 + 1])
+        found = hybridized(TripletLoss())(array(A[:4], "float32"), mx.nd.array(classes, dtype="int64"))
+        np.testing.assert_allclose(found.asnumpy(), batch_hard_by_loops(A[:4], classes), rtol=1e-5)
+
+    @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+    def test_equal_embeddings_have_finite_gradients(self, hybridized, dtype):
+        loss, triplets = hybridized(TripletLoss()), hybridized(TripletLoss())
+        equal = np.ones((4, D))
+        triplet = gradients(lambda *three: triplets(list(three)), *(array(equal, dtype) for _ in range(3)))
+        mined = gradients(lambda x: loss(x, array([0, 0, 1, 1])), array(equal, dtype))
+        for gradient in [*triplet, *mined]:
+            np.testing.assert_array_equal(gradient, 0)
+        np.testing.assert_allclose(loss(array(equal, dtype), array([0, 0, 1, 1])).asnumpy(), 1, rtol=1e-5)
+
+    def test_one_class_only_gives_0(self, hybridized):
+        found = hybridized(TripletLoss())(array(A), array(np.zeros(B)))
+        np.testing.assert_array_equal(found.asnumpy(), 0)
+
+    def test_wrong_shapes(self, hybridized):
+        loss = hybridized(TripletLoss())
+        with pytest.raises(DataError, match=r"expected a triplet \[anchor, positive, negative\], each of shape"):
+            loss([array(A), array(P)])
+        with pytest.raises(DataError, match=r"TripletLoss: label: expected shape \(7,\) or \(7, 1\); received \(6,\)"):
+            loss(array(A), array(CLASSES[:6]))
+        with pytest.raises(DataError, match=r"or embeddings and labels"):
+            loss(array(A))
+        with pytest.raises(DataError, match=r"expected embeddings, each of shape \(B, D\); received shapes \[\(7,\)\]"):
+            loss(array(A[:, 0]), array(CLASSES))
+
+
+@pytest.mark.parametrize("kind", [ContrastiveLoss, TripletLoss])
+def test_wrong_margins(kind):
+    with pytest.raises(ValueError, match=rf"{kind.__name__}: margin: expected a finite number of at least 0"):
+        kind(-0.1)
+
+
+class TestSiamese:
+    def test_row34_every_batch_and_both_inputs_share_the_branch(self):
+        branch = gluon.nn.Dense(2)
+        net = Siamese(branch)
+        mxkit.initialize(net, devices="cpu")
+        for hybridize in (False, True):
+            net.hybridize(hybridize)
+            for size in (4, 3):
+                one, other = mx.nd.array(RANDOM.randn(size, 5)), mx.nd.array(RANDOM.randn(size, 5))
+                first, second = net(one, other)
+                np.testing.assert_array_equal(first.asnumpy(), branch(one).asnumpy())
+                np.testing.assert_array_equal(second.asnumpy(), branch(other).asnumpy())
+        net.hybridize()
+        assert len(net(one, other, one)) == 3
+        assert list(mxkit.parameters(net)) == ["branch.weight", "branch.bias"]
+
+    def test_described_and_built(self, tmp_path):
+        net = Siamese(gluon.nn.Dense(2, in_units=3))
+        mxkit.initialize(net, devices="cpu")
+        mxkit.save_net(tmp_path / "net.mxk", net)
+        loaded = mxkit.load_net(tmp_path / "net.mxk")
+        x = mx.nd.ones((1, 3))
+        np.testing.assert_array_equal(loaded(x, x)[0].asnumpy(), net(x, x)[0].asnumpy())
+
+    def test_a_branch_that_is_no_hybrid_block(self):
+        with pytest.raises(TypeError, match="Siamese: branch: expected a HybridBlock; received Sequential"):
+            Siamese(gluon.nn.Sequential())
+
+
+class TestAccuracies:
+    def test_the_threshold_is_the_best_of_all(self):
+        for seed in range(30):
+            random = np.random.RandomState(seed)
+            a, b = random.randint(0, 5, (20, 1)).astype(float), np.zeros((20, 1))
+            same = random.randint(0, 2, 20)
+            found = pair_accuracy(a, b, same)
+            apart = np.abs(a - b)[:, 0]
+            best = max(np.mean((apart < cut) == same) for cut in np.arange(-0.5, 6))
+            assert found.accuracy == pytest.approx(best)
+            assert pair_accuracy(a, b, same, threshold=found.threshold).accuracy == found.accuracy
+
+    def test_arrays_of_either_kind(self):
+        same = mx.nd.array(SAME).reshape((-1, 1))
+        assert pair_accuracy(array(A), array(P), same) == pair_accuracy(A, P, SAME)
+        assert pair_accuracy(A, A + 1, np.ones(B)).accuracy == 1
+        assert pair_accuracy(A, A, np.zeros(B)) == Agreement(1.0, -0.5)
+
+    def test_triplets(self):
+        assert triplet_accuracy(array(A), array(A), array(P)) == 1
+        assert triplet_accuracy(A, A, A) == 0
+
+    def test_wrong_arrays(self):
+        with pytest.raises(DataError, match=r"embeddings of one shape \(N, D\); received \(7, 3\) and \(1, 3\)"):
+            pair_accuracy(A, P[:1], SAME)
+        with pytest.raises(DataError, match=r"same: expected one value for each of 7 pairs; received shape \(2,\)"):
+            pair_accuracy(A, P, SAME[:2])
+        broken = A.copy()
+        broken[0] = np.nan
+        with pytest.raises(DataError, match="triplet_accuracy: embeddings hold NaN or infinity"):
+            triplet_accuracy(broken, P, N)
+
+
+def branch():
+    net = gluon.nn.HybridSequential()
+    net.add(
+        gluon.nn.Conv2D(16, 5, activation="relu"),
+        gluon.nn.MaxPool2D(2),
+        gluon.nn.Conv2D(32, 3, activation="relu"),
+        gluon.nn.MaxPool2D(2),
+        gluon.nn.Dense(64, activation="relu"),
+        gluon.nn.Dense(16),
+    )
+    return net
+
+
+def scores_on_held_out_pairs(seed, *, held_out, epochs, devices="cpu"):
+    """Accuracy on pairs of classes that the net never saw, and on unseen pairs of those that it did."""
+    splits = mxkit.data.digits(28)
+    x = np.concatenate([np.asarray(splits.train.x), np.asarray(splits.test.x)])
+    y = np.concatenate([np.asarray(splits.train.y), np.asarray(splits.test.y)])
+    tests = np.arange(len(y)) >= len(splits.train.y)
+    held = np.isin(y, held_out)
+    mxkit.seed_all(seed)
+    net = Siamese(branch())
+    mxkit.initialize(net, devices=devices)
+    net.hybridize()
+    pairs = PairLoader(x[~held & ~tests], y[~held & ~tests], 64, seed=seed, length=3000)
+    trainer = ("adam", {"learning_rate": 1e-3})
+    mxkit.fit(net, pairs, loss="contrastive", trainer=trainer, epochs=epochs, progress=False)
+    seen = PairLoader(x[~held & ~tests], y[~held & ~tests], 64, seed=99, length=2000, shuffle=False)
+    threshold = agreement(net, seen).threshold
+    new = PairLoader(x[held], y[held], 64, seed=99, length=2000, shuffle=False)
+    old = PairLoader(x[~held & tests], y[~held & tests], 64, seed=99, length=2000, shuffle=False)
+    return agreement(net, new, threshold).accuracy, agreement(net, old, threshold).accuracy
+
+
+def agreement(net, pairs, threshold=None):
+    batches = list(pairs)
+    a, b = mxkit.predict(net, [(inputs, same) for inputs, same in batches])
+    return pair_accuracy(a, b, mx.nd.concat(*[same for _, same in batches], dim=0), threshold=threshold)
+
+
+def test_a_siamese_net_tells_unseen_pairs_apart():
+    held, seen = scores_on_held_out_pairs(0, held_out=[8, 9], epochs=4)
+    assert seen >= 0.97
+    assert held > 0.6  # 8 from 9, of which it never saw any: half would be right by chance
+
+
+def test_mining_trains_on_several_devices():
+    splits = mxkit.data.digits(28)
+    net = branch()
+    mxkit.initialize(net, devices="cpu:2")
+    loader = mxkit.data.ArrayLoader(splits.train.x, splits.train.y, 64, shuffle=True, seed=0)
+    trainer = ("adam", {"learning_rate": 1e-4})
+    mxkit.fit(net, loader, loss="batch_hard_triplet", trainer=trainer, epochs=2, progress=False)
+    triplets = [batch[0] for batch in PairLoader(splits.test.x, splits.test.y, 64, kind="triplets", seed=0)]
+    three = [mxkit.predict(net, mx.nd.concat(*part, dim=0)) for part in zip(*triplets)]
+    assert triplet_accuracy(*three) > 0.9

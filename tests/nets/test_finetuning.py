@@ -1,0 +1,364 @@
+"""Fine-tuning: what is copied, frozen and replaced, what it is worth on ten samples a class, and preprocessing."""
+
+import copy
+
+import mxkit
+from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
+from mxkit.nets.finetuning import copy_net, finetune, preprocess
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+from scipy import ndimage
+
+X = np.random.RandomState(0).rand(6, 3, 12, 12).astype("float32")
+Y = np.array([0, 1, 2, 0, 1, 2])
+
+
+class Small(nn.HybridBlock):
+    """Features and output, as the zoos' nets have them."""
+
+    def __init__(self, classes=4, **kwargs):
+        super().__init__(**kwargs)
+        with self.name_scope():
+            self.features = nn.HybridSequential()
+            self.features.add(
+                nn.Conv2D(5, 3), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Flatten()
+            )
+            self.output = nn.Dense(classes)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+def trained(net, devices="cpu", hybridize=False):
+    """With other values on each device in BatchNorm's statistics, gradients, cached graphs and a Trainer."""
+    mxkit.seed_all(1)
+    mxkit.initialize(net, devices=devices)
+    if hybridize:
+        net.hybridize(static_alloc=True)
+    mxkit.fit(net, [(X, Y)] * 4, loss="softmax_ce", trainer=("sgd", {"momentum": 0.9}), epochs=2, progress=False)
+    return net
+
+
+def values(net):
+    found = {}
+    for path, parameter in mxkit.parameters(net).items():
+        for device in parameter.list_ctx():
+            found[path, device] = parameter.data(device).asnumpy()
+    return found
+
+
+def same(ours, theirs):
+    return ours.keys() == theirs.keys() and all((ours[key] == theirs[key]).all() for key in ours)
+
+
+def trained_paths(net):
+    return [path for path, parameter in mxkit.parameters(net).items() if parameter.grad_req != "null"]
+
+
+def train(net, data, epochs=2, rate=0.1):
+    return mxkit.fit(
+        net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": rate}), epochs=epochs, progress=False
+    )
+
+
+class TestCopies:
+    @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_a_copy_computes_and_learns_as_the_net_does_and_shares_nothing(self, devices, hybridize):
+        net = trained(Small(3), devices, hybridize)
+        twin = copy_net(net)
+        before = values(net)
+        assert same(values(twin), before)
+        assert twin._active is hybridize
+        ours, theirs = {id(one) for one in mxkit.parameters(net).values()}, mxkit.parameters(twin).values()
+        assert not ours & {id(one) for one in theirs}
+        assert all(one._trainer is None for one in theirs)
+        train(twin, [(X, Y)])
+        learned = values(twin)
+        assert not same(learned, before)
+        assert same(values(net), before)
+        train(net, [(X, Y)])
+        assert same(values(net), learned)
+
+    def test_copy_deepcopy_is_no_way(self):
+        net = trained(Small(3))
+        twin = copy.deepcopy(net)
+        with autograd.record():
+            loss = twin(mx.nd.array(X)).sum()
+        with pytest.raises(mx.MXNetError, match="not in a computational graph"):  # attach_grad is lost
+            loss.backward()
+
+    def test_the_original_keeps_its_graph_and_hooks(self):
+        net = trained(Small(3), hybridize=True)
+        calls = []
+        net.register_forward_hook(lambda *_: calls.append(1))
+        graph = net._cached_op
+        twin = copy_net(net)
+        assert net._cached_op is graph
+        twin(mx.nd.array(X))
+        assert calls == []
+        net(mx.nd.array(X))
+        assert calls == [1]
+
+    def test_shared_parameters_stay_shared_among_themselves(self):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(3, in_units=3))
+        net.add(nn.Dense(3, in_units=3, params=net[0].params))
+        mxkit.initialize(net, devices="cpu")
+        twin = copy_net(net)
+        assert twin[0].weight is twin[1].weight
+        assert twin[0].weight is not net[0].weight
+        twin.hybridize()
+        x = mx.nd.ones((2, 3))
+        np.testing.assert_array_equal(twin(x).asnumpy(), net(x).asnumpy())
+
+    @pytest.mark.filterwarnings("ignore:.*Cannot decide type")
+    def test_a_symbol_block(self, tmp_path):
+        net = trained(Small(3), hybridize=True)
+        net.export(str(tmp_path / "net"))
+        loaded = gluon.SymbolBlock.imports(
+            str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
+        )
+        expected = loaded(mx.nd.array(X)).asnumpy()
+        twin = copy_net(loaded)
+        np.testing.assert_array_equal(twin(mx.nd.array(X)).asnumpy(), expected)
+        for parameter in twin.collect_params().values():
+            parameter.set_data(parameter.data() * 0)
+        np.testing.assert_array_equal(loaded(mx.nd.array(X)).asnumpy(), expected)
+
+
+class TestFinetune:
+    @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_row127_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize):
+        base = trained(Small(4), devices, hybridize)
+        x = mx.nd.array(X)
+        before, outputs = values(base), base(x).asnumpy()
+        net = finetune(base, 3)
+        assert trained_paths(net) == ["output.weight", "output.bias"]
+        assert net.output.weight.shape == (3, 5)
+        assert net.output.weight.lr_mult == net.output.bias.lr_mult == 10
+        assert net(x).shape == (6, 3)
+        assert net._active is hybridize
+        start = values(net)
+        train(net, [(X, Y)])
+        for (path, device), found in values(net).items():
+            assert (found == start[path, device]).all() == (not path.startswith("output"))
+            if not path.startswith("output"):  # the first device's, as a Trainer's first step makes them (T98)
+                np.testing.assert_array_equal(found, before[path, mx.cpu(0)])
+        assert same(values(base), before)
+        np.testing.assert_array_equal(base(x).asnumpy(), outputs)
+        assert trained_paths(base) == [path for path in trained_paths(base) if "running" not in path]
+        assert not base.features[1]._kwargs["use_global_stats"]
+
+    @pytest.mark.parametrize("hybridize", [False, True])
+    def test_frozen_features_are_the_same_in_training_and_prediction(self, hybridize):
+        base = trained(Small(4), hybridize=hybridize)
+        net = finetune(base, 3)
+        x = mx.nd.array(X)
+        with autograd.record():
+            training = net.features(x)
+        np.testing.assert_allclose(training.asnumpy(), net.features(x).asnumpy(), rtol=1e-5, atol=1e-6)
+        with autograd.record():
+            moving = base.features(x)
+        assert np.abs(moving.asnumpy() - base.features(x).asnumpy()).max() > 1e-2
+
+    def test_freezing_by_glob_or_not_at_all(self):
+        base = trained(Small(4))
+        net = finetune(base, 3, freeze="features.0.*", head_multiplier=2)
+        assert trained_paths(net) == ["features.1.gamma", "features.1.beta", "output.weight", "output.bias"]
+        assert not net.features[1]._kwargs["use_global_stats"]
+        assert net.output.weight.lr_mult == 2
+        net = finetune(base, 3, freeze=None)
+        assert trained_paths(net) == trained_paths(base)
+        assert not net.features[1]._kwargs["use_global_stats"]
+
+    def test_unfreezing_later_trains_the_features_slower(self):
+        net = finetune(trained(Small(4)), 3)
+        mxkit.unfreeze(net, "features.*")
+        start = values(net)
+        train(net, [(X, Y)])
+        moved = {path for (path, _), found in values(net).items() if not (found == start[path, mx.cpu()]).all()}
+        assert {"features.0.weight", "features.1.gamma", "output.weight"} <= moved
+        assert "features.1.running_mean" not in moved
+
+    def test_without_a_copy_the_base_is_changed(self):
+        base = trained(Small(4))
+        with pytest.warns(TrapWarning, match="a Trainer exists over parameters of the net"):
+            net = finetune(base, 3, copy=False)
+        assert net is base
+        assert base(mx.nd.array(X)).shape == (6, 3)
+
+    @pytest.mark.parametrize("name", ["resnet18_v2", "squeezenet1.0", "mobilenetv2_0.25"])
+    def test_nets_of_the_zoo(self, name):
+        base = mxkit.models.get_model(f"zoo:{name}", classes=10)
+        mxkit.initialize(base, devices="cpu")
+        size = 224 if name == "squeezenet1.0" else 64
+        x = mx.nd.random.uniform(shape=(2, 3, size, size))
+        base(x)
+        net = finetune(base, 3)
+        assert net(x).shape == (2, 3)
+        assert base(x).shape == (2, 10)
+        assert all(path.startswith("output") for path in trained_paths(net))
+        assert mxkit.build(mxkit.describe(net))
+
+    def test_any_net_by_the_path_of_its_head(self):
+        base = nn.HybridSequential()
+        base.add(nn.Flatten(), nn.Dense(7, activation="relu"), nn.Dense(4, use_bias=False))
+        trained(base)
+        net = finetune(base, 3, head="2")
+        assert net(mx.nd.array(X)).shape == (6, 3)
+        assert net[2].bias is None
+        assert trained_paths(net) == ["2.weight"]
+        with pytest.raises(ValueError, match=r"neither 'output' nor 'fc'.*Pass the path of its last layer: head='2'"):
+            finetune(base, 3)
+
+    def test_float16(self):
+        base = nn.HybridSequential()
+        base.add(nn.Dense(4, in_units=3))
+        base.cast("float16")
+        mxkit.initialize(base, devices="cpu")
+        assert finetune(base, 3, head="0")[0].weight.data().dtype == np.float16
+
+    def test_wrong_arguments_change_nothing(self):
+        base = trained(Small(4))
+        before = values(base)
+        with pytest.raises(UnknownNameError, match=r"no block stands at 'outptu': did you mean 'output'"):
+            finetune(base, 3, head="outptu", copy=False)
+        with pytest.raises(UnknownNameError, match="no parameter fits 'feature.*'"):
+            finetune(base, 3, freeze="feature.*", copy=False)
+        with pytest.raises(TypeError, match="'features.3' is a GlobalAvgPool2D, and holds no Dense layer"):
+            finetune(base, 3, head="features.3", copy=False)
+        for classes in (0, 2.5, "3"):
+            with pytest.raises(ValueError, match="finetune: classes"):
+                finetune(base, classes, copy=False)
+        with pytest.raises(ValueError, match="-1"):
+            finetune(base, 3, head_multiplier=-1, copy=False)
+        assert same(values(base), before)
+        assert base.output.weight.lr_mult == 1
+        with pytest.raises(NotInitializedError, match="parameter 'features.0.weight' of the base has no value yet"):
+            finetune(Small(), 3)
+        late = Small()
+        mxkit.initialize(late, devices="cpu")
+        with pytest.raises(NotInitializedError, match="has no value yet"):
+            finetune(late, 3)
+
+
+def jittered(x, random):
+    """Turned by up to 15 degrees and moved by up to 3 pixels."""
+    turned = [ndimage.rotate(image[0], random.uniform(-15, 15), reshape=False, order=1) for image in x]
+    moved = [ndimage.shift(image, random.uniform(-3, 3, 2), order=1) for image in turned]
+    return np.stack(moved)[:, None].astype("float32")
+
+
+def lenet(classes=5):
+    """LeNet with BatchNorm."""
+    net = nn.HybridSequential()
+    for channels in (20, 50):
+        net.add(nn.Conv2D(channels, 5), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(2, 2))
+    net.add(nn.Flatten(), nn.Dense(128, activation="relu"), nn.Dense(classes))
+    mxkit.initialize(net, devices="cpu")
+    net.hybridize()
+    return net
+
+
+def accuracies(seed, budgets=(3,)):
+    """Accuracy on digits 5 to 9 after epochs on ten samples of each: fine-tuned from digits 0 to 4, from scratch."""
+    splits = mxkit.data.digits(28)
+    x, y = (np.concatenate([getattr(splits.train, name), getattr(splits.test, name)]) for name in "xy")
+    x = x.astype("float32") / (255 if x.dtype == np.uint8 else 1)
+    random = np.random.RandomState(seed)
+    few = np.concatenate([random.permutation(np.flatnonzero(y == digit))[:10] for digit in range(5, 10)])
+    rest = np.setdiff1d(np.flatnonzero(y >= 5), few)
+    fit = {"loss": "softmax_ce", "trainer": ("adam", {"learning_rate": 1e-3}), "progress": False}
+    mxkit.seed_all(seed)
+    base, scratch = lenet(), lenet()
+    for epoch in range(12):
+        loader = mxkit.data.ArrayLoader(jittered(x[y < 5], random), y[y < 5], 64, shuffle=True, seed=epoch)
+        mxkit.fit(base, loader, epochs=1, **fit)
+    found = []
+    for net in (finetune(base, 5, head="10", freeze=None, head_multiplier=1), scratch):
+        small = mxkit.data.ArrayLoader(x[few], y[few] - 5, 10, shuffle=True, seed=seed)
+        scores = []
+        for epochs in budgets:
+            mxkit.fit(net, small, epochs=epochs, **fit)
+            test = mxkit.data.ArrayLoader(x[rest], y[rest] - 5, 256)
+            scores.append(mxkit.evaluate(net, test, metrics=["accuracy"])["accuracy"])
+        found.append(scores)
+    return found
+
+
+def test_fine_tuning_beats_training_from_scratch_at_ten_samples_a_class():
+    (tuned,), (scratch,) = accuracies(0)
+    assert tuned > scratch + 0.05
+    assert tuned > 0.7
+
+
+class TestPreprocess:
+    def test_bytes_and_floats_give_the_same_in_either_kind_of_array(self):
+        images = np.random.RandomState(0).randint(0, 256, (2, 3, 4, 5)).astype("uint8")
+        mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+        expected = (images / 255 - mean.reshape(3, 1, 1)) / std.reshape(3, 1, 1)
+        for name in ("imagenet", "zoo:resnet18_v2"):
+            for given in (images, images / 255, (images / 255).astype("float32")):
+                found = preprocess(name)(given)
+                assert found.dtype == np.float32
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+                array = mx.nd.array(given, dtype=given.dtype, ctx=mx.cpu(1))
+                found = preprocess(name)(array)
+                assert found.context == mx.cpu(1)
+                np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5, atol=1e-6)
+
+    def test_sizes(self):
+        assert preprocess("zoo:inceptionv3").size == 299
+        assert preprocess("zoo:vgg11").size == 224
+        assert preprocess("cifar10").size == preprocess("gluoncv:cifar_resnet20_v1").size == 32
+
+    @pytest.mark.parametrize(
+        ("x", "message"),
+        [
+            (np.full((1, 3, 2, 2), 200.0), "received 200 to 200: divide by 255, or pass uint8"),
+            (mx.nd.ones((1, 3, 2, 2)) * 255, "received 255 to 255: divide by 255"),
+            (np.full((1, 3, 2, 2), -0.5), "received -0.5 to -0.5: they may have been normalized before"),
+            (np.full((1, 3, 2, 2), np.nan), "NaN or infinity"),
+            (np.zeros((1, 3, 2, 2), "int32"), "expected uint8, or floats from 0 to 1; received int32"),
+            (np.zeros((1, 2, 2, 3), "uint8"), r"\(N, 3, H, W\); received \(1, 2, 2, 3\): x.transpose"),
+            (np.zeros((3, 2, 2), "uint8"), r"received \(3, 2, 2\)"),
+        ],
+    )
+    def test_wrong_batches(self, x, message):
+        with pytest.raises(DataError, match=message):
+            preprocess("imagenet")(x)
+
+    def test_unknown_names(self):
+        with pytest.raises(UnknownNameError, match="unknown preprocessing 'imagnet': did you mean 'imagenet'"):
+            preprocess("imagnet")
+
+
+def test_t54_a_net_whose_layers_ran_inside_another_one_is_copied():
+    class Net(nn.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.features = nn.HybridSequential()
+            self.features.add(nn.Dense(4))
+            self.output = nn.Dense(5)
+
+        def hybrid_forward(self, F, x):
+            return self.output(self.features(x))
+
+    nets = [Net(), Net()]
+    x = mx.nd.ones((2, 3))
+    for net in nets:
+        mxkit.initialize(net, sample=x)
+        net.hybridize()
+        net(x)
+    base, other = nets
+    other.features = base.features
+    other(x)
+    tuned = mxkit.finetune(base, 7)
+    assert tuned(x).shape == (2, 7)
+    assert (tuned.features(x) == base.features(x)).asnumpy().all()
+    assert base(x).shape == (2, 5)

@@ -1,0 +1,318 @@
+"""What is set on parameters and optimizers that exist, measured on the weights they give."""
+
+import sys
+
+import mxkit
+from mxkit.core.blocks import parameters_by_path
+from mxkit.errors import UnknownNameError
+from mxkit.nets.settings import (
+    freeze,
+    match_parameters,
+    no_weight_decay,
+    set_hyperparameters,
+    set_multipliers,
+    unfreeze,
+)
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+PLACES = [("cpu", None), ("cpu:2", False), ("cpu:2", True)]
+PLACE_IDS = ["one device", "two devices", "on kvstore"]
+
+
+class Line(nn.HybridBlock):
+    """y = sum(a * x) + sum(b * x): the gradients of a and b are x, whatever their values."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = self.params.get("a", shape=(1, 3), init=mx.init.One())
+        self.b = self.params.get("b", shape=(1, 3), init=mx.init.One())
+
+    def hybrid_forward(self, F, x, a, b):
+        return (F.broadcast_mul(x, a) + F.broadcast_mul(x, b)).sum(axis=1)
+
+
+def make_line(place, optimizer="sgd", **arguments):
+    net = Line()
+    mxkit.initialize(net, devices=place[0])
+    net.hybridize()
+    arguments = {"learning_rate": 0.5, **arguments}
+    return net, gluon.Trainer(net.collect_params(), optimizer, arguments, update_on_kvstore=place[1])
+
+
+def step(net, trainer):
+    """One update whose averaged gradient is 1 for all of `a` and `b`."""
+    devices = net.a.list_ctx()
+    with autograd.record():
+        losses = [net(mx.nd.ones((2, 3), ctx=device)) for device in devices]
+    autograd.backward(losses)
+    trainer.step(2 * len(devices))
+
+
+def value(parameter):
+    """The number that all elements of all replicas are."""
+    numbers = np.unique(np.concatenate([data.asnumpy().ravel() for data in parameter.list_data()]))
+    assert len(numbers) == 1, numbers
+    return float(numbers[0])
+
+
+# hyper-parameters
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+def test_rate_and_decay_reach_the_next_update(place):
+    net, trainer = make_line(place)
+    step(net, trainer)
+    assert value(net.a) == 0.5
+    set_hyperparameters(trainer, learning_rate=0.25, wd=0.5)
+    step(net, trainer)
+    assert value(net.a) == 0.5 - 0.25 * (1 + 0.5 * 0.5)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize("optimizer", ["sgd", "nag", "signum"])
+def test_momentum_that_begins_late_equals_a_trainer_that_begins_there(place, optimizer):
+    net, trainer = make_line(place, optimizer, momentum=0.0)
+    step(net, trainer)
+    set_hyperparameters(trainer, momentum=0.5)
+    other, theirs = make_line(place, optimizer, momentum=0.5)
+    other.a.set_data(net.a.data(mx.cpu(0)))
+    for _ in range(3):
+        step(net, trainer)
+        step(other, theirs)
+    assert value(net.a) == value(other.a)
+
+
+def test_momentum_taken_away_and_given_back_starts_from_no_velocity():
+    net, trainer = make_line(PLACES[0], momentum=0.5)
+    step(net, trainer)  # 1 - 0.5, velocity -0.5
+    set_hyperparameters(trainer, momentum=0)
+    step(net, trainer)  # 0.5 - 0.5
+    assert value(net.a) == 0
+    set_hyperparameters(trainer, momentum=0.5)
+    step(net, trainer)
+    assert value(net.a) == -0.5
+    step(net, trainer)
+    assert value(net.a) == -1.25
+
+
+def test_gluon_swallows_the_error_of_a_late_momentum_on_a_kvstore(monkeypatch):
+    """Why states are dropped: without that the weights stand still, and only a printed text tells."""
+    net, trainer = make_line(PLACES[2])
+    step(net, trainer)
+    trainer.optimizer.momentum = 0.5
+    dropped = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: dropped.append(str(error.exc_value)))
+    step(net, trainer)
+    assert value(net.a) == 0.5
+    assert "must have NDArray type, but got None" in dropped[0]
+
+
+def test_late_momentum_of_float16_weights_is_refused():
+    net, trainer = make_line(PLACES[0], multi_precision=True)
+    net.cast("float16")
+    with pytest.raises(ValueError, match=r"momentum: states of float16 weights .* Make a new Trainer .* Nothing was"):
+        set_hyperparameters(trainer, wd=0.5, momentum=0.9)
+    assert trainer.optimizer.wd == 0
+
+
+def test_every_number_of_an_optimizer_and_no_other():
+    _, trainer = make_line(PLACES[0], "adam")
+    set_hyperparameters(trainer, beta1=0.5, epsilon=1e-3, clip_gradient=2)
+    assert (trainer.optimizer.beta1, trainer.optimizer.epsilon, trainer.optimizer.clip_gradient) == (0.5, 1e-3, 2)
+    set_hyperparameters(trainer, clip_gradient=None)
+    assert trainer.optimizer.clip_gradient is None
+    with pytest.raises(UnknownNameError, match="unknown hyper-parameter of Adam 'beta': did you mean 'beta"):
+        set_hyperparameters(trainer, wd=0.5, beta=0.9)
+    with pytest.raises(UnknownNameError, match="unknown hyper-parameter of Adam 'momentum'"):
+        set_hyperparameters(trainer, momentum=0.9)
+    for name in ("rescale_grad", "multi_precision", "lazy_update", "num_update", "sym"):
+        with pytest.raises(UnknownNameError, match=f"unknown hyper-parameter of Adam '{name}'"):
+            set_hyperparameters(trainer, **{name: 1})
+    assert trainer.optimizer.wd == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"learning_rate": "0.1"}, {"learning_rate": -1}, {"wd": float("nan")}, {"wd": True}, {"epsilon": None}],
+)
+def test_t26_values_that_are_no_numbers(arguments):
+    _, trainer = make_line(PLACES[0], "adam")
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))}: expected a finite number.* Nothing was changed"):
+        set_hyperparameters(trainer, beta2=0.5, **arguments)
+    assert trainer.optimizer.beta2 == 0.999
+    assert trainer.learning_rate == 0.5
+
+
+def test_t21_a_rate_that_something_else_decides():
+    _, trainer = make_line(PLACES[0], lr_scheduler=mx.lr_scheduler.FactorScheduler(5, base_lr=0.5))
+    with pytest.raises(
+        ValueError, match="the optimizer has a FactorScheduler of its own, which decides the learning ra"
+    ):
+        set_hyperparameters(trainer, learning_rate=0.1)
+    set_hyperparameters(trainer, wd=0.1)
+    _, trainer = make_line(PLACES[0], "adadelta")
+    with pytest.raises(ValueError, match="AdaDelta ignores the learning rate"):
+        set_hyperparameters(trainer, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(mx.optimizer.Optimizer.opt_registry) - {"adadelta", "groupadagrad", "test"})
+)
+def test_t21_every_other_optimizer_obeys_the_rate(name):
+    moved = []
+    for rate in (0.5, 0.25):
+        mxkit.seed_all(0)
+        net, trainer = make_line(PLACES[0], name)
+        set_hyperparameters(trainer, learning_rate=rate)
+        step(net, trainer)
+        moved.append(net.a.data().asnumpy())
+    assert (moved[0] != moved[1]).all()
+
+
+@pytest.mark.parametrize("name", ["ftml", "ftrl", "sgld"])
+def test_a_rate_of_0_where_it_is_divided_by(name):
+    net, trainer = make_line(PLACES[0], name)
+    with pytest.raises(ValueError, match="learning_rate: .* divides by it, or draws noise of its size.*above 0"):
+        set_hyperparameters(trainer, learning_rate=0)
+    trainer.set_learning_rate(0)
+    step(net, trainer)
+    with pytest.raises((AssertionError, mx.MXNetError)):  # NaN in silence, or an error of the engine
+        np.testing.assert_allclose(net.a.data().asnumpy(), 1)
+
+
+def test_servers_hold_a_copy_that_no_change_reaches():
+    net, trainer = make_line(PLACES[0])
+    trainer._kvstore_params = {"kvstore": "dist_sync", "update_on_kvstore": None}
+    with pytest.raises(ValueError, match="steps on the servers of kvstore 'dist_sync', .* update_on_kvstore=False"):
+        set_hyperparameters(trainer, wd=0.1)
+    net.a._trainer = trainer
+    with pytest.raises(ValueError, match="without multipliers"):
+        set_multipliers(net, {"*": {"lr": 0.1}})
+    assert net.a.lr_mult == 1
+    trainer._kvstore_params["update_on_kvstore"] = False
+    set_hyperparameters(trainer, wd=0.1)
+    trainer._kv_initialized, trainer._distributed, trainer._update_on_kvstore = True, True, True
+    with pytest.raises(ValueError, match="steps on the servers"):
+        set_hyperparameters(trainer, learning_rate=0.1)
+
+
+# multipliers
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize("first", [True, False], ids=["before the first update", "later"])
+def test_multipliers_reach_the_update(place, first):
+    net, trainer = make_line(place, wd=0.5)
+    if not first:
+        step(net, trainer)
+    before = value(net.a)
+    set_multipliers(net, {"*": {"lr": 0.5}, "b": {"wd": 0, "lr": 0.25}})
+    step(net, trainer)
+    assert value(net.a) == before - 0.25 * (1 + 0.5 * before)
+    assert value(net.b) == before - 0.125
+
+
+def test_wrong_multipliers_change_nothing():
+    net = mxkit.models.mlp(hidden=[8])
+    with pytest.raises(UnknownNameError, match="unknown multiplier 'rate'.*Known: lr, wd"):
+        set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"rate": 1}})
+    with pytest.raises(ValueError, match=r"'2\.\*': wd: expected a number, at least 0; received '0'"):
+        set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"wd": "0"}})
+    with pytest.raises(UnknownNameError, match=r"no parameter fits '2\.wieght': did you mean '2\.weight'\? Paths"):
+        set_multipliers(net, {"*": {"lr": 0.5}, "2.wieght": {"wd": 0}})
+    assert {one.lr_mult for one in parameters_by_path(net).values()} == {1.0}
+
+
+def test_t37_globs_fit_structural_paths():
+    net = gluon.model_zoo.vision.squeezenet1_0()
+    assert len(match_parameters(net, "*")) == len(parameters_by_path(net)) > 8
+    assert list(match_parameters(net, "features.0.*")) == ["features.0.weight", "features.0.bias"]
+    with pytest.raises(UnknownNameError, match=r"'features': did you mean 'features\.\*'\? .* and \d+ more"):
+        match_parameters(net, "features")
+    with pytest.raises(UnknownNameError, match="no parameter fits 'squeezenet0_conv0_weight'"):
+        match_parameters(net, "squeezenet0_conv0_weight")
+
+
+def make_norms():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
+    return net
+
+
+def test_t21_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():
+    net = make_norms()
+    flat = ["0.bias", "1.gamma", "1.beta", "2.alpha", "3.gamma", "3.beta", "4.bias"]
+    assert no_weight_decay(net) == flat
+    mults = {path: parameter.wd_mult for path, parameter in parameters_by_path(net).items()}
+    assert mults["0.weight"] == mults["4.weight"] == 1
+    assert all(mults[path] == 0 for path in flat)
+    lstm = gluon.rnn.LSTM(4, input_size=3)
+    assert [path.split(".")[-1] for path in no_weight_decay(lstm)] == ["i2h_bias", "h2h_bias"]
+
+
+def test_no_weight_decay_equals_an_update_by_hand():
+    net = nn.Dense(2, in_units=3)
+    mxkit.initialize(net)
+    net.bias.set_data(mx.nd.ones(2))
+    weight = net.weight.data().asnumpy()
+    no_weight_decay(net)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.5})
+    with autograd.record():
+        loss = net(mx.nd.zeros((1, 3)))
+    loss.backward()
+    trainer.step(1)
+    np.testing.assert_array_equal(net.bias.data().asnumpy(), [0.5, 0.5])
+    np.testing.assert_allclose(net.weight.data().asnumpy(), weight * 0.75, rtol=1e-6)
+
+
+# frozen
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+def test_frozen_parameters_stand_still_and_go_on_afterwards(place):
+    net, trainer = make_line(place, wd=0.5)
+    step(net, trainer)
+    before = value(net.a)
+    assert freeze(net, "a") == ["a"]
+    assert freeze(net, "a") == []
+    step(net, trainer)
+    assert value(net.a) == before
+    assert value(net.b) < before
+    assert unfreeze(net) == ["a"]
+    step(net, trainer)
+    assert value(net.a) == before - 0.5 * (1 + 0.5 * before)
+
+
+def test_what_has_no_gradient_is_never_unfrozen():
+    net = make_norms()
+    with net.name_scope():
+        net.constant = gluon.Constant("c", mx.nd.ones(2))
+    before = {path: parameter.grad_req for path, parameter in parameters_by_path(net).items()}
+    freeze(net)
+    assert {parameter.grad_req for parameter in parameters_by_path(net).values()} == {"null"}
+    unfreeze(net)
+    assert {path: parameter.grad_req for path, parameter in parameters_by_path(net).items()} == before
+    assert before["1.running_mean"] == before["3.gamma"] == before["constant"] == "null"
+    with pytest.raises(ValueError, match=r"nothing that fits '\*running\*' can be trained"):
+        unfreeze(net, "*running*")
+
+
+def test_unfreezing_inside_a_window_is_refused():
+    net, trainer = make_line(PLACES[0])
+    freeze(net, "a")
+    with mxkit.Accumulator(trainer, every=2), pytest.raises(ValueError, match="grad_req of 'b' is 'add'.*on_epoch"):
+        unfreeze(net)
+    assert unfreeze(net) == ["a"]
+
+
+def test_t46_a_dense_weight_frozen_alone_is_refused_in_training():
+    net = mxkit.models.softmax_regression()
+    mxkit.initialize(net)
+    freeze(net, "*.weight")
+    with pytest.raises(ValueError, match="the weight of this Dense layer is frozen, its bias is not"):
+        next(mxkit.updates(net, [(np.zeros((2, 3)), np.zeros(2))], loss="softmax_ce", trainer="sgd"))
+    freeze(net, "*.bias")

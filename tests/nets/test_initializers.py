@@ -1,0 +1,98 @@
+"""Initializers by name, and the one call that gives a net its first values."""
+
+import mxkit
+from mxkit.errors import DeviceError, UnknownNameError
+from mxkit.nets.initializers import get_initializer, initializer_names
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+
+def test_every_device_gets_the_same_values_and_a_seed_decides_them():
+    def values(seed):
+        mxkit.seed_all(seed)
+        net = nn.Dense(3, in_units=4)
+        mxkit.initialize(net, devices="cpu:2")
+        first, second = (weight.asnumpy() for weight in net.weight.list_data())
+        np.testing.assert_array_equal(first, second)
+        return first
+
+    np.testing.assert_array_equal(values(1), values(1))
+    assert (values(1) != values(2)).any()
+
+
+def test_t22_the_default_is_xavier_with_its_bounds():
+    net = nn.Dense(300, in_units=100)
+    mxkit.initialize(net, devices="cpu")
+    weight = net.weight.data().asnumpy()
+    bound = np.sqrt(3 / 200)  # magnitude 3 over the mean of both sides
+    assert bound * 0.99 < np.abs(weight).max() <= bound
+    assert not net.bias.data().asnumpy().any()
+
+
+@pytest.mark.parametrize("spec", [("normal", {"sigma": 0.25}), ("Normal", {"sigma": 0.25}), mx.init.Normal(0.25)])
+def test_specs(spec):
+    net = nn.Dense(300, in_units=100)
+    mxkit.initialize(net, spec, devices="cpu")
+    assert net.weight.data().asnumpy().std() == pytest.approx(0.25, rel=0.02)
+
+
+def test_t20_a_second_call_is_refused_unless_forced():
+    for net in (nn.Dense(3, in_units=4), nn.Dense(3)):  # shapes known, and not yet
+        mxkit.initialize(net, devices="cpu")
+        with pytest.raises(
+            ValueError, match=r"initialize: parameter 'weight' has a value already, on \[cpu\(0\)\]. Pass"
+        ):
+            mxkit.initialize(net, devices="cpu")
+        mxkit.initialize(net, "zeros", devices="cpu:2", force=True)
+        assert net.weight.list_ctx() == mxkit.devices("cpu:2")
+        for device in mxkit.devices("cpu:2"):
+            assert not net(mx.nd.ones((1, 4), ctx=device)).asnumpy().any()
+
+
+def test_a_refused_call_changes_nothing():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=4), nn.Dense(3, in_units=3))
+    net[1].initialize(ctx=mx.cpu())
+    with pytest.raises(ValueError, match="parameter '1.weight' has a value already"):
+        mxkit.initialize(net, devices="cpu")
+    assert net[0].weight._data is None
+
+
+def test_wrong_specs():
+    net = nn.Dense(3, in_units=4)
+    with pytest.raises(UnknownNameError, match="unknown initializer 'xavir': did you mean 'xavier'"):
+        mxkit.initialize(net, "xavir")
+    with pytest.raises(TypeError, match=r"initializer: expected a name, \(name, arguments\) or an object of mx.init"):
+        get_initializer(0.1)
+    with pytest.raises(DeviceError, match="devices: expected"):
+        mxkit.initialize(net, devices="tpu")
+    assert net.weight._data is None
+    assert {"xavier", "normal", "uniform", "zeros"} <= set(initializer_names())
+
+
+@pytest.mark.parametrize("hybridized", [False, True])
+@pytest.mark.parametrize("sample", [(2, 1, 8, 8), mx.nd.ones((2, 1, 8, 8)), np.ones((2, 1, 8, 8), "float32")])
+def test_a_sample_makes_every_size_known_on_every_device(sample, hybridized):
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.BatchNorm(), mx.gluon.nn.Dropout(0.5), mx.gluon.nn.Dense(3))
+    net.hybridize(hybridized)
+    mxkit.initialize(net, "xavier", devices="cpu:2", sample=sample)
+    assert net[3].weight.shape == (3, 144)
+    for parameter in net.collect_params().values():
+        first, second = (one.asnumpy() for one in parameter.list_data())
+        assert (first == second).all()
+    assert (net[1].running_mean.data().asnumpy() == 0).all()  # predict mode
+
+
+def test_a_sample_that_does_not_fit_names_the_layer():
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Dense(4), mx.gluon.nn.Dense(2, in_units=5))
+    with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
+        mxkit.initialize(net, sample=(1, 3))
+
+
+def test_arguments_that_an_initializer_does_not_take():
+    with pytest.raises(TypeError, match=r"initializer 'normal' takes no argument 'std'; it takes sigma"):
+        get_initializer(("normal", {"std": 0.1}))

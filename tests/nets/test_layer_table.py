@@ -1,0 +1,544 @@
+"""The table of layers against hooks on running nets, published figures, and what must not change."""
+
+import hashlib
+import io
+import sys
+
+import mxkit
+from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.errors import ForwardError, NotInitializedError, UnknownNameError
+from mxkit.nets.layer_table import layers
+from mxkit.nets.parameter_table import count
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
+from mxnet.gluon.model_zoo import vision
+import numpy as np
+import pytest
+
+
+def convolutional():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.MaxPool2D(2), nn.Flatten(), nn.Dense(3, activation="relu"))
+    return net
+
+
+def recurrent():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(50, 6), rnn.LSTM(5, 2, layout="NTC", bidirectional=True), nn.Dense(3, flatten=False))
+    return net
+
+
+class Two(gluon.HybridBlock):
+    """Two inputs, two outputs, one of them through a block that is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.twice, self.spare = nn.Conv2D(4, 3, padding=1), nn.Conv2D(4, 1, in_channels=4), nn.Dense(2)
+
+    def hybrid_forward(self, F, x, y):
+        x = self.twice(self.left(x))
+        return x, [self.twice(F.concat(x, y, dim=2))]
+
+
+class Plain(gluon.Block):
+    """Code that symbols cannot run."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *inputs):
+        if inputs[0].shape[0] < 1:
+            raise ValueError("an empty batch")
+        return self.inner(*inputs)
+
+
+class Untraceable(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Conv2D(4, 3), nn.Dense(3)
+
+    def hybrid_forward(self, F, x):
+        x = self.first(x)
+        return self.last(x.reshape((x.shape[0], -1)))
+
+
+NETS = [
+    (convolutional, [(2, 3, 9, 9)]),
+    (recurrent, [(2, 7)]),
+    (Two, [(2, 3, 5, 5), (2, 4, 5, 5)]),
+    (lambda: vision.get_model("resnet18_v1", thumbnail=True, classes=3), [(1, 3, 16, 16)]),
+    (lambda: vision.SqueezeNet("1.1", classes=3), [(1, 3, 224, 224)]),
+    (mxkit.models.lenet, [(2, 1, 28, 28)]),
+]
+IDS = ["convolutional", "recurrent", "two", "resnet", "squeezenet", "lenet"]
+
+
+def zeros(shapes):
+    return [mx.nd.zeros(shape) for shape in shapes]
+
+
+def hooked(net, inputs):
+    """Shapes of the outputs of the first call of each block, by path, of a net that is not hybridized."""
+    found = {}
+    for path, block in blocks_by_path(net):
+
+        def hook(block, arguments, outputs, path=path):
+            arrays = gluon.block._flatten(outputs, "output")[0]
+            found.setdefault(path, tuple(array.shape for array in arrays))
+
+        block.register_forward_hook(hook)
+    net(*inputs)
+    return found
+
+
+@pytest.mark.parametrize(("make", "shapes"), NETS, ids=IDS)
+def test_outputs_and_parameters_are_those_of_the_running_net(make, shapes):
+    table = layers(make(), *shapes)
+    net = make()
+    net.initialize()
+    net(*zeros(shapes))
+    assert {row.path: row.outputs for row in table if row.calls} == hooked(net, zeros(shapes))
+    blocks = dict(blocks_by_path(net))
+    for row in table:
+        if row.path != "spare":  # its shape is not known: it is never called
+            assert row.path.startswith("spare") or row.parameters is None or row.parameters == count(blocks[row.path])
+    if make is not Two:
+        assert sum(row.own_parameters for row in table) == table.parameters == count(net)
+        assert (table.trained, table.not_trained) == (count(net, trainable=True), count(net, trainable=False))
+
+
+@pytest.mark.parametrize(("make", "shapes"), NETS, ids=IDS)
+def test_the_same_before_initialization_with_arrays_hybridized_and_by_running(make, shapes):
+    before = str(layers(make(), *shapes))
+    net = make()
+    net.initialize()
+    deferred = layers(Plain(net), *shapes)
+    net(*zeros(shapes))
+    assert str(layers(net, *shapes)) == before == str(layers(net, *zeros(shapes)))
+    ran = layers(Plain(net), *shapes)
+    assert list(ran) == list(deferred)
+    net.hybridize()
+    if make is not Two:  # Gluon warns of the block that is never called
+        net(*zeros(shapes))
+    assert str(layers(net, *shapes)) == before
+    assert str(layers(Plain(net), *shapes)) == str(ran)
+    inside = {row.path: row for row in ran}
+    for row in layers(net, *shapes):
+        path = f"inner.{row.path}" if row.path else "inner"
+        assert inside[path] == row._replace(path=path)
+
+
+def state_of(net):
+    """All that a call must leave as it was."""
+    hooks = [
+        (dict(block._forward_hooks), dict(block._forward_pre_hooks), getattr(block, "_active", None))
+        for _, block in blocks_by_path(net)
+    ]
+    graphs = [getattr(block, "_cached_op", None) for _, block in blocks_by_path(net)]
+    parameters = {
+        path: (
+            one.shape,
+            one._deferred_init,
+            id(one._var),
+            None if one._data is None else [hashlib.sha256(data.asnumpy().tobytes()).hexdigest() for data in one._data],
+            one.grad_req,
+        )
+        for path, one in parameters_by_path(net).items()
+    }
+    return hooks, graphs, parameters
+
+
+@pytest.mark.parametrize("state", ["new", "deferred", "run", "hybridized", "plain", "deferred plain", "failing"])
+def test_nothing_is_changed(state):
+    net, shape = convolutional(), (2, 3, 9, 9)
+    net.add(nn.Dropout(0.5))  # draws numbers in training
+    if state != "new":
+        net.initialize()
+    if state in ("run", "hybridized", "plain", "failing"):
+        net(mx.nd.ones(shape))
+    if state != "new" and state != "run":
+        net.hybridize()
+    if state == "hybridized":
+        net(mx.nd.ones(shape))
+    net[0].register_forward_hook(lambda *arguments: pytest.fail("a hook of the user's was called"))
+    net = Plain(net) if "plain" in state or state == "failing" else net
+    before = state_of(net)
+    mx.random.seed(7)
+    expected = mx.nd.random.uniform(shape=(3,)).asnumpy()
+    mx.random.seed(7)
+    if state == "failing":
+        with pytest.raises(ForwardError):
+            layers(net, (2, 5, 9, 9))
+    else:
+        with autograd.record():
+            layers(net, shape)
+    assert state_of(net) == before
+    if state != "deferred plain":  # its initial values were drawn, and dropped
+        assert np.array_equal(mx.nd.random.uniform(shape=(3,)).asnumpy(), expected)
+    # a hybridized net that is called in a table keeps the attributes of its graph
+    cached = getattr(net, "_cached_graph", ())
+    assert not cached or "__mxkit" not in cached[1].tojson()
+
+
+# GMACs of one image as published, 224 pixels (Inception 299): torchvision's table of models (alexnet, vgg16, resnet18,
+# squeezenet, densenet121, inception_v3); https://arxiv.org/abs/1512.03385 table 1 (3.8 and 11.3: strides in the 1x1, as
+# in MXNet's v1); https://arxiv.org/abs/1704.04861 table 8 (MobileNet 0.569).
+PUBLISHED = {
+    "alexnet": (0.714, 61_100_840),
+    "vgg16": (15.47, 138_357_544),
+    "resnet18_v1": (1.81, None),
+    "resnet50_v1": (3.86, None),
+    "resnet152_v1": (11.3, None),
+    "resnet50_v2": (4.09, None),
+    "mobilenet1.0": (0.569, 4_231_976),
+    "squeezenet1.0": (0.82, 1_248_424),
+    "squeezenet1.1": (0.35, 1_235_496),
+    "densenet121": (2.83, 7_978_856),
+    "inceptionv3": (5.71, 23_834_568),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_figures(name):
+    size = 299 if name == "inceptionv3" else 224
+    table = layers(vision.get_model(name), (1, 3, size, size))
+    gmacs, trained = PUBLISHED[name]
+    assert table.macs / 1e9 == pytest.approx(gmacs, rel=0.005)
+    assert trained is None or table.trained == trained
+    assert not table.not_counted
+    assert layers(vision.get_model(name), (3, 3, size, size)).macs == 3 * table.macs
+
+
+def test_parameters_of_resnet_50():
+    # torchvision's 25,557,032, and the biases that the zoo's v1 has in the 1x1 convolutions of its bodies
+    widths = [64] * 3 + [128] * 4 + [256] * 6 + [512] * 3
+    assert layers(vision.resnet50_v1(), (1, 3, 224, 224)).trained == 25_557_032 + sum(5 * width for width in widths)
+
+
+@pytest.mark.parametrize("name", ["resnet50_v2", "densenet121", "mobilenetv2_1.0", "squeezenet1.1", "vgg11_bn"])
+def test_sums_are_counts_on_the_zoo(name):
+    table = layers(vision.get_model(name), (1, 3, 224, 224))
+    net = vision.get_model(name)
+    net.initialize()
+    net.infer_shape(mx.nd.zeros((1, 3, 224, 224)))
+    assert sum(row.own_parameters for row in table) == table[""].parameters == table.parameters == count(net)
+    assert table.trained == count(net, trainable=True)
+    assert table.parameter_bytes == 4 * count(net)
+    assert sum(row.macs for row in table if row.kind in ("Conv2D", "Dense")) == table.macs
+
+
+def test_strides_of_a_resnet():
+    table = layers(vision.resnet18_v1(), (1, 3, 224, 224))
+    paths = ["features.0", "features.3", "features.4", "features.5", "features.6", "features.7.1.body.4"]
+    assert [table[path].stride for path in paths] == ["2", "4", "4", "8", "16", "32"]
+    assert [table[path].stride for path in ("features.8", "output")] == ["-", "-"]
+
+
+def stride_of(*layers_of_net, shape=(1, 4, 32, 32)):
+    net = nn.HybridSequential()
+    net.add(*layers_of_net)
+    return layers(net, shape)[""].stride
+
+
+def positions(function):
+    return nn.HybridLambda(function)
+
+
+STRIDES = [
+    (lambda: [nn.Conv2D(4, 3, strides=(2, 1))], "2x1"),
+    (lambda: [nn.Conv2D(4, 3, strides=(2, 1)), nn.MaxPool2D((1, 2))], "2"),
+    (lambda: [nn.Conv2D(4, 3, padding=2, dilation=2)], "1"),
+    (lambda: [nn.Conv2D(4, 3, strides=4), nn.Conv2DTranspose(4, 2, strides=2)], "2"),
+    (lambda: [nn.Conv2DTranspose(4, 2, strides=2)], "1/2"),
+    (lambda: [nn.AvgPool2D(4), positions(lambda F, x: F.UpSampling(x, scale=2, sample_type="nearest"))], "2"),
+    (lambda: [nn.AvgPool2D(4), positions(lambda F, x: F.contrib.BilinearResize2D(x, height=16, width=32))], "2x1"),
+    (lambda: [positions(lambda F, x: F.space_to_depth(x, 2))], "2"),
+    (lambda: [nn.MaxPool2D(4), positions(lambda F, x: F.depth_to_space(x, 2))], "2"),
+    (lambda: [positions(lambda F, x: F.slice(x, (0,) * 4, (1, 4, 32, 32), (1, 1, 2, 2)))], "2"),
+    # channels shuffled, and positions joined
+    (lambda: [nn.MaxPool2D(2), positions(lambda F, x: x.reshape((0, -4, 2, -1, -2)).reshape((0, -3, -2)))], "2"),
+    (lambda: [nn.MaxPool2D(2), positions(lambda F, x: x.reshape((0, 0, -1)))], "-"),
+    # squeeze and excitation
+    (lambda: [nn.MaxPool2D(2), positions(lambda F, x: F.broadcast_mul(x, x.mean(axis=(2, 3), keepdims=True)))], "2"),
+    (lambda: [positions(lambda F, x: F.mean(x, axis=(2, 3), keepdims=True))], "-"),
+    (lambda: [nn.MaxPool2D(2), nn.Dense(2, flatten=False)], "2"),
+    (lambda: [nn.MaxPool2D(2), nn.Dense(2)], "-"),
+    (lambda: [nn.GlobalMaxPool2D()], "-"),
+]
+
+
+@pytest.mark.parametrize(("made", "stride"), STRIDES, ids=range(len(STRIDES)))
+def test_strides(made, stride):
+    assert stride_of(*made()) == stride
+
+
+def test_the_stride_of_several_inputs_is_the_largest():
+    class Joined(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.down, self.across = nn.MaxPool2D((2, 1)), nn.MaxPool2D((1, 4))
+
+        def hybrid_forward(self, F, x, y):
+            return F.concat(self.down(x), self.across(y), dim=1), y
+
+    assert layers(Joined(), (1, 3, 16, 8), (1, 3, 8, 32))[""].stride == "2x4, 1"
+
+
+def test_regions_have_no_stride():
+    net = nn.HybridLambda(lambda F, x, rois: F.ROIPooling(x, rois, pooled_size=(2, 2), spatial_scale=1))
+    assert layers(net, (1, 3, 16, 8), (4, 5))[""].stride == "-"
+
+
+def test_of_several_dimensions():
+    assert stride_of(nn.Conv1D(4, 3, strides=2), nn.MaxPool1D(2), shape=(1, 3, 32)) == "4"
+    assert stride_of(nn.Conv3D(4, 3, strides=(1, 2, 2)), shape=(1, 3, 8, 32, 32)) == "1x2x2"
+    assert stride_of(nn.Conv2D(4, 3, strides=2, layout="NHWC"), shape=(1, 32, 32, 3)) == "2"
+
+
+def test_called_twice_not_called_and_unknown():
+    table = layers(Two(), (1, 3, 5, 5), (1, 4, 5, 5))
+    assert (table["twice"].calls, table["twice"].note) == (2, "called 2 times")
+    assert table["twice"].macs == 4 * 4 * (5 * 5 + 10 * 5)
+    assert table["twice"].outputs == ((1, 4, 5, 5),)
+    assert (table["spare"].calls, table["spare"].note, table["spare"].parameters) == (0, "not called", None)
+    assert table.unknown == 1
+    assert table.parameters == (4 * 27 + 4) + (16 + 4) + 2
+    assert "; 1 of unknown shape are not in it" in str(table)
+    assert table[""].outputs == ((1, 4, 5, 5), (1, 4, 10, 5))
+
+
+def test_shared_blocks_and_parameters_count_once():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, in_units=4), nn.Dense(4, in_units=4))
+    net.add(nn.Dense(4, in_units=4, params=net[0].params))
+    net.add(net[1])
+    table = layers(net, (2, 4))
+    assert [row.parameters for row in table] == [40, 20, 20, 20, 20]
+    assert [row.own_parameters for row in table] == [0, 20, 20, 0, 0]
+    assert table.parameters == count(net) == 40
+    assert [row.note for row in table][1:] == [
+        "",
+        "called 2 times",
+        "shares 0.weight, 0.bias",
+        "the same block as 1",
+    ]
+    assert table.macs == 4 * 2 * 16
+
+
+def test_without_inputs():
+    net = mxkit.models.mlp(hidden=[8])
+    table = layers(net)
+    assert [row.parameters for row in table] == [None, 0, None, 0, None]
+    assert (table.macs, table.output_bytes, table.unknown) == (None, None, 2)
+    assert str(table).splitlines()[0].split() == ["path", "type", "parameters"]
+    net = nn.Dense(3, in_units=4)
+    assert [row.own_parameters for row in layers(net)] == [15]
+
+
+def test_depth_leaves_rows_out_and_keeps_numbers():
+    net, shape = vision.resnet18_v1(), (1, 3, 32, 32)
+    whole, cut = layers(net, shape), layers(net, shape, depth=1)
+    assert [row.path for row in cut] == ["", "features", "output"]
+    assert list(cut) == [whole[""], whole["features"], whole["output"]]
+    assert len(layers(net, shape, depth=0)) == 1
+    with pytest.raises(UnknownNameError, match="no row for 'features.4': it lies below `depth`"):
+        cut["features.4"]
+    with pytest.raises(ValueError, match="depth: expected a whole number, at least 0; received -1"):
+        layers(net, depth=-1)
+
+
+def test_rows_by_number_slice_and_path():
+    table = layers(convolutional(), (1, 3, 9, 9))
+    assert table[1] is table["0"]
+    assert table[1:3] == [table["0"], table["1"]]
+    assert len(table) == len(list(table)) == 7
+    with pytest.raises(KeyError, match=r"no block stands at '4.atc': did you mean '4.act'\?"):
+        table["4.atc"]
+
+
+def test_dataframe_and_html():
+    pytest.importorskip("pandas")
+    table = layers(convolutional(), (1, 3, 9, 9))
+    frame = table.to_dataframe()
+    assert frame.loc["0", "macs"] == table["0"].macs
+    assert frame["own_parameters"].sum() == table.parameters
+    html = table._repr_html_()
+    assert html.count("<tr>") == len(table) + 1
+    assert "Conv2D 3x3/2" in html
+
+
+def test_dataframe_says_that_pandas_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="LayerTable.to_dataframe needs pandas: pip install pandas"):
+        layers(nn.Flatten(), (1, 2)).to_dataframe()
+
+
+def test_text_is_aligned_and_fits_the_terminal(monkeypatch):
+    table = layers(Two(), (1, 3, 5, 5), (1, 4, 5, 5))
+    lines = str(table).splitlines()
+    assert lines[0] == "Two for (1, 3, 5, 5), (1, 4, 5, 5) float32"
+    columns = [lines[1].index(name) for name in ("type", "output", "note")]
+    assert all(line[column - 1] == " " for line in lines[2:6] for column in columns if len(line) > column)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "70")
+    cut = str(table).splitlines()
+    assert max(map(len, cut[1:6])) <= 70
+    assert [line.split()[0] for line in cut[2:6]] == ["(net)", "left", "twice", "spare"]
+    assert "…" in cut[2]
+
+
+def test_dtypes():
+    net = convolutional()
+    net.cast("float16")
+    table = layers(net, (1, 3, 9, 9))
+    assert table.input_dtypes == ["float16"]
+    assert {dtype for row in table for dtype in row.dtypes} == {"float16"}
+    mixed = layers(nn.HybridLambda(lambda F, x: (x, F.Cast(x, dtype="float64"))), mx.nd.zeros((1, 2), dtype="int32"))
+    assert mixed[0].dtypes == ("int32", "float64")
+    assert mixed.output_bytes == 2 * 8  # the other output is the input itself
+
+
+def test_states_none_and_lists_as_inputs():
+    layer = rnn.LSTM(5, input_size=3)
+    table = layers(layer, (7, 2, 3), [(1, 2, 5), (1, 2, 5)])
+    assert table[0].outputs == ((7, 2, 5), (1, 2, 5), (1, 2, 5))
+    assert layers(layer, (7, 2, 3), None)[0].outputs == ((7, 2, 5),)
+    layer.initialize()
+    assert layers(Plain(layer), (7, 2, 3), [(1, 2, 5), (1, 2, 5)]).macs == table.macs > 0
+
+
+def test_a_recurrent_layer_that_makes_its_own_states_inside_a_plain_block():
+    layer = rnn.GRU(5, input_size=3)
+    layer.initialize()
+    alone, inside = layers(layer, (7, 2, 3)), layers(Plain(layer), (7, 2, 3))
+    assert inside["inner"] == alone[0]._replace(path="inner")
+    assert alone[0].outputs == ((7, 2, 5),)
+    assert inside.output_bytes == alone.output_bytes == 4 * 7 * 2 * 5
+
+
+def test_a_loop_in_the_graph_is_run():
+    class Loop(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.cell = rnn.LSTMCell(4, input_size=3)
+
+        def hybrid_forward(self, F, x):
+            return F.contrib.foreach(self.cell, x, self.cell.begin_state(2, func=F.zeros))[0]
+
+    net = Loop()
+    net.initialize()
+    table = layers(net, (5, 2, 3))
+    assert (table["cell"].calls, table.macs) == (5, 5 * 2 * 16 * (3 + 4))
+
+
+def test_plain_blocks_are_run_and_their_parts_traced():
+    class Chain(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Conv2D(4, 3, strides=2), nn.Conv2D(4, 3, padding=1), Untraceable()
+
+        def forward(self, x):
+            x = self.a(x)
+            return self.c(self.b(x) if x.mean().asscalar() > 5 else self.b(self.b(x)) + x)
+
+    net = Chain()
+    text = r"the net \(Chain\) is a plain Block, .*, and parameter 'a.weight' is not initialized"
+    with pytest.raises(NotInitializedError, match=text):
+        layers(net, (1, 3, 9, 9))
+    net.initialize()
+    deferred = layers(net, (1, 3, 9, 9))
+    assert net.a.weight.shape == (4, 0, 3, 3)
+    net(mx.nd.zeros((1, 3, 9, 9)))
+    table = layers(net, (1, 3, 9, 9))
+    assert list(deferred) == list(table)
+    assert {row.path: row.outputs for row in table} == hooked(net, [mx.nd.zeros((1, 3, 9, 9))])
+    assert [row.calls for row in table] == [1, 1, 2, 1, 1, 1]
+    assert table["b"].macs == 2 * 16 * 36 * 4
+    assert table.macs == sum(table[path].macs for path in ("a", "b", "c.first", "c.last"))
+    # what plain code adds is not followed
+    assert [table[path].stride for path in ("a", "b", "c")] == ["2", "2", "-"]
+
+
+def test_plain_sequential_of_hybrid_blocks_needs_no_initialization():
+    net = nn.Sequential()
+    net.add(nn.Dense(3), nn.Dense(2))
+    assert layers(net, (4, 5)).macs == 4 * (15 + 6)
+
+
+def test_a_symbol_block():
+    inner = convolutional()
+    inner.initialize()
+    x = mx.sym.var("data", dtype="float32")
+    net = nn.HybridSequential()
+    net.add(gluon.SymbolBlock(inner(x), x), nn.Dense(2))
+    table = layers(net, (1, 3, 9, 9))
+    reference = layers(inner, (1, 3, 9, 9))
+    assert table["0"].macs == reference.macs
+    assert table["1"].macs == 3 * 2
+
+
+def test_t38_a_shape_that_does_not_fit_names_the_layer():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.HybridSequential())
+    net[1].add(nn.Conv2D(4, 3, in_channels=7), nn.Dense(2))
+    text = r"^'1\.0' \(Conv2D\) is built for 7 channels \(NCHW\) and got shape \(1, 4, 6, 6\), which has 4"
+    with pytest.raises(ForwardError, match=text) as caught:
+        layers(net, (1, 3, 8, 8))
+    assert (caught.value.path, caught.value.block) == ("1.0", net[1][0])
+    with pytest.raises(ForwardError, match=r"^'0' \(Conv2D\) has a kernel of \(3, 3\)"):
+        layers(net, (1, 3, 2, 2))
+    with pytest.raises(ForwardError, match=r"^the net \(LSTM\) is built for 3 features on the last axis"):
+        layers(rnn.LSTM(5, input_size=3), (7, 2, 4))
+    own = nn.HybridLambda(lambda F, x: F.dot(x, x))
+    with pytest.raises(ForwardError, match=r"^the net \(HybridLambda\) got \(2, 3\) float32: "):
+        layers(own, (2, 3))
+
+
+def test_a_wrong_shape_prints_nothing(capsys):
+    with pytest.raises(ForwardError):
+        layers(nn.Dense(2, in_units=3), (1, 4))
+    assert capsys.readouterr().out == ""
+
+
+def test_a_wrong_shape_of_a_running_net_names_the_layer():
+    net = Untraceable()
+    net.initialize()
+    net(mx.nd.zeros((1, 3, 9, 9)))
+    with pytest.raises(ForwardError, match=r"^'last' \(Dense\) is built for 196 inputs a sample"):
+        layers(net, (1, 3, 8, 8))
+
+
+def test_a_net_without_a_graph_must_be_initialized():
+    text = r"the net has no graph \(.*shape.*\), so it can only be measured by running it, and parameter 'first.weight'"
+    with pytest.raises(NotInitializedError, match=text):
+        layers(Untraceable(), (1, 3, 9, 9))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ((1, 3, 8, 8), r"an NDArray or its shape, .* received 1 \(int\)"),
+        (([1, 3, 8, 8],), r"received \[1, 3, 8, 8\] \(list\)"),
+        ((np.zeros((1, 3)),), r"\(ndarray\)"),
+        (((0, 3, 8, 8),), r"sizes of at least 1, the batch too; received \(0, 3, 8, 8\)"),
+        (("data",), r"received 'data' \(str\)"),
+        (((1, 3), (1, 3)), r"the net \(HybridSequential\) takes its inputs as \(x\); received 2 of them"),
+    ],
+)
+def test_wrong_inputs(inputs, text):
+    with pytest.raises(ValueError, match=text):
+        layers(convolutional(), *inputs)
+
+
+def test_wrong_numbers_of_inputs():
+    with pytest.raises(ValueError, match=r"\(Two\) takes its inputs as \(x, y\); received 1"):
+        layers(Two(), (1, 3, 5, 5))
+    with pytest.raises(ValueError, match=r"\(LSTM\) takes its inputs as \(inputs, states=None, sequence_length=None"):
+        layers(rnn.LSTM(5), *[(7, 2, 3)] * 4)

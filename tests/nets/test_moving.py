@@ -1,0 +1,133 @@
+"""`to`: right in every state that a net can be in."""
+
+import mxkit
+from mxkit.errors import DeviceError, TrapWarning
+from mxkit.nets.moving import to
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+X = mx.nd.array(np.random.RandomState(0).rand(4, 3))
+TWO = [mx.cpu(0), mx.cpu(1)]
+
+
+def make(in_units=3):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(5, in_units=in_units), nn.BatchNorm(), nn.Dense(2))
+    return net
+
+
+def devices(net):
+    return {tuple(one.list_ctx()) for one in mxkit.parameters(net).values()}
+
+
+def test_before_initialization_it_initializes_as_mxkit_does():
+    net, other = make(), make()
+    mxkit.seed_all(1)
+    assert to(net, "cpu:2") is net
+    mxkit.seed_all(1)
+    mxkit.initialize(other, devices="cpu:2")
+    assert devices(net) == {tuple(TWO)}
+    for one in (net, other):
+        one(X)
+    np.testing.assert_array_equal(net[0].weight.data(mx.cpu(1)).asnumpy(), other[0].weight.data(mx.cpu(1)).asnumpy())
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+def test_deferred_shapes_are_inferred_there(hybridize):
+    net = make(0)
+    mxkit.initialize(net, devices="cpu")
+    net.hybridize(hybridize)
+    to(net, mx.cpu(1))
+    out = net(X.as_in_context(mx.cpu(1)))
+    assert out.context == mx.cpu(1)
+    assert devices(net) == {(mx.cpu(1),)}
+
+
+@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize("start", ["cpu", "cpu:3"])
+def test_values_go_along_to_the_bit_and_gradients_work(hybridize, start):
+    net = make()
+    mxkit.initialize(net, devices=start)
+    net.hybridize(hybridize, static_alloc=hybridize)
+    net(X)
+    net[1].running_mean.data(mx.cpu(0))[:] = 0.1
+    if start != "cpu":
+        net[1].running_mean.data(mx.cpu(1))[:] = 7
+    expected = net(X).asnumpy()
+    net[0].weight.grad_req = "null"
+    with pytest.warns(UserWarning, match="already initialized, ignoring"):  # T20
+        net[2].weight.initialize(ctx=mx.cpu(2))
+    to(net, [mx.cpu(1), mx.cpu(2)])
+    for device in (mx.cpu(1), mx.cpu(2)):
+        with autograd.record(train_mode=False):
+            out = net(X.as_in_context(device))
+        out.backward()
+        np.testing.assert_array_equal(out.asnumpy(), expected)
+        assert net[2].weight.grad(device).asnumpy().any()
+    assert net[0].weight.grad_req == "null"
+    assert net[0].weight._grad is None
+
+
+def test_a_net_with_one_new_layer():
+    net = make()
+    mxkit.initialize(net, devices="cpu")
+    net(X)
+    kept = net[0].weight.data().asnumpy()
+    net.add(nn.Dense(3, in_units=2))
+    to(net, "cpu")
+    np.testing.assert_array_equal(net[0].weight.data().asnumpy(), kept)
+    assert net(X).shape == (4, 3)
+
+
+def test_shared_parameters_and_constants():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
+    net.add(nn.Dense(3, in_units=3, params=net[0].params))
+    net.params.get_constant("scale", mx.nd.array([2.0]))
+    to(net, "cpu")
+    to(net, "cpu:2")
+    assert net[0].weight is net[2].weight
+    assert devices(net) == {tuple(TWO)}
+
+
+def test_a_trainer_is_refused_before_anything_moves():
+    net = make()
+    mxkit.initialize(net, devices="cpu")
+    mxkit.fit(net, [(X, np.array([0, 1, 0, 1]))], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    assert to(net, "cpu") is net
+    with pytest.raises(ValueError, match=r"a Trainer exists over '0.weight', on \[cpu\(0\)\].*pass drop_trainer=True"):
+        to(net, "cpu:2")
+    assert devices(net) == {(mx.cpu(0),)}
+    net.hybridize()
+    net(X)
+    to(net, "cpu:2", drop_trainer=True)
+    assert net._cached_op is None
+    assert all(one._trainer is None for one in mxkit.parameters(net).values())
+    history = mxkit.fit(net, [(X, np.array([0, 1, 0, 1]))], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    assert np.isfinite(history[-1]["train_loss"])
+
+
+def test_accumulated_gradients_are_not_thrown_away():
+    net = make()
+    mxkit.initialize(net, devices="cpu")
+    net(X)
+    net[0].weight.grad_req = "add"
+    with pytest.raises(ValueError, match="grad_req of '0.weight' is 'add'"):
+        to(net, "cpu:2")
+    assert devices(net) == {(mx.cpu(0),)}
+
+
+def test_row28_a_plain_array_stays_behind_and_is_told():
+    net = make()
+    net.table = mx.nd.ones(3)
+    with pytest.warns(TrapWarning, match=r"the net \(HybridSequential\) keeps a plain NDArray 'table' on cpu\(0\)"):
+        to(net, mx.cpu(1))
+
+
+def test_a_device_that_is_not_there():
+    with pytest.raises(DeviceError):
+        to(make(), "gpu:99")
+    assert isinstance(make(), gluon.Block)

@@ -1,0 +1,210 @@
+"""Arithmetic of operators against what they compute of ones, closed forms, and other ways to write them."""
+
+import json
+
+from mxkit.nets.layer_table import layers
+from mxkit.nets.layer_table.costs import Cost, operator_cost, operator_kind
+import mxnet as mx
+from mxnet.gluon import contrib, nn, rnn
+import pytest
+
+
+def ones(net, *shapes):
+    """Outputs of a net whose parameters and inputs are all 1."""
+    net.initialize(mx.init.One())
+    net(*[mx.nd.ones(shape) for shape in shapes])
+    for parameter in net.collect_params().values():
+        parameter.set_data(mx.nd.ones(parameter.shape))
+    return net(*[mx.nd.ones(shape) for shape in shapes])
+
+
+# Where everything is 1 and nothing is padded, each multiply-add adds 1 to the sum of the outputs.
+CONVOLUTIONS = [
+    (nn.Conv1D(6, 3, use_bias=False), (2, 4, 11)),
+    (nn.Conv1D(6, 3, groups=2, strides=2, dilation=2, use_bias=False), (2, 4, 11)),
+    (nn.Conv2D(6, (3, 2), use_bias=False), (2, 4, 9, 8)),
+    (nn.Conv2D(6, 3, strides=(2, 1), dilation=(1, 2), use_bias=False), (1, 4, 9, 8)),
+    (nn.Conv2D(8, 3, groups=4, use_bias=False), (2, 4, 9, 8)),
+    (nn.Conv3D(2, (2, 3, 1), strides=2, use_bias=False), (2, 3, 5, 6, 7)),
+    (nn.Conv3D(4, 2, groups=2, dilation=2, use_bias=False), (1, 2, 5, 6, 7)),
+    (nn.Conv1DTranspose(6, 3, strides=2, use_bias=False), (2, 4, 11)),
+    (nn.Conv2DTranspose(6, (3, 2), strides=(2, 1), use_bias=False), (2, 4, 5, 6)),
+    (nn.Conv2DTranspose(6, 4, strides=2, groups=2, dilation=2, use_bias=False, in_channels=4), (2, 4, 5, 6)),
+    (nn.Conv3DTranspose(2, 2, strides=2, use_bias=False), (1, 3, 3, 4, 5)),
+    (nn.Dense(5, use_bias=False), (2, 3, 4)),
+    (nn.Dense(5, use_bias=False, flatten=False), (2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), CONVOLUTIONS, ids=[f"{number}-{one[0]._alias()}" for number, one in enumerate(CONVOLUTIONS)]
+)
+def test_products_cost_what_they_compute_of_ones(layer, shape):
+    row = layers(layer, shape)[0]
+    assert row.macs == float(ones(layer, shape).sum().asscalar()) > 0
+    assert row.flops == 2 * row.macs
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda F, a, b: F.dot(a, b), [(3, 4), (4, 5)]),
+        (lambda F, a, b: F.dot(a, b, transpose_a=True), [(4, 3), (4, 5)]),
+        (lambda F, a, b: F.dot(a, b, transpose_b=True), [(3, 4), (5, 4)]),
+        (lambda F, a, b: F.batch_dot(a, b), [(2, 3, 4), (2, 4, 5)]),
+        (lambda F, a, b: F.batch_dot(a, b, transpose_a=True, transpose_b=True), [(2, 4, 3), (2, 5, 4)]),
+        (lambda F, a, b: F.linalg.gemm2(a, b), [(2, 3, 4), (2, 4, 5)]),
+    ],
+    ids=["dot", "dot a", "dot b", "batch_dot", "batch_dot ab", "gemm2"],
+)
+def test_matrix_products_cost_what_they_compute_of_ones(function, shapes):
+    net = nn.HybridLambda(function)
+    assert layers(net, *shapes).macs == float(ones(net, *shapes).sum().asscalar()) > 0
+
+
+def test_products_of_numpys_interface():
+    class Products(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, a, b):
+            return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))
+
+    with mx.util.np_shape(), mx.util.np_array():
+        table = layers(Products(), (3, 4), (4, 5))
+    assert table.macs == 2 * 3 * 4 * 5
+    assert table.flops == 2 * table.macs + 3 * (3 * 5) + 12 + 1  # +, * and - of the outputs, the mean, its relu
+    assert not table.not_counted
+
+
+def test_interleaved_attention_is_attention():
+    steps, batch, heads, size = 7, 2, 3, 4
+
+    class Attention(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, both):
+            scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=heads)
+            return F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=heads)
+
+    class Across(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F, queries, both):
+            scores = F.contrib.interleaved_matmul_encdec_qk(queries, both, heads=heads)
+            return F.contrib.interleaved_matmul_encdec_valatt(both, scores, heads=heads)
+
+    assert layers(Attention(), (steps, batch, 3 * heads * size)).macs == 2 * batch * heads * steps * steps * size
+    across = layers(Across(), (5, batch, heads * size), (steps, batch, 2 * heads * size))
+    assert across.macs == 2 * batch * heads * 5 * steps * size
+
+
+class Unrolled(mx.gluon.HybridBlock):
+    def __init__(self, cell, steps):
+        super().__init__()
+        self.cell, self.steps = cell, steps
+
+    def hybrid_forward(self, F, x):
+        return self.cell.unroll(self.steps, x, begin_state=self.cell.begin_state(2, F.zeros), layout="TNC")[0]
+
+
+@pytest.mark.parametrize(
+    ("layer", "cell"),
+    [
+        (rnn.RNN(5, activation="tanh"), lambda: rnn.RNNCell(5, input_size=3)),
+        (rnn.LSTM(5), lambda: rnn.LSTMCell(5, input_size=3)),
+        (rnn.GRU(5), lambda: rnn.GRUCell(5, input_size=3)),
+        (rnn.LSTM(5, projection_size=2), lambda: contrib.rnn.LSTMPCell(5, 2, input_size=3)),
+    ],
+    ids=["rnn", "lstm", "gru", "lstmp"],
+)
+def test_a_recurrent_layer_costs_what_its_cells_cost(layer, cell):
+    table = layers(layer, (7, 2, 3))
+    assert table.macs == layers(Unrolled(cell(), 7), (7, 2, 3)).macs > 0
+
+
+def test_layers_and_directions_of_recurrent_layers():
+    for layer, gates, others in [(rnn.LSTM, 4, 21), (rnn.GRU, 3, 17), (rnn.RNN, 1, 4)]:
+        table = layers(layer(5, 2, bidirectional=True), (7, 2, 3))
+        products = 2 * gates * 5 * (3 + 5) + 2 * gates * 5 * (10 + 5)
+        assert table.macs == 7 * 2 * products
+        assert table.flops == 2 * table.macs + 7 * 2 * 2 * 2 * 5 * others
+
+
+SIZE = 2 * 4 * 6 * 6
+
+
+@pytest.mark.parametrize(
+    ("layer", "others"),
+    [
+        (nn.MaxPool2D(2), 2 * 4 * 3 * 3 * 4),
+        (nn.AvgPool2D((3, 2), strides=1, padding=1), 2 * 4 * 6 * 7 * 6),
+        (nn.GlobalAvgPool2D(), SIZE),
+        (nn.GlobalMaxPool2D(), SIZE),
+        (nn.BatchNorm(), 2 * SIZE),
+        (nn.LayerNorm(), 7 * SIZE),
+        (nn.InstanceNorm(), 7 * SIZE),
+        (nn.GroupNorm(2), 7 * SIZE),
+        (nn.Activation("relu"), SIZE),
+        (nn.Activation("tanh"), SIZE),
+        (nn.LeakyReLU(0.1), SIZE),
+        (nn.PReLU(), SIZE),
+        (nn.GELU(), SIZE),
+        (nn.Swish(), 3 * SIZE),
+        (nn.HybridLambda(lambda F, x: F.softmax(x)), 5 * SIZE),
+        (nn.HybridLambda(lambda F, x: F.add_n(x, x, x)), 2 * SIZE),
+        (nn.HybridLambda(lambda F, x: F.broadcast_mul(x * 2, x)), 2 * SIZE),
+        (nn.HybridLambda(lambda F, x: F.sum(x, axis=1)), SIZE),
+        (nn.Dropout(0.5), 0),
+        (nn.Flatten(), 0),
+    ],
+    ids=lambda value: str(value).split("(")[0],
+)
+def test_what_is_no_multiply_add_counts_once_an_element(layer, others):
+    row = layers(layer, (2, 4, 6, 6))[0]
+    assert (row.macs, row.flops) == (0, others)
+
+
+def test_a_bias_is_an_addition_an_output():
+    without, biased = (layers(nn.Conv2D(3, 3, use_bias=bias), (2, 4, 6, 6)) for bias in (False, True))
+    assert biased.macs == without.macs == 2 * 3 * 4 * 4 * 4 * 9
+    assert biased.flops - without.flops == 2 * 3 * 4 * 4
+
+
+def test_looking_up_is_free():
+    assert layers(nn.Embedding(100, 8), (2, 5)).flops == 0
+
+
+def test_unknown_operators_are_told():
+    table = layers(nn.HybridLambda(lambda F, x: F.topk(F.topk(x, k=3), k=2)), (2, 5))
+    assert (table.flops, table.not_counted) == (0, {"topk": 2})
+    assert str(table).endswith("not counted: topk (2)")
+
+
+def test_all_stock_layers_are_known():
+    known = [
+        (nn.HybridLambda("sigmoid"), (2, 4)),
+        (nn.SELU(), (2, 4)),
+        (nn.ELU(), (2, 4)),
+        (nn.ReflectionPad2D(1), (2, 3, 6, 6)),
+        (contrib.nn.SyncBatchNorm(in_channels=3, num_devices=1), (2, 3, 6, 6)),
+        (contrib.nn.PixelShuffle2D(2), (1, 8, 6, 6)),
+        (contrib.cnn.DeformableConvolution(4, 3, padding=1, num_deformable_group=1), (2, 3, 6, 6)),
+    ]
+    for layer, shape in known:
+        assert not layers(layer, shape).not_counted, layer
+
+
+def test_a_deformable_convolution_is_two():
+    table = layers(contrib.cnn.DeformableConvolution(4, 3, padding=1), (2, 3, 6, 6))
+    offsets, own = 2 * 18 * 36 * 27, 2 * 4 * 36 * 27
+    assert table.macs == offsets + own
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [lambda a: 2 / (1 - (a * 2 + 1) / 3 - 1) ** 2, lambda a: (a + a) * a / a - a, lambda a: mx.sym.maximum(a, 1) > 2],
+)
+def test_pythons_operators_are_known(expression):
+    nodes = json.loads(expression(mx.sym.var("a")).tojson())["nodes"]
+    for node in nodes:
+        if node["op"] != "null":
+            assert operator_cost(node["op"], {}, [(2, 3), (2, 3)], [(2, 3)]) == Cost(others=6), node["op"]
+
+
+def test_names_of_one_operator():
+    names = ["elemwise_mul", "broadcast_mul", "_mul_scalar", "_mul"]
+    assert {operator_kind(name) for name in names} == {"mul"}

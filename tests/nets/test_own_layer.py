@@ -1,0 +1,209 @@
+"""The base for own layers: shapes, constants, repr, devices, graphs, files, descriptions."""
+
+import copy
+import warnings
+
+import mxkit
+from mxkit.errors import NotInitializedError
+from mxkit.gradients.checking import check_gradient
+from mxkit.nets.own_layer import Layer
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+X = np.random.RandomState(0).randn(4, 5).astype("float32")
+
+
+@mxkit.register_block
+class Linear(Layer):
+    """Seed's MyDense, with the weight as nn.Dense has it."""
+
+    def __init__(self, units, scale=2.0, activation="relu", **kwargs):
+        super().__init__(**kwargs)
+        self._activation = activation
+        self.parameter("weight", (units, 0))
+        self.parameter("bias", (units,), wd_mult=0.0)
+        self.constant("scale", [scale])
+
+    def infer(self, x):
+        return {"weight": (self.weight.shape[0], x[-1])}
+
+    def hybrid_forward(self, F, x, weight, bias, scale):
+        y = F.broadcast_add(F.dot(x, weight, transpose_b=True), bias)
+        return F.broadcast_mul(F.Activation(y, act_type=self._activation), scale)
+
+
+class ByOperator(Layer):
+    def __init__(self, units, **kwargs):
+        super().__init__(**kwargs)
+        self.parameter("weight", (units, 0))
+
+    def hybrid_forward(self, F, x, weight):
+        return F.FullyConnected(x, weight, no_bias=True, num_hidden=self.weight.shape[0])
+
+
+def made(cls=Linear, units=3, devices="cpu", **arguments):
+    net = cls(units, **arguments)
+    mxkit.initialize(net, "xavier", devices=devices)
+    return net
+
+
+def expected(net, x=X, scale=2.0):
+    return np.maximum(x @ net.weight.data().asnumpy().T + net.bias.data().asnumpy(), 0) * scale
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_row25_shapes_come_from_the_first_input(hybrid):
+    net = made()
+    if hybrid:
+        net.hybridize()
+    np.testing.assert_allclose(net(mx.nd.array(X)).asnumpy(), expected(net), rtol=1e-5)
+    assert net.weight.shape == (3, 5)
+    net = made(ByOperator)
+    if hybrid:
+        net.hybridize()
+    np.testing.assert_allclose(net(mx.nd.array(X)).asnumpy(), X @ net.weight.data().asnumpy().T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_row25_several_devices_have_their_own_values(hybrid):
+    net = made(devices="cpu:2")
+    if hybrid:
+        net.hybridize()
+    for number in range(2):
+        net(mx.nd.array(X, ctx=mx.cpu(number)))
+    net.weight.data(mx.cpu(1))[:] = 7  # MyDense read cpu(0)'s copy
+    found = net(mx.nd.ones((1, 5), ctx=mx.cpu(1)))
+    assert found.context == mx.cpu(1)
+    np.testing.assert_array_equal(found.asnumpy(), [[70, 70, 70]])
+
+
+def test_row25_repr():
+    assert repr(Linear(3, activation="tanh")) == "Linear(units=3, scale=2.0, activation='tanh')"
+    assert repr(ByOperator(3, prefix="a_")) == "ByOperator(units=3)"
+    net = gluon.nn.HybridSequential(prefix="")
+    net.add(ByOperator(2))
+    assert "(0): ByOperator(units=2)" in repr(net)
+
+    class Around(Layer):
+        def __init__(self, inner, gain=1, **kwargs):
+            super().__init__(**kwargs)
+            self.inner = inner
+
+    assert repr(Around(gluon.nn.Flatten(), gain=2)) == "Around(gain=2\n  (inner): Flatten\n)"
+
+
+def test_row28_constants_are_saved_moved_and_never_trained(tmp_path):
+    net = made(scale=5.0)
+    net(mx.nd.array(X))
+    net.save_parameters(str(tmp_path / "net.params"))
+    other = made(scale=1.0)
+    other.load_parameters(str(tmp_path / "net.params"))
+    np.testing.assert_allclose(other(mx.nd.array(X)).asnumpy(), expected(net, scale=5.0), rtol=1e-5)
+    net.collect_params().reset_ctx([mx.cpu(1)])
+    assert net(mx.nd.array(X, ctx=mx.cpu(1))).context == mx.cpu(1)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0, "wd": 0.1})
+    with autograd.record():
+        loss = net(mx.nd.array(X, ctx=mx.cpu(1))).sum()
+    loss.backward()
+    trainer.step(1)
+    assert net.scale.data().asscalar() == 5.0
+
+
+def test_a_layer_that_cannot_be_traced():
+    class Eager(Linear):
+        def hybrid_forward(self, F, x, weight, **others):
+            return F.dot(x, weight, transpose_b=True) * x.shape[0]
+
+    assert made(Eager)(mx.nd.array(X)).shape == (4, 3)
+
+
+def test_row28_any_input_width():
+    net = made()
+    assert net(mx.nd.ones((2, 30))).shape == (2, 3)
+
+
+def test_described_rebuilt_copied_cast_and_exported(tmp_path):
+    net = gluon.nn.HybridSequential()
+    net.add(Linear(4, activation="tanh"), Linear(2, scale=3.0))
+    mxkit.initialize(net, "xavier", devices="cpu")
+    y = net(mx.nd.array(X)).asnumpy()
+    twin = mxkit.build(mxkit.describe(net))
+    assert repr(twin[1]) == "Linear(units=2, scale=3.0, activation='relu')"
+    net.save_parameters(str(tmp_path / "net.params"))
+    twin.load_parameters(str(tmp_path / "net.params"))
+    np.testing.assert_array_equal(twin(mx.nd.array(X)).asnumpy(), y)
+    np.testing.assert_array_equal(copy.deepcopy(net)(mx.nd.array(X)).asnumpy(), y)
+    mxkit.save_net(tmp_path / "net.mxk", net)
+    np.testing.assert_array_equal(mxkit.load_net(tmp_path / "net.mxk")(mx.nd.array(X)).asnumpy(), y)
+    net.hybridize()
+    np.testing.assert_allclose(net(mx.nd.array(X)).asnumpy(), y, rtol=1e-6)
+    net.export(str(tmp_path / "net"))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Cannot decide type")  # MXNet's own, for any SymbolBlock
+        symbol = gluon.SymbolBlock.imports(
+            str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"), ctx=mx.cpu()
+        )
+    np.testing.assert_allclose(symbol(mx.nd.array(X)).asnumpy(), y, rtol=1e-6)
+    net.cast("float64")
+    assert net(mx.nd.array(X, dtype="float64")).dtype == np.float64
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_gradients(hybrid):
+    net = made()
+    if hybrid:
+        net.hybridize()
+    assert check_gradient(net, X).compared == X.size + 15 + 3
+
+
+def test_a_hybridized_net_around_it_is_told_to_run_once():
+    net = gluon.nn.HybridSequential()
+    net.add(Linear(4), Linear(2))
+    mxkit.initialize(net, "xavier", devices="cpu")
+    net.hybridize()
+    with pytest.raises(NotInitializedError, match=r"Linear\(units=4, .*\): the shapes of weight come from infer\(\)"):
+        net(mx.nd.array(X))
+    net.hybridize(False)
+    net(mx.nd.array(X))
+    net.hybridize()
+    assert net(mx.nd.array(X)).shape == (4, 2)
+    net = gluon.nn.HybridSequential()
+    net.add(ByOperator(4), ByOperator(2))  # MXNet infers through the graph
+    mxkit.initialize(net, "xavier", devices="cpu")
+    net.hybridize()
+    assert net(mx.nd.array(X)).shape == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        ({"weight": (2, 5)}, r"a whole shape like \(3, 0\); it returned 'weight': \(2, 5\)"),
+        ({"weight": (3, 0)}, r"it returned 'weight': \(3, 0\)"),
+        ({"wieght": (3, 5)}, r"names among weight, bias, scale; it returned 'wieght'"),
+    ],
+)
+def test_infer_is_checked(told, text):
+    class Wrong(Linear):
+        def infer(self, x):
+            return told
+
+    with pytest.raises(ValueError, match=text):
+        made(Wrong)(mx.nd.array(X))
+
+
+@pytest.mark.parametrize("name", ["weight", "name", "two words", 3])
+def test_names_are_checked(name):
+    net = Linear(3)
+    with pytest.raises(ValueError, match="is no name for an attribute, or taken"):
+        net.parameter(name, (1,))
+    with pytest.raises(ValueError, match="is no name for an attribute, or taken"):
+        net.constant(name, [1])
+
+
+def test_what_the_constructor_says_is_heard():
+    with pytest.raises(TypeError, match="units"):
+        Linear()
+    with pytest.raises(RuntimeError, match="has not been initialized"):
+        Linear(3)(mx.nd.array(X))

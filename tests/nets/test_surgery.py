@@ -1,0 +1,321 @@
+"""Blocks put in the place of others, and what must not be left of the old ones."""
+
+import mxkit
+from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.errors import TrapWarning
+from mxkit.nets.parameter_table import UnknownPathError
+from mxkit.nets.replacing import replace
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+X = mx.nd.array(np.arange(12).reshape(3, 4) / 10)
+
+
+class Model(nn.HybridBlock):
+    """features, then output; keeps its blocks as attributes."""
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        with self.name_scope():
+            self.features = nn.HybridSequential(prefix="")
+            self.features.add(nn.Dense(4, in_units=4), nn.Dense(4, in_units=4, activation="relu"))
+            self.output = nn.Dense(3, in_units=4)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.features(x))
+
+
+class Plain(nn.Block):
+    def forward(self, x):
+        return x
+
+
+def make(hybridize=None):
+    net = Model()
+    mxkit.initialize(net)
+    if hybridize is not None:
+        net.hybridize(**hybridize)
+        net(X)
+    return net
+
+
+def dense(units, value=None, **arguments):
+    block = nn.Dense(units, in_units=4, **arguments)
+    mxkit.initialize(block, "xavier" if value is None else ("constant", {"value": value}))
+    return block
+
+
+def oracle(net, x):
+    """What the blocks of the net compute one by one, without a graph of its own."""
+    net.hybridize(False)
+    return net(x).asnumpy()
+
+
+# the trap
+
+
+def test_t36_gluon_goes_on_with_the_old_block_in_silence():
+    net = make({})
+    before = net(X).asnumpy()
+    net.features.register_child(dense(4, 0.5), "0")
+    np.testing.assert_array_equal(net(X).asnumpy(), before)  # the graph above was not dropped
+    with pytest.raises(TypeError, match="Changing attribute type for output from .*Dense.* to .*HybridSequential"):
+        net.output = nn.HybridSequential()
+
+
+@pytest.mark.parametrize(
+    "flags", [None, {}, {"static_alloc": True, "static_shape": True}, {"inline_limit": 0}], ids=str
+)
+@pytest.mark.parametrize("path", ["features.0", "features.1", "output"])
+def test_t36_the_net_computes_with_the_new_block_from_the_next_call_on(path, flags):
+    net = make(flags)
+    before = net(X).asnumpy()
+    new = dense(5 if path == "output" else 4, 0.5)
+    old = replace(net, path, new)
+    after = net(X).asnumpy()
+    assert after.shape[1] == (5 if path == "output" else 3)
+    np.testing.assert_array_equal(after, oracle(net, X))
+    assert replace(net, path, old) is new
+    np.testing.assert_allclose(net(X).asnumpy(), before, rtol=1e-6)
+
+
+def test_children_attributes_and_order_are_those_of_the_new_block():
+    net = make()
+    new, old = nn.HybridSequential(), net.output
+    new.add(dense(4), dense(2))
+    assert replace(net, "output", new) is old
+    assert net.output is net._children["output"] is new
+    assert list(net._children) == ["features", "output"]
+    first = dense(4)
+    replace(net, "features.0", first)
+    assert net.features[0] is first
+    assert list(net.features._children) == ["0", "1"]
+    assert list(parameters_by_path(net)) == [
+        *("features.0.weight", "features.0.bias", "features.1.weight", "features.1.bias"),
+        *("output.0.weight", "output.0.bias", "output.1.weight", "output.1.bias"),
+    ]
+    assert set(net.collect_params()) == {parameter.name for parameter in parameters_by_path(net).values()}
+    assert net(X).shape == (3, 2)
+
+
+def test_an_activation_inside_of_a_layer():
+    net = make({})
+    replace(net, "features.1.act", nn.LeakyReLU(0.5))
+    assert isinstance(net.features[1].act, nn.LeakyReLU)
+    np.testing.assert_array_equal(net(X).asnumpy(), oracle(net, X))
+
+
+def test_a_pretrained_nets_output_and_a_deep_path():
+    net = gluon.model_zoo.vision.resnet18_v1()
+    mxkit.initialize(net)
+    net.hybridize()
+    x = mx.nd.ones((1, 3, 32, 32))
+    net(x)
+    output = nn.Dense(7)
+    mxkit.initialize(output)
+    replace(net, "output", output)
+    assert net(x).shape == (1, 7)
+    before = net(x).asnumpy()
+    replace(net, "features.5.0.body.2", nn.Activation("tanh"))
+    assert np.abs(net(x).asnumpy() - before).max() > 1e-3
+
+
+def test_a_plain_sequential_takes_any_block_and_its_hybrid_ancestors_are_cleared():
+    net = nn.Sequential()
+    net.add(make({}), dense(2))
+    inner = net[0]
+    graph = inner._cached_op
+    assert graph is not None
+    net.add(Plain())
+    replace(net, "2", Plain())
+    assert inner._cached_op is graph  # not above it
+    replace(net, "0.features.0", dense(4, 0.5))
+    assert inner._cached_op is None
+    replace(net, "0", Plain())
+    assert net(X).shape == (3, 2)
+
+
+# hybridized as the old one was
+
+
+def test_the_new_block_is_hybridized_as_the_old_one_was():
+    net = make({"static_alloc": True})
+    new = nn.HybridSequential()
+    new.add(dense(4))
+    replace(net, "features.0", new)
+    for one in (new, new[0]):
+        assert one._active
+        assert dict(one._flags) == {"static_alloc": True, "static_shape": False, "inline_limit": 2}
+    net = make()
+    new = dense(4)
+    replace(net, "features.0", new)
+    assert not new._active
+
+
+# shared blocks
+
+
+def test_a_block_under_several_paths_is_replaced_under_all_of_them():
+    net = nn.HybridSequential()
+    shared = dense(4)
+    inner = nn.HybridSequential()
+    inner.add(shared)
+    net.add(shared, dense(4), inner, inner)
+    net.hybridize()
+    net(X)
+    new = dense(4, 0.5)
+    replace(net, "2.0", new)
+    assert net[0] is inner[0] is net[3][0] is new
+    np.testing.assert_array_equal(net(X).asnumpy(), oracle(net, X))
+
+
+def test_a_second_attribute_of_the_same_parent():
+    net = make({})
+    net.head = net.output
+    new = dense(3, 0.5)
+    replace(net, "output", new)
+    assert net.head is net.output is net._children["head"] is new
+
+
+def test_a_wrapper_may_hold_the_old_block():
+    net = make({})
+    before = net(X).asnumpy()
+    wrapper = nn.HybridSequential()
+    wrapper.add(net.features, nn.Dropout(0.5))
+    replace(net, "features", wrapper)
+    np.testing.assert_allclose(net(X).asnumpy(), before, rtol=1e-6)
+    assert "features.0.1.weight" in parameters_by_path(net)
+
+
+# what is refused, with nothing changed
+
+
+def state(net):
+    return [(path, id(one)) for path, one in blocks_by_path(net)], net.features._cached_op, net._cached_op
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (
+            "outptu",
+            "replace: no block stands at 'outptu': did you mean 'output'? Paths of the net: features, features.0, ",
+        ),
+        ("features.2", "did you mean 'features"),
+        ("output.weight", "this is a parameter; its block stands one name above."),
+        (0, "no block stands at 0: Paths of the net: features"),
+    ],
+)
+def test_t37_wrong_paths(path, told):
+    net = make({})
+    before = state(net)
+    with pytest.raises(UnknownPathError) as caught:
+        replace(net, path, dense(3))
+    assert told in str(caught.value)
+    assert state(net) == before
+
+
+def make_refused(kind):
+    """A net, a path and a block that cannot be put there, with the text."""
+    net = make({})
+    if kind == "no block":
+        return net, "output", mx.nd.ones(3), TypeError, "replace: 'output': expected a gluon Block; received"
+    if kind == "the net":
+        return net, "", dense(3), ValueError, "'' is the net itself, with nothing above it"
+    if kind == "plain":
+        return net, "features.0", Plain(), ValueError, "'features.0' is part of a HybridSequential, which takes Hybrid"
+    if kind == "cycle":
+        return net, "features.0", net, ValueError, "the new block holds, itself, a Model that 'features.0' is part of"
+    if kind == "deeper cycle":
+        around = nn.HybridSequential()
+        around.add(nn.Dropout(0.5), net.features)
+        return (
+            net,
+            "features.0",
+            around,
+            ValueError,
+            "the new block holds, at '1', a HybridSequential that 'features.0'",
+        )
+    if kind == "name":
+        block = nn.Dense(3, prefix=net.features[0].prefix)
+        return (
+            net,
+            "output",
+            block,
+            ValueError,
+            f"would have the Gluon name '{net.features[0].weight.name}'.*prefix='new_'",
+        )
+    net.blocks = {"list": [net.output], "tuple": (net.output,), "dict": {"x": net.output}}[kind]
+    return net, "output", dense(3), ValueError, f"the Model above 'output' keeps it in its {kind} 'blocks' too"
+
+
+KINDS = ["no block", "the net", "plain", "cycle", "deeper cycle", "name", "list", "tuple", "dict"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_refused_before_harm(kind):
+    net, path, block, error, told = make_refused(kind)
+    before = state(net)
+    with pytest.raises(error, match=told):
+        replace(net, path, block)
+    assert state(net) == before
+    assert before[2] is not None
+
+
+def test_names_of_what_goes_may_be_used_again():
+    net = make({})
+    replace(net, "output", dense(5, prefix=net.output.prefix))
+    assert net(X).shape == (3, 5)
+    net.collect_params()
+
+
+def test_gluon_finds_two_parameters_of_one_name_only_when_it_collects_them():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, prefix="same_"), nn.Dense(2, prefix="same_"))
+    with pytest.raises(AssertionError, match="they have different Parameters with the same name 'same_weight'"):
+        net.collect_params()
+
+
+# Trainers
+
+
+def test_t19_a_trainer_over_the_net_is_told_of():
+    net = make()
+    old = net.output
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    with pytest.warns(TrapWarning, match="does not train 'weight', 'bias' of the new block; it still holds 'weight'"):
+        replace(net, "output", dense(3))
+    replace(net, "features.1.act", nn.LeakyReLU(0.5))
+    with pytest.warns(TrapWarning, match=r"parameters of the net: it still holds 'weight', 'bias' of the"):
+        replace(net, "features.0", nn.Dropout(0.5))
+    assert old.weight._trainer is trainer
+    wrapper = nn.HybridSequential()
+    wrapper.add(net.features)
+    gluon.Trainer(net.collect_params(), "sgd")
+    replace(net, "features", wrapper)  # the Trainer holds all of it
+    mxkit.freeze(net, "output.*")
+    frozen = dense(3)
+    mxkit.freeze(frozen)
+    replace(net, "output", frozen)
+
+
+def test_t19_raised_as_an_error_it_changes_nothing():
+    net = make({})
+    gluon.Trainer(net.collect_params(), "sgd")
+    before = state(net)
+    with pytest.raises(TrapWarning):  # pytest makes errors of warnings
+        replace(net, "output", dense(3))
+    assert state(net) == before
+
+
+def test_what_is_replaced_before_the_trainer_is_made_is_trained():
+    net = make({})
+    replace(net, "output", dense(2))
+    before = net.output.weight.data().asnumpy()
+    data = [(np.ones((4, 4), "float32"), np.zeros(4))]
+    for _ in mxkit.updates(net, data, loss="softmax_ce", trainer="sgd"):
+        pass
+    assert (net.output.weight.data().asnumpy() != before).any()

@@ -1,0 +1,682 @@
+"""Pictures of features, kernels, distributions and gradients: what they show, against NumPy."""
+
+import itertools
+import re
+import sys
+
+import mxkit
+from mxkit.errors import NotInitializedError, UnknownNameError
+from mxkit.plots.channels import plot_features
+from mxkit.plots.distributions import plot_activations
+from mxkit.plots.gradients import _norms, plot_gradients
+from mxkit.plots.kernels import plot_filters
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+DIGITS = (load_digits().images[:40, None] / 16).astype("float32")
+
+
+def lenet():
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(12, 3, activation="relu"), nn.Conv2D(16, 3), nn.Flatten(), nn.Dense(9, activation="relu"))
+    mxkit.initialize(net, "xavier")
+    return net
+
+
+def outputs(net, x):
+    """What each child of a Sequential gives, by its path."""
+    features = {}
+    for path, block in net._children.items():
+        x = features[path] = block(x)
+    return features
+
+
+def normal(*shape):
+    return mx.nd.random.normal(shape=shape)
+
+
+def title(figure):
+    return figure._suptitle.get_text()
+
+
+def grid(figure, image=False):
+    """The axes of the channels, and the arrays of the pictures in it."""
+    axes = figure.axes[1 if image else 0]
+    return axes, [np.ma.getdata(picture.get_array()) for picture in axes.images]
+
+
+def labels(axes):
+    return [int(text.get_text()) for text in axes.texts]
+
+
+def drawn_texts(figure):
+    """Every text one can see. Axes hold more: ticks beyond their limits, and those of axes that are off."""
+    yield from figure.texts
+    for axes in figure.axes:
+        yield from axes.texts
+        yield from [axes.title, axes._left_title]
+        yield from axes.get_legend().get_texts() if axes.get_legend() else []
+        for axis in (axes.xaxis, axes.yaxis) if axes.axison else ():
+            low, high = sorted(axis.get_view_interval())
+            ticks = [*zip(axis.get_majorticklocs(), axis.get_majorticklabels())]
+            ticks += zip(axis.get_minorticklocs(), axis.get_minorticklabels())
+            yield from [axis.label, *(label for place, label in ticks if low <= place <= high)]
+
+
+def check_texts(figure):
+    """No text may lie over another one, or stick out of the figure; returns how many there are."""
+    figure.canvas.draw()
+    texts = [text for text in drawn_texts(figure) if text.get_visible() and text.get_text().strip()]
+    boxes = [text.get_window_extent() for text in texts]
+    for text, box in zip(texts, boxes):
+        inside = -2 <= box.x0 <= box.x1 <= figure.bbox.x1 + 2 and -2 <= box.y0 <= box.y1 <= figure.bbox.y1 + 2
+        assert inside, f"{text.get_text()!r} sticks out: {box} of {figure.bbox}"
+    for one, other in itertools.combinations(range(len(texts)), 2):
+        first, second = boxes[one], boxes[other]
+        width = min(first.x1, second.x1) - max(first.x0, second.x0)
+        height = min(first.y1, second.y1) - max(first.y0, second.y0)
+        assert width <= 1 or height <= 1, f"{texts[one].get_text()!r} lies over {texts[other].get_text()!r}"
+    return len(texts)
+
+
+# plot_features
+
+
+def test_a_grid_shows_the_channels_on_one_scale_centred_at_zero():
+    features = outputs(lenet(), mx.nd.array(DIGITS))
+    figures = plot_features(features, sample=3)
+    assert list(figures) == ["0", "1", "2", "3"]
+    axes, pictures = grid(figures["1"])
+    expected = features["1"].asnumpy()[3]
+    np.testing.assert_array_equal(pictures, expected)
+    assert labels(axes) == list(range(16))
+    limits = {picture.get_clim() for picture in axes.images}
+    assert limits == {(-np.abs(expected).max(), np.abs(expected).max())}
+    assert {picture.get_cmap().name for picture in axes.images} == {"RdBu_r"}
+    assert figures["1"].axes[-1].get_ylim() == limits.pop()
+    assert title(figures["1"]) == "1  (40, 16, 4, 4)\nall 16 channels · sample 3 of 40"
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_values_of_one_sign_have_a_sequential_scale_of_their_own_range(sign):
+    values = sign * mx.nd.random.uniform(2, 3, shape=(1, 4, 5, 5))
+    axes, _ = grid(plot_features({"a": values})["a"])
+    assert axes.images[0].get_cmap().name == "viridis"
+    assert axes.images[0].get_clim() == (values.min().asscalar(), values.max().asscalar())
+
+
+def test_the_strongest_channels_come_first_and_are_counted():
+    feature = normal(2, 100, 4, 4) * normal(1, 100, 1, 1)
+    axes, pictures = grid(plot_features({"a": feature}, sample=1, channels=7, order="strength")["a"])
+    values = feature.asnumpy()[1]
+    strongest = np.argsort(-np.abs(values.astype("float64")).mean(axis=(1, 2)))[:7]
+    assert labels(axes) == strongest.tolist()
+    np.testing.assert_array_equal(pictures, values[strongest])
+    assert "7 of 100 channels, strongest first · sample 1 of 2" in title(axes.figure)
+
+
+def test_a_list_of_channels_is_drawn_in_its_order():
+    axes, _ = grid(plot_features({"a": normal(1, 9, 4, 4)}, channels=[5, 2, 7], columns=3)["a"])
+    assert labels(axes) == [5, 2, 7]
+    assert len({picture.get_extent()[2] for picture in axes.images}) == 1
+    axes, _ = grid(plot_features({"a": normal(1, 9, 4, 4)}, channels=np.array([5, 2, 7]), columns=1)["a"])
+    assert len({picture.get_extent()[2] for picture in axes.images}) == 3
+
+
+def test_channels_of_nothing_but_zeros_are_marked():
+    feature = mx.nd.relu(normal(2, 30, 2, 2) - 0.5)
+    axes, _ = grid(plot_features({"a": feature}, channels=range(29, -1, -1))["a"])
+    empty = ~feature.asnumpy()[0].any(axis=(1, 2))[::-1]
+    assert 0 < empty.sum() < 30
+    assert len(axes.patches) == empty.sum()
+    assert [text.get_color() != "black" for text in axes.texts] == empty.tolist()
+    assert [picture.get_alpha() is not None for picture in axes.images] == empty.tolist()
+    assert f"{empty.sum()} all 0 (grey)" in title(axes.figure)
+
+
+def test_units_of_a_dense_layer_are_bars():
+    feature = outputs(lenet(), mx.nd.array(DIGITS))["3"]
+    (axes,) = plot_features({"3": feature}, sample=2)["3"].axes
+    values = feature.asnumpy()[2]
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], values, rtol=1e-12)
+    assert [text.get_text() for text in axes.get_xticklabels()] == [str(unit) for unit in range(9)]
+    np.testing.assert_array_equal(axes.lines[0].get_xdata(), np.flatnonzero(values == 0))
+    assert "all 9 units" in title(axes.figure)
+
+
+def test_a_sequence_is_a_map_of_steps_by_channels():
+    feature = normal(2, 11, 30)
+    axes, (values,) = grid(plot_features({"a": feature}, channels=[4, 29, 0])["a"])
+    np.testing.assert_array_equal(values, feature.asnumpy()[0][:, [4, 29, 0]])
+    assert axes.get_xlabel() == "channel (axis 2)"
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["4", "29", "0"]
+
+
+def test_of_a_volume_the_middle_slice_is_drawn_and_named():
+    feature = normal(1, 3, 7, 5, 6)
+    feature[0, 1, 3] = 0  # its slice is 0, the channel is not
+    axes, pictures = grid(plot_features({"a": feature})["a"])
+    np.testing.assert_array_equal(pictures, feature.asnumpy()[0, :, 3])
+    assert "middle slice 3 of 7" in title(axes.figure)
+    assert not axes.patches
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6, 5), (3, 6, 5), (6, 5, 3), (2, 1, 6, 5), (6, 5, 1)])
+@pytest.mark.parametrize("kind", ["NDArray", "numpy"])
+def test_the_input_is_drawn_first_stretched_to_its_range(shape, kind):
+    values = np.random.RandomState(1).randn(*shape).astype("float32")
+    image = mx.nd.array(values) if kind == "NDArray" else values
+    figure = plot_features({"a": normal(2, 4, 3, 3)}, sample=1, image=image)["a"]
+    first = figure.axes[0]
+    assert first.get_title() == "input"
+    one = values[1] if len(shape) == 4 else values
+    one = np.moveaxis(one, 0, -1) if shape[-1] == 5 else one
+    expected = (one.astype("float64") - one.min()) / (one.max().astype("float64") - one.min())
+    np.testing.assert_allclose(first.images[0].get_array(), expected.squeeze(), atol=1e-12)
+    assert len(grid(figure, image=True)[1]) == 4
+
+
+def test_values_that_are_not_finite_are_told_and_leave_the_scale_alone():
+    feature = normal(1, 4, 3, 3)
+    feature[0, 1, 1, 1], feature[0, 2, 0, 0] = float("nan"), float("inf")
+    values = feature.asnumpy()
+    axes, _ = grid(plot_features({"a": feature})["a"])
+    bound = np.abs(values[np.isfinite(values)]).max()
+    assert axes.images[0].get_clim() == (-bound, bound)
+    assert "2 not finite (green)" in title(axes.figure)
+    for shape in [(1, 4, 3, 3), (1, 5), (1, 5, 6)]:
+        figure = plot_features({"a": mx.nd.full(shape, float("nan"))}, order="strength")["a"]
+        assert "not finite" in title(figure)
+        figure.canvas.draw()
+
+
+@pytest.mark.parametrize("value", [0.0, -2.5])
+@pytest.mark.parametrize("shape", [(1, 2, 3, 3), (1, 1, 1, 1), (1, 4), (1, 2, 3), (1, 2, 1, 50)])
+def test_one_and_the_same_number_everywhere_can_be_drawn(shape, value):
+    plot_features({"a": mx.nd.full(shape, value)})["a"].canvas.draw()
+    plot_activations({"a": mx.nd.full(shape, value)}).canvas.draw()
+
+
+def test_half_precision_and_integers_are_drawn_as_they_are():
+    feature = mx.nd.full((1, 2, 2, 2), 60000, dtype="float16")
+    feature[0, 0] = -60000
+    assert grid(plot_features({"a": feature}, order="strength")["a"])[0].images[0].get_clim() == (-60000, 60000)
+    assert grid(plot_features({"a": mx.nd.ones((1, 2, 2, 2), dtype="int32")})["a"])[1][0].tolist() == [[1, 1], [1, 1]]
+
+
+def test_lists_are_drawn_one_by_one_and_a_notebook_shows_all():
+    figures = plot_features({"state": [normal(2, 4), normal(2, 3, 5)], "out": (normal(2, 3),)})
+    assert list(figures) == ["state[0]", "state[1]", "out[0]"]
+    assert figures._repr_html_().count('<img src="data:image/png;base64,iVBOR') == 3
+
+
+def test_each_layer_has_a_file_of_its_own_in_a_folder(tmp_path):
+    features = {name: normal(1, 2) for name in ["a/b", "a_b", "a.b", "A.b", "", "..", "x" * 300, "x" * 301]}
+    figures = plot_features(features, path=tmp_path / "deep" / "pictures")
+    files = sorted(file.name for file in (tmp_path / "deep" / "pictures").iterdir())
+    assert list(figures) == list(features)
+    expected = ["a_b.png", "a_b-2.png", "a.b.png", "A.b-2.png", "net.png", "net-2.png", "x" * 120 + ".png"]
+    assert files == sorted([*expected, "x" * 120 + "-2.png"])
+    assert len({file.lower() for file in files}) == 8
+    assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
+
+
+@pytest.mark.parametrize(("name", "magic"), [("run.png", b"\x89PNG"), ("sub/run.pdf", b"%PDF")])
+def test_one_layer_goes_into_the_file_that_is_named(tmp_path, name, magic):
+    plot_features({"a": normal(1, 2)}, path=str(tmp_path / name))
+    assert (tmp_path / name).read_bytes().startswith(magic)
+
+
+def test_one_copy_a_layer_and_only_of_the_sample(monkeypatch):
+    copied, copy = [], mx.nd.NDArray.asnumpy
+    monkeypatch.setattr(mx.nd.NDArray, "asnumpy", lambda array: copied.append(array.shape) or copy(array))
+    plot_features({"a": normal(50, 6, 3, 3), "b": normal(50, 7)}, order="strength")
+    assert copied == [(6, 3, 3), (7,)]
+    copied.clear()
+    plot_activations({"a": normal(5, 6, 3, 3), "b": normal(5, 7)})
+    assert copied == [(5, 6, 3, 3), (5, 7)]
+    net = backward(dense_net([mx.cpu(0), mx.cpu(1)]))
+    copied.clear()
+    plot_gradients(net)
+    assert copied == [(8,), (4,)]
+
+
+FEATURE = {"a": mx.nd.ones((2, 3, 4, 4))}
+
+
+@pytest.mark.parametrize(
+    ("features", "options", "text"),
+    [
+        (FEATURE["a"], {}, "expected a dict of arrays by path, like mxkit.Features(net, names)(x); received NDArray"),
+        ({}, {}, "received an empty one"),
+        ({"a": 3}, {}, "'a': expected an NDArray or a list of them; received int"),
+        ({"a": [FEATURE["a"], None]}, {}, "'a': expected an NDArray or a list of them; received NoneType"),
+        ({"a": mx.nd.ones(3)}, {}, "'a': expected (N, C), (N, T, C), (N, C, H, W) or (N, C, D, H, W); received the"),
+        ({"a": mx.nd.ones((1,) * 6)}, {}, "received the shape (1, 1, 1, 1, 1, 1). Reshape it, or leave it out"),
+        (FEATURE, {"sample": 2}, "'a': sample: expected a whole number from 0 to 1; received 2"),
+        (FEATURE, {"sample": -1}, "'a': sample: expected a whole number from 0 to 1; received -1"),
+        (FEATURE, {"channels": [0, 3]}, "'a': channels: expected a whole number from 0 to 2; received 3"),
+        (FEATURE, {"channels": 0}, "'a': channels: expected a whole number above 0; received 0"),
+        (FEATURE, {"channels": []}, "'a': channels: expected a number, or a list of indices; received []"),
+        (FEATURE, {"channels": "all"}, "'a': channels: expected a number, or a list of indices; received 'all'"),
+        (FEATURE, {"order": "best"}, "order: expected 'index' or 'strength'; received 'best'"),
+        (FEATURE, {"columns": 0}, "columns: expected a whole number above 0; received 0"),
+        (FEATURE, {"image": mx.nd.ones((4, 4))}, "image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3"),
+        (FEATURE, {"image": mx.nd.ones((2, 5, 4, 4))}, "received the shape (2, 5, 4, 4)"),
+        (FEATURE, {"image": mx.nd.ones((1, 3, 4, 4)), "sample": 1}, "image: sample: expected a whole number from 0"),
+        ({**FEATURE, "b": FEATURE["a"]}, {"path": "x.png"}, "path: expected a folder, for 2 layers make 2 files"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_before_anything_is_written(features, options, text, tmp_path):
+    options = {"path": "pictures", **options}
+    options["path"] = tmp_path / options["path"]
+    with pytest.raises(ValueError, match=re.escape(text)):
+        plot_features(features, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_features_without_a_value():
+    with mx.util.np_shape(True), pytest.raises(ValueError, match=r"'a' holds no value: its shape is \(0, 3\)"):
+        plot_features({"a": mx.nd.zeros((0, 3))})
+
+
+# plot_filters
+
+
+def test_kernels_over_three_colours_are_pictures_on_one_scale():
+    net = gluon.model_zoo.vision.resnet18_v1(thumbnail=True)
+    mxkit.initialize(net, "xavier")
+    net(normal(1, 3, 32, 32))
+    weight = net.features[0].weight.data().asnumpy().astype("float64")
+    figure = plot_filters(net, "features.0")
+    axes, pictures = grid(figure)
+    assert len(figure.axes) == 1  # colours need no bar
+    np.testing.assert_allclose(pictures, weight.transpose(0, 2, 3, 1) / np.abs(weight).max() / 2 + 0.5)
+    assert title(figure).startswith("features.0  (64, 3, 3, 3)\nall 64 kernels · red, green, blue from -")
+    assert title(figure).endswith("one scale for all, 0 is grey")
+    axes, pictures = grid(plot_filters(net, "features.0.weight", plane=2, channels=[9, 4]))
+    np.testing.assert_array_equal(pictures, weight[[9, 4], 2])
+    assert labels(axes) == [9, 4]
+    assert "2 of 64 kernels · plane of input 2 of 3" in title(axes.figure)
+
+
+def test_other_kernels_are_their_mean_over_the_inputs(tmp_path):
+    net = lenet()
+    net(mx.nd.array(DIGITS))
+    figure = plot_filters(net, "1.weight", path=tmp_path / "kernels.png")
+    weight = net[1].weight.data().asnumpy().astype("float64")
+    np.testing.assert_allclose(grid(figure)[1], weight.mean(axis=1), rtol=1e-12)
+    assert "mean over 12 inputs" in title(figure)
+    assert (tmp_path / "kernels.png").read_bytes().startswith(b"\x89PNG")
+    np.testing.assert_array_equal(grid(plot_filters(net, "0"))[1], net[0].weight.data().asnumpy()[:, 0])
+
+
+@pytest.mark.parametrize(("inputs", "groups"), [(4, 1), (4, 2), (6, 3)])
+def test_a_transposed_convolution_shows_what_an_impulse_gives(inputs, groups):
+    net = nn.Conv2DTranspose(6, 3, in_channels=inputs, groups=groups, use_bias=False)
+    mxkit.initialize(net, "xavier")
+    impulses = mx.nd.array(np.eye(inputs)[:, :, None, None])
+    answers = net(impulses).asnumpy().astype("float64")  # (inputs, outputs, 3, 3): 0 outside of an input's group
+    expected = answers.sum(axis=0) / (inputs // groups)
+    np.testing.assert_allclose(grid(plot_filters(net, ""))[1], expected, atol=1e-7)
+
+
+def test_channels_last_and_other_dimensions():
+    last = nn.Conv2D(4, 2, in_channels=3, layout="NHWC")
+    line, volume = nn.Conv1D(4, 5, in_channels=2), nn.Conv3D(4, 3, in_channels=2)
+    for net in (last, line, volume):
+        mxkit.initialize(net, "xavier")
+    bound = np.abs(last.weight.data().asnumpy()).max().astype("float64")
+    expected = last.weight.data().asnumpy() / bound / 2 + 0.5
+    np.testing.assert_allclose(grid(plot_filters(last, ""))[1], expected, rtol=1e-6)
+    np.testing.assert_array_equal(grid(plot_filters(line, "weight"))[1], line.weight.data().asnumpy())
+    figure = plot_filters(volume, "", plane=1)
+    np.testing.assert_array_equal(grid(figure)[1], volume.weight.data().asnumpy()[:, 1, 1])
+    assert "middle slice 1 of 3" in title(figure)
+
+
+def test_broken_kernels_are_green():
+    net = nn.Conv2D(2, 2, in_channels=3)
+    mxkit.initialize(net, "xavier")
+    net.weight.data()[0, 1, 0, 0] = float("nan")
+    net.weight.data()[1] = 0
+    figure = plot_filters(net, "")
+    assert grid(figure)[1][0][0, 0].tolist() == [0, 1, 0]
+    assert title(figure).endswith(" · 1 all 0 (grey) ·\n1 not finite (green)")
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "error", "text"),
+    [
+        ("O", {}, UnknownNameError, "unknown convolution 'O': Known: 0, 1"),
+        ("1.wieght", {}, UnknownNameError, "unknown convolution '1.wieght'"),
+        ("3", {}, ValueError, "'3': expected a convolution, or the weight of one; received Dense"),
+        ("1.bias", {}, ValueError, "received a parameter of Conv2D. Convolutions of the net: '0', '1'"),
+        ("1", {"plane": 12}, ValueError, "plane: expected a whole number from 0 to 11; received 12"),
+        ("1", {"channels": [16]}, ValueError, "channels: expected a whole number from 0 to 15; received 16"),
+    ],
+)
+def test_kernels_that_are_not_there(layer, options, error, text):
+    net = lenet()
+    net(mx.nd.array(DIGITS))
+    with pytest.raises(error, match=re.escape(text)):
+        plot_filters(net, layer, **options)
+
+
+def test_the_nearest_convolution_is_named():
+    with pytest.raises(UnknownNameError, match=r"did you mean 'features\.4\.0\.body\.0'"):
+        plot_filters(gluon.model_zoo.vision.resnet18_v1(), "feature.4.0.body.0")
+
+
+@pytest.mark.parametrize("net", [nn.Conv2D(3, 3), lenet()[0]], ids=["never", "deferred"])
+def test_kernels_without_values(net):
+    with pytest.raises(NotInitializedError, match="has no value yet: its shape is .*run one batch"):
+        plot_filters(net, "")
+
+
+# plot_activations
+
+
+def lines(axes):
+    return axes.get_title(loc="left").split("\n")
+
+
+def test_histograms_hold_every_value_and_dead_units_are_counted(tmp_path):
+    net = lenet()
+    net(mx.nd.array(DIGITS))
+    net[0].bias.data()[:5] = -100
+    features = outputs(net, mx.nd.array(DIGITS))
+    figure = plot_activations(features, bins=30, path=tmp_path / "a.png")
+    assert len(figure.axes) == 4
+    for (path, feature), axes in zip(features.items(), figure.axes):
+        values = feature.asnumpy()
+        counts, edges, _ = axes.patches[0].get_data()
+        np.testing.assert_array_equal(counts, np.histogram(values.astype("float64"), bins=30)[0])
+        np.testing.assert_allclose(edges, np.histogram(values.astype("float64"), bins=30)[1], rtol=1e-6, atol=1e-9)
+        units = np.moveaxis(values, 1, 0).reshape(values.shape[1], -1)
+        dead = int((units.max(axis=1) == units.min(axis=1)).sum())
+        exact = values.astype("float64")
+        assert lines(axes) == [
+            path,
+            str(values.shape),
+            f"mean {exact.mean():.3g}, std {exact.std():.3g}, zeros {(values == 0).mean():.1%}",
+            f"{dead} of {len(units)} units dead",
+        ]
+    assert lines(figure.axes[0])[-1] == "5 of 12 units dead"
+    assert {axes.get_yscale() for axes in figure.axes} == {"log"}
+    assert (tmp_path / "a.png").exists()
+
+
+def test_what_counts_as_dead():
+    batch = np.random.RandomState(0).randn(6, 8, 5).astype("float32")
+    batch[:, :, 1], batch[:, :, 2], batch[:5, :, 3] = 0, 3.5, 0
+    batch[:, :, 4] = float("nan")
+    assert lines(plot_activations({"a": mx.nd.array(batch)}).axes[0])[-1] == "2 of 5 units dead, 48 not finite"
+    # of a single value only 0 says something
+    assert lines(plot_activations({"a": mx.nd.array([[0, 1, 2]])}).axes[0])[-1] == "1 of 3 units dead"
+    assert lines(plot_activations({"a": mx.nd.array([1, 2, 3])}).axes[0])[-1] == "0 of 1 units dead"
+
+
+def test_values_that_are_not_finite_are_left_out_and_counted():
+    values = mx.nd.array([[1, 2, float("inf")], [float("nan"), 4, -float("inf")]])
+    figure = plot_activations({"some": values, "all": values * float("nan"), "log": mx.nd.relu(normal(9, 900))})
+    some, nothing, logarithmic = figure.axes
+    assert logarithmic.get_yscale() == "log"
+    assert not len(nothing.get_yticks())
+    assert lines(some)[2:] == ["mean 2.33, std 1.25, zeros 0.0%", "0 of 3 units dead, 3 not finite"]
+    assert some.patches[0].get_data()[0].sum() == 3
+    assert lines(nothing)[2:] == ["no finite value", "0 of 3 units dead, 6 not finite"]
+    figure.canvas.draw()
+
+
+@pytest.mark.parametrize("values", [[1e30, 1e30], [1, 1 + 2.3e-16], [-7, -7], [0, 0], [1e-300, 2e-300]])
+def test_a_range_that_cannot_be_cut_into_bins_is_widened(values):
+    feature = mx.nd.array([values], dtype="float64")
+    counts, edges, _ = plot_activations({"a": feature}).axes[0].patches[0].get_data()
+    assert counts.sum() == 2
+    assert (np.diff(edges) > 0).all()
+
+
+def test_counts_are_linear_where_no_panel_needs_more():
+    figure = plot_activations({"a": mx.nd.arange(600).reshape((6, 100))})
+    assert figure.axes[0].get_yscale() == "linear"
+    assert figure._supylabel.get_text() == "values in a bin"
+
+
+@pytest.mark.parametrize("bins", [0, 2.5, True])
+def test_bins_that_are_none(bins):
+    with pytest.raises(ValueError, match="plot_activations: bins: expected a whole number above 0"):
+        plot_activations(FEATURE, bins=bins)
+
+
+# plot_gradients
+
+
+def dense_net(devices="cpu", dtype="float32"):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(5, in_units=4, activation="tanh"), nn.Dense(3, in_units=5))
+    net.cast(dtype)
+    mxkit.initialize(net, "xavier", devices=devices)
+    return net
+
+
+def backward(net, samples=6):
+    parameter = next(iter(net.collect_params().values()))
+    dtype = parameter.dtype
+    with autograd.record():
+        losses = [
+            (net((normal(samples, 4) * (i + 1)).astype(dtype).as_in_context(device)) ** 2).sum()
+            for i, device in enumerate(parameter.list_ctx())
+        ]
+    autograd.backward(losses)
+    return net
+
+
+def norm(array):
+    return np.linalg.norm(array.asnumpy().astype("float64"))
+
+
+def rows(axes):
+    """Height of each bar by its row."""
+    return {round(bar.get_y() + 0.35): bar.get_width() for bar in axes.patches}
+
+
+def marks(figure):
+    return [text.get_text() for text in figure.axes[1].texts]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
+    net = backward(dense_net(dtype="float64" if dtype == "float64" else "float32"))
+    for parameter in net.collect_params().values():
+        parameter.data()[:] += 0.5
+    if dtype == "float16":  # which MXNet cannot compute with on a CPU
+        net.cast(dtype)
+        for parameter in net.collect_params().values():
+            parameter.grad()[:] = 60000
+    figure = plot_gradients(net, path=tmp_path / "gradients.png")
+    parameters = net._collect_params_with_prefix()
+    left, right = figure.axes
+    assert [text.get_text() for text in left.get_yticklabels()] == list(parameters)
+    gradients = [norm(parameter.grad()) for parameter in parameters.values()]
+    weights = [norm(parameter.data()) for parameter in parameters.values()]
+    assert list(rows(left)) == [0, 1, 2, 3]
+    np.testing.assert_allclose(list(rows(left).values()), gradients, rtol=1e-6)
+    np.testing.assert_allclose(left.lines[-1].get_xdata(), weights, rtol=1e-6)
+    np.testing.assert_allclose(list(rows(right).values()), np.divide(gradients, weights), rtol=1e-6)
+    assert left.get_xscale() == right.get_xscale() == "log"
+    assert left.get_ylim()[0] > left.get_ylim()[1]  # the first layer is on top
+    assert title(figure) == "HybridSequential: gradients of 4 parameters"
+    assert (tmp_path / "gradients.png").exists()
+
+
+def test_rows_without_a_whole_bar_say_why():
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(3, in_units=3) for _ in range(3)], nn.BatchNorm(in_channels=3))
+    mxkit.initialize(net, "xavier")
+    net[0].weight.grad_req = "null"
+    with autograd.record():
+        loss = net(normal(5, 3)).sum()
+    loss.backward()
+    net[1].weight.grad()[:] = 0
+    net[1].bias.grad()[0] = float("nan")
+    for path in [net[0].bias, net[2].bias, net[2].weight, net[3].gamma, net[3].beta]:
+        path.grad()[:] = 1
+    figure = plot_gradients(net)
+    expected = ["frozen", "weight 0", "gradient 0", "not finite", "", "weight 0", "", "weight 0"]
+    assert marks(figure) == expected  # and no row for running_mean and running_var
+    assert sorted(rows(figure.axes[0])) == [1, 4, 5, 6, 7]
+    assert sorted(rows(figure.axes[1])) == [4, 6]
+    assert title(figure).split("\n")[1] == "frozen: 1, weight 0: 3, gradient 0: 1, not finite: 1"
+
+
+def test_every_devices_own_gradient_is_drawn_and_named():
+    net = backward(dense_net([mx.cpu(0), mx.cpu(1), mx.cpu(2)]))
+    left = plot_gradients(net).axes[0]
+    weight = net[0].weight
+    assert rows(left)[0] == pytest.approx(norm(weight.grad(mx.cpu(0))))
+    for i in (1, 2):
+        assert left.lines[i - 1].get_xdata()[0] == pytest.approx(norm(weight.grad(mx.cpu(i))))
+    named = [text.get_text() for text in left.get_legend().get_texts()]
+    assert named == ["gradient on cpu(0)", "gradient on cpu(1)", "gradient on cpu(2)", "weight"]
+
+
+def test_a_gradient_stays_to_be_seen_after_the_update():
+    net = backward(dense_net())
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+    trainer.step(6)
+    assert rows(plot_gradients(net).axes[0])[0] == pytest.approx(norm(net[0].weight.grad()))
+
+
+def test_sparse_gradients_and_shared_parameters():
+    net = nn.HybridSequential()
+    net.add(nn.Embedding(20, 4, sparse_grad=True), nn.Dense(4, in_units=4, flatten=False, use_bias=False))
+    net.add(nn.Dense(4, in_units=4, flatten=False, use_bias=False, params=net[1].params))
+    mxkit.initialize(net, "xavier")
+    with pytest.raises(ValueError, match="every gradient of the net is 0"):
+        plot_gradients(net)
+    with autograd.record():
+        loss = net(mx.nd.array([[1, 2, 2]])).sum()
+    loss.backward()
+    left = plot_gradients(net).axes[0]
+    assert [text.get_text() for text in left.get_yticklabels()] == ["0.weight", "1.weight"]
+    assert rows(left)[0] == pytest.approx(norm(net[0].weight.grad()))
+
+
+def test_of_many_parameters_a_row_is_a_block():
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(4, in_units=4) for _ in range(101)])
+    mxkit.initialize(net, "xavier")
+    net[1].bias.data()[:] = 5
+    net[1].bias.grad_req = "null"
+    net[2].collect_params().setattr("grad_req", "null")
+    backward(net)
+    figure = plot_gradients(net)
+    left = figure.axes[0]
+    assert [text.get_text() for text in left.get_yticklabels()] == [str(i) for i in range(101)]
+    drawn = rows(left)
+    both = np.hypot(norm(net[0].weight.grad()), norm(net[0].bias.grad()))
+    assert drawn[0] == pytest.approx(both)
+    assert drawn[1] == pytest.approx(norm(net[1].weight.grad()))
+    assert left.lines[-1].get_xdata()[1] == pytest.approx(norm(net[1].weight.data()))
+    assert 2 not in drawn
+    assert marks(figure)[:3] == ["", "", "frozen"]
+    assert title(figure).startswith("HybridSequential: gradients of 202 parameters in 101 blocks\n")
+
+
+def test_gradients_that_are_not_there():
+    with pytest.raises(NotInitializedError, match="the net is not initialized: parameter 'weight' has no value"):
+        plot_gradients(nn.Dense(3))
+    net = nn.Dense(3)
+    mxkit.initialize(net, "xavier")
+    with pytest.raises(NotInitializedError, match="'weight' has no value yet: its shape is .* Run one batch"):
+        plot_gradients(net)
+    net(normal(2, 4))
+    with pytest.raises(ValueError, match="every gradient of the net is 0 and no backward pass wrote it: call it"):
+        plot_gradients(net)
+    mxkit.freeze(net)
+    with pytest.raises(ValueError, match=r"2 of the net's 2 parameters are frozen .* mxkit\.unfreeze"):
+        plot_gradients(net)
+
+
+def test_gradients_that_are_all_zero_after_a_backward_are_drawn():
+    net = nn.Dense(3, in_units=4)
+    mxkit.initialize(net, "xavier")
+    with autograd.record():
+        loss = (net(normal(2, 4)) * 0).sum()
+    loss.backward()
+    assert marks(plot_gradients(net)) == ["gradient 0", "gradient 0"]
+
+
+# all of them
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "labelled"),
+    [(n, (5, 5), True) for n in (1, 2, 7, 64, 150)]
+    + [(n, (2, 40), True) for n in (1, 3, 64)]
+    + [(1, (40, 2), True), (3, (40, 2), True), (300, (40, 2), False), (700, (5, 5), False)],
+)
+def test_no_text_lies_over_another_one_in_a_grid(channels, size, labelled):
+    features = {"features.stage" * 30 + ".out": normal(1, channels, *size)}
+    (figure,) = plot_features(features, channels=channels, image=DIGITS[0]).values()
+    axes, _ = grid(figure, image=True)
+    assert len(axes.texts) == (channels if labelled else 0)
+    assert check_texts(figure) > (channels if labelled else 3)
+    for text, picture in itertools.product(axes.texts[:20], axes.images[:20]):
+        label, channel = text.get_window_extent(), picture.get_window_extent()
+        assert not label.padded(-1).overlaps(channel), f"the label {text.get_text()} lies over a channel"
+    assert "…" in title(figure)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (1, 64), (1, 900), (1, 5, 2), (1, 200, 700)])
+def test_no_text_lies_over_another_one_in_bars_and_maps(shape):
+    figure = plot_features({"a": mx.nd.relu(normal(*shape))}, channels=1000, order="strength")["a"]
+    assert check_texts(figure) > 5
+
+
+@pytest.mark.parametrize("layers", [1, 3, 10])
+def test_no_text_lies_over_another_one_in_histograms(layers):
+    features = {f"features.a_stage_with_a_long_name.{i}.body.conv.out": normal(4, 100, 3, 3) for i in range(layers)}
+    figure = plot_activations(features)
+    assert check_texts(figure) > 5 * layers
+    assert all("…" in axes.get_title(loc="left") for axes in figure.axes)
+
+
+@pytest.mark.parametrize("layers", [1, 31, 80])
+def test_no_text_lies_over_another_one_among_gradients(layers):
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(4, in_units=4) for _ in range(layers)])
+    setattr(net, "a_head_with_a_long_name" * 6, nn.Dense(4, in_units=4))
+    mxkit.initialize(net, "xavier", devices="cpu:2")
+    figure = plot_gradients(backward(net))
+    assert check_texts(figure) > 3 * layers
+    assert "…" in figure.axes[0].get_yticklabels()[-1].get_text()
+
+
+def test_names_are_no_mathematics():
+    name = "$\\frac$"
+    plot_features({name: normal(1, 2)})[name].canvas.draw()
+    plot_activations({name: normal(1, 2)}).canvas.draw()
+
+
+def test_the_programs_own_matplotlib_is_left_alone():
+    had = "matplotlib.pyplot" in sys.modules
+    plot_features(FEATURE)
+    plot_activations(FEATURE)
+    plot_gradients(backward(dense_net()))
+    assert ("matplotlib.pyplot" in sys.modules) == had
+
+
+def test_t100_norms_of_large_gradients_are_exact():
+    net = gluon.nn.Dense(2048, in_units=2048, use_bias=False)
+    net.initialize()
+    values = np.random.RandomState(0).randn(2048, 2048).astype(np.float32)
+    net.weight.set_data(mx.nd.array(values))
+    net.weight.grad()[:] = mx.nd.array(values)
+    exact = np.linalg.norm(values.astype(np.float64))
+    assert _norms({"weight": net.weight}, [mx.cpu()]) == pytest.approx(exact, rel=1e-7)

@@ -1,0 +1,305 @@
+"""`profile`: what it charges to which phase, and that nothing of it stays."""
+
+from contextlib import closing
+import json
+import random
+import time
+
+import mxkit
+from mxkit.cli import main
+from mxkit.core.blocks import parameters_by_path
+from mxkit.errors import DataError
+from mxkit.metrics import get_metric, get_metrics
+from mxkit.profiling.clock import PHASES, Clock
+from mxkit.profiling.operators import Operators
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+PAUSE = 0.03
+
+
+def made(samples=20, batch_size=10, **arguments):
+    x = np.random.RandomState(0).rand(samples, 6).astype("float32")
+    return mxkit.data.ArrayLoader(x, np.arange(samples) % 3, batch_size=batch_size, **arguments)
+
+
+def ready(net=None, **arguments):
+    net = mxkit.models.mlp(hidden=[8], classes=3) if net is None else net
+    mxkit.initialize(net, **arguments)
+    return net
+
+
+def losses_of(net, inputs, labels):
+    return gluon.loss.SoftmaxCELoss()(net(*inputs), *labels)
+
+
+class SlowBackward(autograd.Function):
+    def forward(self, x):
+        return x + 0
+
+    def backward(self, gradient):
+        time.sleep(PAUSE)
+        return gradient
+
+
+class SlowSGD(mx.optimizer.SGD):
+    def update(self, *arguments):
+        time.sleep(PAUSE)
+        super().update(*arguments)
+
+    update_multi_precision = update
+
+
+class SlowMetric(mx.metric.Loss):
+    def update(self, labels, preds):
+        time.sleep(PAUSE)
+
+
+def slow_batches():
+    for batch in made():
+        time.sleep(PAUSE)
+        yield batch
+
+
+def slow_forward(net, inputs, labels):
+    time.sleep(PAUSE)
+    return losses_of(net, inputs, labels)
+
+
+def slow_backward(net, inputs, labels):
+    return SlowBackward()(losses_of(net, inputs, labels))
+
+
+SLOW = {
+    "data": {"data": slow_batches},
+    "forward": {"forward_loss": slow_forward},
+    "backward": {"forward_loss": slow_backward},
+    "metrics": {"metrics": [SlowMetric(name="slow")]},
+    "update": {"trainer": SlowSGD()},
+}
+
+
+@pytest.mark.parametrize("phase", list(SLOW))
+def test_what_is_slow_is_charged_to_its_phase(phase):
+    chosen = {"loss": "softmax_ce", "trainer": "sgd", "data": made(), **SLOW[phase]}
+    if "forward_loss" in chosen:
+        del chosen["loss"]
+    found = mxkit.profile(ready(), updates=2, **chosen)
+    (one,) = [one for one in found.phases if one.name == phase]
+    assert one.alone_ms >= PAUSE * 1e3
+    # SlowBackward sleeps in a thread of the engine, while Python goes on
+    assert one.python_ms >= PAUSE * 1e3 or phase == "backward"
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_phases_add_up_to_the_time_that_passed(devices):
+    found = mxkit.profile(
+        ready(devices=devices), made(), loss="softmax_ce", trainer="adam", updates=4, metrics=["accuracy"], accumulate=2
+    )
+    assert [one.name for one in found.phases] == list(PHASES)
+    assert sum(one.python_ms for one in found.phases) == pytest.approx(found.ms, rel=1e-9)
+    assert len(found.rows) == 4
+    assert all(set(row) <= set(PHASES[:-1]) for row in found.rows)
+    assert found.samples == 20
+    assert found.samples_per_second == pytest.approx(20 / found.ms * 1e3)
+    assert 0 < found.busy <= 1
+    assert found.phase("waiting").alone_ms is None
+
+
+def test_operators_are_those_of_the_update():
+    net = ready()
+    net.hybridize(static_alloc=True)
+    found = mxkit.profile(net, made(), loss="softmax_ce", trainer="adam", updates=3, accumulate=2)
+    calls = {one.name: one.calls for one in found.operators}
+    assert "ImperativeBulk" not in calls
+    assert calls["FullyConnected"] == calls["_backward_FullyConnected"] == 2 * 2  # layers x batches
+    assert calls["adam_update"] == 4
+    assert sum(one.share for one in found.operators) == pytest.approx(1)
+    assert [one.ms for one in found.operators] == sorted((one.ms for one in found.operators), reverse=True)
+    assert {one.name for one in found.operators if one.onednn} >= {"FullyConnected", "_backward_FullyConnected"}
+    assert {one.name for one in found.operators if one.onednn is False} >= {"adam_update", "pick"}
+
+
+def test_who_waits_for_the_engine_is_named():
+    def reading(net, inputs, labels):
+        losses = losses_of(net, inputs, labels)
+        losses.mean().asscalar()
+        return losses
+
+    found = mxkit.profile(ready(), made(), forward_loss=reading, trainer="sgd", updates=3)
+    (read,) = [one for one in found.reads if one.calls >= 1]
+    line = reading.__code__.co_firstlineno + 2
+    assert read.place == f"profiling/test_profiling.py:{line}"
+    assert read.calls == 1
+    assert read.ms <= found.phase("waiting").python_ms
+    assert any(line.startswith(read.place) for line in found.advice)
+
+
+def state_of(net):
+    mx.nd.waitall()
+    return {
+        path: ([one.asnumpy().tobytes() for one in parameter.list_data()], parameter.grad_req, parameter._trainer)
+        for path, parameter in parameters_by_path(net).items()
+    }
+
+
+def wrapped():
+    return mx.nd.NDArray.asnumpy, mx.nd.NDArray.wait_to_read, mx.nd.waitall, autograd.record, autograd.backward
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_stays(fails):
+    net = ready(mxkit.models.lenet(batch_norm=True), sample=mx.nd.zeros((1, 1, 28, 28)))
+    data = mxkit.data.ArrayLoader(np.random.rand(12, 1, 28, 28).astype("float32"), np.arange(12) % 3, batch_size=4)
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
+    metric = get_metric("accuracy")
+    metric.update([mx.nd.array([0, 1])], mx.nd.array([[1, 0], [1, 0]]))
+    random.seed(1)
+    np.random.seed(1)
+    before, numbers = state_of(net), (random.getstate(), np.random.get_state()[1].tolist())
+    own = wrapped()
+    calls = []
+
+    def forward(net, inputs, labels):
+        calls.append(1)
+        if fails and len(calls) > 7:
+            raise RuntimeError("broken")
+        random.random()
+        np.random.rand()
+        output = net(*inputs)
+        return gluon.loss.SoftmaxCELoss()(output, *labels), output
+
+    chosen = {"forward_loss": forward, "trainer": trainer, "metrics": [metric]}
+    if fails:
+        with pytest.raises(mxkit.errors.TrainingError):
+            mxkit.profile(net, data, updates=3, **chosen)
+    else:
+        mxkit.profile(net, data, updates=3, **chosen)
+    assert wrapped() == own
+    assert state_of(net) == before
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers
+    assert trainer.optimizer.num_update == 0
+    assert metric.get() == 0.5
+    assert data.epoch == 0
+
+
+def test_the_training_is_that_of_updates():
+    seen = []
+
+    def watched(net, inputs, labels):
+        losses = losses_of(net, inputs, labels)
+        seen.append(float(losses.mean().asscalar()))
+        return losses
+
+    def without_end():
+        while True:
+            yield from made()
+
+    chosen = {"forward_loss": watched, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
+    net = ready()
+    mxkit.profile(net, made(), updates=2, **chosen)
+    assert len(seen) == 3 * 7
+    told, seen = seen[:7], []  # five that are not counted, and two
+    with closing(mxkit.updates(net, without_end, **chosen)) as stream:
+        for _ in zip(range(7), stream):
+            pass
+    assert told == seen
+
+
+def test_operators_are_those_that_updates_runs_without_being_timed():
+    def hybridized():
+        net = ready()
+        net.hybridize(static_alloc=True)
+        return net
+
+    found = mxkit.profile(hybridized(), made(), loss="softmax_ce", trainer="adam", metrics=["accuracy"], updates=2)
+    metrics, operators = get_metrics(["accuracy"]), Operators()
+
+    def without_end():
+        while True:
+            yield from made()
+
+    stream = mxkit.updates(hybridized(), without_end, loss="softmax_ce", trainer="adam", metrics=metrics)
+    with closing(stream):
+        for _ in zip(range(5), stream):
+            mx.nd.waitall()
+        with operators.recorded():
+            for _ in zip(range(2), stream):
+                mx.nd.waitall()
+    expected = {name: calls / 2 for name, (calls, _) in operators.by_name().items()}
+    told = {one.name: one.calls for one in found.operators}
+    for counts in (expected, told):
+        counts.pop("DeleteVariable", None)  # memory that Python lets go, at some moment
+    assert told == expected
+
+
+def test_sources_of_all_kinds():
+    iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
+    for data in (list(made()), slow_batches, iterator):
+        assert mxkit.profile(ready(), data, loss="softmax_ce", trainer="sgd", updates=1).samples == 10
+    with pytest.raises(DataError, match="only once"):
+        mxkit.profile(ready(), slow_batches(), loss="softmax_ce", trainer="sgd")
+
+
+def test_wrong_arguments_are_refused_before_anything_runs(tmp_path):
+    def never(net, inputs, labels):
+        raise AssertionError
+
+    with pytest.raises(ValueError, match="updates"):
+        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", updates=0)
+    with pytest.raises(FileNotFoundError, match="no directory"):
+        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", trace=tmp_path / "none" / "trace.json")
+    with pytest.raises(TypeError, match="accumulates"):
+        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", accumulates=2)
+
+
+def test_a_clock_counts_only_between_begin_and_finish():
+    clock = Clock(alone=False)
+    clock.enter("data")
+    time.sleep(PAUSE)
+    clock.begin()
+    clock.end_update(5)
+    clock.finish()
+    assert sum(map(sum, (row.values() for row in clock.rows))) + clock.tail == pytest.approx(clock.wall)
+    assert clock.spans[0].begin <= clock.spans[0].end <= time.time() + 1
+    assert "data" not in clock.rows[0]
+
+
+def test_waits_of_other_threads_are_not_the_trainings():
+    import threading
+
+    clock = Clock(alone=False)
+    with clock.watching():
+        clock.begin()
+        thread = threading.Thread(target=lambda: mx.nd.ones(3).asnumpy())
+        thread.start()
+        thread.join()
+        assert clock.reads == {}
+        mx.nd.ones(3).wait_to_read()
+        clock.end_update(1)
+        clock.finish()
+    assert [place.split(":")[0] for place in clock.reads] == ["profiling/test_profiling.py"]
+
+
+def test_the_command_writes_table_picture_figures_and_trace(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as done:
+        main(["profile", "linear_regression", "--updates", "3", "--set", "data.batch_size=20", "--out", "there"])
+    assert done.value.code == 0
+    told = capsys.readouterr().out
+    assert told.startswith("3 updates of 20 samples on cpu(0)")
+    assert "backward" in told
+    assert "there/trace.json" in told
+    assert sorted(one.name for one in (tmp_path / "there").iterdir()) == ["profile.json", "profile.png", "trace.json"]
+    figures = json.loads((tmp_path / "there" / "profile.json").read_text())
+    assert figures["samples"] == 20
+    assert len(figures["rows"]) == 3
+    assert {event["name"] for event in json.loads((tmp_path / "there" / "trace.json").read_text())["traceEvents"]} > {
+        "forward",
+        "backward",
+        "FullyConnected",
+        "_backward_FullyConnected",
+    }
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["there"]

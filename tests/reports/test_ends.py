@@ -1,0 +1,232 @@
+"""Runs that ended early, or lack something: the page says so, and the rest is there."""
+
+import json
+import shutil
+
+import mxkit
+from mxkit.errors import TrapWarning
+from mxkit.recipe.run import resume_run, run_recipe
+from mxkit.reports.page import write_report
+from mxkit.reports.run_files import read_run
+import pytest
+
+SECTIONS = ["Recipe", "Curves", "Epochs", "Predictions", "Layers", "Environment", "Checkpoints", "Log"]
+
+
+@pytest.fixture
+def shown(tmp_path, read_page):
+    """A function that writes a run's page, and sees that every section is there."""
+
+    def show(folder):
+        page = read_page(write_report([folder], tmp_path / "page.html"))
+        assert [one for one in page.headings if one in SECTIONS] == SECTIONS
+        return page
+
+    return show
+
+
+def test_a_run_that_failed(failed, shown):
+    assert read_run(failed).state.word == "failed"
+    assert read_run(failed).state.reason.startswith("mxkit.errors.NonFiniteError: epoch 1, update 2: the loss is nan")
+    page = shown(failed)
+    assert "the loss is nan" in page.text
+    assert "No epoch was ended." in page.text
+    assert "There is no scores.json with numbers" in page.text
+    assert "No confusion matrix and no mistakes: no whole checkpoint in" in page.text
+    assert "The run has no checkpoint" in page.text
+    assert page.tables["layers"][1][0] == "(net)"
+    assert page.attributes("svg") == []
+    assert page.tables["environment"]
+
+
+def test_a_regression_of_one_epoch(regression, shown):
+    page = shown(regression)
+    assert "no mistakes: the net gives quantities, of which none is a class" in page.text
+    assert len(page.tables["epochs"]) == 2
+    scores = json.loads((regression / "scores.json").read_text())["test"]
+    assert [float(one) for one in page.values[:3]] == list(scores.values())
+    assert len(page.attributes("svg")) == 5
+
+
+def test_a_siamese_net(make_run, shown):
+    page = shown(make_run("siamese_digits", "epochs=1", "limit_batches=2"))
+    assert "No confusion matrix and no mistakes: the net compares samples" in page.text
+    assert len(page.tables["layers"]) > 3
+
+
+def test_losses_that_are_nan(tmp_path, shown):
+    settings = ["data.size=8", "model=mlp", "epochs=2", "optimizer={name: sgd, learning_rate: 1e30}"]
+    settings.append("check_finite=false")
+    with pytest.warns(TrapWarning, match="the losses of (valid|data) hold NaN or infinity"):
+        run = run_recipe("digits_lenet", overrides=settings, output=tmp_path / "runs", progress=False)
+    page = shown(run.folder)
+    assert "nan" in page.values
+    assert "No value is finite." in page.text
+    assert "No confusion matrix and no mistakes: the net's outputs hold NaN or infinity" in page.text
+    assert read_run(run.folder).state.word == "finished"
+
+
+MODULE = """
+import mxkit
+from mxkit.errors import TrapWarning
+import numpy as np
+from mxkit.data.splits import Split, Splits
+from mxkit.training.callbacks import Callback
+
+@mxkit.register("data")
+def no_valid_part():
+    found = mxkit.data.digits(8)
+    return Splits(found.train, None, found.test, [])
+
+@mxkit.register("data")
+def rows_of_numbers():
+    x = np.random.RandomState(0).rand(64, 5).astype(np.float32)
+    part = Split(x, (x[:, 0] > x[:, 1]).astype(np.int32))
+    return Splits(part, part, part, ["less", "more"])
+
+@mxkit.register("callback")
+class Interrupt(Callback):
+    def on_update(self, state, update):
+        if state.updates == 25:
+            raise KeyboardInterrupt
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A recipe with a module of its own, which lies in a folder that can be taken away."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "report_parts.py").write_text(MODULE)
+    return {
+        "name": "own",
+        "imports": ["report_parts"],
+        "import_path": str(folder),
+        "data": {"name": "no_valid_part"},
+        "model": {"name": "mlp", "hidden": [16], "classes": 10},
+        "loss": "softmax_ce",
+        "optimizer": "adam",
+        "epochs": 2,
+        "metrics": ["accuracy"],
+    }
+
+
+def test_data_without_validation_or_names(own, tmp_path, shown):
+    page = shown(run_recipe(own, output=tmp_path / "runs", progress=False).folder)
+    assert not [name for name in page.tables["epochs"][0] if name.startswith("valid")]
+    assert page.tables["confusion"][0][1:-1] == list("0123456789")
+    assert len(page.attributes("svg")) == 4
+
+
+def test_inputs_that_are_no_images(own, tmp_path, shown):
+    recipe = {**own, "data": {"name": "rows_of_numbers"}, "model": {"name": "mlp", "hidden": [4], "classes": 2}}
+    page = shown(run_recipe(recipe, output=tmp_path / "runs", progress=False).folder)
+    assert "No pictures: the net's inputs have the shape (5,) and are no images" in page.text
+    assert page.attributes("img") == []
+    assert [one for one in page.items if "→" in one]
+
+
+def test_ctrl_c_and_going_on(own, tmp_path, shown):
+    run = run_recipe({**own, "callbacks": ["Interrupt"]}, output=tmp_path / "runs", progress=False)
+    assert str(read_run(run.folder).state) == "stopped: KeyboardInterrupt in epoch 2, after update 25"
+    assert "KeyboardInterrupt in epoch 2, after update 25" in shown(run.folder).text
+    resume_run(run.folder, overrides=["callbacks=[]"], progress=False)
+    assert str(read_run(run.folder).state) == "finished"
+
+
+def test_a_time_limit_is_a_stop(make_run):
+    folder = make_run("digits_lenet", "data.size=8", "model=mlp", "callbacks=[{name: time_limit, seconds: 0.001}]")
+    state = read_run(folder).state
+    assert state.word == "stopped"
+    assert state.reason == json.loads((folder / "history.json").read_text())["stopped"]
+
+
+def test_the_data_is_gone(own, tmp_path, shown):
+    """As where a table was moved after the run; the recipe then names a file that is not there."""
+    folder = run_recipe(own, output=tmp_path / "runs", progress=False).folder
+    text = (folder / "recipe.yaml").read_text()
+    assert "name: no_valid_part" in text
+    gone = f"name: csv\n  path: {tmp_path / 'gone.csv'}\n  target: y"
+    (folder / "recipe.yaml").write_text(text.replace("name: no_valid_part", gone))
+    page = shown(folder)
+    assert "No confusion matrix and no mistakes: the data cannot be read:" in page.text
+    assert "gone.csv" in page.text
+    assert page.tables["layers"][0][:3] == ["path", "type", "output"]
+    assert len(page.attributes("svg")) == 4
+    (folder / "net.json").unlink()  # as an earlier mxkit left it
+    page = shown(folder)
+    assert "The sizes of its inputs are not known" in page.text
+    assert page.tables["layers"][0] == ["path", "type", "parameters"]
+
+
+def test_a_recipe_of_names_that_nobody_knows_any_more(adam, copied, shown):
+    folder = copied(adam)
+    text = (folder / "recipe.yaml").read_text()
+    (folder / "recipe.yaml").write_text(text.replace("name: softmax_ce", "name: forgotten") + "more: 1\n")
+    page = shown(folder)
+    assert "This mxkit does not know such a recipe" in page.text
+    assert "more: unknown key" in page.text
+    assert len(page.tables["epochs"]) == 3
+
+
+def test_a_run_that_is_training_or_was_killed(adam, copied, shown):
+    folder = copied(adam)
+    (folder / "scores.json").unlink()
+    lines = (folder / "log.txt").read_text().splitlines()
+    (folder / "log.txt").write_text("\n".join(lines[:3]) + "\n")
+    assert str(read_run(folder).state) == f"running?: last line of {lines[2][:19]}"
+    assert "There is no scores.json with numbers" in shown(folder).text
+
+
+def test_scores_of_before_do_not_end_a_run_that_goes_on(adam, copied):
+    folder = copied(adam)
+    with (folder / "log.txt").open("a") as file:
+        file.write("2026-01-01 00:00:00  training goes on after update 44: 3 epochs on [cpu(0)]\n")
+    assert read_run(folder).state.word == "running?"
+
+
+def test_no_checkpoint_and_no_environment(adam, copied, shown):
+    """As an older mxkit left it, and with its checkpoints deleted."""
+    folder = copied(adam)
+    shutil.rmtree(str(folder / "checkpoints"))
+    (folder / "environment.json").unlink()
+    page = shown(folder)
+    assert "The folder has no environment.json" in page.text
+    assert "Its log begins with: 20" in page.text
+    assert "The run has no folder of checkpoints." in page.text
+    assert "no whole checkpoint in" in page.text
+    assert len(page.tables["layers"]) > 3
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"epochs": [1], "stopped": null}', "\udcff"])
+def test_damaged_files_are_told(adam, copied, shown, content):
+    folder = copied(adam)
+    for name in ("history.json", "scores.json", "environment.json"):
+        (folder / name).write_bytes(content.replace("[]", "3").encode("utf-8", "surrogateescape"))
+    assert len(read_run(folder).problems) == 3
+    page = shown(folder)
+    assert page.text.count("history.json") >= 1
+    assert page.tables["confusion"]
+
+
+def test_a_damaged_checkpoint_is_told(adam, copied, shown):
+    folder = copied(adam)
+    for file in folder.glob("checkpoints/*/net.params"):
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(bytes(content))
+    with pytest.warns(mxkit.errors.CheckpointWarning):
+        page = shown(folder)
+    assert "is damaged" in page.tables["checkpoints"][1][3]
+    assert "No confusion matrix and no mistakes: no whole checkpoint" in page.text
+
+
+def test_two_classes_by_one_output_and_several_labels(make_run, shown):
+    page = shown(make_run("two_classes", "epochs=3"))
+    rows = page.tables["confusion"]
+    assert [row[0] for row in rows] == ["", "malignant", "benign", "precision"]
+    assert sum(int(count) for row in rows[1:3] for count in row[1:3]) == 114
+    assert "No pictures: the net's inputs have the shape (30,)" in page.text or "There is none." in page.text
+    page = shown(make_run("several_labels", "epochs=1"))
+    rows = page.tables["label-counts"]
+    assert [row[0] for row in rows[1:]] == ["even", "above 4", "prime", "has a loop"]
+    assert {sum(map(int, row[1:5])) for row in rows[1:]} == {296}

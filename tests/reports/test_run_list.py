@@ -1,0 +1,131 @@
+"""`mxkit runs`: a line a run, sorted by any column, also where folders are broken."""
+
+import json
+import os
+import shutil
+
+import mxkit
+from mxkit.cli import main
+from mxkit.reports.run_list import list_runs, to_json
+import pytest
+
+
+@pytest.fixture(scope="module")
+def several(adam, sgd, regression, failed, tmp_path_factory):
+    """A folder of runs: two that can be compared, a regression, one that failed, and two that are none."""
+    folder = tmp_path_factory.mktemp("several")
+    for name, run in (("a", adam), ("b", sgd), ("c[bold]", regression), ("d", failed)):
+        shutil.copytree(str(run), str(folder / name))
+    (folder / "e").mkdir()
+    (folder / "f").mkdir()
+    (folder / "f" / "recipe.yaml").write_text("name: [")
+    (folder / ".hidden").mkdir()
+    (folder / "notes.txt").write_text("no run")
+    return folder
+
+
+def command(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(one) for one in arguments])
+    told = capsys.readouterr()
+    return caught.value.code or 0, told.out, told.err
+
+
+def test_a_run_as_its_files_say(several, sgd):
+    run = next(one for one in list_runs(several) if one.name == "b")
+    scores = json.loads((sgd / "scores.json").read_text())["test"]
+    rows = json.loads((sgd / "history.json").read_text())["epochs"]
+    assert (run.state, run.reason, run.epochs, run.scores) == ("finished", "", 2, scores)
+    assert run.started == (sgd / "log.txt").read_text()[:19]
+    assert run.seconds == sum(row["seconds"] for row in rows)
+    best = max(row["valid_accuracy"] for row in rows)
+    epoch = next(row["epoch"] for row in rows if row["valid_accuracy"] == best)
+    assert run.best == {"column": "valid_accuracy", "value": best, "epoch": epoch}
+    assert run.last["train_loss"] == rows[-1]["train_loss"]
+    assert run.size == sum(path.stat().st_size for path in (several / "b").rglob("*") if path.is_file())
+
+
+def test_without_keep_best_the_lowest_validation_loss_is_the_best(several, adam):
+    run = next(one for one in list_runs(several) if one.name == "a")
+    rows = json.loads((adam / "history.json").read_text())["epochs"]
+    assert run.best["value"] == min(row["valid_loss"] for row in rows)
+    assert run.best["column"] == "valid_loss"
+
+
+def test_broken_folders_are_lines(several, capsys):
+    code, told, err = command(capsys, "runs", several)
+    assert (code, err) == (0, "")
+    lines = told.splitlines()
+    assert len(lines) >= 7
+    assert next(line for line in lines if line.startswith(" e ")).split()[1:6] == [
+        "broken:",
+        "recipe.yaml",
+        "is",
+        "missing",
+        "0",
+    ]
+    assert "recipe.yaml is damaged" in told
+    assert "failed: mxkit.errors.NonFiniteError" in told
+    assert "c[bold]" in told
+    assert ".hidden" not in told
+    assert "notes.txt" not in told
+
+
+def test_sorted_by_any_column(several):
+    def names(sort):
+        return [one.name for one in list_runs(several, sort=sort)]
+
+    accuracy = {one.name: one.scores["accuracy"] for one in list_runs(several) if "accuracy" in one.scores}
+    upward = sorted(accuracy, key=accuracy.get)
+    assert names("accuracy")[:2] == upward
+    assert names("-accuracy")[:2] == upward[::-1]
+    assert names("name") == ["a", "b", "c[bold]", "d", "e", "f"]
+    assert names("-name") == ["f", "e", "d", "c[bold]", "b", "a"]
+    loss = {one.name: one.last["valid_loss"] for one in list_runs(several) if one.last}
+    assert names("-valid_loss")[:3] == sorted(loss, key=loss.get, reverse=True)
+    sizes = [one.size for one in list_runs(several, sort="-size")]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_an_unknown_column_is_answered(several, capsys):
+    code, told, err = command(capsys, "runs", several, "--sort", "-acuracy")
+    assert (code, told) == (2, "")
+    assert "unknown column to sort runs by 'acuracy': did you mean 'accuracy'?" in err
+    assert "valid_loss" in err
+    assert "seconds" in err
+
+
+def test_json(several, capsys):
+    code, told, _ = command(capsys, "runs", several, "--json", "--sort", "-accuracy")
+    assert code == 0
+    found = json.loads(told)
+    assert [one["name"] for one in found] == [one.name for one in list_runs(several, sort="-accuracy")]
+    assert found[0]["scores"] == list_runs(several, sort="-accuracy")[0].scores
+
+
+def test_nan_is_null_and_comes_last(several, tmp_path):
+    for name, value in (("x", "NaN"), ("y", "0.5"), ("z", "Infinity")):
+        shutil.copytree(str(several / "a"), str(tmp_path / name))
+        (tmp_path / name / "scores.json").write_text(f'{{"test": {{"loss": {value}}}}}')
+    assert [one.name for one in list_runs(tmp_path, sort="loss")] == ["y", "z", "x"]
+    assert [one.name for one in list_runs(tmp_path, sort="-loss")] == ["z", "y", "x"]
+    found = json.loads(to_json(list_runs(tmp_path, sort="loss")))
+    assert [one["scores"]["loss"] for one in found] == [0.5, None, None]
+
+
+def test_one_run_no_run_and_no_folder(several, tmp_path, capsys):
+    assert [one.name for one in list_runs(several / "a")] == ["a"]
+    code, told, _ = command(capsys, "runs", tmp_path)
+    assert (code, told) == (0, f"no run in {tmp_path}\n")
+    code, _, err = command(capsys, "runs", tmp_path / "none")
+    assert code == 2
+    assert "is no folder" in err
+    with pytest.raises(mxkit.errors.RecipeError):
+        list_runs(tmp_path / "none")
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read_is_a_line(several, tmp_path):
+    shutil.copytree(str(several / "a"), str(tmp_path / "a"))
+    (tmp_path / "a" / "recipe.yaml").chmod(0)
+    assert "cannot be read" in list_runs(tmp_path)[0].reason

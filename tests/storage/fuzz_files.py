@@ -1,0 +1,296 @@
+"""Damages parameter files in every way known and reads them: `python tests/storage/fuzz_files.py --count 2000`.
+
+Each file must be refused with a CheckpointError, or be one that MXNet itself would have written: what was read, saved
+again, gives the damaged file byte by byte (devices aside: arrays are read to the CPU). Exit code 1 if a file
+crashed, hung, cost more than 4 times its size and 32 MB, or was read otherwise.
+"""
+
+import argparse
+from collections import Counter
+import json
+import os
+from pathlib import Path
+import queue
+import random
+import resource
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+
+import mxkit
+from mxkit.errors import CheckpointError
+from mxkit.storage.parameter_file import read_arrays
+import mxnet as mx
+import numpy as np
+
+SECONDS = 5
+BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
+WORDS = [0, 1, 2, 3, 6, 7, 12, 13, 16, 31, 32, 33, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, 2**63, -1]
+WORDS += [0x112, 0xF993FAC8, 0xF993FAC9, 0xF993FACA]
+FAILURES = ("crashed", "hung", "grew", "other error", "read what MXNet does not write")
+
+
+def sources(folder):
+    """Write one real file of each kind."""
+    mxkit.seed_all(0)
+    net = mxkit.models.mlp(3, hidden=(16, 16))
+    mxkit.initialize(net)
+    net.hybridize()
+    net(mx.nd.ones((1, 5)))
+    net.save_parameters(str(folder / "mlp"))
+    net.export(str(folder / "exported"))
+    big = mxkit.models.mlp(10, hidden=(500,))
+    mxkit.initialize(big)
+    big(mx.nd.ones((1, 784)))
+    big.save_parameters(str(folder / "big"))
+    dtypes = ["float32", "float64", "float16", "uint8", "int32", "int8", "int64", "bool", BFLOAT16]
+    mx.nd.save(str(folder / "dtypes"), {str(dtype): mx.nd.ones((2, 3)).astype(dtype) for dtype in dtypes})
+    dense = mx.nd.array([[0, 0, 0], [1, 0, 2], [0, 0, 0], [0, 3, 0]])
+    sparse = {stype: dense.tostype(stype) for stype in ("row_sparse", "csr")}
+    mx.nd.save(str(folder / "sparse"), {**sparse, "none": mx.nd.zeros((3, 2), stype="row_sparse"), "dense": dense})
+    mx.nd.save(str(folder / "list"), [dense, dense])
+    with mx.util.np_shape(True):
+        mx.nd.save(str(folder / "numpy"), {"scalar": mx.nd.ones(()), "empty": mx.nd.ones((0, 3)), "x": mx.nd.ones(4)})
+    return sorted(path for path in folder.iterdir() if not path.name.endswith(".json"))
+
+
+def headers(path):
+    """(start, device, end) of each array's header in a sound file, counted from what MXNet reads of it."""
+    numpy = path.read_bytes()[24:28] == struct.pack("<I", 0xF993FACA)
+    with mx.util.np_shape(numpy):
+        loaded = mx.nd.load(str(path))
+    position, found = 24, []
+    for array in loaded.values() if isinstance(loaded, dict) else loaded:
+        parts = [array]
+        if array.stype == "row_sparse":
+            parts = [array.data, array.indices]
+        elif array.stype == "csr":
+            parts = [array.data, array.indptr, array.indices]
+        stored = 4 + 8 * len(parts[0].shape) if len(parts) > 1 else 0
+        device = position + 8 + stored + 4 + 8 * len(array.shape)
+        end = device + 12 + 16 * (len(parts) - 1)
+        found.append((position, device, end))
+        width = [np.dtype(part.dtype).itemsize for part in parts]
+        position = end + sum(int(np.prod(part.shape)) * each for part, each in zip(parts, width))
+    return found, position
+
+
+def noise(random_, most):
+    return bytes(random_.getrandbits(8) for _ in range(random_.randint(1, most)))
+
+
+def flip(random_, data, spots):
+    for _ in range(random_.choice([1, 1, 1, random_.randint(2, 8)])):
+        data[random_.choice(spots)] ^= 1 << random_.randrange(8)
+
+
+def flip_anywhere(random_, data, spots):
+    flip(random_, data, range(len(data)))
+
+
+def put_byte(random_, data, spots):
+    data[random_.choice(spots)] = random_.randrange(256)
+
+
+def put_word(random_, data, spots):
+    spot, width = random_.choice(spots), random_.choice([4, 8])
+    word = random_.choice(WORDS) if random_.random() < 0.8 else random_.getrandbits(64)
+    data[spot : spot + width] = (word % 2 ** (8 * width)).to_bytes(width, "little")
+
+
+def cut(random_, data, spots):
+    del data[random_.randrange(len(data)) :]
+
+
+def lengthen(random_, data, spots):
+    data += random_.choice([b"\0", b"\0" * 8, noise(random_, 64)])
+
+
+def insert(random_, data, spots):
+    spot = random_.choice(spots)
+    data[spot:spot] = noise(random_, 8)
+
+
+def delete(random_, data, spots):
+    spot = random_.choice(spots)
+    del data[spot : spot + random_.choice([1, 4, 8])]
+
+
+def copy(random_, data, spots):
+    spot, start, length = random_.choice(spots), random_.choice(spots), random_.randint(1, 64)
+    data[spot : spot + length] = data[start : start + length]
+
+
+def rename(random_, data, spots):
+    word = random_.choice([b"weight", b"float", b"csr", b"2.", b"2."])
+    # "2.bias" to "1.bias" gives a name twice
+    other = b"1." if word == b"2." else random_.choice([b"bias\0\0", b"\xff" * 6, b"wei", b"weight", b"weight" * 200])
+    place = data.rfind(word)
+    if place >= 0:
+        data[place : place + len(word)] = other
+
+
+def replace(random_, data, spots):
+    data[random_.choice([0, 8, 24, 40]) :] = noise(random_, 200)
+
+
+EASY = [flip_anywhere, put_byte, cut, lengthen, insert, delete, copy, rename, replace]
+
+
+def damaged(random_, content, places, tail):
+    """Change a file's bytes, mostly in headers and names, where it hurts."""
+    data = bytearray(content)
+    spots = [*range(24), *(spot for start, _, end in places for spot in range(start, end)), *range(tail, len(data))]
+    words = [spot for start, device, end in places for spot in (*range(start, end, 4), device - 8)]
+    how = random_.choice([*EASY, flip, flip, put_word, put_word, put_word])
+    how(random_, data, [*words, 16, tail, tail + 8] if how is put_word and random_.random() < 0.7 else spots)
+    return bytes(data)
+
+
+def judge(path, original, aside):
+    """Read one file and say what became of it."""
+    try:
+        arrays = read_arrays(path)
+        mx.nd.waitall()
+    except CheckpointError:
+        return "refused"
+    except Exception as error:
+        return f"other error: {type(error).__name__}: {error}"[:300]
+    content = path.read_bytes()
+    with mx.util.np_shape(content[24:28] == struct.pack("<I", 0xF993FACA)):
+        mx.nd.save(str(aside), arrays)
+    again = bytearray(aside.read_bytes())
+    if len(again) != len(content):
+        return "read what MXNet does not write"
+    for start, device, _ in headers(aside)[0]:
+        again[device : device + 8] = content[device : device + 8]
+        if again[start + 4]:  # nd.save takes the stored shape of a sparse array before it waits for it
+            again[start + 12 : start + 20] = content[start + 12 : start + 20]
+    if again != content:
+        return "read what MXNet does not write"
+    if {name: (array.shape, str(array.dtype), array.stype) for name, array in arrays.items()} != original:
+        return "read: another sound file"
+    return "read: other numbers or device"
+
+
+def memory():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def peak():
+    """Most memory in use since it was forgotten; getrusage would tell the parent's, where that had more."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024
+
+
+def measured(path, original, aside):
+    """What became of a file, and what its reading cost at its peak."""
+    before = memory()
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    result = judge(path, original, aside)
+    grown = peak() - before
+    if grown > 4 * path.stat().st_size + 32 * 2**20:
+        return f"grew by {grown >> 20} MB, {result}"
+    return result
+
+
+def work(folder, seed, first, last):
+    """Damage and read files `first` to `last - 1`, a line of JSON for each."""
+    known = []
+    for path in sources(folder):
+        original = {}
+        if path.name != "list":
+            with mx.util.np_shape(path.name == "numpy"):
+                loaded = mx.nd.load(str(path))
+            original = {name: (array.shape, str(array.dtype), array.stype) for name, array in loaded.items()}
+        known.append((path, path.read_bytes(), original, *headers(path)))
+    read_arrays(folder / "big")
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for number in range(first, last):
+        random_ = random.Random(f"{seed} {number}")
+        path, content, original, places, tail = random_.choice(known)
+        file = folder / "damaged.params"
+        file.write_bytes(damaged(random_, content, places, tail))
+        result = measured(file, original, folder / "again.params")
+        sys.stdout.write(json.dumps([path.name, result]) + "\n")
+        sys.stdout.flush()
+
+
+def run(count, seed, script=__file__, kinds=FAILURES, label="file {} of seed {}, from {}: {}"):
+    """Read `count` damaged files, or what `script` makes of them, in worker processes.
+
+    Args:
+        count: How many.
+        seed: Decides the damages.
+        script: Run as `script --worker FOLDER ...` for each worker.
+        kinds: Beginnings of results that are failures.
+        label: What a failure's line says: number, seed, source, result.
+
+    Returns:
+        How often each thing happened, and a line for each failure.
+    """
+    outcomes, failures, done = Counter(), [], 0
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    while done < count:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, script, "--worker", folder, "--seed", seed, "--first", done, "--count", count]
+            worker = subprocess.Popen(
+                [str(word) for word in command], stdout=subprocess.PIPE, env=environment, universal_newlines=True
+            )
+            for name, result in results(worker):
+                outcome = next((kind for kind in kinds if result.startswith(kind)), result)
+                outcomes[outcome] += 1
+                if outcome in kinds:
+                    failures.append(label.format(done, seed, name, result))
+                done += 1
+    return outcomes, failures
+
+
+def results(worker):
+    """Yield (source, result) of each file, and of the one that ended the worker."""
+    lines = queue.Queue()
+
+    def listen():
+        for line in worker.stdout:
+            lines.put(line)
+        lines.put("")
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    if lines.get(timeout=120) != "ready\n":
+        raise RuntimeError("the worker ended before its first file")
+    try:
+        for line in iter(lambda: lines.get(timeout=SECONDS), ""):
+            yield tuple(json.loads(line))
+        if worker.wait():
+            yield "?", f"crashed with exit code {worker.returncode}"
+    except queue.Empty:
+        worker.kill()
+        yield "?", f"hung for more than {SECONDS} s"
+    listener.join()
+    worker.wait()
+    worker.stdout.close()
+
+
+def main(description, work, run):
+    """Run the command line of a fuzzing script."""
+    parser = argparse.ArgumentParser(description=description.split("\n\n")[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.worker:
+        work(asked.worker, asked.seed, asked.first, asked.count)
+        return 0
+    outcomes, failures = run(asked.count, asked.seed)
+    sys.stdout.write("".join(f"{number:6} {outcome}\n" for outcome, number in outcomes.most_common()))
+    sys.stdout.write("".join(f"{failure}\n" for failure in failures))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, work, run))

@@ -1,0 +1,738 @@
+"""When checkpoints are written, which are kept, and what happens around them when something goes wrong."""
+
+import gc
+import stat
+import threading
+
+import mxkit
+from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, prepare
+from mxkit.storage.listing import prune_to, remove_checkpoints
+from mxkit.storage.snapshot import Snapshot, take_snapshot
+from mxkit.training import checkpoints as module
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+DATA = np.random.RandomState(0)
+X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
+NAN = float("nan")
+
+
+def make_net(devices="cpu", norm=False, seed=3, width=6):
+    mxkit.seed_all(seed)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(width, in_units=5, activation="tanh"))
+    if norm:
+        net.add(nn.BatchNorm(in_channels=width))
+    net.add(nn.Dense(3, in_units=width))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+def train(directory, *, net=None, callbacks=(), data=None, **arguments):
+    """Epochs of 10 updates; nothing draws random numbers, so that a checkpoint may follow any update."""
+    settings = {name: arguments.pop(name) for name in list(arguments) if name.startswith(("every", "keep_"))}
+    return mxkit.fit(
+        net or make_net(),
+        mxkit.data.ArrayLoader(X, Y, 4) if data is None else data,
+        **{
+            "loss": "softmax_ce",
+            "trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}),
+            "epochs": 4,
+            "seed": 5,
+            "callbacks": list(callbacks),
+            "checkpoint": mxkit.Checkpoints(directory, **settings),
+            "progress": False,
+            **arguments,
+        },
+    )
+
+
+def steps(directory):
+    return [int(path.name[5:]) for path in reversed(checkpoint_paths(directory))]
+
+
+def on_update(step, do):
+    """A callback that calls `do` after one update."""
+    return mxkit.LambdaCallback(on_update=lambda state, update: do() if update.step == step else None)
+
+
+def raise_(error):
+    raise error
+
+
+def values(net):
+    return {f"{path}@{i}": a.asnumpy() for path, p in net._collect_params_with_prefix().items()
+            for i, a in enumerate(p.list_data())}  # fmt: skip
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    for path in one:
+        np.testing.assert_array_equal(one[path], other[path])
+
+
+@pytest.fixture
+def holding(monkeypatch):
+    """Each update from which a run can go on is held in memory."""
+    monkeypatch.setattr(module, "HOLD_SECONDS", 0.0)
+
+
+class Scripted(mxkit.Callback):
+    """Writes chosen values of valid_loss into the rows."""
+
+    def __init__(self, scores):
+        self.scores = scores
+
+    def on_epoch(self, state, row):
+        row["valid_loss"] = self.scores[row["epoch"] - 1]
+
+
+def scored(directory, scores, mode="min", **arguments):
+    settings = {"keep_last": 1, "keep_best": ("valid_loss", mode), "epochs": len(scores), **arguments}
+    return train(directory, valid=[(X, Y)], callbacks=[Scripted(scores)], **settings)
+
+
+# what is kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [20, 30, 40]),
+        ({"keep_last": 1}, [40]),
+        ({"every": "3 epochs"}, [30, 40]),
+        ({"every": "2 epochs", "keep_last": 9}, [20, 40]),
+        ({"every": "7 updates", "keep_last": 99}, [7, 14, 21, 28, 35, 40]),
+        ({"every": "7 updates", "keep_last": 2}, [35, 40]),
+        ({"every": "1000 updates"}, [40]),
+        ({"keep_last": 1, "keep_every": "2 epochs"}, [20, 40]),
+        ({"keep_last": 1, "keep_every": "15 updates"}, [20, 30, 40]),
+        ({"keep_last": 1, "every": "4 updates", "keep_every": "1 epoch"}, [12, 24, 32, 40]),
+    ],
+)
+def test_what_is_written_and_what_is_kept(settings, expected, tmp_path):
+    train(tmp_path, **settings)
+    assert steps(tmp_path) == expected
+    assert sorted(path.name[:5] for path in tmp_path.iterdir()) == ["step-"] * len(expected)
+
+
+def test_minutes(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    passing = mxkit.LambdaCallback(on_update=lambda state, update: now.__setitem__(0, now[0] + 50))
+    train(tmp_path, every="5 minutes", keep_last=99, callbacks=[passing])
+    assert steps(tmp_path) == [6, 12, 18, 24, 30, 36, 40]
+
+
+@pytest.mark.parametrize(
+    ("scores", "mode", "best", "kept"),
+    [
+        ([0.5, 0.3, 0.4, 0.3, 0.35], "min", 20, [20, 50]),
+        ([0.5, 0.3, 0.4, 0.5, 0.35], "max", 10, [10, 50]),
+        ([NAN, 0.5, NAN, 0.7, NAN], "min", 20, [20, 50]),
+        ([NAN, 0.5, NAN, 0.7, NAN], "max", 40, [40, 50]),
+        ([None, 0.5, None, None, 0.5], "min", 20, [20, 50]),
+        ([float("inf"), float("-inf"), 0.0, 0.0, 0.0], "min", 20, [20, 50]),
+        ([0.5, 0.4, 0.3, 0.2, 0.1], "min", 50, [50]),
+    ],
+)
+@pytest.mark.parametrize("every", ["1 epoch", "100 epochs", "100 updates"])
+def test_the_best_is_written_kept_and_found(scores, mode, best, kept, every, tmp_path):
+    scored(tmp_path, scores, mode, every=every)
+    assert steps(tmp_path) == kept
+    found = find_checkpoint(tmp_path, "best")
+    assert (found.step, found.score["value"]) == (best, scores[best // 10 - 1])
+    assert mxkit.load_checkpoint(tmp_path, make_net(), which="best").step == best
+
+
+def test_a_resumed_run_knows_the_best_before(tmp_path):
+    scored(tmp_path, [0.5, 0.2, 0.4])
+    scored(tmp_path, [0.5, 0.2, 0.4, 0.3, 0.25], resume=True)
+    assert steps(tmp_path) == [20, 50]
+
+
+def test_pruning_keeps_the_best(tmp_path):
+    scored(tmp_path, [0.5, 0.2, 0.4, 0.3], keep_last=9)
+    assert prune_to(tmp_path, 1) == (
+        ["step-00000030", "step-00000010"], {"step-00000040": "newest", "step-00000020": "best"}
+    )  # fmt: skip
+    assert steps(tmp_path) == [20, 40]
+    assert find_checkpoint(tmp_path, "best").step == 20
+
+
+def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
+    directory = tmp_path / "run" / "checkpoints"
+    scored(directory, [0.2, 0.5, 0.4, 0.3, 0.6], keep_last=9)
+    (tmp_path / "run" / "recipe.yaml").write_text("checkpoints: {keep_every: often}")
+    with pytest.raises(CheckpointError, match=r"recipe.yaml cannot be read, .* nothing was removed.*received 'often'"):
+        prune_to(directory, 1)
+    assert steps(directory) == [10, 20, 30, 40, 50]
+    (tmp_path / "run" / "recipe.yaml").write_text("checkpoints: {keep_every: 2 epochs}")
+    assert prune_to(directory, 1).kept == {
+        "step-00000050": "newest", "step-00000040": "keep_every", "step-00000020": "keep_every", "step-00000010": "best"
+    }  # fmt: skip
+    assert steps(directory) == [10, 20, 40, 50]
+
+
+def test_a_best_that_is_gone_or_broken_is_an_error(tmp_path):
+    """Another one would be served under its name."""
+    train(tmp_path, valid=[(X, Y)], keep_best=("valid_loss", "max"), keep_last=9)  # the loss falls: epoch 1 is it
+    assert find_checkpoint(tmp_path, "best").step == 10
+    file = tmp_path / "step-00000010" / "net.params"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=r"the best checkpoint is broken: .*net.params is damaged"):
+        find_checkpoint(tmp_path, "best")
+    file.write_bytes(whole)
+    assert remove_checkpoints(tmp_path, ["step-00000010"]) == ["step-00000010"]
+    text = (
+        r"the best checkpoint is gone: valid_loss was \S+ after epoch 1, update 10, .* there are step-00000020 \(valid"
+    )
+    with pytest.raises(CheckpointError, match=text):
+        mxkit.load_checkpoint(tmp_path, make_net(), which="best")
+    assert find_checkpoint(tmp_path).step == 40
+    assert find_checkpoint(tmp_path / "step-00000020", "best").step == 20
+
+
+def test_the_best_epoch_may_be_the_one_that_updates_ends(tmp_path):
+    def run(updates, **more):
+        arguments = {"epochs": None, "updates": updates, "keep_best": ("valid_loss", "min"), "keep_last": 9}
+        return train(tmp_path, valid=[(X, Y)], **arguments, **more)
+
+    history = run(15)  # the loss falls
+    found = find_checkpoint(tmp_path, "best")
+    assert (found.step, found.score["value"]) == (15, history[-1]["valid_loss"])
+    longer = run(30, resume=True)
+    assert [row["updates"] for row in longer] == [10, 20, 30]
+    assert find_checkpoint(tmp_path, "best").step == 30
+
+
+def test_only_scores_of_one_kind_are_compared(tmp_path):
+    scored(tmp_path, [0.2, 0.1], keep_last=3)
+    train(tmp_path, valid=[(X, Y)], metrics=["accuracy"], keep_best=("valid_accuracy", "max"), keep_last=9, resume=True)
+    found = find_checkpoint(tmp_path, "best")
+    assert (found.score["column"], found.step > 20) == ("valid_accuracy", True)
+
+
+def test_there_may_be_no_best(tmp_path):
+    train(tmp_path)
+    with pytest.raises(
+        CheckpointError, match=r"with a score, which those have that Checkpoints\(keep_best=...\) wrote"
+    ):
+        find_checkpoint(tmp_path, "best")
+    with pytest.raises(ValueError, match="which: expected one of 'last', 'best'; received 'newest'"):
+        find_checkpoint(tmp_path, "newest")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"every": "10"}, "every: expected something like '10 epochs' or '50 updates' or '5 minutes'; received '10'"),
+        ({"every": 10}, "every: expected something like .*; received 10"),
+        ({"every": "0 updates"}, "every: expected something like .*; received '0 updates'"),
+        ({"every": "1.5 epochs"}, "every: expected something like .*; received '1.5 epochs'"),
+        ({"every": "-1 epochs"}, "every: expected something like .*; received '-1 epochs'"),
+        ({"every": "3 hours"}, "every: expected something like .*; received '3 hours'"),
+        ({"keep_last": 0}, "keep_last"),
+        ({"keep_last": 1.5}, "keep_last"),
+        ({"keep_every": "5 minutes"}, "keep_every: expected something like '10 epochs' or '50 updates'; received"),
+        ({"keep_best": "valid_loss"}, r"keep_best: expected \(column, 'min' or 'max'\); received 'valid_loss'"),
+        ({"keep_best": ("valid_loss", "least")}, "min.*max.*least"),
+        ({"directory": "runs/x/step-00000012"}, "received one of them, runs/x/step-00000012. Pass its parent"),
+    ],
+)
+def test_wrong_arguments_are_told_at_once(arguments, expected):
+    with pytest.raises((ValueError, TypeError), match=expected):
+        mxkit.Checkpoints(**{"directory": "runs/x", **arguments})
+
+
+def test_a_column_that_does_not_exist_is_told_before_the_first_update(tmp_path):
+    seen = []
+    with pytest.raises(UnknownNameError, match="unknown column of the history 'valid_accuracy'"):
+        train(tmp_path, keep_best=("valid_accuracy", "max"), callbacks=[on_update(1, lambda: seen.append(1))])
+    assert seen == []
+
+
+# when something goes wrong
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("of a callback"), SystemExit(3), mx.MXNetError("of the engine")])
+def test_an_error_writes_the_copy_in_memory(error, holding, tmp_path):
+    whole = make_net()
+    expected = train(tmp_path / "whole", net=whole)
+    with pytest.raises(type(error)):
+        train(tmp_path / "a", every="100 epochs", callbacks=[on_update(17, lambda: raise_(error))])
+    assert steps(tmp_path / "a") == [16]
+    net = make_net()
+    history = train(tmp_path / "a", net=net, resume=True)
+    assert_equal(values(net), values(whole))
+    assert history.column("train_loss") == expected.column("train_loss")
+
+
+def test_an_error_long_before_the_next_hold_loses_what_came_since(tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        train(tmp_path, callbacks=[on_update(17, lambda: raise_(ZeroDivisionError()))])
+    assert steps(tmp_path) == [10]
+
+
+def test_a_held_copy_that_cannot_be_written_does_not_hide_the_error(holding, tmp_path):
+    def spoil():
+        tmp_path.rename(tmp_path.with_name("moved"))
+        tmp_path.write_text("a file is in the way")
+        raise ZeroDivisionError
+
+    # no checkpoint before it: while one is still being written, nothing is held
+    with pytest.warns(CheckpointWarning, match="could not be written"), pytest.raises(ZeroDivisionError):
+        train(tmp_path, every="100 epochs", callbacks=[on_update(17, spoil)])
+
+
+def test_a_run_goes_on_where_each_checkpoint_fails_while_the_next_one_waits(tmp_path, monkeypatch):
+    started, whole, net = module.BackgroundWriter.start, make_net(), make_net()
+    monkeypatch.setattr(
+        module.BackgroundWriter, "start", lambda self, job: started(self, lambda: (threading.Event().wait(0.02), job()))
+    )
+    history = train(tmp_path / "whole", net=whole, epochs=1)
+
+    def spoil():
+        (tmp_path / "a").rename(tmp_path / "moved")
+        (tmp_path / "a").write_text("a file is in the way")
+
+    with pytest.warns(
+        CheckpointWarning, match="could not be written, the run goes on and earlier ones are whole"
+    ) as told:
+        spoilt = train(tmp_path / "a", net=net, every="1 update", epochs=1, callbacks=[on_update(3, spoil)])
+    assert len(told) > 5
+    assert spoilt.column("train_loss") == history.column("train_loss")
+    assert_equal(values(net), values(whole))
+    assert find_checkpoint(tmp_path / "moved").step in (1, 2)
+
+
+@pytest.mark.parametrize("every", ["1 update", "5 updates", "1 epoch"])
+def test_nan_is_never_written(every, holding, tmp_path):
+    net = make_net()
+    spoil = on_update(17, lambda: net[0].weight.set_data(net[0].weight.data() * NAN))
+    with pytest.raises(NonFiniteError):
+        train(tmp_path, net=net, every=every, keep_last=99, callbacks=[spoil])
+    written = steps(tmp_path)
+    assert written
+    assert max(written) < 17
+    for step in written:
+        mxkit.load_checkpoint(tmp_path / f"step-{step:08d}", net)
+        assert all(np.isfinite(array).all() for array in values(net).values())
+
+
+class Failing(mxkit.Callback):
+    """Has an array whose computing fails, which MXNet tells only the first one who reads it."""
+
+    def on_update(self, state, update):
+        self.step = update.step
+
+    def state_arrays(self):
+        return {"broken": mx.nd.random.normal(scale=-1 if self.step == 15 else 1, shape=3)}
+
+
+def test_an_error_of_the_engine_is_met_before_anything_is_written_t43(tmp_path):
+    with pytest.raises(mx.MXNetError, match="scale|sigma|positive"):
+        train(tmp_path, every="5 updates", callbacks=[Failing()])
+    assert steps(tmp_path) == [5, 10]
+
+
+class Unwritable(mxkit.Callback):
+    """Has an array whose name no file can hold."""
+
+    def state_arrays(self):
+        return {"\udc80": mx.nd.ones(1)}
+
+
+def test_an_error_of_the_writing_thread_that_is_not_the_disks_comes_out_at_the_next_update(tmp_path):
+    seen = []
+    noting = mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update.step))
+    slow = mxkit.LambdaCallback(on_update=lambda state, update: threading.Event().wait(0.02))
+    with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
+        train(tmp_path, every="5 updates", callbacks=[noting, slow, Unwritable()])
+    assert seen[-1] in (6, 7, 8, 9, 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_broken_checkpoint_counts_for_nothing_and_the_run_is_not_lost(tmp_path):
+    whole = make_net()
+    train(tmp_path / "whole", net=whole)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "a", every="5 updates", callbacks=[on_update(27, lambda: raise_(SystemExit))])
+    assert steps(tmp_path / "a") == [15, 20, 25]
+    (tmp_path / "a" / "step-00000025" / "net.params").write_bytes(b"damaged")
+    stop = on_update(24, lambda: raise_(SystemExit))
+    with pytest.warns(CheckpointWarning, match="skipped a broken checkpoint"), pytest.raises(SystemExit):
+        train(tmp_path / "a", every="2 updates", keep_last=2, callbacks=[stop], resume=True)
+    assert steps(tmp_path / "a") == [20, 22, 25]
+    with pytest.warns(CheckpointWarning, match="skipped a broken checkpoint"):
+        assert find_checkpoint(tmp_path / "a").step == 22
+    net = make_net()
+    with pytest.warns(CheckpointWarning, match="skipped a broken checkpoint"):
+        train(tmp_path / "a", net=net, resume=True)
+    assert_equal(values(net), values(whole))
+
+
+def test_what_lies_beside_checkpoints_stays(tmp_path):
+    (tmp_path / ".writing-notes.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine").write_text("mine")
+    (tmp_path / ".pruned-link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / ".writing-dead").mkdir()
+    train(tmp_path, keep_last=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".pruned-link", ".writing-notes.txt", "elsewhere", "step-00000040"]  # fmt: skip
+    assert (tmp_path / "elsewhere" / "mine").read_text() == "mine"
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_the_first_update(tmp_path):
+    (tmp_path / "file").write_text("")
+    seen = []
+    with pytest.raises(OSError, match="checkpoints cannot be written into .*file/a: .*Pass a directory that can be"):
+        train(tmp_path / "file" / "a", callbacks=[on_update(1, lambda: seen.append(1))])
+    assert seen == []
+    prepare(tmp_path / "new" / "a")
+    assert list((tmp_path / "new" / "a").iterdir()) == []
+
+
+def test_others_may_read_a_checkpoint_as_the_umask_says(tmp_path):
+    (tmp_path / "plain").mkdir()
+    saved = mxkit.save_checkpoint(tmp_path, make_net(), step=1)
+    assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_a_newer_format_is_refused_with_a_clear_word(tmp_path, monkeypatch):
+    mxkit.save_checkpoint(tmp_path, make_net(), step=1)
+    monkeypatch.setattr("mxkit.storage.directory.FORMAT", 0)
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="has format 1; .* Use a newer mxkit"):
+        mxkit.load_checkpoint(tmp_path, make_net())
+
+
+# what it costs
+
+
+def test_one_copy_of_the_run_is_in_memory_at_most(holding, tmp_path, monkeypatch):
+    alive, capture = [], module.capture
+
+    def counted(*arguments, **keywords):
+        taken = capture(*arguments, **keywords)
+        alive.append(sum(isinstance(one, Snapshot) for one in gc.get_objects()))
+        return taken
+
+    monkeypatch.setattr(module, "capture", counted)
+    gc.collect()  # what earlier tests left
+    train(tmp_path, every="7 updates")
+    assert len(alive) > 6
+    assert set(alive) == {1}
+    assert not any(isinstance(one, Snapshot) for one in gc.get_objects())
+
+
+def test_a_checkpoint_waits_in_the_training_thread_for_losses_and_copies_alone(tmp_path, monkeypatch):
+    waits = []
+
+    def counted(name, original):
+        def call(*arguments, **keywords):
+            if threading.current_thread() is threading.main_thread():
+                waits.append(name)
+            return original(*arguments, **keywords)
+
+        return call
+
+    for name in ("asnumpy", "wait_to_read"):
+        monkeypatch.setattr(mx.nd.NDArray, name, counted(name, getattr(mx.nd.NDArray, name)))
+    train(tmp_path / "once", every="100 updates", epochs=1, data=mxkit.data.ArrayLoader(X, Y, 1))
+    reads, copies = waits.count("asnumpy"), waits.count("wait_to_read")
+    assert copies == 8  # four parameters and their momenta
+    del waits[:]
+    train(tmp_path / "often", every="4 updates", epochs=1, data=mxkit.data.ArrayLoader(X, Y, 1))
+    assert (waits.count("asnumpy") - reads, waits.count("wait_to_read")) == (10, 11 * copies)  # 11 checkpoints, not 1
+
+
+# what others give is copied
+
+
+class Counting(mxkit.Callback):
+    """Gives its own list and its own array, which it goes on changing; both are empty at first."""
+
+    def __init__(self):
+        self.seen, self.total = {}, None
+
+    def on_update(self, state, update):
+        self.seen[str(update.step)] = True
+        self.total = mx.nd.zeros(1) if self.total is None else self.total
+        self.total[:] = update.step
+
+    def state_dict(self):
+        return self.seen
+
+    def load_state_dict(self, state):
+        self.seen = state
+
+    def state_arrays(self):
+        return {} if self.total is None else {"total": self.total}
+
+    def load_state_arrays(self, arrays):
+        self.total = arrays["total"]
+
+
+def test_what_callbacks_give_is_of_the_moment_and_comes_back(tmp_path, monkeypatch):
+    started = module.BackgroundWriter.start
+
+    def late(self, job):
+        """Write only when the training is further on."""
+        started(self, lambda: (threading.Event().wait(0.2), job()))
+
+    monkeypatch.setattr(module.BackgroundWriter, "start", late)
+    with pytest.raises(SystemExit):
+        train(tmp_path, every="5 updates", callbacks=[Counting(), on_update(9, lambda: raise_(SystemExit))])
+    (stored,) = find_checkpoint(tmp_path).manifest["run"]["callbacks"]
+    assert list(stored["state"]) == list("12345")
+    resumed = Counting()
+    train(tmp_path, callbacks=[resumed], epochs=1, resume=True)
+    assert list(resumed.seen) == [str(step) for step in range(1, 11)]
+    assert resumed.total.asscalar() == 10
+    fresh, arrays = Counting(), mx.nd.load(str(tmp_path / "step-00000005" / "state.params"))
+    assert fresh.total is None
+    assert [array.asscalar() for name, array in arrays.items() if name.endswith(":total")] == [5]
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    state = {"loss": np.float32(0.5), "epoch": np.int64(3), "done": np.bool_(True)}
+    saved = mxkit.save_checkpoint(tmp_path, make_net(), step=1, state=state)
+    assert find_checkpoint(saved).manifest["state"] == {"loss": 0.5, "epoch": 3, "done": True}
+    with pytest.raises(ValueError, match=r"save_checkpoint: state must be plain JSON values: array\(\[1\]\) is none"):
+        mxkit.save_checkpoint(tmp_path, make_net(), step=2, state={"a": np.array([1])})
+
+
+def test_losses_may_be_below_0(tmp_path):
+    def negative(output, label):
+        return -(output[:, 0] ** 2) / 100
+
+    whole, net, one = make_net(), make_net(), mxkit.data.ArrayLoader(X, Y, 1)
+    stop = on_update(18, lambda: raise_(SystemExit))
+    history = train(tmp_path / "whole", net=whole, loss=negative, data=one, epochs=1)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "a", loss=negative, data=one, every="16 updates", callbacks=[stop])
+    resumed = train(tmp_path / "a", net=net, loss=negative, data=one, epochs=1, resume=True)
+    assert resumed.column("train_loss") == history.column("train_loss")
+    assert min(history.column("train_loss")) < 0
+    assert_equal(values(net), values(whole))
+
+
+def test_a_state_given_to_save_checkpoint_is_copied():
+    state = {"epochs": [1]}
+    snapshot = take_snapshot(make_net(), step=1, content={"state": state})
+    state["epochs"].append(2)
+    assert snapshot.content["state"] == {"epochs": [1]}
+
+
+# a run out of time
+
+
+class Limit(mxkit.TimeLimit):
+    """Out of time after some update, or after an epoch's validation."""
+
+    def __init__(self, update=None, epoch=None):
+        super().__init__(1000.0, clock=lambda: self.now)
+        self.now, self.update, self.epoch = 0.0, update, epoch
+
+    def on_update(self, state, update):
+        self.now += 1e6 * (update.step == self.update)
+        super().on_update(state, update)
+
+    def on_epoch(self, state, row):
+        self.now += 1e6 * (row["epoch"] == self.epoch)
+        super().on_epoch(state, row)
+
+    def load_state_dict(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("limit", "draws", "kept"), [({"epoch": 2}, False, 20), ({"update": 17}, False, 17), ({"update": 9}, True, None)]
+)
+def test_a_run_out_of_time_keeps_what_it_did(limit, draws, kept, tmp_path):
+    def generator():
+        yield from mxkit.data.ArrayLoader(X, Y, 4)
+
+    data = generator if draws else None
+    whole = make_net()
+    expected = train(tmp_path / "whole", net=whole, data=data, epochs=3)
+    history = train(tmp_path / "a", callbacks=[Limit(**limit)], data=data, epochs=3, every="100 epochs")
+    assert history.stopped.startswith("time limit")
+    assert steps(tmp_path / "a") == ([] if kept is None else [kept])
+    net = make_net()
+    history = train(tmp_path / "a", net=net, callbacks=[Limit()], data=data, epochs=3, resume="auto")
+    assert_equal(values(net), values(whole))
+    assert history.column("train_loss") == expected.column("train_loss")
+
+
+def test_out_of_time_between_two_points_to_go_on_from_the_held_copy_is_written(holding, tmp_path):
+    def generator():  # may draw numbers: every 16th update is exact
+        yield from mxkit.data.ArrayLoader(X, Y, 1)
+
+    train(tmp_path, callbacks=[Limit(update=37)], data=generator, epochs=1, every="100 epochs")
+    assert steps(tmp_path) == [32]
+
+
+# with a Trainer, without fit
+
+
+def make_trainer(net, optimizer, on_kvstore):
+    settings = {"sgd": {"learning_rate": 0.1, "momentum": 0.9}, "adam": {"learning_rate": 0.01}}[optimizer]
+    return gluon.Trainer(net.collect_params(), optimizer, dict(settings), update_on_kvstore=on_kvstore)
+
+
+def step(net, trainer, number, first=0):
+    loss = gluon.loss.SoftmaxCrossEntropyLoss()
+    contexts = net.collect_params().list_ctx()
+    for i in range(first, first + number):
+        chosen = slice(8 * (i % 5), 8 * (i % 5) + 8)
+        parts = zip(*(gluon.utils.split_and_load(mx.nd.array(a[chosen]), contexts) for a in (X, Y)))
+        with autograd.record():
+            losses = [loss(net(x), y) for x, y in parts]
+        autograd.backward(losses)
+        trainer.step(8)
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize(("devices", "on_kvstore"), [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)])
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_next_updates_with_a_trainer_are_the_same_t47_t98(used, on_kvstore, devices, optimizer, tmp_path):
+    net = make_net(devices, norm=True)
+    trainer = make_trainer(net, optimizer, on_kvstore)
+    step(net, trainer, 4)
+    mxkit.save_checkpoint(tmp_path, net, trainer, step=4)
+    saved = values(net)
+    step(net, trainer, 5, first=4)
+    other = make_net(devices, norm=True, seed=9)
+    loaded = make_trainer(other, optimizer, on_kvstore)
+    if used:
+        step(other, loaded, 3, first=1)
+    mxkit.load_checkpoint(tmp_path, other, loaded)
+    assert_equal(values(other), saved)
+    step(other, loaded, 5, first=4)
+    assert_equal(values(other), values(net))
+
+
+@pytest.mark.parametrize(("devices", "on_kvstore"), [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)])
+@pytest.mark.parametrize("used", [False, True])
+def test_an_optimizer_that_does_not_fit_leaves_net_and_trainer_as_they_were(on_kvstore, devices, used, tmp_path):
+    trained = make_net(devices)
+    trainer = make_trainer(trained, "adam", on_kvstore)
+    step(trained, trainer, 2)
+    mxkit.save_checkpoint(tmp_path, trained, trainer, step=2)
+    net, same = make_net(devices), make_net(devices)
+    ours, theirs = make_trainer(net, "sgd", on_kvstore), make_trainer(same, "sgd", on_kvstore)
+    if used:
+        step(net, ours, 3)
+        step(same, theirs, 3)
+    before = values(net)
+    with pytest.raises(CheckpointError, match="(?s)another optimizer: Adam in the checkpoint, SGD in the trainer"):
+        mxkit.load_checkpoint(tmp_path, net, ours)
+    assert_equal(values(net), before)
+    step(net, ours, 5)
+    step(same, theirs, 5)
+    assert_equal(values(net), values(same))
+
+
+def test_an_uninitialized_net_stays_so_where_the_optimizer_does_not_fit(tmp_path):
+    trained = make_net()
+    trainer = make_trainer(trained, "adam", None)
+    step(trained, trainer, 2)
+    mxkit.save_checkpoint(tmp_path, trained, trainer, step=2)
+    net = mxkit.models.mlp(3, hidden=(6,))
+    net.initialize()
+    with pytest.raises(CheckpointError, match="does not fit"):
+        mxkit.load_checkpoint(tmp_path, net, make_trainer(net, "sgd", None), rename={"0.*": "1.*", "1.*": "2.*"})
+    parameters = list(net.collect_params().values())
+    assert [parameter.shape for parameter in parameters] == [(6, 0), (6,), (3, 0), (3,)]
+    assert [parameter._data is None for parameter in parameters] == [True, False, True, False]
+    assert not parameters[1].data().asnumpy().any()
+    net(mx.nd.ones((1, 9)))  # it may still get another width
+
+
+def test_a_checkpoint_without_a_trainer_says_so(tmp_path):
+    net = make_net()
+    mxkit.save_checkpoint(tmp_path, net, step=2)
+    before = values(net)
+    with pytest.raises(CheckpointError, match="holds no optimizer's state: it was saved without a Trainer"):
+        mxkit.load_checkpoint(tmp_path, net, make_trainer(net, "sgd", None))
+    assert_equal(values(net), before)
+
+
+def test_parts_of_a_checkpoint_are_loaded_by_name(tmp_path):
+    net = make_net(norm=True)
+    mxkit.save_checkpoint(tmp_path, net, step=2)
+    other = make_net(norm=True, seed=4)
+    before = values(other)
+    mxkit.load_checkpoint(tmp_path, other, only="0.*")
+    assert_equal(values(other), {**before, **{k: v for k, v in values(net).items() if k.startswith("0.")}})
+    plain = make_net(seed=4)
+    with pytest.raises(CheckpointError, match="(?s)step-00000002 does not fit the net. .*not in the net: 1.gamma"):
+        mxkit.load_checkpoint(tmp_path, plain, rename={"2.*": "1.*"})
+    mxkit.load_checkpoint(tmp_path, plain, rename={"2.*": "1.*"}, strict=False)
+    expected = {k.replace("2.", "1."): v for k, v in values(net).items() if not k.startswith("1.")}
+    assert_equal(values(plain), expected)
+
+
+def test_statistics_of_a_further_device_that_do_not_fit_are_refused_before_anything_changes(tmp_path):
+    net = make_net("cpu:2", norm=True)
+    snapshot = take_snapshot(net, step=1)
+    name = "replica:1.running_mean@1"
+    snapshot.files["state.params"][name] = snapshot.files["state.params"][name].astype("float64")
+    snapshot.write(tmp_path)
+    other = make_net("cpu:2", norm=True, seed=4)
+    before = values(other)
+    with pytest.raises(CheckpointError, match=f"does not fit itself: '{name}' is \\(6,\\) float64"):
+        mxkit.load_checkpoint(tmp_path, other)
+    assert_equal(values(other), before)
+
+
+def test_a_checkpoint_is_loaded_by_its_step_or_its_path(tmp_path):
+    net, other = make_net(), make_net(seed=4)
+    for number in (40, 120, 160):
+        net[0].weight.set_data(mx.nd.full(net[0].weight.shape, number))
+        mxkit.save_checkpoint(tmp_path, net, step=number)
+    assert mxkit.load_checkpoint(tmp_path, other, step=120).step == 120
+    assert other[0].weight.data()[0, 0].asscalar() == 120
+    assert mxkit.load_checkpoint(tmp_path / "step-00000040", other).step == 40
+    assert other[0].weight.data()[0, 0].asscalar() == 40
+    before = values(other)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 100 in .*: there are 40, 120, 160$"):
+        mxkit.load_checkpoint(tmp_path, other, step=100)
+    with pytest.raises(CheckpointError, match="no checkpoint of step 1 in .*: there is none at all"):
+        mxkit.load_checkpoint(tmp_path / "empty", other, step=1)
+    with pytest.raises(ValueError, match="step=40 names a checkpoint, and so does which='best'"):
+        mxkit.load_checkpoint(tmp_path, other, step=40, which="best")
+    with pytest.raises(ValueError, match="so does the path of one checkpoint"):
+        mxkit.load_checkpoint(tmp_path / "step-00000040", other, step=40)
+    with pytest.raises(ValueError, match="step: expected a whole number"):
+        mxkit.load_checkpoint(tmp_path, other, step="40")
+    (tmp_path / "step-00000160" / "net.params").write_bytes(b"broken")
+    with pytest.raises(CheckpointError, match="is damaged"):  # and no other step in its place
+        mxkit.load_checkpoint(tmp_path, other, step=160)
+    assert_equal(values(other), before)
+
+
+def test_a_checkpoint_prints_short(tmp_path):
+    net = make_net()
+    history = train(tmp_path, net=net, epochs=2, metrics=["accuracy"], every="1 epoch", keep_last=9)
+    found = mxkit.load_checkpoint(tmp_path, net)
+    row = history[-1]
+    assert (
+        repr(found)
+        == str(found)
+        == (
+            f"Checkpoint(step=20, epoch=2, train_loss={row['train_loss']:.6g}, "
+            f"train_accuracy={row['train_accuracy']:.6g}, path={str(tmp_path / 'step-00000020')!r})"
+        )
+    )
+    mxkit.save_checkpoint(tmp_path / "own", net, step=3)
+    assert repr(mxkit.load_checkpoint(tmp_path / "own", net)) == (
+        f"Checkpoint(step=3, path={str(tmp_path / 'own' / 'step-00000003')!r})"
+    )

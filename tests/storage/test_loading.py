@@ -1,0 +1,805 @@
+"""Loading: whatever wrote the file, all arrays are compared first, and go where they belong or nowhere."""
+
+import mxkit
+from mxkit.core.blocks import parameters_by_path
+from mxkit.errors import CheckpointError, DeviceError, UnknownNameError
+from mxkit.storage.loading import load_parameters, match_arrays, put_arrays
+from mxkit.storage.parameter_file import read_arrays
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+from mxnet.gluon.model_zoo import vision
+import numpy as np
+import pytest
+
+
+def make_mlp(units=4, classes=3, run=True, devices="cpu"):
+    net = mxkit.models.mlp(classes, hidden=(units, units))
+    if run:
+        mxkit.initialize(net, devices=devices)
+        net(mx.nd.ones((1, units)).as_in_context(net.collect_params().list_ctx()[0]))
+        randomize(net)
+    return net
+
+
+def randomize(net):
+    """Give every parameter a value that no other one has, biases and statistics too."""
+    for parameter in net.collect_params().values():
+        parameter.set_data(mx.nd.random.normal(shape=parameter.shape).astype(parameter.dtype))
+
+
+def values(net, replica=0):
+    found = parameters_by_path(net).items()
+    return {path: one.list_data()[replica].asnumpy() for path, one in found if one._data is not None}
+
+
+def assert_equal(net, other, replica=0):
+    expected, received = values(other), values(net, replica)
+    assert received.keys() == expected.keys()
+    for path in expected:
+        np.testing.assert_array_equal(received[path], expected[path])
+
+
+def save(net, path, names=None):
+    """Write a file with other names than the paths; `names` maps a path to its name, None leaves it out."""
+    arrays = {path: parameter.data() for path, parameter in parameters_by_path(net).items()}
+    named = {(names or str)(path): array for path, array in arrays.items()}
+    mx.nd.save(str(path), {name: array for name, array in named.items() if name is not None})
+    return path
+
+
+# whole files
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:3"])
+@pytest.mark.parametrize("state", ["initialized", "deferred", "uninitialized"])
+def test_every_replica_gets_the_values(state, devices, tmp_path):
+    net = make_mlp()
+    net.save_parameters(str(tmp_path / "a.params"))
+    other = make_mlp(run=state == "initialized", devices=devices)
+    if state == "deferred":
+        mxkit.initialize(other, devices=devices)
+    other.hybridize()
+    result = load_parameters(other, tmp_path / "a.params", devices=devices)
+    assert result == (list(values(net)), [], [])
+    for replica, device in enumerate(mxkit.devices(devices)):
+        assert_equal(other, net, replica)
+        x = mx.nd.ones((2, 4))
+        np.testing.assert_array_equal(other(x.as_in_context(device)).asnumpy(), net(x).asnumpy())
+
+
+def test_an_initialized_net_stays_where_it_is_and_goes_on_training(tmp_path):
+    net, other = make_mlp(), make_mlp(devices="cpu:2")
+    net.save_parameters(str(tmp_path / "a.params"))
+    load_parameters(other, tmp_path / "a.params", devices="cpu:3")
+    assert other.collect_params().list_ctx() == mxkit.devices("cpu:2")
+    trainer = gluon.Trainer(other.collect_params(), "sgd", {"learning_rate": 0.5, "momentum": 0.9})
+    data = [(np.ones((4, 4), np.float32), np.zeros(4))]
+    for _ in range(2):
+        next(mxkit.updates(other, data, loss="softmax_ce", trainer=trainer))
+        load_parameters(other, tmp_path / "a.params")
+        assert_equal(other, net)
+        assert_equal(other, net, replica=1)
+
+
+def test_dtypes_and_sparse_parameters(tmp_path):
+    net, other = make_mlp(), make_mlp()
+    net.cast("float16")
+    net.save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(
+        CheckpointError,
+        match=r"another dtype: 1.weight is float16 in the file, float32 in the net \(net.cast",
+    ):
+        load_parameters(other, tmp_path / "a.params")
+    other.cast("float16")
+    load_parameters(other, tmp_path / "a.params")
+    assert_equal(other, net)
+    sparse = nn.Embedding(6, 2, sparse_grad=True)
+    mxkit.initialize(sparse)
+    rows = mx.nd.array([[0, 0], [1, 2], [0, 0], [0, 0], [3, 4], [0, 0]])
+    mx.nd.save(str(tmp_path / "b.params"), {"weight": rows.tostype("row_sparse")})
+    load_parameters(sparse, tmp_path / "b.params")
+    np.testing.assert_array_equal(sparse.weight.data().asnumpy(), rows.asnumpy())
+    huge = nn.Dense(6)  # an unknown size would be the file's word alone: 4 TB
+    index = mx.nd.sparse.row_sparse_array((mx.nd.ones((1, 2)), [0]), shape=(6, 2))
+    with pytest.raises(CheckpointError, match="sparse: weight is row_sparse in the file; run the net once"):
+        match_arrays(huge, {"weight": index, "bias": mx.nd.ones(6)})
+
+
+def test_a_net_of_numpy_arrays(tmp_path):
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        net, other = nn.Dense(3, in_units=2), nn.Dense(3, in_units=2)
+        net.initialize()
+        net.save_parameters(str(tmp_path / "a.params"))
+        load_parameters(other, tmp_path / "a.params")
+        x = mx.np.ones((1, 2))
+        np.testing.assert_array_equal(other(x).asnumpy(), net(x).asnumpy())
+
+
+def test_a_net_without_parameters(tmp_path):
+    mx.nd.save(str(tmp_path / "a.params"), {})
+    assert load_parameters(nn.Flatten(), tmp_path / "a.params") == ([], [], [])
+    with pytest.raises(CheckpointError, match="missing in the file: weight"):
+        load_parameters(nn.Dense(3), tmp_path / "a.params")
+
+
+# what does not fit
+
+
+def test_every_problem_is_told_and_the_net_is_left_as_it_was_t51(tmp_path):
+    net = make_mlp(units=4)
+    arrays = {path: parameter.data() for path, parameter in parameters_by_path(net).items()}
+    arrays["2.wieght"] = arrays.pop("2.weight")
+    arrays["1.bias"] = mx.nd.ones(5)
+    arrays["3.bias"] = arrays["3.bias"].astype("float64")
+    mx.nd.save(str(tmp_path / "a.params"), arrays)
+    before = values(net)
+    randomize(net)
+    kept = values(net)
+    with pytest.raises(CheckpointError) as caught:
+        load_parameters(net, tmp_path / "a.params")
+    text = str(caught.value)
+    assert text.startswith(f"{tmp_path / 'a.params'}: the arrays do not fit the net, which is left as it was:\n")
+    assert text.splitlines()[1:] == [
+        "  another shape: 1.bias is (5,) in the file, (4,) in the net",
+        "  another dtype: 3.bias is float64 in the file, float32 in the net (net.cast('float64') first)",
+        "  missing in the file: 2.weight (4, 4) float32 did you mean '2.wieght'?",
+        "  not in the net: 2.wieght (4, 4) float32 did you mean '2.weight'?",
+    ]
+    for path, array in values(net).items():
+        np.testing.assert_array_equal(array, kept[path])
+    result = load_parameters(net, tmp_path / "a.params", strict=False)
+    assert result == (
+        ["1.weight", "2.bias", "3.weight"],
+        ["1.bias", "2.weight", "3.bias"],
+        ["1.bias", "3.bias", "2.wieght"],
+    )
+    for path, array in values(net).items():
+        np.testing.assert_array_equal(array, before[path] if path in result.loaded else kept[path])
+
+
+def test_long_lists_are_cut(tmp_path):
+    net = nn.HybridSequential()
+    for _ in range(30):
+        net.add(nn.Dense(2, in_units=2))
+    mxkit.initialize(net)
+    save(net, tmp_path / "a.params", lambda path: f"x.{path}")
+    with pytest.raises(CheckpointError) as caught:
+        load_parameters(net, tmp_path / "a.params")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 23
+    assert [lines.index(f"  and {60 - 10} more"), lines[-1]] == [11, "  and 50 more"]
+    save(net, tmp_path / "b.params", lambda path: None if int(path.split(".")[0]) > 2 else path)
+    with pytest.raises(CheckpointError) as caught:
+        load_parameters(net, tmp_path / "b.params")
+    assert len(str(caught.value).splitlines()) == 22
+    assert str(caught.value).endswith("and 34 more")
+
+
+def test_nothing_fitting_is_an_error_even_if_not_strict(tmp_path):
+    make_mlp().save_parameters(str(tmp_path / "a.params"))
+    other = make_mlp(units=5, classes=2)
+    with pytest.raises(CheckpointError, match="no array fits the net, which is left as it was:\n  another shape"):
+        load_parameters(other, tmp_path / "a.params", strict=False)
+
+
+def test_devices_are_checked_before_the_net_is_touched(tmp_path):
+    make_mlp().save_parameters(str(tmp_path / "a.params"))
+    other = make_mlp(run=False)
+    with pytest.raises(DeviceError, match="expected 'auto'"):
+        load_parameters(other, tmp_path / "a.params", devices="tpu")
+    assert values(other) == {}
+
+
+def test_shared_parameters(tmp_path):
+    def tied():
+        net = nn.HybridSequential()
+        net.add(nn.Dense(3, in_units=3))
+        net.add(nn.Dense(3, in_units=3, params=net[0].params))
+        mxkit.initialize(net)
+        randomize(net)
+        return net
+
+    net = tied()
+    for number, arguments in enumerate([{}, {"deduplicate": True}]):
+        other, file = tied(), tmp_path / f"{number}.params"
+        net.save_parameters(str(file), **arguments)
+        assert load_parameters(other, file).missing == []
+        assert_equal(other, net)
+    net.collect_params().save(str(file))
+    load_parameters(tied(), file)
+    for part in ("0.*", "1.*"):
+        other = tied()
+        load_parameters(other, file, only=part)
+        assert_equal(other, net)
+    loose = nn.HybridSequential()
+    loose.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
+    mxkit.initialize(loose)
+    randomize(loose)
+    loose.save_parameters(str(file))
+    # MXNet keeps the last of both in silence
+    with pytest.raises(CheckpointError, match="shared: 0.weight and 1.weight are one parameter of the net, but hold"):
+        load_parameters(net, file)
+
+
+# parts
+
+
+def test_only_a_part(tmp_path):
+    net, other = make_mlp(), make_mlp(classes=10)
+    net.save_parameters(str(tmp_path / "a.params"))
+    before = values(other)
+    assert load_parameters(other, tmp_path / "a.params", only=["1.*", "2.weight"]) == (
+        ["1.weight", "1.bias", "2.weight"],
+        [],
+        [],
+    )
+    for path, array in values(other).items():
+        expected = values(net) if path in ("1.weight", "1.bias", "2.weight") else before
+        np.testing.assert_array_equal(array, expected[path])
+    with pytest.raises(UnknownNameError, match="no parameter fits 'feature.\\*'"):
+        load_parameters(other, tmp_path / "a.params", only="feature.*")
+    save(net, tmp_path / "b.params", lambda path: {"1.bias": "1.bais", "3.bias": "4.bias"}.get(path, path))
+    with pytest.raises(CheckpointError) as caught:
+        load_parameters(other, tmp_path / "b.params", only="1.*")
+    assert [line.split(" (")[0] for line in str(caught.value).splitlines()[1:]] == [
+        "  missing in the file: 1.bias",
+        "  not in the net: 1.bais",
+    ]
+
+
+def test_renamed(tmp_path):
+    net, other = make_mlp(), make_mlp()
+    file = save(net, tmp_path / "a.params", lambda path: f"old.{path}" if path[0] != "3" else f"head.{path[2:]}")
+    load_parameters(other, file, rename={"old.*": "*", "head.*": "3.*"})
+    assert_equal(other, net)
+    load_parameters(other, file, rename={"old.?.*": "?.*", "head.weight": "3.weight", "head.bias": "3.bias"})
+    # the last one that fits decides
+    arrays = match_arrays(net, read_arrays(file), rename={"head.*": "1.*", "old.*": "*", "head.?*": "3.?*"})
+    np.testing.assert_array_equal(arrays["3.bias"].asnumpy(), net[3].bias.data().asnumpy())
+    exported = {f"arg:{name}": array for name, array in read_arrays(file).items()}
+    for prefix in ("", "arg:"):
+        assert len(match_arrays(net, exported, rename={f"{prefix}old.*": "*", f"{prefix}head.*": "3.*"})) == 6
+
+
+@pytest.mark.parametrize(
+    ("rename", "error", "expected"),
+    [
+        (
+            {"odl.1.weight": "1.weight"},
+            UnknownNameError,
+            "no name .* fits 'odl.1.weight': did you mean 'old.1.w",
+        ),
+        ({"xyz": "1.weight"}, UnknownNameError, "no name in the file fits 'xyz': names are old.1.weight, "),
+        (
+            {"old.1.*": "1.*x"},
+            UnknownNameError,
+            "'old.1.weight' would become '1.weightx', which is no path",
+        ),
+        ({"old.*": "new"}, ValueError, "'old.\\*' has 1 wildcards, so 'new' needs 1; it has 0"),
+        (
+            {"old.1.*": "1.*", "old.2.*": "1.*"},
+            ValueError,
+            "both 'old.1.weight' and 'old.2.weight' of the file",
+        ),
+    ],
+)
+def test_rename_errors(rename, error, expected, tmp_path):
+    net = make_mlp()
+    file = save(net, tmp_path / "a.params", lambda path: f"old.{path}")
+    with pytest.raises(error, match=expected):
+        load_parameters(net, file, rename=rename, strict=False)
+
+
+def test_a_renamed_array_and_one_that_has_the_name_already(tmp_path):
+    net = make_mlp()
+    file = save(net, tmp_path / "a.params")
+    with pytest.raises(ValueError, match="both '2.weight' and '1.weight' of the file would become '1.weight'"):
+        load_parameters(net, file, rename={"2.weight": "1.weight"})
+
+
+# layouts
+
+
+def write_layouts(net, folder, size):
+    """Each layout that Gluon knows, of one net that has run hybridized, and its SymbolBlock."""
+    net.hybridize()
+    net(mx.nd.ones(size))
+    net.save_parameters(str(folder / "paths"))
+    net.collect_params().save(str(folder / "full"))
+    net.export(str(folder / "exported"))
+    symbol, parameters = str(folder / "exported-symbol.json"), str(folder / "exported-0000.params")
+    with pytest.warns(UserWarning, match="Cannot decide type"):
+        block = gluon.SymbolBlock.imports(symbol, ["data"], parameters)
+    block.save_parameters(str(folder / "symbol"))
+    try:
+        net.collect_params().save(str(folder / "short"), strip_prefix=net.prefix)
+    except ValueError:  # blocks made outside of the net's name scope
+        net.collect_params().save(str(folder / "short"))
+    return block, ["paths", "full", "exported-0000.params", "symbol", "short"]
+
+
+@pytest.mark.parametrize("name", ["resnet18_v1", "resnet18_v2", "squeezenet1.1", "mobilenetv2_0.25", "densenet121"])
+def test_every_layout_of_the_model_zoo_goes_into_a_net_of_other_counters_t37_t52(name, tmp_path):
+    net = vision.get_model(name, classes=3)
+    mxkit.initialize(net)
+    net(mx.nd.ones((1, 3, 224, 224)))
+    randomize(net)
+    block, files = write_layouts(net, tmp_path, (1, 3, 224, 224))
+    for file in files:
+        other = vision.get_model(name, classes=3)
+        assert list(other.collect_params()) != list(net.collect_params())
+        load_parameters(other, tmp_path / file)
+        assert_equal(other, net)
+    for file in files[1:]:
+        again = gluon.SymbolBlock.imports(str(tmp_path / "exported-symbol.json"), ["data"])
+        load_parameters(again, tmp_path / file)
+        assert_equal(again, block)
+
+
+def flat(count, units=3):
+    """Layers outside of any name scope: their counters are the process's own."""
+    net = nn.HybridSequential()
+    layers = [nn.Dense(units, in_units=units) for _ in range(count)]
+    net.add(*layers)
+    mxkit.initialize(net)
+    randomize(net)
+    return net
+
+
+def counter(net):
+    return int(next(iter(net.collect_params())).split("_")[0][len("dense") :])
+
+
+def flat_from(first, count):
+    """A flat net whose counters begin at `first`."""
+    while counter(flat(1)) < first - 1:
+        pass
+    return flat(count)
+
+
+def test_t60a_dense9_stands_before_dense10(tmp_path):
+    number = counter(flat(1))
+    first = next(power for power in (100, 1000, 10000) if power > number + 30) - 4
+    net = flat_from(first, 8)
+    assert list(net.collect_params()) != sorted(net.collect_params())
+    _, files = write_layouts(net, tmp_path, (1, 3))
+    for file in files:
+        other = flat(8)
+        load_parameters(other, tmp_path / file)
+        assert_equal(other, net)
+
+
+def test_counters_that_overlap_are_no_names(tmp_path):
+    net = flat(4)
+    flat(1)
+    other = flat(4)
+    shift = counter(other) - counter(net)
+    # a file of a process that built one layer less: three of four names are in the net, each one layer off
+    renamed = {
+        name.replace(f"dense{counter(net) + place}_", f"dense{counter(net) + place + shift - 1}_"): parameter.data()
+        for place in range(4)
+        for name, parameter in net.collect_params().items()
+        if name.startswith(f"dense{counter(net) + place}_")
+    }
+    assert len(set(renamed) & set(other.collect_params())) == 6
+    mx.nd.save(str(tmp_path / "a.params"), renamed)
+    for strict in (True, False):
+        randomize(other)
+        load_parameters(other, tmp_path / "a.params", strict=strict)
+        assert_equal(other, net)
+    # with a further layer the counters cannot be told apart from names
+    bigger = {**renamed, f"dense{counter(net) - 1}_weight": mx.nd.ones((3, 3))}
+    mx.nd.save(str(tmp_path / "b.params"), bigger)
+    before = values(other)
+    for strict in (True, False):
+        with pytest.raises(CheckpointError, match="not certain which array .* is in the file alone, .* net alone"):
+            load_parameters(other, tmp_path / "b.params", strict=strict)
+    for path, array in values(other).items():
+        np.testing.assert_array_equal(array, before[path])
+
+
+def symbols(first, count, name="dense"):
+    """A SymbolBlock whose layers have the numbers `first` and up."""
+    x = data = mx.sym.var("data", dtype="float32")
+    for number in range(first, first + count):
+        x = mx.sym.FullyConnected(x, num_hidden=3, name=f"{name}{number}")
+    net = gluon.SymbolBlock(x, data)
+    net.initialize()
+    net(mx.nd.ones((1, 3)))
+    randomize(net)
+    return net
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(0, 2), (2, 0), (8, 0), (0, 8), (9, 98), (98, 10), (1, 1000), (1000, 1)])
+def test_paths_of_a_symbol_block_are_names_with_counters(theirs, ours, tmp_path):
+    net, other = symbols(theirs, 13), symbols(ours, 13)
+    net.save_parameters(str(tmp_path / "symbol"))
+    net.collect_params().save(str(tmp_path / "full"))
+    for file in ("symbol", "full"):
+        randomize(other)
+        load_parameters(other, tmp_path / file)
+        for mine, its in zip(other.collect_params().values(), net.collect_params().values()):
+            np.testing.assert_array_equal(mine.data().asnumpy(), its.data().asnumpy())
+
+
+def test_a_symbol_block_of_one_parameter_whose_name_is_all_left_away(tmp_path):
+    net, other = nn.Dense(3, use_bias=False), nn.Dense(3, use_bias=False)
+    mxkit.initialize(net)
+    block, _ = write_layouts(net, tmp_path, (1, 4))
+    assert list(parameters_by_path(block)) == [""]
+    load_parameters(other, tmp_path / "symbol")
+    assert_equal(other, net)
+
+
+def test_other_words_are_no_counters(tmp_path):
+    net, other = nn.Dense(3, use_bias=False, in_units=3), nn.Dense(3, use_bias=False, in_units=3)
+    mxkit.initialize(other)
+    mx.nd.save(str(tmp_path / "a.params"), {"dense7_gain": mx.nd.ones((3, 3))})
+    with pytest.raises(CheckpointError, match="missing in the file: weight .*\n  not in the net: dense7_gain"):
+        load_parameters(net, tmp_path / "a.params")
+    symbols(1, 2, name="conv").collect_params().save(str(tmp_path / "b.params"))
+    with pytest.raises(CheckpointError, match="missing in the file: 1_weight"):
+        load_parameters(symbols(1, 2), tmp_path / "b.params")
+
+
+class Rows(nn.HybridBlock):
+    """Attributes that look like full names, in a net without a prefix."""
+
+    def __init__(self, *numbers):
+        super().__init__(prefix="")
+        for number in numbers:
+            setattr(self, f"row{number}_w", self.params.get(f"row{number}_w", shape=(3,), init="ones"))
+
+
+def test_numbers_of_attributes_are_no_counters(tmp_path):
+    net, other = Rows(1, 2), Rows(2, 3)
+    for each in (net, other):
+        mxkit.initialize(each)
+        randomize(each)
+    net.save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(CheckpointError, match="missing in the file: row3_w .*\n  not in the net: row1_w"):
+        load_parameters(other, tmp_path / "a.params")
+    result = load_parameters(other, tmp_path / "a.params", strict=False)
+    assert result == (["row2_w"], ["row3_w"], ["row1_w"])
+    np.testing.assert_array_equal(other.row2_w.data().asnumpy(), net.row2_w.data().asnumpy())
+
+
+def test_full_names_beside_others(tmp_path):
+    net = nn.HybridSequential(prefix="mlp_")
+    with net.name_scope():
+        net.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
+    mxkit.initialize(net)
+    arrays = {name: parameter.data() for name, parameter in net.collect_params().items()}
+    mx.nd.save(str(tmp_path / "a.params"), {**arrays, "teacher_x": mx.nd.ones(3)})
+    before = values(net)
+    randomize(net)
+    assert load_parameters(net, tmp_path / "a.params", strict=False) == (list(before), [], ["teacher_x"])
+    for path, array in values(net).items():
+        np.testing.assert_array_equal(array, before[path])
+    with pytest.raises(CheckpointError, match="not in the net: teacher_x"):
+        load_parameters(net, tmp_path / "a.params")
+
+
+def test_numbers_and_order_that_contradict_each_other(tmp_path):
+    net, other = flat(3), flat(3)
+    arrays = {name: parameter.data() for name, parameter in net.collect_params().items()}
+    mx.nd.save(str(tmp_path / "a.params"), dict(reversed(list(arrays.items()))))
+    with pytest.raises(CheckpointError, match="'0.bias' of the net by the order of the numbers, but '2.bias' by"):
+        load_parameters(other, tmp_path / "a.params")
+    first, _, third = (layer.name for layer in net)
+    rename = {f"{layer.name}_*": f"{place}.*" for place, layer in enumerate(net)}
+    load_parameters(other, tmp_path / "a.params", rename=rename)
+    assert_equal(other, net)
+    # said of one layer it is certain for the others no more: two of them stay
+    with pytest.raises(CheckpointError, match="it is not certain"):
+        load_parameters(other, tmp_path / "a.params", rename={f"{first}_*": "0.*"})
+    load_parameters(other, tmp_path / "a.params", rename={f"{first}_*": "0.*", f"{third}_*": "2.*"})
+
+
+def test_shapes_that_the_counters_would_not_give(tmp_path):
+    net, other = flat(2), flat(2, units=5)
+    net.collect_params().save(str(tmp_path / "a.params"))
+    with pytest.raises(CheckpointError, match=r"its numbers 'dense.*_weight' \(3, 3\) .* be '0.weight' \(5, 5\)"):
+        load_parameters(other, tmp_path / "a.params")
+
+
+class Branch1(nn.HybridBlock):
+    """Two classes whose names differ in their last digit, and are otherwise the same."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.layer = nn.Dense(2, in_units=2)
+
+    def hybrid_forward(self, F, x):
+        return self.layer(x)
+
+
+class Branch2(Branch1):
+    pass
+
+
+def branches():
+    net = nn.HybridSequential(prefix="")
+    net.add(Branch1(), Branch2())
+    mxkit.initialize(net)
+    randomize(net)
+    return net
+
+
+def test_a_digit_of_a_class_is_no_counter(tmp_path):
+    net = branches()
+    while Branch1().prefix != "branch1100_":
+        pass
+    other = branches()
+    assert net[0].prefix < net[1].prefix
+    assert int(other[0].prefix[6:-1]) > int(other[1].prefix[6:-1])
+    net.collect_params().save(str(tmp_path / "a.params"))
+    load_parameters(other, tmp_path / "a.params")
+    assert_equal(other, net)
+
+
+def test_blocks_that_would_be_torn_apart_are_not_matched(tmp_path):
+    def scopes(*counts):
+        net = nn.HybridSequential(prefix="")
+        for count in counts:
+            inner = nn.HybridSequential()
+            with inner.name_scope():
+                inner.add(*[nn.Dense(2, in_units=2) for _ in range(count)])
+            net.add(inner)
+        mxkit.initialize(net)
+        return net
+
+    scopes(1, 3).collect_params().save(str(tmp_path / "a.params"))
+    with pytest.raises(CheckpointError, match="missing in the file: 0.0.weight"):
+        load_parameters(scopes(2, 2), tmp_path / "a.params")
+    load_parameters(scopes(1, 3), tmp_path / "a.params")
+
+
+class Odd(nn.HybridBlock):
+    """Owns a parameter whose attribute and name differ, and no other."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = self.params.get("gamma", shape=(3,), init="ones")
+
+    def hybrid_forward(self, F, x, scale):
+        return x * scale
+
+
+def test_t45_a_parameter_of_the_net_itself_under_another_attribute(tmp_path):
+    net, other = Odd(), Odd()
+    mxkit.initialize(net)
+    randomize(net)
+    net.save_parameters(str(tmp_path / "a.params"))
+    with pytest.raises(AssertionError):
+        other.load_parameters(str(tmp_path / "a.params"))
+    load_parameters(other, tmp_path / "a.params")
+    assert_equal(other, net)
+
+
+def test_t52_a_symbol_block_reads_its_own_file(tmp_path):
+    block, _ = write_layouts(make_mlp(), tmp_path, (1, 4))
+    again = gluon.SymbolBlock.imports(str(tmp_path / "exported-symbol.json"), ["data"])
+    with pytest.raises(AssertionError):
+        again.load_parameters(str(tmp_path / "symbol"))
+    load_parameters(again, tmp_path / "symbol")
+    assert_equal(again, block)
+
+
+def test_files_of_module(tmp_path):
+    data = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc1")
+    module = mx.mod.Module(mx.sym.SoftmaxOutput(data, name="softmax"))
+    module.bind([("data", (1, 4))], [("softmax_label", (1,))])
+    module.init_params(mx.init.Normal(1))
+    module.save_checkpoint(str(tmp_path / "m"), 3)
+    net = nn.HybridSequential(prefix="")
+    net.add(nn.Dense(3, prefix="fc1_"))
+    load_parameters(net, tmp_path / "m-0003.params")
+    x = mx.nd.ones((1, 4))
+    np.testing.assert_array_equal(
+        net(x).asnumpy(), (mx.nd.FullyConnected(x, *module_weights(module), num_hidden=3)).asnumpy()
+    )
+
+
+def module_weights(module):
+    weights, _ = module.get_params()
+    return weights["fc1_weight"], weights["fc1_bias"]
+
+
+def test_a_net_with_another_head_takes_what_fits(tmp_path):
+    net, other = vision.resnet18_v1(classes=10), vision.resnet18_v1(classes=3)
+    mxkit.initialize(net)
+    net(mx.nd.ones((1, 3, 32, 32)))
+    net.collect_params().save(str(tmp_path / "full"))
+    result = load_parameters(other, tmp_path / "full", strict=False)
+    assert result.missing == ["output.weight", "output.bias"]
+    assert [name.split("_", 1)[1] for name in result.unexpected] == ["dense0_weight", "dense0_bias"]
+    third = vision.resnet18_v1(classes=3)
+    assert load_parameters(third, tmp_path / "full", only="features.*").loaded == result.loaded
+
+
+def test_put_arrays_takes_what_match_arrays_found(tmp_path):
+    net, other = make_mlp(), make_mlp(run=False)
+    arrays = {path: parameter.data() for path, parameter in reversed(list(parameters_by_path(net).items()))}
+    matched = match_arrays(other, arrays)
+    assert list(matched) == list(parameters_by_path(other))
+    assert values(other) == {}
+    put_arrays(other, matched)
+    assert_equal(other, net)
+
+
+# pairs by order
+
+
+class Styled(gluon.HybridBlock):
+    """The layers of `in_sequence` under other names."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2D(4, 3, prefix="front_"), nn.BatchNorm(prefix="scale_")
+        self.dense = nn.Dense(3, prefix="head_")
+
+    def hybrid_forward(self, F, x):
+        return self.dense(F.relu(self.norm(self.conv(x))))
+
+
+def in_sequence(run=True):
+    net = nn.HybridSequential()
+    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(3))
+    mxkit.initialize(net)
+    if run:
+        net(mx.nd.ones((1, 2, 6, 6)))
+        randomize(net)
+    return net
+
+
+def styled():
+    net = Styled()
+    mxkit.initialize(net)
+    net(mx.nd.ones((1, 2, 6, 6)))
+    randomize(net)
+    net.norm.running_var.set_data(net.norm.running_var.data().abs())
+    return net
+
+
+@pytest.mark.parametrize("layout", ["paths", "full", "exported-0000.params", "symbol"])
+@pytest.mark.parametrize("run", [True, False])
+def test_the_same_layers_under_other_names_are_paired_by_order(layout, run, tmp_path, capsys):
+    net, other = styled(), in_sequence(run)
+    write_layouts(net, tmp_path, (1, 2, 6, 6))
+    with pytest.raises(CheckpointError, match=r"same order, mxkit\.load_parameters\(net, file, match='order'\)"):
+        load_parameters(other, tmp_path / layout)
+    result = load_parameters(other, tmp_path / layout, match="order")
+    assert result == (list(parameters_by_path(other)), [], [])
+    x = mx.nd.random.uniform(shape=(2, 2, 6, 6))
+    np.testing.assert_array_equal(other(x).asnumpy(), net(x).asnumpy())
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 8
+    assert printed[0].startswith("by order: 0.weight (4, 2, 3, 3) from '")
+
+
+def test_a_file_of_module_goes_into_a_gluon_net_by_order(tmp_path, capsys):
+    net = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=4, name="c1")
+    net = mx.sym.Activation(mx.sym.BatchNorm(net, name="b1", fix_gamma=False, eps=1e-5), act_type="relu")
+    net = mx.sym.BatchNorm(mx.sym.Convolution(net, kernel=(3, 3), num_filter=4, name="c2"), name="b2", fix_gamma=False)
+    net = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(net, num_hidden=3, name="fc"), name="softmax")
+    module = mx.mod.Module(net)
+    module.bind([("data", (2, 2, 8, 8))], [("softmax_label", (2,))])
+    module.init_params(mx.init.Normal(0.3))
+    module.set_params(
+        *[{name: mx.nd.random.uniform(0.1, 1, one.shape) for name, one in part.items()} for part in module.get_params()]
+    )
+    module.save_checkpoint(str(tmp_path / "net"), 5)
+    ours = nn.HybridSequential()
+    ours.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Conv2D(4, 3), nn.BatchNorm(epsilon=1e-3))
+    ours.add(nn.Dense(3))
+    load_parameters(ours, tmp_path / "net-0005.params", match="order")
+    x = mx.nd.random.uniform(shape=(2, 2, 8, 8))
+    module.forward(mx.io.DataBatch([x], [mx.nd.zeros(2)]), is_train=False)
+    np.testing.assert_allclose(ours(x).softmax().asnumpy(), module.get_outputs()[0].asnumpy(), atol=1e-6)
+    assert "by order: 4.running_var (4,) from 'aux:b2_moving_var'" in capsys.readouterr().out
+
+
+def three(units=2):
+    net = nn.HybridSequential()
+    net.add(*[nn.Dense(units, in_units=units) for _ in range(3)])
+    mxkit.initialize(net)
+    randomize(net)
+    return net
+
+
+def norms():
+    net = nn.HybridSequential()
+    net.add(nn.BatchNorm(in_channels=2), nn.BatchNorm(in_channels=2))
+    mxkit.initialize(net)
+    return net
+
+
+MATRIX, VECTOR = (2, 2), (2,)
+UNORDERED = {
+    "counts": (three, {"a": MATRIX, "b": VECTOR}, "the file has 2 arrays, the net 6 parameters"),
+    "more": (three, dict.fromkeys("abcdefg", MATRIX), r"the file has 7 arrays, .*'b' \(2, 2\) .*'0.bias' \(2,\)"),
+    "shapes": (
+        three,
+        {"a": MATRIX, "b": VECTOR, "c": MATRIX, "d": (3,), "e": MATRIX, "f": VECTOR},
+        r"by order 'd' \(3,\) of the file would be '1.bias' \(2,\) of the net",
+    ),
+    "sorted names": (
+        three,
+        {"fc1_w": MATRIX, "fc1_b": VECTOR, "fc10_w": MATRIX, "fc10_b": VECTOR, "fc2_w": MATRIX, "fc2_b": VECTOR},
+        r"'fc10_w' stands before 'fc2_w' in the file, and both have the shape \(2, 2\)",
+    ),
+    "all biases first": (
+        three,
+        {"a": VECTOR, "b": VECTOR, "c": VECTOR, "d": MATRIX, "e": MATRIX, "f": MATRIX},
+        r"by order 'a' \(2,\) of the file would be '0.weight' \(2, 2\)",
+    ),
+    "beta for gamma": (
+        norms,
+        dict.fromkeys(
+            [f"bn{i}_{one}" for i in (1, 2) for one in ("beta", "gamma", "moving_mean", "moving_var")], VECTOR
+        ),
+        r"by order 'bn1_beta' \(2,\) of the file would be '0.gamma' of the net",
+    ),
+    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "running means and variances may stand"),
+    "the net's own names": (
+        three,
+        {f"{i}.{one}": MATRIX if one == "weight" else VECTOR for i in (2, 1, 0) for one in ("weight", "bias")},
+        "the net's own names in another order: leave match='order' out",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNORDERED)
+def test_what_is_not_certain_by_order_is_refused_and_the_net_is_left_as_it_was(name, tmp_path, capsys):
+    make, shapes, text = UNORDERED[name]
+    net = make()
+    before = values(net)
+    mx.nd.save(str(tmp_path / "a.params"), {one: mx.nd.random.uniform(shape=shape) for one, shape in shapes.items()})
+    with pytest.raises(CheckpointError, match=text) as caught:
+        load_parameters(net, tmp_path / "a.params", match="order")
+    assert "a.params" in str(caught.value)
+    assert "rename={" in str(caught.value)
+    assert capsys.readouterr().out == ""
+    for path, array in values(net).items():
+        np.testing.assert_array_equal(array, before[path])
+
+
+def test_rename_takes_pairs_out_of_the_order(tmp_path):
+    net = three()
+    names = ["fc1_w", "fc1_b", "fc10_w", "fc10_b", "fc2_w", "fc2_b"]
+    arrays = {name: mx.nd.random.uniform(shape=MATRIX if name.endswith("w") else VECTOR) for name in names}
+    mx.nd.save(str(tmp_path / "a.params"), arrays)
+    load_parameters(net, tmp_path / "a.params", match="order", rename={"fc10_w": "2.weight", "fc10_b": "2.bias"})
+    for path, name in [("0.weight", "fc1_w"), ("1.weight", "fc2_w"), ("2.weight", "fc10_w"), ("1.bias", "fc2_b")]:
+        np.testing.assert_array_equal(values(net)[path], arrays[name].asnumpy())
+
+
+def test_a_shared_parameter_is_paired_once_or_under_each_path(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2), nn.Dense(2, in_units=2))
+    net.add(nn.Dense(2, in_units=2, params=net[0].params))
+    mxkit.initialize(net)
+    one, two = mx.nd.ones(MATRIX), mx.nd.ones(VECTOR)
+    for count in (4, 6):
+        arrays = {f"{'wb'[i % 2]}{i}": (two if i % 2 else one) * (1 + i % 4) for i in range(count)}
+        mx.nd.save(str(tmp_path / "a.params"), arrays)
+        load_parameters(net, tmp_path / "a.params", match="order")
+        assert values(net)["1.weight"].tolist() == [[3, 3], [3, 3]]
+        assert values(net)["2.weight"].tolist() == [[1, 1], [1, 1]]
+    arrays["w4"] = one * 7
+    mx.nd.save(str(tmp_path / "a.params"), arrays)
+    with pytest.raises(CheckpointError, match="shared: w0 and w4 are one parameter"):
+        load_parameters(net, tmp_path / "a.params", match="order")
+
+
+def test_order_goes_with_neither_a_part_of_the_net_nor_of_the_file(tmp_path):
+    net = three()
+    file = save(net, tmp_path / "a.params")
+    for more in ({"strict": False}, {"only": "0.*"}):
+        with pytest.raises(ValueError, match="the whole file with the whole net"):
+            load_parameters(net, file, match="order", **more)
+    with pytest.raises(ValueError, match="expected 'name' or 'order'; received 'shape'"):
+        load_parameters(net, file, match="shape")

@@ -1,0 +1,686 @@
+"""An optimizer's state goes through arrays and JSON, and training goes on bit for bit."""
+
+import json
+import math
+
+import mxkit
+from mxkit.errors import CheckpointError, NotInitializedError
+from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+ONE, STORE, EACH = (1, None), (2, True), (2, False)  # devices, update_on_kvstore
+PLACES = [ONE, STORE, EACH]
+PLACE_IDS = ["one", "kvstore", "each"]
+RATE = {"learning_rate": 0.05}
+# Every optimizer of MXNet's registry, and the arguments that change what is kept.
+OPTIMIZERS = [
+    ("adadelta", {}),
+    ("adagrad", RATE),
+    ("adam", {"wd": 0.01}),
+    ("adamax", RATE),
+    ("ccsgd", {**RATE, "momentum": 0.9}),
+    ("dcasgd", RATE),
+    ("ftml", RATE),
+    ("ftrl", RATE),
+    ("groupadagrad", RATE),
+    ("lamb", RATE),
+    ("lars", {**RATE, "momentum": 0.9, "eta": 0.1}),
+    ("lbsgd", {**RATE, "momentum": 0.9}),
+    ("lbsgd", {**RATE, "momentum": 0.9, "batch_scale": 3, "updates_per_epoch": 4}),
+    ("nadam", RATE),
+    ("nag", {**RATE, "momentum": 0.9}),
+    ("rmsprop", RATE),
+    ("rmsprop", {**RATE, "centered": True}),
+    ("sgd", RATE),
+    ("sgd", {**RATE, "momentum": 0.9, "clip_gradient": 0.5}),
+    ("sgld", {"learning_rate": 0.001}),
+    ("signum", RATE),
+    ("test", {"rescale_grad": 0.01}),
+]
+IDS = [f"{name} {' '.join(sorted(set(arguments) - {'learning_rate'}))}".strip() for name, arguments in OPTIMIZERS]
+HALF = [("sgd", RATE), ("sgd", {**RATE, "momentum": 0.9}), ("nag", {**RATE, "momentum": 0.9}), ("adam", RATE)]
+HALF += [("lamb", RATE), ("rmsprop", RATE), ("lars", {**RATE, "momentum": 0.9}), ("adagrad", RATE), ("adamax", RATE)]
+HALF += [("signum", RATE), ("lbsgd", {**RATE, "momentum": 0.9, "batch_scale": 3}), ("dcasgd", RATE), ("ftml", RATE)]
+
+
+class Scale(gluon.Block):
+    """A layer without a matrix product, which MXNet's CPU lacks for float16."""
+
+    def __init__(self, dtype="float32", shape=(3, 4), **keywords):
+        super().__init__(**keywords)
+        self.weight = self.params.get("weight", shape=shape, dtype=dtype)
+
+    def forward(self, x):
+        return x * self.weight.data(x.context)
+
+
+def make_net(devices=1, dtype="float32", seed=3, names=("a_", "b_")):
+    mxkit.seed_all(seed)
+    net = gluon.nn.Sequential()
+    net.add(*[Scale(dtype, prefix=f"{seed}{name}") for name in names])
+    net.initialize(mx.init.Uniform(1), ctx=[mx.cpu(i) for i in range(devices)])
+    return net
+
+
+def make_trainer(net, optimizer="adam", arguments=RATE, on_kvstore=None, parameters=None):
+    parameters = net.collect_params() if parameters is None else parameters
+    return gluon.Trainer(parameters, optimizer, dict(arguments), update_on_kvstore=on_kvstore)
+
+
+def train(net, trainer, first, last):
+    """Updates number `first` to `last - 1`; each is a function of its number and of what there was before."""
+    for number in range(first, last):
+        mx.random.seed(number)  # SGLD's noise
+        losses = []
+        for place, parameter in enumerate(net.collect_params().list_ctx()):
+            x = np.random.RandomState(10 * number + place).uniform(0.5, 1.5, (3, 4))
+            dtype = next(iter(net.collect_params().values())).dtype
+            with autograd.record():
+                losses.append(((net(mx.nd.array(x, parameter, dtype)) - 1) ** 2).sum())
+        autograd.backward(losses)
+        trainer.step(4, ignore_stale_grad=True)
+
+
+def replicas(net):
+    return [[a.asnumpy() for a in p.list_data()] for p in net._collect_params_with_prefix().values()]
+
+
+def copy_weights(values, net):
+    for arrays, parameter in zip(values, net._collect_params_with_prefix().values()):
+        for array, target in zip(arrays, parameter.list_data()):
+            target[:] = mx.nd.array(array, dtype=array.dtype)
+
+
+def through_files(saved, folder):
+    """The state as a checkpoint's files would give it back."""
+    arrays, state = saved
+    assert all(array.context == mx.cpu() for array in arrays.values())
+    mx.nd.save(str(folder / "optimizer.params"), arrays)
+    return mx.nd.load(str(folder / "optimizer.params")), json.loads(json.dumps(state))
+
+
+def assert_same_state(one, other):
+    assert json.loads(json.dumps(one[1])) == json.loads(json.dumps(other[1]))
+    arrays, others = dict(one[0]), dict(other[0])  # nd.load gives an empty list for no array
+    assert arrays.keys() == others.keys()
+    for name in arrays:
+        np.testing.assert_array_equal(arrays[name].asnumpy(), others[name].asnumpy(), name)
+
+
+def assert_same_weights(net, other):
+    for arrays, others in zip(replicas(net), replicas(other)):
+        for array, same in zip(arrays, others):
+            assert np.isfinite(array).all()
+            np.testing.assert_array_equal(array, same)
+
+
+def resume(run, folder, make, used=False):
+    """Stop `run = (net, trainer)` after 5 updates, go on in a new one of `make`; both must end alike."""
+    net, trainer = run
+    train(net, trainer, 0, 5)
+    weights, saved = replicas(net), through_files(optimizer_state(net, trainer), folder)
+    other, new = make()
+    if used:
+        train(other, new, 20, 23)
+        for arrays, parameter in zip(weights, other._collect_params_with_prefix().values()):
+            parameter.set_data(mx.nd.array(arrays[0], dtype=arrays[0].dtype))
+    else:
+        if any((one != two).any() for one, *more in weights for two in more):
+            # Replicas have drifted apart (T24). A new kvstore would make them equal again, so it must be there before.
+            new._init_kvstore()
+            new._init_params()
+        copy_weights(weights, other)
+    optimizer = new.optimizer
+    load_optimizer_state(other, new, *saved)
+    assert new.optimizer is optimizer
+    assert_same_state(optimizer_state(other, new), saved)
+    train(net, trainer, 5, 10)
+    train(other, new, 5, 10)
+    assert_same_weights(other, net)
+    assert_same_state(optimizer_state(other, new), optimizer_state(net, trainer))
+    return saved
+
+
+def test_every_optimizer_of_mxnet_is_tested():
+    assert {name for name, _ in OPTIMIZERS} == set(mx.optimizer.Optimizer.opt_registry)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize(("name", "arguments"), OPTIMIZERS, ids=IDS)
+def test_t60b_a_resumed_run_ends_where_the_whole_one_ends(tmp_path, name, arguments, place):
+    def make(seed=3):
+        net = make_net(place[0], seed=seed)
+        return net, make_trainer(net, name, arguments, place[1])
+
+    resume(make(), tmp_path, lambda: make(8))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize("name", ["adam", "nag", "ftml", "lars"])
+def test_a_used_trainer_goes_on_too(tmp_path, name, place):
+    def make(seed=3):
+        net = make_net(place[0], seed=seed)
+        return net, make_trainer(net, name, {**RATE, "wd": 0.1}, place[1])
+
+    resume(make(), tmp_path, lambda: make(8), used=True)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize(("name", "arguments"), HALF, ids=[f"{n} {' '.join(sorted(a))}" for n, a in HALF])
+def test_float16_with_masters_in_float32(tmp_path, name, arguments, place):
+    def make(seed=3):
+        net = make_net(place[0], "float16", seed)
+        return net, make_trainer(net, name, {**arguments, "multi_precision": True}, place[1])
+
+    arrays, _ = resume(make(), tmp_path, lambda: make(8))
+    assert {array.dtype for array in arrays.values()} == {np.float32}
+
+
+SCHEDULERS = {
+    "factor": lambda: mx.lr_scheduler.FactorScheduler(2, 0.7, base_lr=0.3),
+    "multi_factor": lambda: mx.lr_scheduler.MultiFactorScheduler([3, 7], 0.3, base_lr=0.3),
+    "poly": lambda: mx.lr_scheduler.PolyScheduler(9, base_lr=0.3, warmup_steps=3),
+    "cosine": lambda: mx.lr_scheduler.CosineScheduler(9, base_lr=0.3, final_lr=0.01),
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_schedulers_go_on(tmp_path, kind, place):
+    def make(seed=3):
+        net = make_net(place[0], seed=seed)
+        # learning_rate would overwrite the scheduler's base, and LARS corrects its momentum by the change of rate
+        arguments = {"lr_scheduler": SCHEDULERS[kind](), "momentum": 0.9, "eta": 0.1}
+        return net, make_trainer(net, "lars", arguments, place[1])
+
+    run = make()
+    train(*run, 0, 5)
+    saved = optimizer_state(*run)
+    net, trainer = make(8)
+    load_optimizer_state(net, trainer, *saved)
+    assert vars(trainer.optimizer.lr_scheduler) == vars(run[1].optimizer.lr_scheduler)
+    resume(make(), tmp_path, lambda: make(8))
+
+
+def test_a_schedule_may_be_made_longer():
+    nets = [make_net(seed=seed) for seed in (3, 8)]
+    ends = (10, 30)
+    makers = [mx.lr_scheduler.CosineScheduler(end, base_lr=0.3) for end in ends]
+    old, new = (make_trainer(net, "sgd", {"lr_scheduler": one}) for net, one in zip(nets, makers))
+    train(nets[0], old, 0, 5)
+    load_optimizer_state(nets[1], new, *optimizer_state(nets[0], old))
+    assert new.learning_rate == pytest.approx(0.3 * (1 + math.cos(math.pi * 5 / 30)) / 2)
+
+
+def test_the_rate_that_a_schedule_has_set(tmp_path):
+    schedule = mxkit.schedule("cosine", base=0.2, total="10 updates")
+    run = make_net(), make_net(seed=8)
+    trainers = [make_trainer(net, "sgd", {"momentum": 0.9}) for net in run]
+    for done in range(5):
+        trainers[0].set_learning_rate(schedule.rate(done))
+        train(run[0], trainers[0], done, done + 1)
+    copy_weights(replicas(run[0]), run[1])
+    load_optimizer_state(run[1], trainers[1], *through_files(optimizer_state(run[0], trainers[0]), tmp_path))
+    assert trainers[1].learning_rate == schedule.rate(4)
+    for done in range(5, 10):
+        for net, trainer in zip(run, trainers):
+            trainer.set_learning_rate(schedule.rate(done))
+            train(net, trainer, done, done + 1)
+    assert_same_weights(*run)
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+@pytest.mark.parametrize("done", [0, 2])
+@pytest.mark.parametrize(
+    ("before", "after", "half"),
+    [(0.9, 0.5, False), (0.0, 0.9, False), (0.9, 0.0, False), (0.9, 0.5, True), (0.9, 0.0, True)],
+)
+def test_momentum_that_a_callback_has_set(tmp_path, before, after, half, done, place):
+    def make(seed=3):
+        net = make_net(place[0], "float16" if half else "float32", seed)
+        arguments = {**RATE, "momentum": before, "multi_precision": half}
+        return net, make_trainer(net, "sgd", arguments, place[1])
+
+    net, trainer = make()
+    train(net, trainer, 20, 20 + done)
+    mxkit.set_hyperparameters(trainer, momentum=after, wd=0.02)
+    resume((net, trainer), tmp_path, lambda: make(8))
+
+
+def test_a_clip_that_was_taken_away(tmp_path):
+    run = make_net()
+    trainer = make_trainer(run, "adam", {"clip_gradient": 0.1})
+    mxkit.set_hyperparameters(trainer, clip_gradient=None, beta1=0.5)
+    net = make_net(seed=8)
+    resume((run, trainer), tmp_path, lambda: (net, make_trainer(net, "adam", {"clip_gradient": 0.1})))
+
+
+# names
+
+
+def test_t60a_states_go_by_path_not_by_gluons_order(tmp_path):
+    # "10" sorts before "9": the Trainer's numbers of the two layers change places
+    names = [("9_", "10_"), ("0_", "1_")]
+    runs = [make_net(names=one) for one in names]
+    trainers = [make_trainer(net, "sgd", {**RATE, "momentum": 0.9}) for net in runs]
+    assert [p.name for p in trainers[0]._params] == ["310_weight", "39_weight"]
+    saved = resume((runs[0], trainers[0]), tmp_path, lambda: (runs[1], trainers[1]))
+    assert list(saved[1]["replicas"][0]["updates"]) == ["1.weight", "0.weight"]
+
+
+def test_a_trainer_over_some_parameters(tmp_path):
+    def make(seed=3):
+        net = make_net(seed=seed)
+        return net, make_trainer(net, parameters=net[1].collect_params())
+
+    arrays, state = resume(make(), tmp_path, lambda: make(8))
+    assert sorted(arrays) == ["1.weight:0", "1.weight:1"]
+    assert state["replicas"] == [{"updates": {"1.weight": 5}, "slots": {"1.weight": ["0", "1"]}}]
+
+
+def test_shared_and_foreign_parameters():
+    net = make_net()
+    net.add(net[0])
+    foreign = Scale(prefix="loss_")
+    foreign.initialize()
+    trainer = make_trainer(net, "adagrad", parameters=[foreign.weight, net[1].weight, net[0].weight])
+    for parameter in trainer._params:
+        parameter.grad()[:] = 1
+    trainer.step(1, ignore_stale_grad=True)
+    assert optimizer_state(net, trainer)[0] == {}  # nothing is fresh, so nothing was updated
+    for parameter in trainer._params:
+        parameter.data()._fresh_grad = True
+    trainer.step(1)
+    arrays, state = optimizer_state(net, trainer)
+    assert sorted(arrays) == ["0.weight:0", "1.weight:0", "trainer.loss_weight:0"]
+    load_optimizer_state(net, trainer, arrays, state)
+
+
+def test_what_has_no_state_yet_is_absent_and_begins_anew():
+    net, other = make_net(), make_net(seed=8)
+    trainer, used = make_trainer(net), make_trainer(other)
+    net[0].weight.grad_req = "null"
+    train(net, trainer, 0, 2)
+    train(other, used, 0, 3)
+    arrays, state = optimizer_state(net, trainer)
+    assert sorted(arrays) == ["1.weight:0", "1.weight:1"]
+    load_optimizer_state(other, used, arrays, state)
+    assert_same_state(optimizer_state(other, used), (arrays, state))
+    copy_weights(replicas(net), other)
+    net[0].weight.grad_req = "write"
+    for each in (net, trainer), (other, used):
+        train(*each, 2, 5)
+    assert_same_weights(other, net)
+
+
+# devices
+
+
+def test_states_that_differ_between_devices(tmp_path):
+    net, other = make_net(2), make_net(2, seed=8)
+    trainer, new = (make_trainer(one, "adam", on_kvstore=False) for one in (net, other))
+    train(net, trainer, 0, 3)
+    trainer._updaters[1].states[1][0][:] += 1
+    saved = through_files(optimizer_state(net, trainer), tmp_path)
+    assert [name for name in saved[0] if "@" in name] == ["1.weight:0@1"]
+    load_optimizer_state(other, new, *saved)
+    assert_same_state(optimizer_state(other, new), saved)
+    for device in range(2):
+        assert type(new._updaters[device].states[1]) is tuple
+        for state, same in zip(trainer._updaters[device].states[1], new._updaters[device].states[1]):
+            assert same.context == mx.cpu(device)
+            np.testing.assert_array_equal(state.asnumpy(), same.asnumpy())
+    counted = {}, json.loads(json.dumps(optimizer_state(other, new)[1]))
+    counted[1]["replicas"] = [{"updates": {"0.weight": count}, "slots": {}} for count in (1, 2)]
+    for devices, differing in [(1, saved), (3, saved), (1, counted)]:
+        net = make_net(devices)
+        with pytest.raises(CheckpointError, match=f"of 2 devices differ .* keeps {devices}: resume on 2 devices"):
+            load_optimizer_state(net, make_trainer(net, "adam", on_kvstore=False), *differing)
+
+
+@pytest.mark.parametrize("to", [*PLACES, (3, False), (3, True)])
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+def test_another_number_of_devices(place, to):
+    net, other = make_net(place[0]), make_net(to[0], seed=8)
+    trainer, new = make_trainer(net, on_kvstore=place[1]), make_trainer(other, on_kvstore=to[1])
+    train(net, trainer, 0, 3)
+    arrays, state = optimizer_state(net, trainer)
+    load_optimizer_state(other, new, arrays, state)
+    again, new_state = optimizer_state(other, new)
+    assert_same_state((again, {**new_state, "replicas": []}), (arrays, {**state, "replicas": []}))
+    assert new_state["replicas"] == state["replicas"][:1] * len(new_state["replicas"])
+    train(other, new, 3, 4)
+    counts = [counts for counts in new.optimizer._all_index_update_counts.values() if 4 in counts.values()]
+    assert len(counts) == (to[0] if to[1] is False else 1)
+    assert optimizer_state(other, new)[1]["numbers"]["num_update"] == 4
+
+
+@pytest.mark.parametrize("numbers", [[1], [1, 2]])
+def test_devices_without_the_first(numbers):
+    nets = make_net(), make_net(seed=8)
+    for net in nets:
+        net.collect_params().reset_ctx([mx.cpu(number) for number in numbers])
+    trainers = [make_trainer(net) for net in nets]
+    train(nets[0], trainers[0], 0, 3)
+    copy_weights(replicas(nets[0]), nets[1])
+    load_optimizer_state(nets[1], trainers[1], *optimizer_state(nets[0], trainers[0]))
+    for net, trainer in zip(nets, trainers):
+        train(net, trainer, 3, 6)
+    assert_same_weights(*nets)
+
+
+def test_states_and_sums_lie_where_they_lay():
+    # on a kvstore the first update brings states to its own weights; a sum of gradients stays where it was reduced
+    nets = make_net(2), make_net(2, seed=8)
+    old, new = (make_trainer(net, "lbsgd", {"momentum": 0.9, "batch_scale": 9}) for net in nets)
+    train(nets[0], old, 0, 2)
+    load_optimizer_state(nets[1], new, *optimizer_state(nets[0], old))
+    places = [[kept["cum_grad"].context for _, kept in sorted(one.optimizer.cumgrads.items())] for one in (old, new)]
+    assert set(places[0]) == {mx.cpu(0), mx.cpu(1)}
+    assert places[0] == places[1]
+    one = make_net()
+    alone = make_trainer(one, "lbsgd", {"momentum": 0.9, "batch_scale": 9})
+    load_optimizer_state(one, alone, *optimizer_state(nets[0], old))
+    assert {kept["cum_grad"].context for kept in alone.optimizer.cumgrads.values()} == {mx.cpu(0)}
+    train(nets[1], new, 2, 3)
+    states = [trainer._kvstore._updater.states for trainer in (old, new)]
+    assert [state.context for state in states[0].values()] == [state.context for state in states[1].values()]
+
+
+def test_copies_do_not_change_while_training_goes_on():
+    for place in PLACES:
+        net = make_net(place[0])
+        trainer = make_trainer(net, on_kvstore=place[1])
+        train(net, trainer, 0, 2)
+        arrays, state = optimizer_state(net, trainer)
+        before = {name: array.asnumpy() for name, array in arrays.items()}, json.dumps(state)
+        train(net, trainer, 2, 4)
+        assert json.dumps(state) == before[1]
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array.asnumpy(), before[0][name])
+
+
+@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
+def test_a_trainer_that_never_stepped(place):
+    net, other = make_net(place[0]), make_net(place[0], seed=8)
+    trainer, used = make_trainer(net, on_kvstore=place[1]), make_trainer(other, on_kvstore=place[1])
+    arrays, state = optimizer_state(net, trainer)
+    assert arrays == {}
+    assert not trainer._kv_initialized
+    train(other, used, 0, 2)
+    load_optimizer_state(other, used, [], json.loads(json.dumps(state)))
+    assert optimizer_state(other, used)[0] == {}
+    assert used.optimizer.num_update == 0
+
+
+# what is not common
+
+
+def test_sparse_weights_on_their_kvstore(tmp_path):
+    def make(seed=3):
+        mxkit.seed_all(seed)
+        net = gluon.contrib.nn.SparseEmbedding(5, 3, prefix=f"sparse{seed}_")
+        net.initialize()
+        return net, make_trainer(net, "adam", RATE, None)
+
+    def update(net, trainer, number):
+        with autograd.record():
+            loss = (net(mx.nd.array([number % 5, 2])) ** 2).sum()
+        loss.backward()
+        trainer.step(2)
+
+    def value(net):
+        return net.weight.row_sparse_data(mx.nd.arange(5)).asnumpy()
+
+    (net, trainer), (other, new) = make(), make(3)
+    for number in range(3):
+        update(net, trainer, number)
+        update(other, new, number)
+    saved = through_files(optimizer_state(net, trainer), tmp_path)
+    assert {array.stype for array in saved[0].values()} == {"row_sparse"}
+    for state in new._kvstore._updater.states[0]:
+        state[:] = 0
+    load_optimizer_state(other, new, *saved)
+    for number in range(3, 6):
+        update(net, trainer, number)
+        update(other, new, number)
+    np.testing.assert_array_equal(value(other), value(net))
+
+
+class Counting(mx.optimizer.SGD):
+    """A user's own: it counts in an attribute that is not there at first, and has a rate of NumPy's."""
+
+    def update_multi_precision(self, index, weight, grad, state):
+        self.calls = getattr(self, "calls", 0) + 1
+        super().update_multi_precision(index, weight, grad, state)
+
+
+def test_a_users_subclass_stays_and_its_numbers_come_back(tmp_path):
+    optimizers = [Counting(momentum=0.9, learning_rate=np.float32(0.05), wd=wd) for wd in (np.int64(0), 0.5)]
+    optimizers[1].note = "mine"
+    nets = [make_net(), make_net(seed=8)]
+    old, new = (gluon.Trainer(net.collect_params(), one) for net, one in zip(nets, optimizers))
+    resume((nets[0], old), tmp_path, lambda: (nets[1], new))
+    assert (new.optimizer.note, new.optimizer.wd, new.optimizer.calls) == ("mine", 0, old.optimizer.calls)
+
+
+class Listing(mx.optimizer.Adam):
+    """A user's own whose states are lists, for some parameters."""
+
+    def create_state(self, index, weight):
+        return list(super().create_state(index, weight)) if "b_" in self.param_dict[index].name else [None] * 2
+
+    def update(self, index, weight, grad, state):
+        if state[0] is not None:
+            super().update(index, weight, grad, state)
+
+
+def test_states_in_lists(tmp_path):
+    nets = [make_net(), make_net(seed=8)]
+    old, new = (gluon.Trainer(net.collect_params(), Listing()) for net in nets)
+    arrays, state = resume((nets[0], old), tmp_path, lambda: (nets[1], new))
+    assert sorted(arrays) == ["1.weight:0", "1.weight:1"]
+    assert state["replicas"][0]["slots"] == {"0.weight": [None, None], "1.weight": ["0", "1"]}
+    assert [type(state) for state in new._updaters[0].states.values()] == [list, list]
+
+
+def test_only_numbers_that_can_move_are_stored():
+    net = make_net()
+    trainer = make_trainer(net, "adam", {})
+    train(net, trainer, 0, 3)
+    assert optimizer_state(net, trainer)[1]["numbers"] == {
+        "lr": 0.001,
+        "wd": 0.0,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "epsilon": 1e-8,
+        "clip_gradient": None,
+        "begin_num_update": 0,
+        "num_update": 3,
+    }
+    scheduler = mx.lr_scheduler.MultiFactorScheduler([1, 9], 0.5, base_lr=0.4)
+    trainer = make_trainer(net, "sgd", {"lr_scheduler": scheduler})
+    train(net, trainer, 0, 3)
+    assert optimizer_state(net, trainer)[1]["scheduler"] == {
+        "name": "MultiFactorScheduler",
+        "numbers": {"base_lr": 0.2, "count": 1, "cur_step_ind": 1},
+    }
+
+
+def test_numbers_that_are_not_finite_survive(tmp_path):
+    net = make_net()
+    trainer = make_trainer(net)
+    trainer.optimizer.upper, trainer.optimizer.lower = math.inf, math.nan
+    saved = through_files(optimizer_state(net, trainer), tmp_path)
+    trainer.optimizer.upper = trainer.optimizer.lower = 0.0
+    load_optimizer_state(net, trainer, *saved)
+    assert trainer.optimizer.upper == math.inf
+    assert math.isnan(trainer.optimizer.lower)
+
+
+# what does not fit
+
+
+def saved_adam():
+    net = make_net()
+    trainer = make_trainer(net, "adam", RATE)
+    train(net, trainer, 0, 2)
+    arrays, state = optimizer_state(net, trainer)
+    return arrays, json.loads(json.dumps(state))
+
+
+def assert_refused(arrays, state, match, trainer=None, net=None):
+    """The load is refused with this text, and the trainer is left as it was."""
+    net = make_net() if net is None else net
+    trainer = make_trainer(net) if trainer is None else trainer
+    train(net, trainer, 0, 3)
+    before = optimizer_state(net, trainer)
+    with pytest.raises(CheckpointError, match=match):
+        load_optimizer_state(net, trainer, arrays, state)
+    assert_same_state(optimizer_state(net, trainer), before)
+
+
+def test_t50_another_optimizer_is_refused():
+    net = make_net()
+    assert_refused(
+        *saved_adam(),
+        "another optimizer: Adam in the checkpoint, SGD in the trainer. Make the Trainer with Adam$",
+        make_trainer(net, "sgd", RATE),
+        net,
+    )
+
+
+def test_another_scheduler_is_refused():
+    net = make_net()
+    trainer = make_trainer(net, "adam", {"lr_scheduler": mx.lr_scheduler.CosineScheduler(10)})
+    assert_refused(
+        *saved_adam(), "another lr_scheduler: None in the checkpoint, CosineScheduler in the trainer's", trainer, net
+    )
+
+
+def test_another_layout_names_both():
+    nets = make_net(), make_net(seed=8)
+    trainers = [make_trainer(net, "rmsprop", {"centered": centered}) for net, centered in zip(nets, (False, True))]
+    train(nets[0], trainers[0], 0, 1)
+    saved = optimizer_state(nets[0], trainers[0])
+    text = r"another layout: 0.weight has \['0'\] in the checkpoint, \['0', '1', '2'\] with the trainer's RMSProp"
+    assert_refused(*saved, text, trainers[1], nets[1])
+
+
+def test_all_that_does_not_fit_is_listed():
+    arrays, state = saved_adam()
+    del arrays["0.weight:0"]
+    arrays["0.weight:1"] = mx.nd.zeros((3, 5))
+    arrays["1.weight:0"] = arrays["1.weight:0"].astype("float16")
+    arrays["1.weight:1"] = mx.nd.zeros((3, 4)).tostype("row_sparse")
+    arrays["1.weight:3"] = mx.nd.zeros((3, 4))
+    net = make_net()
+    trainer = make_trainer(net)
+    with pytest.raises(CheckpointError) as caught:
+        load_optimizer_state(net, trainer, arrays, state)
+    assert str(caught.value).splitlines() == [
+        "the optimizer's state does not fit the trainer, whose optimizer is left as it was:",
+        "  missing in the checkpoint: 0.weight:0 (3, 4)",
+        "  not alike: 0.weight:1 is ((3, 5), 'float32', 'default'), expected ((3, 4), 'float32', 'default')",
+        "  not alike: 1.weight:0 is ((3, 4), 'float16', 'default'), expected ((3, 4), 'float32', 'default')",
+        "  not alike: 1.weight:1 is ((3, 4), 'float32', 'row_sparse'), expected ((3, 4), 'float32', 'default')",
+        "  not a state of the trainer: 1.weight:3 did you mean '1.weight:1'?",
+    ]
+
+
+def test_paths_that_the_trainer_lacks_are_named():
+    net = make_net(names=("a_",))
+    assert_refused(*saved_adam(), "not a parameter of the trainer: 1.weight did you mean '0.weight'", net=net)
+
+
+def changed(part, value):
+    def change(state):
+        *outer, last = part
+        for key in outer:
+            state = state[key]
+        state[last] = value
+
+    return change
+
+
+GARBAGE = [
+    (changed(["numbers"], None), "not of the form"),
+    (changed(["numbers", "lr"], "0.1"), "not of the form"),
+    (changed(["numbers", "lr"], None), "Adam has lr=0.05, the checkpoint None"),
+    (changed(["numbers", "lr"], True), "Adam has lr=0.05, the checkpoint True"),
+    (changed(["numbers", "num_update"], 2.5), "Adam has num_update=3, the checkpoint 2.5"),
+    (changed(["numbers", "update"], 1), "Adam has update=<function .*, the checkpoint 1"),
+    (changed(["numbers", "learning_rate"], 1), "Adam has learning_rate=<property .*, the checkpoint 1"),
+    (changed(["numbers", "param_dict"], 1), "Adam has param_dict=.*, the checkpoint 1"),
+    (changed(["numbers", "lr_scheduler"], 1), "Adam has lr_scheduler=None, the checkpoint 1"),
+    (changed(["numbers", "multi_precision"], True), "Adam has multi_precision=False, the checkpoint True"),
+    (changed(["scheduler"], 3), "not of the form"),
+    (changed(["scheduler"], {"name": "A", "numbers": {"count": []}}), "not of the form"),
+    (changed(["scheduler"], {"name": 7, "numbers": {}}), "another lr_scheduler: 7 in"),
+    (changed(["optimizer"], ["Adam"]), r"another optimizer: \['Adam'\] in"),
+    (changed(["replicas"], []), "not of the form"),
+    (changed(["replicas"], {}), "not of the form"),
+    (changed(["replicas", 0], [1]), "not of the form"),
+    (changed(["replicas", 0, "updates", "0.weight"], -1), "not of the form"),
+    (changed(["replicas", 0, "updates", "0.weight"], True), "not of the form"),
+    (changed(["replicas", 0, "slots"], 5), "not of the form"),
+    (changed(["replicas", 0, "slots", "0.weight"], "0"), "another layout: 0.weight has '0' in"),
+    (changed(["replicas", 0, "slots", "0.weight"], ["0", ["1"]]), "another layout: 0.weight"),
+    (changed(["replicas", 0, "slots", "0.weight"], ["0", {}]), "another layout: 0.weight"),
+    (changed(["cumulated"], {"0.weight": 3}), "not of the form"),
+    (changed(["cumulated"], {"0.weight": [3, "x"]}), "not of the form"),
+    (changed(["cumulated"], {"0.weight": [3, 0]}), "only LBSGD has sums of gradients, not Adam"),
+]
+
+
+@pytest.mark.parametrize(("change", "match"), GARBAGE)
+def test_garbage_is_a_checkpoint_error(change, match):
+    arrays, state = saved_adam()
+    change(state)
+    assert_refused(arrays, state, match)
+
+
+def test_garbage_instead_of_everything():
+    arrays, state = saved_adam()
+    for part in list(state):
+        assert_refused(arrays, {key: value for key, value in state.items() if key != part}, "not of the form")
+    for wrong in (None, [], "text", 3):
+        assert_refused(arrays, wrong, "not of the form")
+    assert_refused(None, state, "expected NDArrays by name; received None")
+    assert_refused({**arrays, "0.weight:1": "text"}, state, "not alike: 0.weight:1 is 'text', expected")
+
+
+def test_a_weight_without_a_value_is_told():
+    net = gluon.nn.Dense(3)
+    net.initialize()
+    trainer = make_trainer(net)
+    assert optimizer_state(net, trainer)[0] == {}
+    with pytest.raises(NotInitializedError, match="parameter 'weight' has no value yet. Initialize the net and run it"):
+        load_optimizer_state(net, trainer, *optimizer_state(net, trainer))
+
+
+def test_states_that_are_no_arrays_are_told():
+    class Keeping(mx.optimizer.SGD):
+        def create_state(self, index, weight):
+            return {"mean": weight}
+
+    net = make_net()
+    trainer = make_trainer(net, Keeping(), {})
+    train(net, trainer, 0, 1)
+    with pytest.raises(
+        CheckpointError, match="(?s)Keeping keeps for '0.weight' {'mean': .*expected NDArrays, None, or tup"
+    ):
+        optimizer_state(net, trainer)
+
+
+def test_states_on_servers_are_told():
+    net = make_net()
+    trainer = make_trainer(net)
+    saved = optimizer_state(net, trainer)
+    trainer._kvstore_params = {"kvstore": "dist_sync", "update_on_kvstore": None}
+    for call in (lambda: optimizer_state(net, trainer), lambda: load_optimizer_state(net, trainer, *saved)):
+        with pytest.raises(CheckpointError, match="out of reach: .*kvstore 'dist_sync', .* update_on_kvstore=False"):
+            call()

@@ -1,0 +1,174 @@
+"""Memory that runs out (T135): named as that, without blaming a layer, and a process that goes on after it."""
+
+from contextlib import contextmanager
+from pathlib import Path
+import resource
+
+import mxkit
+from mxkit.core.forward_errors import explained
+from mxkit.errors import ForwardError, TrainingError
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+STATUS = Path("/proc/self/statm")
+SMALL, LARGE = 2, 2**15  # LARGE squared is 4 GiB
+
+
+@contextmanager
+def little_memory(room=2**29):
+    """Let this process take no more than `room` bytes beyond what it has."""
+    if not STATUS.exists():
+        pytest.skip("no /proc/self/statm here: the memory in use is read from it")
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(STATUS.read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + room, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+class Squares(gluon.HybridBlock):
+    """Takes memory by the square of the batch, and adds nothing of it."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.dense, self.norm, self.out = nn.Dense(3, in_units=4), nn.BatchNorm(in_channels=3), nn.Dense(3)
+
+    def hybrid_forward(self, F, x):
+        y = self.norm(self.dense(x))
+        column = F.slice_axis(y, axis=1, begin=0, end=1)
+        squared = F.dot(column, column, transpose_b=True).mean(axis=1, keepdims=True)
+        return self.out(F.broadcast_add(y, 0 * squared))
+
+
+def batch_of(samples):
+    return np.random.RandomState(0).rand(samples, 4), np.zeros(samples)
+
+
+CALLS = {
+    "fit": lambda net, data: mxkit.fit(
+        net, data, loss="softmax_ce", trainer="sgd", epochs=1, accumulate=2, progress=False
+    ),
+    "evaluate": lambda net, data: mxkit.evaluate(net, data, loss="softmax_ce"),
+    "predict": mxkit.predict,
+    "extract": lambda net, data: mxkit.extract(net, ["out"], data, progress=False),
+    "recalibrate": mxkit.recalibrate_batch_norm,
+}
+
+
+@pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+def test_t135_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
+    net = Squares()
+    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    net.hybridize(hybridize)
+    good = [batch_of(SMALL)] * 4
+    expected = mxkit.predict(net, good).asnumpy()
+    with little_memory(), pytest.raises((ForwardError, TrainingError)) as e:
+        CALLS[call](net, [*good[:3], batch_of(LARGE), *good[:1]])
+    text = str(e.value)
+    assert "out of memory on the CPU" in text
+    assert "Failed to allocate CPU Memory. Try a smaller batch" in text
+    assert "nvidia-smi" not in text
+    assert "Dense" not in text
+    assert isinstance(e.value.__cause__, mx.MXNetError)
+    if call not in ("fit", "extract"):
+        assert "batch x (" in text
+    assert {one.grad_req for one in net.collect_params().values()} == {"write", "null"}
+    assert not any(block._forward_hooks or block._forward_pre_hooks for _, block in net._children.items())
+    if call != "fit":
+        np.testing.assert_array_equal(mxkit.predict(net, good).asnumpy(), expected)
+    CALLS[call](net, good)
+    assert np.isfinite(mxkit.predict(net, good).asnumpy()).all()
+
+
+TEXTS = [
+    "cudaMalloc retry failed: out of memory",
+    "Check failed: e == cudaSuccess (2 vs. 0) : CUDA: out of memory",
+    "Check failed: e == CUDNN_STATUS_SUCCESS (2 vs. 0) : cuDNN: CUDNN_STATUS_ALLOC_FAILED",
+    "Check failed: e == CUBLAS_STATUS_SUCCESS (3 vs. 0) : cuBLAS: CUBLAS_STATUS_ALLOC_FAILED",
+]
+
+
+class Raising(gluon.Block):
+    """Raises what it is told, and counts how often it is called."""
+
+    def __init__(self, error):
+        super().__init__()
+        with self.name_scope():
+            self.dense = nn.Dense(3, in_units=4)
+        self.error, self.calls = error, 0
+
+    def forward(self, x):
+        self.calls += 1
+        raise self.error
+
+
+def raising(error, devices="cpu:2"):
+    net = Raising(error)
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_t135_texts_of_a_gpu_name_it_and_nothing_is_run_again(text, monkeypatch):
+    monkeypatch.setattr("mxkit.core.forward_errors.is_gpu", lambda device: device == mx.cpu(1))
+    net = raising(mx.MXNetError(f"Traceback (most recent call last):\n  File x.cc, line 1\nMXNetError: {text}"))
+    with pytest.raises(ForwardError, match=r"^out of memory on cpu\(1\), batch x \(6, 4\) float64, y \(6,\)") as e:
+        mxkit.evaluate(net, [batch_of(6)], loss="softmax_ce")
+    assert (e.value.path, e.value.block, net.calls) == ("", net, 1)
+    assert str(e.value).endswith("amp='float16', or end what else nvidia-smi shows there")
+    assert text.split(" : ")[-1] in str(e.value)
+    with pytest.raises(TrainingError, match=r"^epoch 1, update 1, batch x \(6, 4\) .*: out of memory on cpu\(1\) "):
+        mxkit.fit(net, [batch_of(6)], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    assert net.calls == 2
+
+
+def test_t135_what_else_failed_meanwhile_is_not_raised_at_a_later_wait():
+    column = mx.nd.ones((LARGE, 1))
+    net = raising(mx.MXNetError(TEXTS[0]), "cpu")
+    with little_memory():
+        lost = mx.nd.dot(column, column, transpose_b=True)
+        with pytest.raises(ForwardError, match="^out of memory on the GPU"):
+            mxkit.predict(net, [batch_of(SMALL)])
+    mx.nd.waitall()
+    del lost
+
+
+def test_t135_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
+    error = mx.MXNetError(TEXTS[0])
+
+    def full(*_):
+        raise error
+
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    arguments = {"loss": "softmax_ce", "trainer": "adam", "epochs": 1, "progress": False}
+    with pytest.raises(TrainingError, match="^epoch 1, update 1: out of memory on the GPU"):
+        mxkit.fit(net, [batch_of(6)], callbacks=[mxkit.LambdaCallback(on_update=full)], **arguments)
+    monkeypatch.setattr(mx.optimizer.Adam, "create_state", full)
+    with pytest.raises(TrainingError, match=r"^epoch 1, update 1, batch x \(6, 4\) .*: out of memory on the GPU") as e:
+        mxkit.fit(net, [batch_of(6)], **arguments)
+    assert e.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), mx.MXNetError("CUDA: an illegal memory access")])
+def test_other_errors_are_what_they_were(error):
+    with pytest.raises((ForwardError, RuntimeError)) as e:
+        mxkit.predict(raising(error, "cpu"), [batch_of(2)])
+    assert "accumulate=" not in str(e.value)
+
+
+def test_t135_memory_of_numpy_is_named_too():
+    net = Squares()
+    mxkit.initialize(net, devices="cpu", sample=(2, 4))
+    with pytest.raises(
+        ForwardError, match="^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"
+    ), explained(net):
+        raise MemoryError("Unable to allocate 4 GiB")

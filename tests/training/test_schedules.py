@@ -1,0 +1,186 @@
+"""Schedules against their formulas, and against MXNet's own schedulers called once an update."""
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mxkit.errors import UnknownNameError
+from mxkit.training.schedules import Duration, get_schedule, parse_duration, schedule, schedule_names
+from mxnet import lr_scheduler as theirs
+import pytest
+
+SCHEDULES = [
+    schedule("constant", base=0.3, warmup="1 epoch"),
+    schedule("step", base=0.3, every="0.5 epochs", factor=0.5),
+    schedule("step", base=0.3, every="1 update", factor=0.9, final=0.1),
+    schedule("multi_step", base=0.3, at=["7 updates", "2 epochs"], warmup="4 updates"),
+    schedule("poly", base=0.3, total="3 epochs", power=1.5, final=0.01, warmup="3 updates"),
+    schedule("cosine", base=0.3, total="31 updates", warmup="1 epoch"),
+    schedule("one_cycle", base=0.3, total="3 epochs"),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "made"),
+    [
+        (schedule("step", base=0.3, every="5 updates", factor=0.5), lambda: theirs.FactorScheduler(5, 0.5, 0, 0.3)),
+        (
+            schedule("step", base=0.3, every="5 updates", warmup="4 updates"),
+            lambda: theirs.FactorScheduler(5, 0.1, 0, 0.3, 4),
+        ),
+        (
+            schedule("multi_step", base=0.3, at=["1 epoch", "22 updates"], warmup="3 updates"),
+            lambda: theirs.MultiFactorScheduler([10, 22], 0.1, 0.3, 3),
+        ),
+        (
+            schedule("poly", base=0.3, total="2.5 epochs", warmup="0.5 epochs", final=0.02),
+            lambda: theirs.PolyScheduler(25, 0.3, 2, 0.02, 5),
+        ),
+        (schedule("cosine", base=0.3, total="3 epochs"), lambda: theirs.CosineScheduler(30, 0.3)),
+    ],
+)
+def test_equals_mxnets_scheduler_called_once_an_update(ours, made):
+    stepped = made()
+    # an optimizer counts its first update as number 1 before it asks
+    assert ours.rates(60, 10) == [stepped(number) for number in range(1, 61)]
+
+
+def test_closed_forms():
+    assert schedule("step", base=1.0, every="3 updates").rates(7) == pytest.approx([1, 1, 1, 0.1, 0.1, 0.1, 0.01])
+    multi = schedule("multi_step", base=1.0, at=["1 epoch", "2 epochs"], factor=0.5)
+    assert multi.rates(5, 2) == [1, 1, 0.5, 0.5, 0.25]
+    warm = schedule("constant", base=1.0, warmup="4 updates")
+    assert warm.rates(6) == [0.25, 0.5, 0.75, 1, 1, 1]
+    poly = schedule("poly", base=1.0, total="10 updates", power=3, final=0.5)
+    assert poly.rates(12) == pytest.approx([0.5 + 0.5 * (1 - min(t, 10) / 10) ** 3 for t in range(1, 13)])
+    cosine = schedule("cosine", base=1.0, total="10 updates")
+    assert cosine.rates(12) == pytest.approx([(1 + math.cos(math.pi * min(t, 10) / 10)) / 2 for t in range(1, 13)])
+
+
+def test_one_cycle_is_two_halves_of_a_cosine():
+    rates = schedule("one_cycle", base=1.0, start=0.2, final=0.1, warmup="4 updates", total="10 updates").rates(12)
+    up = [0.2 + 0.8 * (1 - math.cos(math.pi * t / 4)) / 2 for t in range(1, 5)]
+    down = [0.1 + 0.9 * (1 + math.cos(math.pi * t / 6)) / 2 for t in range(1, 7)]
+    assert rates == pytest.approx([*up, *down, 0.1, 0.1])
+    assert max(schedule("one_cycle", base=0.5, total="2 epochs").rates(20, 10)) == 0.5
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(SCHEDULES),
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from([8, 10])), min_size=1, max_size=8),
+)
+def test_t21_the_rate_depends_on_no_earlier_question(one, questions):
+    for done, updates_per_epoch in questions:
+        fresh = schedule_like(one)
+        in_order = [fresh.rate(earlier, updates_per_epoch) for earlier in range(done + 1)][-1]
+        assert one.rate(done, updates_per_epoch) == in_order
+
+
+def schedule_like(one):
+    return get_schedule(one).completed(1.0)  # a copy, with nothing asked
+
+
+@pytest.mark.parametrize("name", ["poly", "cosine", "one_cycle"])
+def test_t21_a_first_question_past_the_end_gives_the_final_rate(name):
+    # MXNet's own, made anew as after a restart, answers with the base rate
+    assert theirs.CosineScheduler(10, 0.3)(11) == 0.3
+    assert schedule(name, base=0.3, total="10 updates", final=0.05).rate(500) == pytest.approx(0.05)
+
+
+def test_durations():
+    assert parse_duration("5 epochs", "warmup") == Duration(5.0, "epochs")
+    assert parse_duration(" 1epoch ", "warmup") == Duration(1.0, "epochs")
+    assert parse_duration("500 updates", "warmup").updates(None) == 500
+    assert parse_duration(".5 epochs", "warmup").updates(7) == 4
+    assert parse_duration("0.01 epochs", "warmup").updates(7) == 1
+    assert parse_duration(0, "warmup").updates(None) == 0
+    assert str(Duration(1.0, "epochs")) == "1 epoch"
+
+
+@pytest.mark.parametrize("wrong", ["5", 5, "five epochs", "5 steps", "-1 epochs", True, None, "5 epochs 3 updates", ""])
+def test_durations_of_another_form(wrong):
+    with pytest.raises(ValueError, match="warmup: expected a number with its unit, like '5 epochs', '0.5 epochs' or "):
+        parse_duration(wrong, "warmup")
+
+
+def test_part_of_an_update():
+    with pytest.raises(ValueError, match="every: updates are counted in whole numbers; received '2.5 updates'"):
+        schedule("step", every="2.5 updates")
+
+
+def test_names():
+    assert schedule_names() == ["constant", "cosine", "multi_step", "one_cycle", "poly", "step"]
+    with pytest.raises(UnknownNameError, match="unknown schedule 'cosin': did you mean 'cosine'"):
+        schedule("cosin")
+    assert get_schedule("cosine") == schedule("cosine")
+    for name, meant in (("multifactor", "multi_step"), ("CosineAnnealingLR", "cosine"), ("one-cycle", "one_cycle")):
+        with pytest.raises(UnknownNameError, match=f"unknown schedule '{name}': did you mean '{meant}'"):
+            schedule(name)
+    with pytest.raises(TypeError, match=r"received a function, of what it does not say.*LambdaCallback\(on_epoch"):
+        get_schedule(lambda number: 0.1 / number)
+    with pytest.raises(TypeError, match="received CosineScheduler of MXNet. Give it to the optimizer: trainer="):
+        get_schedule(theirs.CosineScheduler(10))
+    with pytest.raises(TypeError, match=r"expected a Schedule, a name or \(name, arguments\); received 3"):
+        get_schedule(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("cosine", {"every": "1 epoch"}, "schedule 'cosine': does not take every. It takes base, warmup, total, final"),
+        ("step", {}, "schedule 'step': misses every. It takes every, base, warmup, factor, final"),
+    ],
+)
+def test_arguments_of_another_schedule(name, arguments, message):
+    with pytest.raises(TypeError, match=message):
+        schedule(name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("constant", {"base": "0.1"}, "base: expected a number above 0; received '0.1'"),
+        ("constant", {"base": 0}, "base: expected a number above 0; received 0"),
+        ("cosine", {"base": float("nan")}, "base: expected a number above 0; received nan"),
+        ("cosine", {"base": 0.1, "final": 0.2}, "final: expected at most base=0.1; received 0.2"),
+        ("step", {"every": "0 epochs"}, "every: expected a length above 0; received '0 epochs'"),
+        ("step", {"every": "1 epoch", "factor": 2}, "factor: expected a number above 0, at most 1; received 2"),
+        ("multi_step", {"at": []}, "at: expected moments above 0"),
+    ],
+)
+def test_numbers_out_of_range(name, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(name, **arguments)
+
+
+def test_what_only_the_data_can_tell():
+    with pytest.raises(
+        ValueError, match=r"counts epochs \('2 epochs'\), and the data does not tell .*updates_per_epoch="
+    ):
+        schedule("step", base=1, every="2 epochs").rate(0)
+    assert not schedule("step", base=1, every="2 updates").in_epochs
+    assert schedule("multi_step", base=1, at=["2 updates", "1 epoch"]).in_epochs
+    with pytest.raises(
+        ValueError, match=r"at: expected moments that increase; received 1 epoch, 9 updates, updates \[10, 9"
+    ):
+        schedule("multi_step", base=1, at=["1 epoch", "9 updates"]).rate(0, 10)
+    with pytest.raises(
+        ValueError, match="warmup='1 epoch' is 10 updates and does not end before the end of schedule 'cos"
+    ):
+        schedule("cosine", base=1, warmup="1 epoch", total="10 updates").rate(0, 10)
+    with pytest.raises(ValueError, match="does not end before the first reduction"):
+        schedule("step", base=1, warmup="6 updates", every="5 updates").rate(0)
+
+
+def test_what_is_not_said_is_completed_once():
+    open_end = schedule("cosine")
+    with pytest.raises(ValueError, match="schedule 'cosine' has no base rate: pass base="):
+        open_end.rate(0)
+    with pytest.raises(ValueError, match="schedule 'cosine' has no end: pass total="):
+        open_end.completed(0.1).rate(0)
+    assert open_end.completed(0.1, "2 epochs") == schedule("cosine", base=0.1, total="2 epochs")
+    assert schedule("cosine", base=0.5, total="3 updates").completed(0.1, "2 epochs").base == 0.5
+    assert schedule("constant").completed(0.1, "2 epochs") == schedule("constant", base=0.1)
+    with pytest.raises(ValueError, match=r"rate: expected the number of updates done, at least 0; received -1"):
+        open_end.rate(-1)
