@@ -3,8 +3,8 @@
 MXNet's messages name no layer (T38). The traceback of an error holds the calls of blocks that it came through, with
 their inputs: nothing is watched or waited for while all goes well. Two kinds of errors hide it, and only they have
 something run again: what a hybridized block raised is sought by running that block without its graph, and what
-was raised where somebody waited (T40) by running the call with a wait after each block. Where memory ended nothing is
-run again: whichever block asks for it next would be blamed (T135).
+was raised where somebody waited (T40) by running the call with a wait after each block. When memory runs out,
+nothing is run again: whichever block asks for it next would be blamed (T135).
 """
 
 from collections import OrderedDict
@@ -61,7 +61,7 @@ def explained(
         batch: As for `explain_forward_error`.
 
     Raises:
-        ForwardError: A block raised, or memory ended; the error is chained. What was raised elsewhere, mxkit's own
+        ForwardError: A block raised, or memory ran out; the error is chained. What was raised elsewhere, mxkit's own
             errors, and what is no `Exception` (an interrupt) pass as they are.
 
     >>> net = gluon.nn.HybridSequential(); net.add(gluon.nn.Conv2D(2, 5, in_channels=1)); net.initialize()
@@ -94,10 +94,10 @@ def explain_forward_error(
         error: What was raised, with its traceback.
         again: Runs what raised once more. It is called where MXNet raised at a wait, which tells no place.
             None can place such an error only if the wait stands in the net itself.
-        batch: Returns the batch in hand, or None before the first; told where memory ended.
+        batch: Returns the batch in hand, or None before the first; the error for lack of memory names it.
 
     Returns:
-        The error to raise `from error`, or None: no block of the net raised it. Where memory ended no block is named.
+        The error to raise `from error`, or None: no block of the net raised it. For lack of memory no block is named.
 
     Side effects:
         A hybridized block that raised, or `again`, is run once more, in the training mode that is set, outside of

@@ -27,8 +27,8 @@ class BucketLoader(EpochOrder):
             sequence goes into the first bucket whose limit is not below its length.
         pad: What fills x after the end of a sequence.
         pad_to: "bucket": x is as long as the bucket's limit, so that a hybridized net sees as many shapes as there
-            are buckets, twice as many with the short batches; for each of them cuDNN searches the algorithms of
-            convolutions anew on a GPU. "longest": as the batch's longest sequence, which is less padding.
+            are buckets, or twice as many with short batches. On a GPU, cuDNN searches the algorithms of convolutions
+            for each shape. "longest": as the batch's longest sequence, which is less padding.
         shuffle: Draw a new order each epoch: of sequences within their bucket, and of batches over all buckets. False:
             the buckets one after the other, from short to long, and in each the order as given.
         seed: Whole number that decides the orders. None draws one, which `seed` then tells.

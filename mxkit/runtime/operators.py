@@ -185,7 +185,7 @@ def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
         keeps only there what its gradient needs. What would behave as in training then has got other arguments.
 
     Raises:
-        NotImplementedError: It must be run in training mode, and holds a Custom operator, which is told the mode.
+        NotImplementedError: It must run in training mode and holds a Custom operator, which would see that mode.
     """
     content = json.loads(graph.tojson())
     operators = list(operators_in(content))

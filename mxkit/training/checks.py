@@ -134,7 +134,7 @@ def warn_of_single_samples(norms: Sequence[str]) -> None:
 
 
 class ShapeWatch:
-    """Warns once of many shapes of inputs on a GPU: cuDNN searches an algorithm anew for each of them (T136).
+    """Warns once when inputs on a GPU have many shapes: for each, cuDNN searches its algorithms again (T136).
 
     Args:
         net: Looked at for convolutions.

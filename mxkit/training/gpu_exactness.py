@@ -1,13 +1,13 @@
 """What keeps a training on a GPU from giving the same bits each time, told before the first update."""
 
 import os
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 import warnings
 
 from mxkit.core.device import is_gpu
 from mxkit.errors import TrapWarning
 from mxkit.runtime.exact import WORD, switches_off, warn_if_late
-from mxkit.training.randomness import Operators
+from mxkit.training.randomness import operators_of
 
 _ALGORITHMS = ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM")
 # Operators of which cuDNN has algorithms that add in an order of the moment, and others; with the switches (T132).
@@ -33,11 +33,12 @@ _ATOMIC = (
 )
 
 
-def warn_of_inexact(operators: Optional[Operators], devices: Sequence[Any]) -> None:
+def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
     """Warn where a seed or checkpoints promise equal bits that a net cannot have on its GPUs.
 
     Args:
-        operators: Of the net, as `operators_of` gives them.
+        net: Looked into only where it lives on a GPU.
+        inputs: How many arrays it is called with.
         devices: Where it lives; nothing is said of a CPU.
 
     Warns:
@@ -46,10 +47,11 @@ def warn_of_inexact(operators: Optional[Operators], devices: Sequence[Any]) -> N
     if not any(map(is_gpu, devices)):
         return
     warn_if_late(os.environ)
+    operators = operators_of(net, inputs)
     kinds = sorted(set(_NEEDS) if operators is None else {name for name, _ in operators if name in _NEEDS})
-    needed = [name for name in switches_off() if any(name in _NEEDS[kind] for kind in kinds)]
+    needed = [f"{name}={value}" for name, value in switches_off().items() if any(name in _NEEDS[one] for one in kinds)]
     if needed:
-        settings = " ".join(f"{name}={switches_off()[name]}" for name in needed)
+        settings = " ".join(needed)
         of_what = "operators that mxkit cannot look into" if operators is None else ", ".join(kinds)
         _warn(
             f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {of_what}). Start "

@@ -67,18 +67,20 @@ class Grid:
             seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
 
-def draws_random_numbers(loss: Any, data: Any, operators: Optional[Operators]) -> bool:
+def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
     """Whether a training may draw random numbers; what cannot be looked into is taken to draw some.
 
     Args:
+        net: Looked into only where loss and data draw nothing.
         loss: The loss; one that is not MXNet's may do anything.
         data: An mxkit loader over arrays, a list and a DataIter over arrays draw nothing while they are read.
-        operators: Of the net, as `operators_of` gives them.
+        inputs: How many arrays the net is called with.
     """
     quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
     # a Block's own forward is not called with symbols: it was not written for that
     if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not quiet:
         return True
+    operators = operators_of(net, inputs)
     return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
 
 

@@ -34,7 +34,7 @@ from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn
 from mxkit.training.one_graph import OneGraph
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision, get_precision
-from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, operators_of, reads_user_code
+from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
 from mxkit.training.record import Update
 from mxkit.training.unread import Unread
 import mxnet as mx
@@ -255,11 +255,10 @@ class Training:
         return _run(reader, work, self._unread, place, trace)
 
     def _look_inside(self, data: Data, where: Sequence["mx.Context"], first: bool, inputs: int) -> bool:
-        """Whether the training may draw random numbers; at its beginning, what keeps it from equal bits is told."""
-        operators = operators_of(self._net, inputs)
+        """Return whether the training may draw random numbers. Before the first update, warn of inexact operators."""
         if first and self._seed is not None:
-            warn_of_inexact(operators, where)
-        return draws_random_numbers(self._known, data, operators)
+            warn_of_inexact(self._net, inputs, where)
+        return draws_random_numbers(self._net, self._known, data, inputs)
 
 
 def _run(

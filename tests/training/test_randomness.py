@@ -172,17 +172,17 @@ def around(*blocks):
     ),
 )
 def test_nets_that_draw(net, expected):
-    assert draws_random_numbers(SOFTMAX, BATCHES, operators_of(net, 1)) is expected
+    assert draws_random_numbers(net, SOFTMAX, BATCHES, 1) is expected
 
 
 def test_losses_and_data_that_may_draw():
     net = nn.Dense(3)
     loader = gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((4, 2)), np.zeros(4)), batch_size=2)
     quiet = [BATCHES, mxkit.data.ArrayLoader(np.zeros((4, 2)), None, 2), mx.io.NDArrayIter(np.zeros((4, 2)))]
-    assert [draws_random_numbers(SOFTMAX, data, operators_of(net, 1)) for data in quiet] == [False] * 3
-    assert draws_random_numbers(SOFTMAX, loader, operators_of(net, 1))
-    assert draws_random_numbers(lambda output, y: output.mean(axis=1), BATCHES, operators_of(net, 1))
-    assert draws_random_numbers(None, BATCHES, operators_of(net, 1))
+    assert [draws_random_numbers(net, SOFTMAX, data, 1) for data in quiet] == [False] * 3
+    assert draws_random_numbers(net, SOFTMAX, loader, 1)
+    assert draws_random_numbers(net, lambda output, y: output.mean(axis=1), BATCHES, 1)
+    assert draws_random_numbers(net, None, BATCHES, 1)
 
 
 def test_operators_in_the_body_of_a_loop_are_seen():
@@ -190,6 +190,5 @@ def test_operators_in_the_body_of_a_loop_are_seen():
         def hybrid_forward(self, F, x):
             return F.contrib.foreach(lambda row, state: (F.Dropout(row, p=0.5), state), x, [])[0]
 
-    found = operators_of(Loop(), 1)
-    assert "dropout" in [name for name, _ in found]
-    assert draws_random_numbers(SOFTMAX, BATCHES, found)
+    assert "dropout" in [name for name, _ in operators_of(Loop(), 1)]
+    assert draws_random_numbers(Loop(), SOFTMAX, BATCHES, 1)
