@@ -124,21 +124,21 @@ def finetuning(seeds):
 
 def of_contrast(digits, seed):
     x, y = part("train", digits)
-    net, data = mxkit.Siamese(branch()), PairLoader(x, y, 64, seed=seed)
-    return train(ready(net), data, 400, seed, mxkit.ContrastiveLoss())
+    net, data = mxkit.models.Siamese(branch()), PairLoader(x, y, 64, seed=seed)
+    return train(ready(net), data, 400, seed, mxkit.losses.ContrastiveLoss())
 
 
 def of_triplets(digits, seed):
     net, data = branch(), Distorted(ArrayLoader(*part("train", digits), 64, shuffle=True, seed=seed))
-    return mxkit.Siamese(train(ready(net), data, 400, seed, mxkit.TripletLoss(0.3)))
+    return mxkit.models.Siamese(train(ready(net), data, 400, seed, mxkit.losses.TripletLoss(0.3)))
 
 
 def of_classes(digits, seed):
-    return mxkit.Siamese(trained_on(digits, seed)[0])
+    return mxkit.models.Siamese(trained_on(digits, seed)[0])
 
 
 def of_pixels(digits, seed):
-    return ready(mxkit.Siamese(nn.Flatten()))
+    return ready(mxkit.models.Siamese(nn.Flatten()))
 
 
 def agreement(net, name, digits, threshold=None):
@@ -151,7 +151,7 @@ def agreement(net, name, digits, threshold=None):
         second.append(embedded[1].asnumpy())
         same.append(alike.asnumpy())
     arrays = (np.concatenate(one) for one in (first, second, same))
-    return mxkit.pair_accuracy(*arrays, threshold=threshold)
+    return mxkit.losses.pair_accuracy(*arrays, threshold=threshold)
 
 
 def siamese(seeds):

@@ -133,7 +133,7 @@ def make_net(head):
     mxkit.seed_all(3)
     net = gluon.nn.HybridSequential()
     if head == "pair":
-        net = mxkit.Siamese(gluon.nn.Dense(C, in_units=5))
+        net = mxkit.models.Siamese(gluon.nn.Dense(C, in_units=5))
     else:
         net.add(gluon.nn.Dense(C, in_units=5, flatten="steps" not in head))
     if "softmax" in head or "sigmoid" in head:

@@ -35,7 +35,7 @@ class Sigmoid(autograd.Function):
         return dy * y * (1 - y)
 
 
-OUR_SIGMOID = mxkit.custom_gradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
+OUR_SIGMOID = mxkit.gradients.custom_gradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
 
 
 class MyDense(nn.Block):
@@ -51,7 +51,7 @@ class MyDense(nn.Block):
         return nd.relu(nd.dot(x, self.weight.data()) + self.bias.data())
 
 
-class OurDense(mxkit.Layer):
+class OurDense(mxkit.nets.Layer):
     def __init__(self, units, **kwargs):
         super().__init__(**kwargs)
         self.parameter("weight", (units, 0))
@@ -85,7 +85,7 @@ def test_row_20_a_function_kept_in_a_layer():
     with pytest.raises(AssertionError, match="Each Function instance can only be called once"):
         layer(X)
 
-    ours = mxkit.CustomGradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
+    ours = mxkit.gradients.CustomGradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
     for _ in range(3):
         np.testing.assert_allclose(ours(X).asnumpy(), X.sigmoid().asnumpy(), rtol=1e-6)
 
@@ -104,12 +104,12 @@ def test_row_21_a_backward_that_is_never_called():
 
     with pytest.warns(TrapWarning, match=r"'1' \(Mine\) defines backward, which Gluon never calls.*custom_gradient"):
         train(stack(nn.Dense(3), Mine()))
-    backward_of(mxkit.custom_gradient(lambda x: x * x, lambda dy, x, y: dy * 100), x)
+    backward_of(mxkit.gradients.custom_gradient(lambda x: x * x, lambda dy, x, y: dy * 100), x)
     assert x.grad.asscalar() == 100
 
 
 def test_row_22_a_gradient_of_ones_own_in_a_graph():
-    layer = mxkit.CustomGradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
+    layer = mxkit.gradients.CustomGradient(lambda x: 1 / (1 + nd.exp(-x)), lambda dy, x, y: dy * y * (1 - y))
     layer.hybridize()
     x = leaf(0.5, 2)
     backward_of(layer, x)
@@ -146,7 +146,7 @@ def test_row_24_several_inputs_and_summed_gradients():
             a, b = self.saved_tensors
             return dy * b, dy * a
 
-    ours = mxkit.custom_gradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
+    ours = mxkit.gradients.custom_gradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
     data, weight, summed = nd.array([7]), leaf(3), leaf(3, request="add")
     for function, expected in ((lambda *two: Mul()(*two), 0), (ours, 7)):
         backward_of(function, data, weight)
@@ -220,7 +220,7 @@ def test_row_27_a_sequential_of_ones_own():
     net.add(nn.Dense(2))
     mxkit.initialize(net, devices="cpu", sample=X)
     assert list(mxkit.parameters(net)) == ["0.weight", "0.bias", "1.weight", "1.bias"]
-    assert mxkit.try_hybridize(net, X)
+    assert mxkit.nets.try_hybridize(net, X)
 
 
 def test_row_28_a_constant_that_is_a_plain_array(tmp_path):
@@ -236,7 +236,7 @@ def test_row_28_a_constant_that_is_a_plain_array(tmp_path):
             x = nd.relu(nd.dot(x, self.weight) + 1)
             return nd.relu(self.dense(x))
 
-    class Ours(mxkit.Layer):
+    class Ours(mxkit.nets.Layer):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
             self.dense = nn.Dense(256)
@@ -297,7 +297,7 @@ def my_softmax_loss(l_o, r_o, y):
 
 
 def test_row_33_the_contrastive_loss_of_an_identical_pair():
-    ours = mxkit.ContrastiveLoss()
+    ours = mxkit.losses.ContrastiveLoss()
     for function, finite in ((my_softmax_loss, False), (lambda a, b, y: ours([a, b], y), True)):
         a, b = leaf([1, 2], [1, 2]), leaf([1, 2], [1, 2])
         value = backward_of(function, a, b, nd.array([1, 0]))
@@ -310,8 +310,8 @@ def test_row_33_the_contrastive_loss_of_an_identical_pair():
     assert ours([a, b], nd.ones((2, 1), dtype="int32")).shape == (2,)
     point = nd.ones((2, 3))
     with pytest.raises(ArithmeticError, match="autograd says nan"):
-        mxkit.check_gradient(my_softmax_loss, point, point, nd.array([1, 0]), wrt=(0, 1))
-    mxkit.check_gradient(lambda a, b: ours([a, b], nd.array([1, 1])), point, point)
+        mxkit.gradients.check_gradient(my_softmax_loss, point, point, nd.array([1, 0]), wrt=(0, 1))
+    mxkit.gradients.check_gradient(lambda a, b: ours([a, b], nd.array([1, 1])), point, point)
 
 
 def test_row_34_a_siamese_net_with_a_hash():
@@ -328,9 +328,9 @@ def test_row_34_a_siamese_net_with_a_hash():
     with pytest.raises(AssertionError, match="can only be called once"):
         [theirs(one) for one in (X, X)]
 
-    net = mxkit.Siamese(stack(nn.Dense(4), nn.HybridLambda(lambda F, x: mxkit.sign_ste(x))))
+    net = mxkit.models.Siamese(stack(nn.Dense(4), nn.HybridLambda(lambda F, x: mxkit.gradients.sign_ste(x))))
     history = mxkit.fit(net, [((X, -X), np.array([1]))], loss="contrastive", trainer="sgd", epochs=2, progress=False)
     assert history[-1]["train_loss"] == 16  # four bits of two each, squared
     with mxkit.mode(record=True):
-        mxkit.ContrastiveLoss(9)(net(X, -X), nd.array([1])).backward()
+        mxkit.losses.ContrastiveLoss(9)(net(X, -X), nd.array([1])).backward()
     assert net.branch[0].weight.grad().asnumpy().all()

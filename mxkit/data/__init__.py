@@ -1,5 +1,8 @@
 """What a loop reads: loaders over arrays, and datasets."""
 
+from mxkit.core.device import Shards as Shards
+from mxkit.core.device import split_batch as split_batch
+
 from .augmentation.augment import Augment as Augment
 from .augmentation.mixing import cutmix as cutmix
 from .augmentation.mixing import mixup as mixup
@@ -12,6 +15,7 @@ from .datasets import digits as digits
 from .datasets import fashion_mnist as fashion_mnist
 from .datasets import made_linear as made_linear
 from .datasets import mnist as mnist
+from .describing import describe as describe
 from .files.cache import clean_cache as clean_cache
 from .files.cache import list_cache as list_cache
 from .files.cache import move_cache as move_cache

@@ -64,9 +64,7 @@ class PartDescription:
         sizes = {host.shape[:1] for host in (*inputs, *labels)}
         if len(sizes) != 1 or sizes == {()}:
             shapes = [host.shape for host in (*inputs, *labels)]
-            raise DataError(
-                f"describe_data: {self.name}: axis 0 of all arrays of a batch must be equal; found {shapes}"
-            )
+            raise DataError(f"describe: {self.name}: axis 0 of all arrays of a batch must be equal; found {shapes}")
         for summaries, hosts in ((self.inputs, inputs), (self.labels, labels)):
             summaries.extend(ArraySummary() for _ in hosts[len(summaries) :])
             for summary, host in zip(summaries, hosts):
@@ -110,7 +108,7 @@ class Duplicates(NamedTuple):
 
 
 class DataDescription:
-    """What `describe_data` found; it prints as a text.
+    """What `describe` found; it prints as a text.
 
     Attributes:
         parts: By name.
@@ -165,7 +163,7 @@ class DataDescription:
         return "\n".join([*lines, *(["warnings:"] if self.warnings else []), *(f"  - {one}" for one in self.warnings)])
 
 
-def describe_data(
+def describe(
     data: Union[Data, Split, Splits, Mapping[str, Any]],
     test: Any = None,
     *,
@@ -193,7 +191,7 @@ def describe_data(
         Reads the whole data, which for image files takes as long as an epoch. An iterator is used up, which is told.
 
     >>> x, y = np.linspace(0, 1, 12).reshape(6, 2), np.array([0, 1, 0, 1, 0, 3])
-    >>> print(describe_data(mxkit.data.ArrayLoader(x, y, batch_size=4)))
+    >>> print(describe(mxkit.data.ArrayLoader(x, y, batch_size=4)))
     data: ArrayLoader, 2 batches of 4 (the last has 2), 6 samples
       x  (2,) float32, 0 to 1, mean 0.5, std 0.3138
       y  () int32, 0 to 3, 3 classes of 1 to 3 samples
@@ -201,10 +199,10 @@ def describe_data(
       - data: classes [2] of 0 to 3 have no sample
     """
     if limit_batches is not None:
-        whole_number(limit_batches, "describe_data: limit_batches")
+        whole_number(limit_batches, "describe: limit_batches")
     several = isinstance(data, (Splits, Mapping))
     if several and test is not None:
-        raise ValueError("describe_data: pass `test` beside one part, or all parts in a dict")
+        raise ValueError("describe: pass `test` beside one part, or all parts in a dict")
     named: Dict[str, Any] = {"data": data} if test is None else {"train": data, "test": test}
     if isinstance(data, Splits):
         named = {name: part for name, part in zip(Splits._fields, data[:3]) if _size(part)}
@@ -226,13 +224,13 @@ def _read(name: str, data: Any, limit: Optional[int]) -> PartDescription:
         limit = None if limit is None else limit * _ROWS
         batches = (_batch_of_one(data[row]) for row in range(len(data)))
     else:
-        batches = read_epoch(data, name=f"describe_data: {name}", keep_count=True)
+        batches = read_epoch(data, name=f"describe: {name}", keep_count=True)
     read = 0
     for batch in islice(batches, limit):
         part.add(batch)
         read += 1
     if not part.samples:
-        raise EmptyDataError(f"describe_data: {name} has no sample")
+        raise EmptyDataError(f"describe: {name} has no sample")
     total = -(-len(data.x) // _ROWS) if isinstance(data, Split) else len(data) if hasattr(data, "__len__") else None
     part.whole = limit is None or read < limit or read == total
     if isinstance(data, mx.io.DataIter):
@@ -253,7 +251,7 @@ def _size(part: Any) -> int:
 def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
     if host.dtype.kind not in "fiub":
-        raise DataError(f"describe_data: expected arrays of numbers; received {host.dtype} of {type(array).__name__}")
+        raise DataError(f"describe: expected arrays of numbers; received {host.dtype} of {type(array).__name__}")
     return host
 
 

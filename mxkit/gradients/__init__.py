@@ -1,5 +1,5 @@
 """Gradients as functions, checked against differences, and of one's own."""
 
-from mxkit.gradients.functions import grad as grad
-from mxkit.gradients.functions import jacobian as jacobian
-from mxkit.gradients.functions import value_and_grad as value_and_grad
+import lazy_loader as _lazy
+
+__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

@@ -157,8 +157,9 @@ def check_backward(net: Any) -> None:
         if callable(getattr(block, "backward", None)):
             place = f"{path!r} ({type(block).__name__})" if path else type(block).__name__
             warnings.warn(
-                f"{place} defines backward, which Gluon never calls: gradients come from the operators of its forward "
-                "pass. Use mxkit.custom_gradient(forward, backward) in its forward, or rename the method (T33)",
+                f"{place} defines backward, which Gluon never calls: gradients come from the operators of its "
+                "forward pass. Use mxkit.gradients.custom_gradient(forward, backward) in its forward, or rename the "
+                "method (T33)",
                 TrapWarning,
                 stacklevel=2,
             )

@@ -4,45 +4,11 @@ from typing import Any, NamedTuple, Optional, Tuple
 
 from mxkit.errors import DataError
 from mxkit.losses.classification import PerSampleLoss, check_shape, check_weight, number, weighted
-from mxkit.nets.architecture.registered import register_block
 import mxnet as mx
-from mxnet import gluon
 import numpy as np
 
 # Under the root of a squared distance: the gradient of a root at 0 is infinite, times 0 is NaN (T34).
 _EPSILON = 1e-12
-
-
-@register_block
-class Siamese(gluon.HybridBlock):  # type: ignore[misc]
-    """One branch, with one set of weights, applied to each input.
-
-    `net(a, b)` gives `[branch(a), branch(b)]`, which `ContrastiveLoss` takes; `net(anchor, positive, negative)` gives
-    three outputs for `TripletLoss`. Batches for `mxkit.fit` come from `mxkit.data.PairLoader`. BatchNorm in the
-    branch takes its statistics from each input by itself.
-
-    Args:
-        branch: A HybridBlock, of one input and one output. It stays usable on its own.
-
-    Raises:
-        TypeError: `branch` is no HybridBlock.
-
-    >>> net = Siamese(mx.gluon.nn.Dense(2)); mxkit.initialize(net)
-    >>> [one.shape for one in net(mx.nd.ones((3, 4)), mx.nd.ones((3, 4)))]
-    [(3, 2), (3, 2)]
-    """
-
-    def __init__(self, branch: Any, **kwargs: Any) -> None:
-        if not isinstance(branch, gluon.HybridBlock):
-            raise TypeError(
-                f"Siamese: branch: expected a HybridBlock; received {branch!r:.100}. Use HybridSequential in place of "
-                "Sequential, or write hybrid_forward in place of forward"
-            )
-        super().__init__(**kwargs)
-        self.branch = branch
-
-    def hybrid_forward(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
-        return [self.branch(one) for one in inputs]
 
 
 class _DistanceLoss(PerSampleLoss):

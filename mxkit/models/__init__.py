@@ -14,6 +14,7 @@ from .registry import model_names as model_names
 from .resnet import resnet18 as resnet18
 from .resnet import resnet34 as resnet34
 from .resnet import resnet50 as resnet50
+from .siamese import Siamese as Siamese
 from .sizes import SizedNet as SizedNet
 from .sizes import usable_sizes as usable_sizes
 from .vgg import vgg11 as vgg11
@@ -22,6 +23,7 @@ from .vgg import vgg16 as vgg16
 from .vgg import vgg19 as vgg19
 
 __all__ = [
+    "Siamese",
     "SizedNet",
     "alexnet",
     "densenet121",

@@ -66,7 +66,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
 
     Returns:
         A block, uninitialized unless it was given weights: then it lives on the CPU, or where `ctx` says; `mxkit.to`
-        moves it. `mxkit.describe` can describe it.
+        moves it. `mxkit.nets.describe` can describe it.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.

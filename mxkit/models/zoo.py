@@ -1,7 +1,7 @@
 """MXNet's and gluoncv's model zoos: nets by name, which remember how they were made.
 
-MXNet's nets are made of blocks that `mxkit.describe` knows. gluoncv has hundreds of classes of its own, so its nets
-are described by their name here and the arguments.
+MXNet's nets are made of blocks that `mxkit.nets.describe` knows. gluoncv has hundreds of classes of its own, so its
+nets are described by their name here and the arguments.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **arguments:
             of its cache is looked at before.
 
     Returns:
-        A block that `mxkit.describe` can describe, uninitialized unless weights were asked for.
+        A block that `mxkit.nets.describe` can describe, uninitialized unless weights were asked for.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.

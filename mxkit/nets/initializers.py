@@ -105,6 +105,6 @@ def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:
         if parameter.init is None and parameter.shape is not None and len(parameter.shape) < 2:
             raise ValueError(
                 f"initialize: {path} has shape {parameter.shape}, and {type(initializer).__name__} needs two axes. "
-                "Where the layer declares it, give it a start, like init='zeros'; mxkit.Layer does so for biases. "
+                "Where the layer declares it, give it a start, like init='zeros'; mxkit.nets.Layer does so for biases. "
                 "Nothing was initialized"
             )

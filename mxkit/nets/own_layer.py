@@ -17,8 +17,8 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
     """A HybridBlock whose parameters are declared in one line each, and handed to `hybrid_forward` by their names.
 
     So it works on several devices, hybridized or not, is saved, moved, cast and exported as Gluon's own layers are;
-    with `@mxkit.register_block` it can be described and rebuilt. A size of 0 in a parameter's shape is found with the
-    first input: by MXNet, where the operators tell it (`F.FullyConnected`, `F.Convolution`), else by `infer`.
+    with `@mxkit.nets.register_block` it can be described and rebuilt. A size of 0 in a parameter's shape is found with
+    the first input: by MXNet, where the operators tell it (`F.FullyConnected`, `F.Convolution`), else by `infer`.
 
     >>> class Linear(Layer):
     ...     def __init__(self, units, **kwargs):

@@ -3,7 +3,7 @@
 It is a zip without compression, so that any tool opens it:
 
     manifest.json       format, versions, and size and SHA-256 of the other two
-    description.json    what `mxkit.describe` says
+    description.json    what `mxkit.nets.describe` says
     net.params          a plain Gluon file, which `net.load_parameters` reads
 
 There is no code and no pickle in it, and nothing of it reaches MXNet before it was checked.

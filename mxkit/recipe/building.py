@@ -12,9 +12,9 @@ from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.problems import Problem, located
 from mxkit.recipe.registry import CALLBACKS
 from mxkit.recipe.schema import Component, Recipe
-from mxkit.training.callbacks import Callback
+from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks.learning_rate import LearningRate
 from mxkit.training.checkpoints import Checkpoints
-from mxkit.training.learning_rate import LearningRate
 from mxkit.training.schedules import get_schedule
 import mxnet as mx
 

@@ -17,9 +17,9 @@ from mxkit.recipe.run_code import FOLDER as CODE
 from mxkit.recipe.run_code import check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import checkpoint_paths
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.progress import describe_row
 from mxkit.training.history import Row
-from mxkit.training.progress import describe_row
 from mxkit.training.signals import Terminated
 from mxkit.version import __version__
 import mxnet as mx

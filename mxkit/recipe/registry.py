@@ -14,16 +14,16 @@ from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.files import image_files, image_records, imagenet_files, tables
 from mxkit.errors import UnknownNameError, unknown_name
 from mxkit.losses.by_name import LOSSES
-from mxkit.losses.distances import Siamese
 from mxkit.metrics.by_name import METRICS, own_metrics
 from mxkit.metrics.metric import Metric
 from mxkit.models.registry import MODELS, model_names
+from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import initializer_names
 from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
-from mxkit.training.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
-from mxkit.training.builtin_ema import EMA
-from mxkit.training.builtin_logs import CSVLog, TensorBoardLog
-from mxkit.training.learning_rate import Plateau
+from mxkit.training.callbacks.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
+from mxkit.training.callbacks.ema import EMA
+from mxkit.training.callbacks.learning_rate import Plateau
+from mxkit.training.callbacks.logs import CSVLog, TensorBoardLog
 from mxkit.training.schedules import TAKES, schedule
 import mxnet as mx
 
@@ -240,10 +240,12 @@ def public_name(function: Builder) -> str:
     """How a script calls a builder: `mxkit.data.digits`, or with its module where it is a user's own.
 
     >>> public_name(EarlyStopping), public_name(datasets.digits)
-    ('mxkit.EarlyStopping', 'mxkit.data.digits')
+    ('mxkit.callbacks.EarlyStopping', 'mxkit.data.digits')
     """
     function = inspect.unwrap(function)
     module, name = _place(function)
     if module.startswith("mxkit.data"):
         return f"mxkit.data.{name}" if hasattr(data, name) else f"{module}.{name}"
-    return f"mxkit.{name}" if module.startswith("mxkit.") else f"{module}.{name}"
+    if module.startswith("mxkit.training.callbacks."):
+        return f"mxkit.callbacks.{name}"
+    return f"mxkit.{module.split('.')[1]}.{name}" if module.startswith("mxkit.") else f"{module}.{name}"

@@ -158,8 +158,8 @@ class OptimizerComponent(Component):
     """An optimizer, and what it does to some parameters only.
 
     Attributes:
-        multipliers: By globs over paths; as for `mxkit.set_multipliers`.
-        no_weight_decay: Biases and norms do not decay; as `mxkit.no_weight_decay`.
+        multipliers: By globs over paths; as for `mxkit.nets.set_multipliers`.
+        no_weight_decay: Biases and norms do not decay; as `mxkit.nets.no_weight_decay`.
     """
 
     multipliers: Dict[str, MultiplierSection] = Field(default_factory=dict)
@@ -215,7 +215,7 @@ class Recipe(Section):
         freeze: Globs over paths of parameters that are not trained; as for `mxkit.freeze`.
         loss: As for `mxkit.fit`.
         optimizer: Of MXNet's registry.
-        schedule: Of the learning rate, as for `mxkit.LearningRate` and `mxkit.schedule`; or null.
+        schedule: Of the learning rate, as for `mxkit.callbacks.LearningRate` and `mxkit.training.schedule`; or null.
         epochs: Times the training part is read.
         updates: In their place: optimizer updates.
         accumulate: Batches per update.

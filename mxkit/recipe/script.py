@@ -15,7 +15,7 @@ from mxkit.recipe.registry import CALLBACKS, COMPOSED, DATASETS, public_name
 from mxkit.recipe.run import SAME
 from mxkit.recipe.schema import Component, Recipe
 from mxkit.storage.listing import checkpoints_of
-from mxkit.training.learning_rate import LearningRate
+from mxkit.training.callbacks.learning_rate import LearningRate
 
 _WIDTH = 110
 
@@ -179,9 +179,9 @@ def _net(recipe: Recipe) -> List[Code]:
 def _settings(recipe: Recipe) -> List[Code]:
     lines = [call("mxkit.freeze", Code("net"), glob) for glob in recipe.freeze]
     if recipe.optimizer.no_weight_decay:
-        lines.append(call("mxkit.no_weight_decay", Code("net")))
+        lines.append(call("mxkit.nets.no_weight_decay", Code("net")))
     multipliers = {glob: one.model_dump(exclude_none=True) for glob, one in recipe.optimizer.multipliers.items()}
-    return lines + ([call("mxkit.set_multipliers", Code("net"), multipliers)] if multipliers else [])
+    return lines + ([call("mxkit.nets.set_multipliers", Code("net"), multipliers)] if multipliers else [])
 
 
 def _model(model: Component, target: str = "", weights: Optional[str] = None) -> Code:
@@ -247,7 +247,7 @@ def _evaluation(recipe: Recipe, data: Splits) -> List[Code]:
 
 def _pairs(recipe: Recipe, validated: bool, scored: Code) -> List[Code]:
     if recipe.data.pairs is not None and recipe.data.pairs.kind == "triplets":
-        return [Code(f'scores["triplet_accuracy"] = mxkit.triplet_accuracy(*mxkit.predict(net, {scored}))')]
+        return [Code(f'scores["triplet_accuracy"] = mxkit.losses.triplet_accuracy(*mxkit.predict(net, {scored}))')]
     searched = validated and recipe.evaluate.split != "valid"
     lines = []
     for name in ["valid", scored] if searched else [scored]:
@@ -255,5 +255,5 @@ def _pairs(recipe: Recipe, validated: bool, scored: Code) -> List[Code]:
         lines.append(Code(f"same = mx.nd.concat(*[same for _, same in {name}], dim=0)"))
         target = "found" if name == scored else "threshold"
         end = "accuracy" if name == scored else "threshold"
-        lines.append(Code(f"{target} = mxkit.pair_accuracy(*mxkit.predict(net, {name}), same{told}).{end}"))
+        lines.append(Code(f"{target} = mxkit.losses.pair_accuracy(*mxkit.predict(net, {name}), same{told}).{end}"))
     return [*lines, Code('scores["pair_accuracy"] = found')]

@@ -19,9 +19,9 @@ from mxkit.storage.directory import (
 )
 from mxkit.storage.snapshot import Snapshot
 from mxkit.storage.writer import BackgroundWriter
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.monitor import Monitor
 from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.record import Update
 from mxkit.training.resume import capture

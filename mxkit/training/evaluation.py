@@ -15,8 +15,8 @@ from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.accumulator import checked_count
+from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
-from mxkit.training.progress import batches_bar
 from mxkit.training.unread import Queued, wait
 from mxkit.training.update import Count
 import mxnet as mx

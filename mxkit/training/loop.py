@@ -20,17 +20,17 @@ from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, Tra
 from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.storage.directory import Checkpoint, checkpoint_paths, find_checkpoint
-from mxkit.training.callbacks import Callback, FitState, check_callbacks
+from mxkit.training.callbacks.callback import Callback, FitState, check_callbacks
+from mxkit.training.callbacks.learning_rate import warn_of_rate_0
+from mxkit.training.callbacks.progress import CheckpointNews, get_progress
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.evaluation import evaluate
 from mxkit.training.history import History, Row
-from mxkit.training.learning_rate import warn_of_rate_0
 from mxkit.training.loss_checks import without_warnings
 from mxkit.training.place import numbers
 from mxkit.training.precision import get_precision
-from mxkit.training.progress import CheckpointNews, get_progress
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.unread import refuse_broken, watch_weights

@@ -16,7 +16,7 @@ from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers
 from mxkit.storage.parameter_file import read_arrays
 from mxkit.storage.snapshot import Snapshot, put_back, take_snapshot
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History
 import mxnet as mx

@@ -372,7 +372,7 @@ def get_schedule(spec: Any) -> Schedule:
     if callable(name):
         raise TypeError(
             "schedule: expected a Schedule, a name or (name, arguments); received a function, of what it does not say. "
-            "Set the rate in a callback: mxkit.LambdaCallback(on_epoch=lambda state, row: "
+            "Set the rate in a callback: mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: "
             "state.trainer.set_learning_rate(f(row['epoch'])))"
         )
     if not isinstance(name, str):

@@ -97,7 +97,7 @@ def test_shards_join_to_the_batch(samples, count, as_numpy):
     y = np.arange(samples, dtype="int64") + 2**24
     batch = (x, y) if as_numpy else (mx.nd.array(x), mx.nd.array(y, dtype="int64"))
     devices = mxkit.devices(f"cpu:{count}")
-    shards = mxkit.split_batch(batch, devices)
+    shards = mxkit.data.split_batch(batch, devices)
     sizes = [shard.samples for shard in shards]
     assert shards.samples == sum(sizes) == samples
     assert min(sizes) >= 1
@@ -155,7 +155,7 @@ def test_floating_point_of_other_widths_and_byte_orders_becomes_float32(dtype):
 )
 def test_arrays_that_no_batch_can_hold_are_refused_without_printing_them(array, text):
     with pytest.raises(DataError, match=text):
-        mxkit.split_batch((array, np.zeros(len(array))), mxkit.devices("cpu"))
+        mxkit.data.split_batch((array, np.zeros(len(array))), mxkit.devices("cpu"))
 
 
 def test_a_batch_that_is_a_dict_gets_the_function_that_takes_it_apart():
@@ -164,7 +164,7 @@ def test_a_batch_that_is_a_dict_gets_the_function_that_takes_it_apart():
         DataError,
         match=r"received a dict with the keys 'image', 'label'. Pass a function .* \(\(b\['image'\], b\['label'\]\)",
     ):
-        mxkit.split_batch(batch, mxkit.devices("cpu"))
+        mxkit.data.split_batch(batch, mxkit.devices("cpu"))
 
 
 def test_the_forms_of_a_batch():
@@ -179,26 +179,26 @@ def test_the_forms_of_a_batch():
         (((x, z), (y, z)), 2, 2),
         (((x, z),), 2, 0),
     ]:
-        for shard in mxkit.split_batch(batch, mxkit.devices("cpu:2")):
+        for shard in mxkit.data.split_batch(batch, mxkit.devices("cpu:2")):
             assert (len(shard.inputs), len(shard.labels)) == (inputs, labels)
 
 
 def test_batches_that_are_none():
     devices = mxkit.devices("cpu:2")
     with pytest.raises(EmptyDataError, match=r"a batch has no sample: shapes \[\(0, 3\), \(0,\)\]"):
-        mxkit.split_batch((np.zeros((0, 3)), np.zeros(0)), devices)
+        mxkit.data.split_batch((np.zeros((0, 3)), np.zeros(0)), devices)
     with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(3,\)\]"):
-        mxkit.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
+        mxkit.data.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
     with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
-        mxkit.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
+        mxkit.data.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
     with pytest.raises(DataError, match=r"NumPy arrays; received list. Make an array of it: np.asarray\("):
-        mxkit.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
+        mxkit.data.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
     with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):
-        mxkit.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)
+        mxkit.data.split_batch((np.zeros(4), np.zeros(4), np.zeros(4)), devices)
 
 
 def test_shards_are_a_sequence_that_prints():
-    shards = mxkit.split_batch(np.zeros((2, 3)), mxkit.devices("cpu:3"))
+    shards = mxkit.data.split_batch(np.zeros((2, 3)), mxkit.devices("cpu:3"))
     assert repr(shards) == "Shards(2 samples: 1 on cpu(0), 1 on cpu(1); idle [cpu(2)])"
     assert shards[-1].device == mx.cpu(1)
     assert [shard.samples for shard in shards[:1]] == [1]

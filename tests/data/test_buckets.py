@@ -248,7 +248,7 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path):
             seed=5,
             checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
             resume="auto",
-            callbacks=[mxkit.LambdaCallback(on_update=die)],
+            callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
             progress=False,
         )
         return history, [p.data().asnumpy() for p in net.collect_params().values()]

@@ -1,8 +1,8 @@
-"""describe_data: exact numbers, duplicates, and one test for each warning."""
+"""describe: exact numbers, duplicates, and one test for each warning."""
 
 import mxkit
 from mxkit.data.datasets import digits
-from mxkit.data.describing import describe_data
+from mxkit.data.describing import describe
 from mxkit.data.files.image_files import image_folder
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
@@ -22,13 +22,13 @@ def batches(x=X, y=Y, size=5):
 
 
 def about(data, test=None, **arguments):
-    return describe_data(data, test, **arguments).warnings
+    return describe(data, test, **arguments).warnings
 
 
 def test_statistics_are_those_of_all_samples_at_once():
     x = X * np.array([1, 50, 1000], np.float32).reshape(1, 3, 1, 1) - 7
     x[3, 0, 1, 1], x[4, 2, 0, 0], x[20, 2] = np.nan, np.inf, -np.inf
-    (part,) = describe_data(batches(x)).parts.values()
+    (part,) = describe(batches(x)).parts.values()
     (inputs,), (labels,) = part.inputs, part.labels
     finite = np.where(np.isfinite(x), x, np.nan).astype(np.float64)
     np.testing.assert_allclose(inputs.mean, np.nanmean(finite, axis=(0, 2, 3)), rtol=1e-12)
@@ -41,9 +41,9 @@ def test_statistics_are_those_of_all_samples_at_once():
 
 
 def test_statistics_do_not_depend_on_batches_or_chunks(monkeypatch):
-    whole = describe_data([(X, Y)]).parts["data"]
+    whole = describe([(X, Y)]).parts["data"]
     monkeypatch.setattr("mxkit.data.streaming_statistics._CHUNK", 100)
-    cut = describe_data(batches(size=7)).parts["data"]
+    cut = describe(batches(size=7)).parts["data"]
     np.testing.assert_allclose(cut.inputs[0].mean, whole.inputs[0].mean, rtol=1e-12)
     np.testing.assert_allclose(cut.inputs[0].std, whole.inputs[0].std, rtol=1e-12)
     np.testing.assert_array_equal(cut.hashes, whole.hashes)
@@ -65,65 +65,65 @@ SOURCES = {
 @pytest.mark.parametrize("kind", SOURCES)
 def test_every_kind_of_data_is_read(kind):
     data = SOURCES[kind]()
-    part = describe_data(data).parts["data"]
+    part = describe(data).parts["data"]
     assert part.samples == N
     np.testing.assert_allclose(part.inputs[0].mean, X.mean(axis=(0, 2, 3)), rtol=1e-5)
     assert part.labels[0].classes == {0: 6, 1: 6, 2: 6, 3: 5}
-    hashes = describe_data(Split(X, Y)).parts["data"].hashes
+    hashes = describe(Split(X, Y)).parts["data"].hashes
     assert sorted(part.hashes) == sorted(hashes)
     assert f"{N} samples" in str(part)
     if kind == "DataIter":
         assert len(list(data)) == 5
-    again = describe_data(data).parts["data"]  # and is still whole
+    again = describe(data).parts["data"]  # and is still whole
     np.testing.assert_array_equal(again.hashes, part.hashes)
 
 
 def test_a_look_changes_nothing():
     loader = ArrayLoader(X, Y, 5, shuffle=True, seed=1)
     loader.epoch = 3
-    describe_data(loader)
+    describe(loader)
     assert loader.epoch == 3
     theirs = gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 5, shuffle=True)
     mxkit.seed_all(5)
     expected = [y.asnumpy().tolist() for _, y in theirs]
     mxkit.seed_all(5)
-    describe_data(theirs)
+    describe(theirs)
     assert [y.asnumpy().tolist() for _, y in theirs] == expected
 
 
 def test_several_inputs_labels_and_none():
-    several = describe_data([((X, X[:, 0]), (Y, Y * 0.5))]).parts["data"]
+    several = describe([((X, X[:, 0]), (Y, Y * 0.5))]).parts["data"]
     assert [one.shape for one in several.inputs] == [(3, 6, 5), (6, 5)]
     assert [one.classes is None for one in several.labels] == [False, True]
     assert "x1  (6, 5)" in str(several)
     assert "y1  () float64, 0 to 1.5" in str(several)
-    assert describe_data([X]).parts["data"].labels == []
-    soft = describe_data([(X, np.full((N, 4), 0.25, np.float32))])
+    assert describe([X]).parts["data"].labels == []
+    soft = describe([(X, np.full((N, 4), 0.25, np.float32))])
     assert (soft.parts["data"].labels[0].classes, soft.warnings) == (None, [])
 
 
 @pytest.mark.parametrize(("kind", "samples"), [("list", 10), ("ArrayLoader", 10), ("Split", 23), ("Dataset", 23)])
 def test_a_part_of_the_data(kind, samples):
-    part = describe_data(SOURCES[kind](), limit_batches=2).parts["data"]
+    part = describe(SOURCES[kind](), limit_batches=2).parts["data"]
     assert part.samples == samples
     assert part.whole == (samples == N)
     assert ("the first of more" in str(part)) == (samples < N)
     x = np.zeros((600, 1), np.float32)
-    assert describe_data(Split(x, x[:, 0]), limit_batches=2).parts["data"].samples == 512
+    assert describe(Split(x, x[:, 0]), limit_batches=2).parts["data"].samples == 512
     with pytest.raises(ValueError, match="limit_batches"):
-        describe_data(batches(), limit_batches=0)
+        describe(batches(), limit_batches=0)
 
 
 def test_splits_are_described_with_their_classes():
     splits = digits()
-    found = describe_data(splits)
+    found = describe(splits)
     assert list(found.parts) == ["train", "valid", "test"]
     assert found.warnings == []
     text = repr(found)
     assert "train: Split, 1354 samples\n  x  (1, 8, 8) float32, 0 to 1, mean 0.30" in text
     assert "y  () int32, 0 to 9, 10 classes of 131 to 138 samples" in text
     empty = Splits(splits.train, Split(splits.train.x[:0], splits.train.y[:0]), splits.test, [])
-    assert list(describe_data(empty).parts) == ["train", "test"]
+    assert list(describe(empty).parts) == ["train", "test"]
 
 
 def test_image_files_of_all_sizes(tmp_path):
@@ -133,7 +133,7 @@ def test_image_files_of_all_sizes(tmp_path):
         (tmp_path / label).mkdir()
         for number in range(6):
             Image.new("RGB", (10 + number, 12), (40 * number, 0, 0)).save(tmp_path / label / f"{number}.png")
-    found = describe_data(image_folder(tmp_path, valid=0, test=0))
+    found = describe(image_folder(tmp_path, valid=0, test=0))
     assert (found.parts["train"].samples, found.classes) == (12, ["cat", "dog"])
     assert len(found.parts["train"].inputs[0].shapes) == 6
     assert found.warnings == ["train: 6 samples are there more than once"]
@@ -146,7 +146,7 @@ def test_duplicates_are_found_and_told_by_their_numbers():
     test[[0, 1, 3, 4, 6, 7, 8, 9], 0, 0, 0] += 0.5
     train = ArrayLoader(X, Y, 4, shuffle=True, seed=0)
     train.epoch = 2
-    found = describe_data(train, ArrayLoader(test, Y[:10], 4))
+    found = describe(train, ArrayLoader(test, Y[:10], 4))
     (pair,) = found.duplicates
     assert (pair.first, pair.second, pair.samples) == ("train", "test", 2)
     assert set(pair.examples) == {(7, 2), (3, 5)}
@@ -154,11 +154,11 @@ def test_duplicates_are_found_and_told_by_their_numbers():
     assert "2 samples of test (20.00%) are in train too" in found.warnings
     # of both inputs all bytes must be equal
     first, second = [((X, X[:, 0]), Y)], [((X, X[::-1, 0]), Y)]
-    assert describe_data(first, second).duplicates[0].samples == 1
+    assert describe(first, second).duplicates[0].samples == 1
 
 
 def test_plot_draws_samples_of_each_part(tmp_path):
-    found = describe_data({"a": batches(), "b": batches(X * 255), "c": batches(X - 5)}, classes=list("wxyz"))
+    found = describe({"a": batches(), "b": batches(X * 255), "c": batches(X - 5)}, classes=list("wxyz"))
     figure = found.plot(path=tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 1000
     texts = [text.get_text() for text in figure.axes[0].texts]
@@ -169,10 +169,10 @@ def test_plot_draws_samples_of_each_part(tmp_path):
     np.testing.assert_allclose(images[16], images[0], atol=1e-6)  # each part in its own unit
     stretched = (X[0] - X.min()) / (X.max() - X.min())
     np.testing.assert_allclose(images[32], stretched.transpose(1, 2, 0), atol=1e-5)
-    put_back = describe_data(batches((X - 0.5) / 0.25)).plot(mean=0.5, std=0.25)
+    put_back = describe(batches((X - 0.5) / 0.25)).plot(mean=0.5, std=0.25)
     np.testing.assert_allclose(put_back.axes[0].images[0].get_array(), X[0].transpose(1, 2, 0), atol=1e-6)
     with pytest.raises(DataError, match=r"shape \(4,\); expected images"):
-        describe_data([np.zeros((2, 4))]).plot()
+        describe([np.zeros((2, 4))]).plot()
 
 
 def test_data_without_a_fault_has_no_warning():
@@ -253,7 +253,7 @@ def test_a_test_that_is_the_training_data():
 @pytest.mark.parametrize(
     ("data", "error", "match"),
     [
-        ([], EmptyDataError, "describe_data: data gave no batch"),
+        ([], EmptyDataError, "describe: data gave no batch"),
         ([(X, Y[:3])], DataError, "data: axis 0 of all arrays of a batch must be equal"),
         ([np.array(["a"])], DataError, "expected arrays of numbers"),
         (3, DataError, "expected an iterable of batches"),
@@ -261,6 +261,6 @@ def test_a_test_that_is_the_training_data():
 )
 def test_what_is_no_data(data, error, match):
     with pytest.raises(error, match=match):
-        describe_data(data)
+        describe(data)
     with pytest.raises(ValueError, match="all parts in a dict"):
-        describe_data({"train": batches()}, batches())
+        describe({"train": batches()}, batches())

@@ -86,7 +86,7 @@ HOSTILE = [
     (layer("os.system"), "unknown class 'os.system'"),
     (layer("Dens", units=2), "did you mean 'Dense'"),
     (layer(["Dense"]), "unknown class"),
-    (layer("Resnet", channels=2), "first import its class, decorated with @mxkit.register_block"),
+    (layer("Resnet", channels=2), "first import its class, decorated with @mxkit.nets.register_block"),
     (layer("Block"), "unknown class"),
     (layer("SymbolBlock"), "needs inputs, outputs and graph"),
     ({**DENSE, "module": "os"}, "'module'"),

@@ -106,7 +106,7 @@ def test_a_subclass_remembers_its_own_call():
     net = Squeezed(width=2, scale=3, prefix="mine_")
     assert describe(net)["net"] == {"class": "Squeezed", "arguments": {"width": 2, "scale": 3}}
     assert_same(net, on(1, 4, 3, 3))
-    with pytest.raises(ArchitectureError, match="Older.*@mxkit.register_block"):
+    with pytest.raises(ArchitectureError, match="Older.*@mxkit.nets.register_block"):
         describe(Older(4))
 
 
@@ -212,7 +212,7 @@ def test_blocks_that_would_be_lost_are_named_with_the_way_out():
     text = str(caught.value)
     assert "1 (" in text
     assert "Undescribed" in text
-    assert "@mxkit.register_block" in text
+    assert "@mxkit.nets.register_block" in text
     assert "2 (mxnet.gluon.nn.basic_layers.HybridLambda): function" in text
     assert "3 (mxnet.gluon.nn.basic_layers.Lambda): function" in text
 
@@ -338,7 +338,7 @@ def deep(levels):
 @pytest.mark.parametrize(
     ("told", "text"),
     [
-        ({"class": "Undescribed"}, "unknown class 'Undescribed'.* @mxkit.register_block"),
+        ({"class": "Undescribed"}, "unknown class 'Undescribed'.* @mxkit.nets.register_block"),
         ({"class": "Residual", "arguments": {"chanels": 3}}, "Residual refuses"),
         ({"class": "Residual", "arguments": {"channels": "many"}}, "Residual refuses"),
         ({"class": "Residual", "arguments": {"channels": 2}, "children": [DENSE]}, "makes its children by itself"),

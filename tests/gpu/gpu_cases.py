@@ -114,7 +114,7 @@ def resumed(make, devices, folder, **arguments):
             data(96, SHAPES[make], 4, shuffle=True, seed=2),
             **{"loss": "softmax_ce", "trainer": ("adam", {"learning_rate": 0.01}), "seed": 7, "epochs": 2, **arguments},
             checkpoint=mxkit.Checkpoints(folder / name, every="16 updates"),
-            callbacks=[mxkit.LambdaCallback(on_update=watch)],
+            callbacks=[mxkit.callbacks.LambdaCallback(on_update=watch)],
             resume=resume,
             progress=False,
         )

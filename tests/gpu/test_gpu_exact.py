@@ -45,7 +45,7 @@ def test_try_hybridize_keeps_running_statistics(accelerators, told):
         mxkit.fit(net, data(32, SHAPES[convolutional]), loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
         before = statistics(net)
         assert abs(before[0]).max() > 0
-        found = mxkit.try_hybridize(net, mx.nd.random.normal(shape=(4, *SHAPES[convolutional]), ctx=device))
+        found = mxkit.nets.try_hybridize(net, mx.nd.random.normal(shape=(4, *SHAPES[convolutional]), ctx=device))
         told(str(found))
         assert found, found
         for now, then in zip(statistics(net), before):
@@ -70,9 +70,9 @@ def predict_gradients(device, hybridize):
     net = norm_net(device)
     net.hybridize(hybridize)
     x = mx.nd.array(np.random.RandomState(6).randn(3, *SHAPES[convolutional]), ctx=device)
-    value, found = mxkit.value_and_grad(net)(x)
-    gradients = {"value": value, "value_and_grad": found, "grad": mxkit.grad(net)(x)}
-    gradients["jacobian"] = mxkit.jacobian(net)(x[:1])
+    value, found = mxkit.gradients.value_and_grad(net)(x)
+    gradients = {"value": value, "value_and_grad": found, "grad": mxkit.gradients.grad(net)(x)}
+    gradients["jacobian"] = mxkit.gradients.jacobian(net)(x[:1])
     x.attach_grad()
     with mxkit.mode(record=True, train=False):
         loss = net(x).square().sum()

@@ -15,7 +15,7 @@ SGD = ("sgd", {"learning_rate": 0.1, "momentum": 0.9})
 def test_averages_on_several_devices_equal_the_cpus(several, on_gpu):
     scores, averages = [], []
     for where in (several, CPU):
-        net, ema = dense(where), mxkit.EMA(0.9)
+        net, ema = dense(where), mxkit.callbacks.EMA(0.9)
         history = mxkit.fit(net, data(90), valid=data(30), trainer=SGD, epochs=2, callbacks=[ema], **ARGUMENTS)
         scores.append(history.column("valid_loss"))
         with ema.applied(net):

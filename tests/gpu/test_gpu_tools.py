@@ -46,7 +46,9 @@ def test_float16_accumulates_clips_and_resumes(accelerators, on_gpu, tmp_path, t
 
 
 def test_profile_has_times_of_operators(accelerators, told):
-    found = mxkit.profile(convolutional(accelerators), data(64, (2, 9, 9)), loss="softmax_ce", trainer="sgd", updates=5)
+    found = mxkit.profiling.profile(
+        convolutional(accelerators), data(64, (2, 9, 9)), loss="softmax_ce", trainer="sgd", updates=5
+    )
     assert found.devices == [str(device) for device in accelerators]
     assert any(operator.ms > 0 for operator in found.operators)
     assert "forward" in str(found)

@@ -61,8 +61,10 @@ def check(loss, *arrays, wrt=0, hybridize=False, **settings):
     loss.hybridize(hybridize)
     if isinstance(arrays[0], list):
         count, rest = len(arrays[0]), arrays[1:]
-        return mxkit.check_gradient(lambda *group: loss(list(group), *rest), *arrays[0], wrt=range(count), **settings)
-    return mxkit.check_gradient(loss, *arrays, wrt=wrt, **settings)
+        return mxkit.gradients.check_gradient(
+            lambda *group: loss(list(group), *rest), *arrays[0], wrt=range(count), **settings
+        )
+    return mxkit.gradients.check_gradient(loss, *arrays, wrt=wrt, **settings)
 
 
 def gradient(function, x):
@@ -216,32 +218,32 @@ FUNCTIONS = {
 @pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_custom_functions(name, hybridize):
-    layer = mxkit.CustomGradient(*FUNCTIONS[name])
+    layer = mxkit.gradients.CustomGradient(*FUNCTIONS[name])
     layer.hybridize(hybridize)
-    assert mxkit.check_gradient(layer, array([-200, -1, -1e-3, 0, 1e-3, 1, 200])).compared == 7
+    assert mxkit.gradients.check_gradient(layer, array([-200, -1, -1e-3, 0, 1e-3, 1, 200])).compared == 7
 
 
 @pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
 def test_row_24_custom_functions_of_several_inputs(hybridize):
-    layer = mxkit.CustomGradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
+    layer = mxkit.gradients.CustomGradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
     layer.hybridize(hybridize)
     for a, b in ((X, ZEROS), (X * 200, SIGNS), (ZEROS, ZEROS)):
-        assert mxkit.check_gradient(layer, a, b).compared == 2 * B * C
+        assert mxkit.gradients.check_gradient(layer, a, b).compared == 2 * B * C
     frozen = X.detach()
-    assert mxkit.check_gradient(lambda b: layer(frozen, b), SIGNS).compared == B * C
+    assert mxkit.gradients.check_gradient(lambda b: layer(frozen, b), SIGNS).compared == B * C
 
 
 def test_reversed_twice_is_forward():
     def twice(x):
-        return mxkit.gradient_reversal(mxkit.gradient_reversal(x, scale=2), scale=0.5)
+        return mxkit.gradients.gradient_reversal(mxkit.gradients.gradient_reversal(x, scale=2), scale=0.5)
 
-    mxkit.check_gradient(twice, X)
+    mxkit.gradients.check_gradient(twice, X)
     with pytest.raises(ArithmeticError, match="20 of 20 elements differ"):
-        mxkit.check_gradient(mxkit.gradient_reversal, X)
-    np.testing.assert_array_equal(gradient(mxkit.gradient_reversal, X), np.full((B, C), -1))
+        mxkit.gradients.check_gradient(mxkit.gradients.gradient_reversal, X)
+    np.testing.assert_array_equal(gradient(mxkit.gradients.gradient_reversal, X), np.full((B, C), -1))
 
 
-@pytest.mark.parametrize("function", [mxkit.sign_ste, mxkit.round_ste])
+@pytest.mark.parametrize("function", [mxkit.gradients.sign_ste, mxkit.gradients.round_ste])
 def test_straight_through_is_the_gradient_of_the_identity(function):
     steps = array([-200, -1.5, -0.5, 0, 0.3, 0.5, 2])
     np.testing.assert_array_equal(gradient(lambda x: function(x) * 3, steps), np.full(7, 3))

@@ -4,7 +4,8 @@ import central_differences
 import mxkit
 from mxkit.data.pairs import PairLoader
 from mxkit.errors import DataError
-from mxkit.losses.distances import Agreement, ContrastiveLoss, Siamese, TripletLoss, pair_accuracy, triplet_accuracy
+from mxkit.losses.distances import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
+from mxkit.models.siamese import Siamese
 import mxnet as mx
 from mxnet import autograd, gluon, nd
 import numpy as np

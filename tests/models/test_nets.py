@@ -110,7 +110,7 @@ def test_every_net_is_tried():
 def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, tmp_path):
     net = get_model(name, classes=4, **arguments)
     assert usable_sizes(net, channels)[0] == least
-    description = json.loads(json.dumps(mxkit.describe(net)))
+    description = json.loads(json.dumps(mxkit.nets.describe(net)))
     x = images_of(channels, least)
     mxkit.initialize(net, devices="cpu")
     net.hybridize()
@@ -123,7 +123,7 @@ def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, ch
     scores = net(x).asnumpy()
     assert scores.shape == (3, 4)
 
-    twin = mxkit.build(description)
+    twin = mxkit.nets.build(description)
     assert type(twin) is type(net)
     assert list(twin._collect_params_with_prefix()) == list(before)
     twin.initialize()

@@ -67,7 +67,7 @@ def losses_of(net, x, y, loss, rate, batch_size=16):
         loss=loss,
         trainer=("adam", {"learning_rate": rate}),
         epochs=1,
-        callbacks=[mxkit.LambdaCallback(on_update=lambda state, update: losses.append(update.loss))],
+        callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: losses.append(update.loss))],
         seed=0,
         progress=False,
     )

@@ -119,11 +119,11 @@ def test_input_size_takes_no_other_size():
 
 def test_a_rebuilt_net_refuses_the_same():
     net = get_model("nin", input_size=200)
-    twin = started(mxkit.build(json.loads(json.dumps(mxkit.describe(net)))))
+    twin = started(mxkit.nets.build(json.loads(json.dumps(mxkit.nets.describe(net)))))
     assert (type(twin), twin._input_size) == (SizedNet, 200)
     with pytest.raises(ForwardError, match="made for images of 200 x 200"):
         twin(mx.nd.zeros((1, 3, 355, 355)))
-    twin = started(mxkit.build(mxkit.describe(nin())))
+    twin = started(mxkit.nets.build(mxkit.nets.describe(nin())))
     with pytest.raises(ForwardError, match="'6'.* 40 numbers"):
         twin(mx.nd.zeros((1, 3, 355, 355)))
     twin = started(copy.deepcopy(nin()))
@@ -149,7 +149,7 @@ def test_a_replaced_layer_is_looked_at_anew():
     net.hybridize()
     x = mx.nd.zeros((2, 6))
     net(x)
-    mxkit.replace(net, "1", started(nn.Dense(8, in_units=5)))
+    mxkit.nets.replace(net, "1", started(nn.Dense(8, in_units=5)))
     with pytest.raises(ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
         net(x)
 

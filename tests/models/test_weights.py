@@ -101,7 +101,7 @@ class TestPaths:
         for given in (path, str(path)):
             loaded = get_model(f"zoo:{NET}", classes=6, weights=given)
             np.testing.assert_array_equal(outputs(loaded), outputs(net))
-        assert mxkit.build(mxkit.describe(loaded))
+        assert mxkit.nets.build(mxkit.nets.describe(loaded))
         twin = get_model(f"zoo:{NET}", classes=6, weights=path, ctx=[mx.cpu(0), mx.cpu(1)])
         assert twin.output.weight.list_ctx() == [mx.cpu(0), mx.cpu(1)]
         assert mxkit.to(loaded, "cpu:2").output.weight.list_ctx() == [mx.cpu(0), mx.cpu(1)]
@@ -155,11 +155,11 @@ class TestPaths:
         assert "weights='a.params' and pretrained: pass one of them" in told
 
     def test_a_description_brings_no_weights(self, trained, cache):
-        description = mxkit.describe(get_model(f"zoo:{NET}", classes=6, weights=trained[1]))
+        description = mxkit.nets.describe(get_model(f"zoo:{NET}", classes=6, weights=trained[1]))
         assert "own.params" not in str(description)
         hostile = {"format": 1, "net": {"model": f"gluoncv:{NET}", "arguments": {"weights": "/etc/passwd"}}}
         with pytest.raises(mxkit.errors.ArchitectureError, match="weights: a description makes nets without numbers"):
-            mxkit.build(hostile)
+            mxkit.nets.build(hostile)
 
 
 class TestCache:

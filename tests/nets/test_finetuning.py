@@ -203,7 +203,7 @@ class TestFinetune:
         assert net(x).shape == (2, 3)
         assert base(x).shape == (2, 10)
         assert all(path.startswith("output") for path in trained_paths(net))
-        assert mxkit.build(mxkit.describe(net))
+        assert mxkit.nets.build(mxkit.nets.describe(net))
 
     def test_any_net_by_the_path_of_its_head(self):
         base = nn.HybridSequential()

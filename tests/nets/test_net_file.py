@@ -166,7 +166,7 @@ def test_a_block_of_ones_own_needs_its_class(tmp_path, monkeypatch):
     path = save_net(tmp_path / "net.mxk", net)
     assert (load_net(path)(x) == expected).asnumpy().all()
     monkeypatch.delitem(REGISTERED, "Scaled")
-    with pytest.raises(ArchitectureError, match="unknown class 'Scaled'.*@mxkit.register_block"):
+    with pytest.raises(ArchitectureError, match="unknown class 'Scaled'.*@mxkit.nets.register_block"):
         load_net(path)
 
 

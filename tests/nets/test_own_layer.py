@@ -15,7 +15,7 @@ import pytest
 X = np.random.RandomState(0).randn(4, 5).astype("float32")
 
 
-@mxkit.register_block
+@mxkit.nets.register_block
 class Linear(Layer):
     """Seed's MyDense, with the weight as nn.Dense has it."""
 
@@ -129,7 +129,7 @@ def test_described_rebuilt_copied_cast_and_exported(tmp_path):
     net.add(Linear(4, activation="tanh"), Linear(2, scale=3.0))
     mxkit.initialize(net, "xavier", devices="cpu")
     y = net(mx.nd.array(X)).asnumpy()
-    twin = mxkit.build(mxkit.describe(net))
+    twin = mxkit.nets.build(mxkit.nets.describe(net))
     assert repr(twin[1]) == "Linear(units=2, scale=3.0, activation='relu')"
     net.save_parameters(str(tmp_path / "net.params"))
     twin.load_parameters(str(tmp_path / "net.params"))

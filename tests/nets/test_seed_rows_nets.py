@@ -213,7 +213,7 @@ def test_row_113_modes():
         assert not autograd.is_recording()
     with mxkit.mode(record=True):
         assert not random()
-    draws = mxkit.predict_mc_dropout(net, x, 20)
+    draws = mxkit.training.predict_mc_dropout(net, x, 20)
     assert draws.shape == (20, 1, 10)
     assert draws.asnumpy().std(axis=0).min() > 0
 
@@ -234,10 +234,10 @@ def test_row_115_statistics_do_not_move_by_forward_passes():
     with autograd.train_mode():
         assert norm(nd.array([[5]])).asscalar() == 0  # of a batch of one
 
-    mxkit.recalibrate_batch_norm(norm, [x])
+    mxkit.training.recalibrate_batch_norm(norm, [x])
     assert norm.running_mean.data().asscalar() == 2
     with pytest.warns(TrapWarning, match="a batch of one sample, of which BatchNorm .* makes zeros"):
-        mxkit.recalibrate_batch_norm(norm, [x[:1]])
+        mxkit.training.recalibrate_batch_norm(norm, [x[:1]])
 
 
 # R: model zoo and fine-tuning
@@ -289,6 +289,6 @@ def test_rows_128_and_129_what_belongs_to_the_weights():
     assert theirs.max().asscalar() > 200
 
     augment = mxkit.data.Augment([("resize", {"size": 224}), ("center_crop", {"size": 224}), "to_tensor"])
-    ours = mxkit.preprocess("zoo:resnet18_v2")(augment(image.asnumpy(), np.random.default_rng(0))[None])
+    ours = mxkit.nets.preprocess("zoo:resnet18_v2")(augment(image.asnumpy(), np.random.default_rng(0))[None])
     assert ours.shape == (1, 3, 224, 224)
     assert np.abs(ours).max() < 3

@@ -86,7 +86,7 @@ def test_what_is_slow_is_charged_to_its_phase(phase):
     chosen = {"loss": "softmax_ce", "trainer": "sgd", "data": made(), **SLOW[phase]}
     if "forward_loss" in chosen:
         del chosen["loss"]
-    found = mxkit.profile(ready(), updates=2, **chosen)
+    found = mxkit.profiling.profile(ready(), updates=2, **chosen)
     (one,) = [one for one in found.phases if one.name == phase]
     assert one.alone_ms >= PAUSE * 1e3
     # SlowBackward sleeps in a thread of the engine, while Python goes on
@@ -95,7 +95,7 @@ def test_what_is_slow_is_charged_to_its_phase(phase):
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_phases_add_up_to_the_time_that_passed(devices):
-    found = mxkit.profile(
+    found = mxkit.profiling.profile(
         ready(devices=devices), made(), loss="softmax_ce", trainer="adam", updates=4, metrics=["accuracy"], accumulate=2
     )
     assert [one.name for one in found.phases] == list(PHASES)
@@ -111,7 +111,7 @@ def test_phases_add_up_to_the_time_that_passed(devices):
 def test_operators_are_those_of_the_update():
     net = ready()
     net.hybridize(static_alloc=True)
-    found = mxkit.profile(net, made(), loss="softmax_ce", trainer="adam", updates=3, accumulate=2)
+    found = mxkit.profiling.profile(net, made(), loss="softmax_ce", trainer="adam", updates=3, accumulate=2)
     calls = {one.name: one.calls for one in found.operators}
     assert "ImperativeBulk" not in calls
     assert calls["FullyConnected"] == calls["_backward_FullyConnected"] == 2 * 2  # layers x batches
@@ -128,7 +128,7 @@ def test_who_waits_for_the_engine_is_named():
         losses.mean().asscalar()
         return losses
 
-    found = mxkit.profile(ready(), made(), forward_loss=reading, trainer="sgd", updates=3)
+    found = mxkit.profiling.profile(ready(), made(), forward_loss=reading, trainer="sgd", updates=3)
     (read,) = [one for one in found.reads if one.calls >= 1]
     line = reading.__code__.co_firstlineno + 2
     assert read.place == f"profiling/test_profiling.py:{line}"
@@ -174,9 +174,9 @@ def test_nothing_stays(fails):
     chosen = {"forward_loss": forward, "trainer": trainer, "metrics": [metric]}
     if fails:
         with pytest.raises(mxkit.errors.TrainingError):
-            mxkit.profile(net, data, updates=3, **chosen)
+            mxkit.profiling.profile(net, data, updates=3, **chosen)
     else:
-        mxkit.profile(net, data, updates=3, **chosen)
+        mxkit.profiling.profile(net, data, updates=3, **chosen)
     assert wrapped() == own
     assert state_of(net) == before
     assert (random.getstate(), np.random.get_state()[1].tolist()) == numbers
@@ -199,7 +199,7 @@ def test_the_training_is_that_of_updates():
 
     chosen = {"forward_loss": watched, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
     net = ready()
-    mxkit.profile(net, made(), updates=2, **chosen)
+    mxkit.profiling.profile(net, made(), updates=2, **chosen)
     assert len(seen) == 3 * 7
     told, seen = seen[:7], []  # five that are not counted, and two
     with closing(mxkit.updates(net, without_end, **chosen)) as stream:
@@ -214,7 +214,9 @@ def test_operators_are_those_that_updates_runs_without_being_timed():
         net.hybridize(static_alloc=True)
         return net
 
-    found = mxkit.profile(hybridized(), made(), loss="softmax_ce", trainer="adam", metrics=["accuracy"], updates=2)
+    found = mxkit.profiling.profile(
+        hybridized(), made(), loss="softmax_ce", trainer="adam", metrics=["accuracy"], updates=2
+    )
     metrics, operators = get_metrics(["accuracy"]), Operators()
 
     def without_end():
@@ -238,9 +240,9 @@ def test_operators_are_those_that_updates_runs_without_being_timed():
 def test_sources_of_all_kinds():
     iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
     for data in (list(made()), slow_batches, iterator):
-        assert mxkit.profile(ready(), data, loss="softmax_ce", trainer="sgd", updates=1).samples == 10
+        assert mxkit.profiling.profile(ready(), data, loss="softmax_ce", trainer="sgd", updates=1).samples == 10
     with pytest.raises(DataError, match="only once"):
-        mxkit.profile(ready(), slow_batches(), loss="softmax_ce", trainer="sgd")
+        mxkit.profiling.profile(ready(), slow_batches(), loss="softmax_ce", trainer="sgd")
 
 
 def test_wrong_arguments_are_refused_before_anything_runs(tmp_path):
@@ -248,11 +250,13 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path):
         raise AssertionError
 
     with pytest.raises(ValueError, match="updates"):
-        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", updates=0)
+        mxkit.profiling.profile(ready(), made(), forward_loss=never, trainer="sgd", updates=0)
     with pytest.raises(FileNotFoundError, match="no directory"):
-        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", trace=tmp_path / "none" / "trace.json")
+        mxkit.profiling.profile(
+            ready(), made(), forward_loss=never, trainer="sgd", trace=tmp_path / "none" / "trace.json"
+        )
     with pytest.raises(TypeError, match="accumulates"):
-        mxkit.profile(ready(), made(), forward_loss=never, trainer="sgd", accumulates=2)
+        mxkit.profiling.profile(ready(), made(), forward_loss=never, trainer="sgd", accumulates=2)
 
 
 def test_a_clock_counts_only_between_begin_and_finish():

@@ -12,7 +12,7 @@ from mxkit.cli import main
 from mxkit.data import digits
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import describe_scores, load_run
-from mxkit.training.progress import describe_row
+from mxkit.training.callbacks.progress import describe_row
 import mxnet as mx
 import numpy as np
 from PIL import Image

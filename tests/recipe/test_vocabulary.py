@@ -80,7 +80,7 @@ def test_weight_decay_spares_biases(train):
     settings = ["optimizer.wd=0.5", "optimizer.multipliers={'*': {lr: 1}}"]
     decayed, spared = (values(train(*settings, f"optimizer.no_weight_decay={on}").net) for on in ("false", "true"))
     net = mxkit.models.mlp(hidden=[16])
-    assert mxkit.no_weight_decay(net) == ["1.bias", "2.bias"]
+    assert mxkit.nets.no_weight_decay(net) == ["1.bias", "2.bias"]
     assert (decayed["1.bias"] != spared["1.bias"]).any()
 
 

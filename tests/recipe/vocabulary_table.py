@@ -61,7 +61,7 @@ CALLS = {
     "initializer": "`mxkit.initialize`",
     "loss": "`loss=` of `mxkit.fit`",
     "optimizer": "`trainer=` of `mxkit.fit`",
-    "schedule": "`mxkit.LearningRate`",
+    "schedule": "`mxkit.callbacks.LearningRate`",
     "callback": "the callback itself",
     "metric": "`metrics=` of `mxkit.fit`",
 }

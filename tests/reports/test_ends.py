@@ -71,7 +71,7 @@ import mxkit
 from mxkit.errors import TrapWarning
 import numpy as np
 from mxkit.data.splits import Split, Splits
-from mxkit.training.callbacks import Callback
+from mxkit.training.callbacks.callback import Callback
 
 @mxkit.register("data")
 def no_valid_part():

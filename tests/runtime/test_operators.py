@@ -163,7 +163,7 @@ def test_t130_training_still_normalizes_by_the_batch_and_moves_the_statistics(ki
 def test_t130_through_mxkits_functions_and_other_names_of_the_operator():
     slope = 2 * (GAMMA / np.sqrt(VARIANCE + 1e-5)).reshape((1, 3, 1, 1)) * np.ones_like(X)
     for net in (stock(), stock({})):
-        found = mxkit.grad(lambda x, net=net: net(x))(mx.nd.array(X))
+        found = mxkit.gradients.grad(lambda x, net=net: net(x))(mx.nd.array(X))
         np.testing.assert_allclose(found.asnumpy(), slope, rtol=1e-5)
         features = mxkit.Features(net, ["0"])
         x = mx.nd.array(X)
@@ -236,7 +236,7 @@ def test_t137_max_pooling_of_npx_and_in_mxkits_functions():
     random = np.random.RandomState(0)
     x = random.randn(4, 8, 6, 6).astype("float32")
     expected = largest_of_two_by_two(x, np.ones((4, 8, 3, 3)))
-    found = mxkit.grad(nn.MaxPool2D(2))(mx.nd.array(x))
+    found = mxkit.gradients.grad(nn.MaxPool2D(2))(mx.nd.array(x))
     np.testing.assert_array_equal(found.asnumpy(), expected)
     array = mx.np.array(x)
     array.attach_grad()
@@ -331,7 +331,7 @@ def test_t137_batch_norm_with_relu(how):
         net(x)
         if FLAGS[how] is not None:
             net.hybridize(**FLAGS[how])
-        found.append(mxkit.grad(lambda a, net=net: net(a) * a)(x).asnumpy())
+        found.append(mxkit.gradients.grad(lambda a, net=net: net(a) * a)(x).asnumpy())
     np.testing.assert_allclose(found[0], found[1], rtol=1e-5, atol=1e-6)
 
 
@@ -386,7 +386,7 @@ mx.operator.register("_mxkit_test_cut")(CutProp)
 @pytest.mark.parametrize("recorded", [False, True])
 def test_t138_a_custom_operator_beside_convolutions(channels, recorded):
     x = mx.nd.array(np.random.RandomState(0).rand(4, 1, 12, 12))
-    cut = mxkit.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
+    cut = mxkit.gradients.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
     functions = [
         lambda F, a: F.clip(a, 0, 6),
         lambda F, a: cut(a),

@@ -56,7 +56,10 @@ def train(directory, net, trainer, updates, resume):
         updates=updates,
         metrics=["accuracy", mx.metric.Accuracy(name="mxnets")],
         valid=[(X[:8], Y[:8])],
-        callbacks=[mxkit.EMA(0.9), mxkit.EarlyStopping("valid_loss", "min", patience=9, restore_best=True)],
+        callbacks=[
+            mxkit.callbacks.EMA(0.9),
+            mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=9, restore_best=True),
+        ],
         seed=5,
         checkpoint=directory,
         resume=resume,

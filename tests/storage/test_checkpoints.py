@@ -57,7 +57,7 @@ def steps(directory):
 
 def on_update(step, do):
     """A callback that calls `do` after one update."""
-    return mxkit.LambdaCallback(on_update=lambda state, update: do() if update.step == step else None)
+    return mxkit.callbacks.LambdaCallback(on_update=lambda state, update: do() if update.step == step else None)
 
 
 def raise_(error):
@@ -123,7 +123,7 @@ def test_what_is_written_and_what_is_kept(settings, expected, tmp_path):
 def test_minutes(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
-    passing = mxkit.LambdaCallback(on_update=lambda state, update: now.__setitem__(0, now[0] + 50))
+    passing = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: now.__setitem__(0, now[0] + 50))
     train(tmp_path, every="5 minutes", keep_last=99, callbacks=[passing])
     assert steps(tmp_path) == [6, 12, 18, 24, 30, 36, 40]
 
@@ -350,8 +350,8 @@ class Unwritable(mxkit.Callback):
 
 def test_an_error_of_the_writing_thread_that_is_not_the_disks_comes_out_at_the_next_update(tmp_path):
     seen = []
-    noting = mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update.step))
-    slow = mxkit.LambdaCallback(on_update=lambda state, update: threading.Event().wait(0.02))
+    noting = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update.step))
+    slow = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: threading.Event().wait(0.02))
     with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
         train(tmp_path, every="5 updates", callbacks=[noting, slow, Unwritable()])
     assert seen[-1] in (6, 7, 8, 9, 10)
@@ -533,7 +533,7 @@ def test_a_state_given_to_save_checkpoint_is_copied():
 # a run out of time
 
 
-class Limit(mxkit.TimeLimit):
+class Limit(mxkit.callbacks.TimeLimit):
     """Out of time after some update, or after an epoch's validation."""
 
     def __init__(self, update=None, epoch=None):

@@ -45,7 +45,7 @@ class Stop(mxkit.Callback):
 
 def train(directory, net, trainer, *callbacks, resume=False):
     """Epochs of 5 updates."""
-    ema = mxkit.EMA(0.9)
+    ema = mxkit.callbacks.EMA(0.9)
     history = mxkit.fit(
         net,
         mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=1),
@@ -54,7 +54,7 @@ def train(directory, net, trainer, *callbacks, resume=False):
         epochs=3,
         valid=[(X, Y)],
         metrics=["accuracy"],
-        callbacks=[ema, mxkit.EarlyStopping("valid_loss", "min", patience=9), *callbacks],
+        callbacks=[ema, mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=9), *callbacks],
         seed=5,
         checkpoint=mxkit.Checkpoints(directory, every="7 updates", keep_best=("valid_loss", "min")),
         resume=resume,

@@ -59,7 +59,7 @@ def train(folder, *, at=(), do=None, valid=None, width=8, checkpoint=None, **arg
         seed=5,
         epochs=2,
         valid=valid or [(X[:20], Y[:20])],
-        callbacks=[mxkit.LambdaCallback(on_update=on_update), mxkit.EMA(0.9)],
+        callbacks=[mxkit.callbacks.LambdaCallback(on_update=on_update), mxkit.callbacks.EMA(0.9)],
         checkpoint=checkpoint or mxkit.Checkpoints(folder / "checkpoints", every="1 epoch"),
         resume="auto",
         progress=False,
@@ -392,7 +392,7 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_update(moun
             loss="softmax_ce",
             trainer="sgd",
             epochs=1,
-            callbacks=[mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update))],
+            callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))],
             checkpoint=mounted,
             progress=False,
         )

@@ -216,7 +216,7 @@ def test_a_schedule_may_be_made_longer():
 
 
 def test_the_rate_that_a_schedule_has_set(tmp_path):
-    schedule = mxkit.schedule("cosine", base=0.2, total="10 updates")
+    schedule = mxkit.training.schedule("cosine", base=0.2, total="10 updates")
     run = make_net(), make_net(seed=8)
     trainers = [make_trainer(net, "sgd", {"momentum": 0.9}) for net in run]
     for done in range(5):
@@ -246,14 +246,14 @@ def test_momentum_that_a_callback_has_set(tmp_path, before, after, half, done, p
 
     net, trainer = make()
     train(net, trainer, 20, 20 + done)
-    mxkit.set_hyperparameters(trainer, momentum=after, wd=0.02)
+    mxkit.nets.set_hyperparameters(trainer, momentum=after, wd=0.02)
     resume((net, trainer), tmp_path, lambda: make(8))
 
 
 def test_a_clip_that_was_taken_away(tmp_path):
     run = make_net()
     trainer = make_trainer(run, "adam", {"clip_gradient": 0.1})
-    mxkit.set_hyperparameters(trainer, clip_gradient=None, beta1=0.5)
+    mxkit.nets.set_hyperparameters(trainer, clip_gradient=None, beta1=0.5)
     net = make_net(seed=8)
     resume((run, trainer), tmp_path, lambda: (net, make_trainer(net, "adam", {"clip_gradient": 0.1})))
 

@@ -98,7 +98,7 @@ def test_row_123_a_net_from_its_print(tmp_path):
     assert "flatten" not in repr(net)
     assert "0.3" not in repr(net)
 
-    twin = mxkit.build(mxkit.describe(net))
+    twin = mxkit.nets.build(mxkit.nets.describe(net))
     assert (twin[0]._flatten, twin[1]._alpha, twin[2]._channels) == (False, 0.3, 3)
 
 

@@ -23,7 +23,7 @@ def net_of(devices):
 
 def train(net, trainer, updates):
     for number in range(updates):
-        parts = mxkit.split_batch((np.full((4, 5), number / 3), np.arange(4) % 3), mxkit.devices(devices_of(net)))
+        parts = mxkit.data.split_batch((np.full((4, 5), number / 3), np.arange(4) % 3), mxkit.devices(devices_of(net)))
         with autograd.record():
             losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(*part.inputs), *part.labels) for part in parts]
         autograd.backward(losses)

@@ -76,7 +76,7 @@ def train(folder, devices, optimizer, data, accumulate):
     name, settings = OPTIMIZERS[optimizer]
     trainer = gluon.Trainer(net.collect_params(), name, dict(settings))
     shuffled = ArrayLoader(X[: BATCHES * SIZE], Y[: BATCHES * SIZE], SIZE, shuffle=True, seed=8)
-    ema = mxkit.EMA(0.9)
+    ema = mxkit.callbacks.EMA(0.9)
     history = mxkit.fit(
         net,
         shuffled if data == "loader" else augmented,
@@ -89,9 +89,9 @@ def train(folder, devices, optimizer, data, accumulate):
         clip_norm=1.0,
         callbacks=[
             ema,
-            mxkit.EarlyStopping("valid_loss", "min", patience=3, restore_best=True),
-            mxkit.LearningRate("cosine", updates_per_epoch=-(-BATCHES // accumulate)),
-            mxkit.CSVLog(folder / "log.csv"),
+            mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=3, restore_best=True),
+            mxkit.callbacks.LearningRate("cosine", updates_per_epoch=-(-BATCHES // accumulate)),
+            mxkit.callbacks.CSVLog(folder / "log.csv"),
         ],
         seed=5,
         checkpoint=mxkit.Checkpoints(

@@ -110,7 +110,7 @@ def test_t24_an_accumulator_outside_of_with_zeroes_idle_devices_too():
     accumulator = mxkit.Accumulator(make_trainer(net, OPTIMIZERS[0], False))
     for batch in (big, small):
         with autograd.record():
-            losses = [SOFTMAX(net(*s.inputs), *s.labels) for s in mxkit.split_batch(batch, mxkit.devices("cpu:2"))]
+            losses = [SOFTMAX(net(*s.inputs), *s.labels) for s in mxkit.data.split_batch(batch, mxkit.devices("cpu:2"))]
         if batch is big:
             autograd.backward(losses)  # never stepped
         else:
@@ -129,7 +129,7 @@ def test_t1_a_broken_window_leaves_nothing_behind(accumulate):
 
     def half_a_window():
         with accumulator:
-            shards = mxkit.split_batch(batches[0], mxkit.devices("cpu:2"))
+            shards = mxkit.data.split_batch(batches[0], mxkit.devices("cpu:2"))
             with autograd.record():
                 losses = [SOFTMAX(net(*shard.inputs), *shard.labels) for shard in shards]
             accumulator.backward(losses)

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import mxkit
 from mxkit.errors import CheckpointError, DataError, UnknownNameError
-from mxkit.training.builtin import EarlyStopping, FreezeUntil, LambdaCallback, TimeLimit
-from mxkit.training.builtin_ema import EMA
-from mxkit.training.builtin_logs import CSVLog, TensorBoardLog
-from mxkit.training.callbacks import Callback
+from mxkit.training.callbacks.builtin import EarlyStopping, FreezeUntil, LambdaCallback, TimeLimit
+from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks.ema import EMA
+from mxkit.training.callbacks.logs import CSVLog, TensorBoardLog
 from mxkit.training.history import History
 import mxnet as mx
 from mxnet import gluon
@@ -132,7 +132,7 @@ def test_early_stopping_on_a_real_column_and_a_missing_one():
 
 WATCHERS = {
     "EarlyStopping": lambda column: {"callbacks": [EarlyStopping(column, "max", patience=3)]},
-    "Plateau": lambda column: {"callbacks": [mxkit.Plateau(column, mode="max")]},
+    "Plateau": lambda column: {"callbacks": [mxkit.callbacks.Plateau(column, mode="max")]},
     "keep_best": lambda column: {"checkpoint": mxkit.Checkpoints("never", keep_best=(column, "max"))},
 }
 
@@ -218,7 +218,11 @@ def hook(name):
         (hook("on_updates"), UnknownNameError, "did you mean 'on_update'"),
         (hook("on_full_moon"), UnknownNameError, "give it another name, like _on_full_moon. Called are on_fit_begin, "),
         (EarlyStopping, TypeError, r"received the class EarlyStopping. Pass an object: EarlyStopping\(...\)"),
-        (mx.callback.Speedometer(8), TypeError, r"received Speedometer. Pass mxkit.LambdaCallback\(on_epoch=...\)"),
+        (
+            mx.callback.Speedometer(8),
+            TypeError,
+            r"received Speedometer. Pass mxkit.callbacks.LambdaCallback\(on_epoch=...\)",
+        ),
         (3, TypeError, "expected objects of mxkit.Callback; received int"),
     ],
 )

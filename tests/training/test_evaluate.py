@@ -168,7 +168,7 @@ def test_predict_refuses_a_loader_that_shuffles():
         with pytest.raises(mxkit.errors.DataError, match="extract: the loader shuffles"):
             mxkit.extract(net, "0", loader)
         with pytest.raises(mxkit.errors.DataError, match="predict_mc_dropout: the loader shuffles"):
-            mxkit.predict_mc_dropout(net, loader)
+            mxkit.training.predict_mc_dropout(net, loader)
     in_order = gluon.data.DataLoader(x, batch_sampler=gluon.data.BatchSampler(gluon.data.SequentialSampler(4), 2))
     assert mxkit.predict(net, in_order).shape == mxkit.predict(net, gluon.data.DataLoader(x, 2)).shape == (4, 1)
 

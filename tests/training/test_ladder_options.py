@@ -54,8 +54,8 @@ def test_the_schedules_length_and_the_messages_follow_updates(capfd):
         make_net(),
         updates=5,
         callbacks=[
-            mxkit.LearningRate("cosine"),
-            mxkit.LambdaCallback(on_update=lambda state, _: rates.append(state.trainer.learning_rate)),
+            mxkit.callbacks.LearningRate("cosine"),
+            mxkit.callbacks.LambdaCallback(on_update=lambda state, _: rates.append(state.trainer.learning_rate)),
         ],
         progress=True,
     )
@@ -207,8 +207,8 @@ def test_terminate_on_nan_ends_the_run_with_its_reason():
     net = make_net()
     reached = []
     hooks = [
-        mxkit.TerminateOnNaN(),
-        mxkit.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__)),
+        mxkit.callbacks.TerminateOnNaN(),
+        mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__)),
     ]
     history = fit(net, data, epochs=3, callbacks=hooks)
     assert history.stopped.startswith("epoch 1, update 2: the loss is nan")
@@ -235,7 +235,7 @@ def test_t26_scores_that_are_no_numbers_are_told_where_only_metrics_are_computed
 def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
     # progress reads losses now and then, which must not change the order in which they are added
     data = make_batches([5] * 150)
-    read = mxkit.LambdaCallback(on_update=lambda state, update: update.loss if update.step % 7 == 0 else None)
+    read = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: update.loss if update.step % 7 == 0 else None)
     one, two = fit(make_net(), data, epochs=1), fit(make_net(), data, epochs=1, callbacks=[read])
     assert one[0]["train_loss"] == two[0]["train_loss"]
     by_hand, net = 0.0, make_net()

@@ -5,8 +5,8 @@ import random
 
 import mxkit
 from mxkit.errors import TrainingError, TrapWarning, UnknownNameError
-from mxkit.training.callbacks import FitState
-from mxkit.training.learning_rate import LearningRate, Plateau
+from mxkit.training.callbacks.callback import FitState
+from mxkit.training.callbacks.learning_rate import LearningRate, Plateau
 from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
 from mxkit.training.schedules import schedule
 import mxnet as mx
@@ -371,15 +371,15 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
             **{"epochs": 2, **arguments},
         )  # fmt: skip
 
-    fit(mxkit.LearningRate("cosine"))
+    fit(mxkit.callbacks.LearningRate("cosine"))
     before = weights(net)
     text = r"learning rate is \S+, where the schedule of an earlier fit left it; that began with 0.2: this fit"
     with pytest.warns(TrapWarning, match=text):
         fit()
     np.testing.assert_allclose(weights(net), before, atol=1e-6)
-    fit(mxkit.LearningRate(("cosine", {"base": 0.2})), epochs=3)
+    fit(mxkit.callbacks.LearningRate(("cosine", {"base": 0.2})), epochs=3)
     with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base") as caught:
-        fit(mxkit.LearningRate("cosine"))
+        fit(mxkit.callbacks.LearningRate("cosine"))
     told = str(caught.value)
     assert "takes the Trainer's learning rate, which is 0, where an earlier fit with a schedule from 0.2 left" in told
     assert 'LearningRate(("cosine", {"base": 0.2})), or call trainer.set_learning_rate(0.2)' in told

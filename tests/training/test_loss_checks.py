@@ -356,7 +356,7 @@ def test_a_batch_without_labels_and_a_net_of_several_outputs():
         DataError, match=r"L2Loss takes label, sample_weight after .* received none: batches are \(x, y\)"
     ):
         mxkit.evaluate(make_net(), [(X,)], loss="l2")
-    net = mxkit.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
+    net = mxkit.models.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
     mxkit.initialize(net, devices="cpu")
     with pytest.raises(
         DataError, match="L2Loss: the net returns 2 outputs, and this loss takes one. Pass forward_loss="
@@ -395,4 +395,4 @@ def test_names_of_optimizers_and_schedules_of_other_libraries():
     with pytest.raises(UnknownNameError, match=r"did you mean 'adam' \(its wd is added to the gradient"):
         mxkit.fit(make_net(), [(X, ONE_HOT)], loss="l2", trainer="adamw", epochs=1)
     with pytest.raises(UnknownNameError, match="unknown schedule 'multifactor': did you mean 'multi_step'"):
-        mxkit.schedule("multifactor")
+        mxkit.training.schedule("multifactor")

@@ -3,7 +3,7 @@
 import json
 
 from mxkit.errors import UnknownNameError
-from mxkit.training.monitor import Monitor
+from mxkit.training.callbacks.monitor import Monitor
 import pytest
 
 NAN = float("nan")

@@ -218,7 +218,7 @@ def test_t19_a_layer_added_in_the_middle_or_in_place_of_another(frozen):
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     new.initialize()
     with pytest.warns(mxkit.errors.TrapWarning, match="a Trainer exists"):
-        mxkit.replace(net, "1", new)
+        mxkit.nets.replace(net, "1", new)
     t19(net, trainer, "2 trainable parameters, which would keep their values: 1.weight, 1.bias")
 
 

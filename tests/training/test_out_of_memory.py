@@ -57,7 +57,7 @@ CALLS = {
     "evaluate": lambda net, data: mxkit.evaluate(net, data, loss="softmax_ce"),
     "predict": mxkit.predict,
     "extract": lambda net, data: mxkit.extract(net, ["out"], data, progress=False),
-    "recalibrate": mxkit.recalibrate_batch_norm,
+    "recalibrate": mxkit.training.recalibrate_batch_norm,
 }
 
 
@@ -151,7 +151,7 @@ def test_t135_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
     mxkit.initialize(net, devices="cpu", sample=(2, 4))
     arguments = {"loss": "softmax_ce", "trainer": "adam", "epochs": 1, "progress": False}
     with pytest.raises(TrainingError, match="^epoch 1, update 1: out of memory on the GPU"):
-        mxkit.fit(net, [batch_of(6)], callbacks=[mxkit.LambdaCallback(on_update=full)], **arguments)
+        mxkit.fit(net, [batch_of(6)], callbacks=[mxkit.callbacks.LambdaCallback(on_update=full)], **arguments)
     monkeypatch.setattr(mx.optimizer.Adam, "create_state", full)
     with pytest.raises(TrainingError, match=r"^epoch 1, update 1, batch x \(6, 4\) .*: out of memory on the GPU") as e:
         mxkit.fit(net, [batch_of(6)], **arguments)

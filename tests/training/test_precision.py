@@ -49,7 +49,7 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
     def look(state, update):
         seen.append(state.net._cached_graph[1].tojson(remove_amp_cast=False))
 
-    watch = mxkit.LambdaCallback(on_update=look)
+    watch = mxkit.callbacks.LambdaCallback(on_update=look)
     before = weights(low)
     half = mxkit.fit(low, BATCHES, amp="bfloat16", valid=BATCHES[:1], callbacks=[watch], **arguments)
     whole = mxkit.fit(full, BATCHES, valid=BATCHES[:1], **arguments)
@@ -161,7 +161,7 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_is_told(devices):
     # the second batch's gradient is about 7e33: times 65536 more than float32 holds, times 32768 not
     data = scaled_data([0.5, 3e16, 0.5, 0.5])
     seen = []
-    watch = mxkit.LambdaCallback(
+    watch = mxkit.callbacks.LambdaCallback(
         on_update=lambda state, update: seen.append((update.skipped, update.grad_norm, state.precision.scale))
     )
     history = mxkit.fit(

@@ -18,8 +18,8 @@ import warnings
 
 import mxkit
 from mxkit.cli import main
-from mxkit.training import progress as progress_module
-from mxkit.training.progress import Progress, describe_row
+from mxkit.training.callbacks import progress as progress_module
+from mxkit.training.callbacks.progress import Progress, describe_row
 import mxnet as mx
 import numpy as np
 from oracle import make_batches, make_net
@@ -137,7 +137,7 @@ def test_the_bar_is_full_and_its_numbers_are_final_while_validation_runs(monkeyp
 
 def test_the_loss_is_the_mean_over_samples_so_far(monkeypatch):
     stream, seen = Terminal(), []
-    record = mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update))
+    record = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))
     sizes = [4, 1, 5, 2]
     run(data=make_batches(sizes), epochs=1, callbacks=[Tick(monkeypatch, 1.0), record, Progress(stream)])
     for done, text in enumerate(frames(stream.getvalue())[2:], start=1):  # the newest update may still be on its way
@@ -193,7 +193,7 @@ def test_a_learning_rate_that_changes_is_shown(monkeypatch):
     def halve(state, row):
         state.trainer.set_learning_rate(0.05)
 
-    slower = mxkit.LambdaCallback(on_epoch=halve)
+    slower = mxkit.callbacks.LambdaCallback(on_epoch=halve)
     run(epochs=2, callbacks=[Tick(monkeypatch, 1.0), Progress(stream), slower])
     shown = frames(stream.getvalue())
     assert not [one for one in shown if one.startswith("epoch 1") and "lr" in one]
@@ -232,7 +232,7 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
             raise KeyboardInterrupt
 
     arguments = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 update"), "seed": 1, "epochs": 3}
-    run(callbacks=[mxkit.LambdaCallback(on_update=stop)], **arguments)
+    run(callbacks=[mxkit.callbacks.LambdaCallback(on_update=stop)], **arguments)
     stream = Terminal()
     history = run(callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], resume=True, **arguments)
     text = stream.getvalue()
@@ -243,7 +243,11 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
     ends = [one for one in frames(text) if one.startswith("epoch 2/3") and " 10/10, " in one]
     # all but the newest update, also those before the stop
     seen = []
-    run(seed=1, epochs=2, callbacks=[mxkit.LambdaCallback(on_update=lambda state, update: seen.append(update))])
+    run(
+        seed=1,
+        epochs=2,
+        callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))],
+    )
     assert f"loss {np.mean([one.loss for one in seen[10:19]]):.4f}" in ends[-1]
 
 
@@ -255,7 +259,7 @@ def test_prints_and_warnings_appear_above_the_bar(monkeypatch):
 import sys, time, warnings
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
-from mxkit.training import progress
+from mxkit.training.callbacks import progress
 from oracle import make_batches, make_net
 progress.LONG_SECONDS = 0.0
 def tell(state, update):
@@ -269,7 +273,7 @@ class Slow(list):
             time.sleep(0.3)
             yield one
 batches = make_batches([8] * 10)
-hook = mxkit.LambdaCallback(on_update=tell, on_epoch=lambda state, row: print("", "epoch told", sep="\\n"))
+hook = mxkit.callbacks.LambdaCallback(on_update=tell, on_epoch=lambda state, row: print("", "epoch told", sep="\\n"))
 mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=Slow(batches[:3]), callbacks=[hook])
 print("after")
 """
@@ -307,16 +311,23 @@ def in_terminal(command, columns, act=lambda text, process: None, **environment)
 def test_what_was_replaced_is_back_at_the_end(capsys):
     before = sys.stdout, warnings.showwarning
     seen = []
-    look = mxkit.LambdaCallback(on_update=lambda state, update: seen.append((sys.stdout, warnings.showwarning)))
+    look = mxkit.callbacks.LambdaCallback(
+        on_update=lambda state, update: seen.append((sys.stdout, warnings.showwarning))
+    )
     run(callbacks=[Progress(Terminal()), look])
     assert all(now is not then for now, then in zip(seen[0], before))
     assert (sys.stdout, warnings.showwarning) == before
     with pytest.raises(LookupError):
-        run(callbacks=[Progress(Terminal()), mxkit.LambdaCallback(on_update=fail)])
+        run(callbacks=[Progress(Terminal()), mxkit.callbacks.LambdaCallback(on_update=fail)])
     assert (sys.stdout, warnings.showwarning) == before
     del seen[:]
     capsys.readouterr()
-    run(callbacks=[mxkit.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line")), Progress(Terminal())])
+    run(
+        callbacks=[
+            mxkit.callbacks.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line")),
+            Progress(Terminal()),
+        ]
+    )
     assert capsys.readouterr().out == "no new line"
     run(callbacks=[Progress(io.StringIO()), look])
     assert set(seen) == {before}  # lines need nothing
@@ -349,7 +360,7 @@ def test_ctrl_c_in_validation_leaves_the_bar_too(monkeypatch):
 
 def test_an_error_leaves_the_bar_as_it_stood_and_the_cursor_on_a_new_line():
     with terminal_of(80) as (stream, found), pytest.raises(LookupError):
-        run(callbacks=[Progress(stream), mxkit.LambdaCallback(on_update=fail)])
+        run(callbacks=[Progress(stream), mxkit.callbacks.LambdaCallback(on_update=fail)])
     first, second, last = screen("".join(found))
     assert first.startswith("epoch 1/2  train_loss")
     assert re.match(r"epoch 2/2 [^/]* 4/10, ", second)
@@ -358,7 +369,9 @@ def test_an_error_leaves_the_bar_as_it_stood_and_the_cursor_on_a_new_line():
 
 def test_a_stop_is_explained():
     for stream in (Terminal(), io.StringIO()):
-        stop = mxkit.LambdaCallback(on_update=lambda state, update: state.stop("enough") if update.step == 4 else None)
+        stop = mxkit.callbacks.LambdaCallback(
+            on_update=lambda state, update: state.stop("enough") if update.step == 4 else None
+        )
         run(callbacks=[Progress(stream), stop])
         assert screen(stream.getvalue())[-2:] == ["stopped: enough", ""]
         assert len(screen(stream.getvalue())) == 3
@@ -371,7 +384,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
 from oracle import make_batches, make_net
-slow = mxkit.LambdaCallback(on_update=lambda state, update: time.sleep(0.02))
+slow = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: time.sleep(0.02))
 mxkit.fit(make_net(), make_batches([8]) * 100000, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[slow])
 print("went on")
 """
@@ -502,13 +515,13 @@ import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 sys.path.insert(0, {str(ROOT)!r})
 import mxkit
-from mxkit.training import progress
+from mxkit.training.callbacks import progress
 from oracle import make_batches, make_net
 if HIDE:
     sys.modules["ipywidgets"] = None
 progress.LONG_SECONDS = progress.REFRESH_SECONDS = 0.0
 batches = make_batches([8] * 3)
-stop = mxkit.LambdaCallback(on_update=lambda state, update: state.stop("enough") if update.step == 2 else None)
+stop = mxkit.callbacks.LambdaCallback(on_update=lambda state, done: state.stop("enough") if done.step == 2 else None)
 mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=batches[:], callbacks=[stop])
 """
 

@@ -36,7 +36,9 @@ def test_a_seed_decides_dropout_and_augmentation_whatever_was_drawn_before(befor
         net = make_net(dropout=0.5)
         for _ in range(disturbance):
             draws()
-        shaken = mxkit.LambdaCallback(on_epoch=lambda state, row, times=disturbance: [draws() for _ in range(times)])
+        shaken = mxkit.callbacks.LambdaCallback(
+            on_epoch=lambda state, row, times=disturbance: [draws() for _ in range(times)]
+        )
         history = mxkit.fit(
             net,
             augmented(BATCHES),

@@ -55,9 +55,11 @@ def augmented():
 def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer="adam", resume="auto", **arguments):
     net = net or make_net(devices)
     callbacks = [
-        mxkit.EMA(0.9),
-        mxkit.EarlyStopping("valid_loss", "min", patience=50, restore_best=arguments.pop("restore_best", False)),
-        mxkit.LearningRate("cosine", updates_per_epoch=-(-50 // arguments.get("accumulate", 1))),
+        mxkit.callbacks.EMA(0.9),
+        mxkit.callbacks.EarlyStopping(
+            "valid_loss", "min", patience=50, restore_best=arguments.pop("restore_best", False)
+        ),
+        mxkit.callbacks.LearningRate("cosine", updates_per_epoch=-(-50 // arguments.get("accumulate", 1))),
     ]
     callbacks += arguments.pop("extra", [])
 
@@ -65,7 +67,7 @@ def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer
         if update.step == dies:
             raise Killed
 
-    callbacks.append(mxkit.LambdaCallback(on_update=die))
+    callbacks.append(mxkit.callbacks.LambdaCallback(on_update=die))
     trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01}, update_on_kvstore=None)
     settings = {"every": "16 updates", "keep_last": 2, **arguments.pop("settings", {})}
     history = mxkit.fit(
@@ -211,14 +213,14 @@ def test_a_run_that_a_callback_ended_stays_ended_and_one_out_of_time_goes_on(tmp
         if row["epoch"] == 2:
             state.stop("good enough")
 
-    history = plain(tmp_path / "a", make_net(), epochs=4, callbacks=[mxkit.LambdaCallback(on_epoch=stop)])
+    history = plain(tmp_path / "a", make_net(), epochs=4, callbacks=[mxkit.callbacks.LambdaCallback(on_epoch=stop)])
     assert (len(history), history.stopped) == (2, "good enough")
     history = plain(tmp_path / "a", make_net(), epochs=4, resume=True)
     assert (len(history), history.stopped) == (2, "good enough")
 
     def late(limit):
         clock = iter(range(10000))  # a second each time that somebody looks
-        return [mxkit.TimeLimit(limit, clock=lambda: next(clock))]
+        return [mxkit.callbacks.TimeLimit(limit, clock=lambda: next(clock))]
 
     net, whole = make_net(), make_net()
     history = plain(tmp_path / "b", net, epochs=3, callbacks=late(40))
@@ -283,7 +285,7 @@ def test_a_checkpoint_of_another_net_or_optimizer_is_refused_and_nothing_changes
 
 
 def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch):
-    plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.EMA(0.9)])
+    plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.callbacks.EMA(0.9)])
     monkeypatch.setattr("mxkit.training.resume.in_force", lambda: 7)
     with pytest.warns(CheckpointWarning) as caught:
         plain(tmp_path, make_net("cpu:2"), epochs=2, seed=6, accumulate=2, clip_norm=1.0, resume=True)
@@ -482,7 +484,7 @@ def test_settings_of_a_new_trainer_that_are_not_used_are_told(tmp_path):
         return plain(tmp_path, make_net(), epochs=epochs, resume="auto", trainer=("sgd", made), callbacks=callbacks)
 
     begun = {"learning_rate": 0.1, "momentum": 0.9}
-    lower = mxkit.LambdaCallback(on_epoch=lambda state, row: state.trainer.set_learning_rate(0.05))
+    lower = mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: state.trainer.set_learning_rate(0.05))
     go_on(1, begun, lower)
     assert go_on(2, begun).column("learning_rate") == [0.1, 0.05]  # of the run: not a word
     text = r"lr=0.5 is not used, the run was begun with 0.1; wd=0.01 is not used, .* 0. To .* state.trainer.opt"
@@ -494,7 +496,7 @@ def test_settings_of_a_new_trainer_that_are_not_used_are_told(tmp_path):
         state.trainer.optimizer.lr = 0.002
 
     # the checkpoint keeps what the run was begun with, and the way out sets the rate
-    assert go_on(4, begun, mxkit.LambdaCallback(on_fit_begin=change)).column("learning_rate")[-1] == 0.002
+    assert go_on(4, begun, mxkit.callbacks.LambdaCallback(on_fit_begin=change)).column("learning_rate")[-1] == 0.002
 
 
 def test_another_fold_does_not_pass_for_the_run_that_was_stopped(tmp_path):

@@ -167,7 +167,7 @@ def test_row_95_a_step_without_a_gradient():
 def test_row_97_a_multiplier_of_one_layer():
     theirs, ours = (stack(nn.Dense(1, in_units=2, use_bias=False)) for _ in range(2))
     theirs[0].weight.lr_mult = 2.0
-    mxkit.set_multipliers(ours, {"0.*": {"lr": 2}})
+    mxkit.nets.set_multipliers(ours, {"0.*": {"lr": 2}})
     for net in (theirs, ours):
         before = net[0].weight.data().asnumpy()
         stepped(net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}))
@@ -196,7 +196,7 @@ def test_row_99_there_is_no_set_wd():
     with pytest.raises(AssertionError, match="but got None"):
         stepped(net, trainer)
 
-    mxkit.set_hyperparameters(trainer, wd=1e-4, learning_rate=0.01, momentum=0.9)
+    mxkit.nets.set_hyperparameters(trainer, wd=1e-4, learning_rate=0.01, momentum=0.9)
     stepped(net, trainer)
     assert (trainer.optimizer.wd, trainer.learning_rate, trainer.optimizer.momentum) == (1e-4, 0.01, 0.9)
 
@@ -207,7 +207,7 @@ def test_row_100_weight_decay_on_biases():
         net = stack(nn.Dense(1, in_units=2), nn.BatchNorm(in_channels=1))
         net[0].bias.set_data(nd.ones(1))
         if ours:
-            mxkit.no_weight_decay(net)
+            mxkit.nets.no_weight_decay(net)
         trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "wd": 0.5})
         backward_of(lambda net=net: net(X) * 0)
         trainer.step(1)
@@ -224,7 +224,7 @@ def test_row_101_a_decay_that_compounds():
         rates.append(trainer.learning_rate)
     np.testing.assert_allclose(rates, [0.2, 0.2, 0.2, 0.02, 0.002, 0.0002])
 
-    once = mxkit.schedule("multi_step", base=0.2, at=["2 epochs"])
+    once = mxkit.training.schedule("multi_step", base=0.2, at=["2 epochs"])
     np.testing.assert_allclose(once.rates(6, updates_per_epoch=1), [0.2, 0.2, 0.02, 0.02, 0.02, 0.02])
 
 
@@ -238,7 +238,7 @@ def test_row_102_a_scheduler_counts_updates():
     with pytest.raises(UserWarning, match="LRScheduler of the optimizer has already been defined"):
         theirs.set_learning_rate(0.2)
 
-    falling = mxkit.LearningRate(("step", {"base": 0.5, "every": "2 epochs"}))
+    falling = mxkit.callbacks.LearningRate(("step", {"base": 0.5, "every": "2 epochs"}))
     history = mxkit.fit(
         net, ONE_BATCH * 4, loss="softmax_ce", trainer="sgd", epochs=4, callbacks=[falling], progress=False
     )
@@ -256,7 +256,7 @@ def test_row_103_optimizers_that_do_not_do_as_told():
     assert (net[0].weight.data().asnumpy() != before).all()
 
     with pytest.raises(ValueError, match="AdaDelta ignores the learning rate"):
-        mxkit.set_hyperparameters(theirs, learning_rate=0.1)
+        mxkit.nets.set_hyperparameters(theirs, learning_rate=0.1)
 
 
 def test_row_104_the_default_start_is_small_and_uniform():
@@ -318,7 +318,7 @@ def test_row_134_what_a_trace_freezes():
     with pytest.raises(mx.base.NotImplementedForSymbol, match="__bool__"):
         theirs(X)
 
-    found = mxkit.try_hybridize(theirs, X)
+    found = mxkit.nets.try_hybridize(theirs, X)
     assert not found
     assert found.place.endswith("return x if x.sum() > 0 else -x")
     np.testing.assert_array_equal(theirs(X).asnumpy(), X.asnumpy())
@@ -334,7 +334,7 @@ def test_row_136_a_child_replaced_after_hybridize():
     assert net(X).shape == (1, 2)
     net._children["1"] = old
 
-    mxkit.replace(net, "1", new)
+    mxkit.nets.replace(net, "1", new)
     assert net(X).shape == (1, 7)
 
 

@@ -105,7 +105,7 @@ def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, 
         "evaluate": lambda data: mxkit.evaluate(net, data, loss="softmax_ce"),
         "predict": lambda data: mxkit.predict(net, data),
         "extract": lambda data: mxkit.extract(net, ["1"], data, progress=False),
-        "recalibrate": lambda data: mxkit.recalibrate_batch_norm(net, data),
+        "recalibrate": lambda data: mxkit.training.recalibrate_batch_norm(net, data),
     }
     found = []
     for most in (unread.QUEUED_BYTES, 10 * x.nbytes):

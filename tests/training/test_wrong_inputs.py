@@ -661,7 +661,7 @@ def test_an_error_inside_a_custom_gradient_shows_its_cause(hybridize, devices, c
         def __init__(self):
             super().__init__()
             self.dense = gluon.nn.Dense(3, in_units=FEATURES)
-            self.custom = mxkit.custom_gradient(lambda x: x * 1, lambda dy, x, y: {}["my own text"])
+            self.custom = mxkit.gradients.custom_gradient(lambda x: x * 1, lambda dy, x, y: {}["my own text"])
 
         def hybrid_forward(self, F, x):
             return self.custom(self.dense(x))
@@ -701,7 +701,7 @@ def test_a_loss_that_leaves_the_graph_is_told():
         lambda big: mxkit.fit(make_net(), [], loss="l2", trainer=big.tolist(), epochs=1, progress=False),
         lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=[big], progress=False),
         lambda big: mxkit.fit(make_net(), big, loss="l2", trainer="sgd", epochs=1, progress=False),
-        lambda big: mxkit.LearningRate(big.tolist()),
+        lambda big: mxkit.callbacks.LearningRate(big.tolist()),
         lambda big: mxkit.seed_all(big),
         lambda big: mxkit.initialize(make_net(), big.tolist(), force=True),
         lambda big: mxkit.devices(big.tolist()),

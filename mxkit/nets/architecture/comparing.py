@@ -156,7 +156,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
     Returns:
         A line for each difference, with the path of its block.
 
-    >>> relu, tanh = (mxkit.describe(gluon.nn.Dense(2, activation=name)) for name in ("relu", "tanh"))
+    >>> relu, tanh = (mxkit.nets.describe(gluon.nn.Dense(2, activation=name)) for name in ("relu", "tanh"))
     >>> differences(relu, tanh)
     ["the net: activation: 'relu' here, 'tanh' there"]
     """

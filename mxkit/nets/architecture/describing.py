@@ -160,7 +160,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}.{name}".lstrip(".")
 
 
-_REPLACE = "Use the name of an operator, or a block of your own with @mxkit.register_block"
+_REPLACE = "Use the name of an operator, or a block of your own with @mxkit.nets.register_block"
 
 
 def _way_out(block: Any) -> str:
@@ -172,9 +172,9 @@ def _way_out(block: Any) -> str:
     if kind.__module__.startswith("gluoncv."):
         return (
             "it is gluoncv's, whose nets are known by name only: make the whole net with "
-            "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.register_block(their class)"
+            "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.nets.register_block(their class)"
         )
     return (
         "it is no block of MXNet's, so its forward pass cannot be known. Decorate its class with "
-        "@mxkit.register_block, which remembers the arguments of its constructor, and make the net anew"
+        "@mxkit.nets.register_block, which remembers the arguments of its constructor, and make the net anew"
     )

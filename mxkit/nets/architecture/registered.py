@@ -48,7 +48,7 @@ def register_block(kind: _Class) -> _Class:
     ...         self.dense = mx.gluon.nn.Dense(units)
     ...     def hybrid_forward(self, F, x):
     ...         return 2 * self.dense(x)
-    >>> mxkit.describe(Doubled(3))["net"]
+    >>> mxkit.nets.describe(Doubled(3))["net"]
     {'class': 'Doubled', 'arguments': {'units': 3}}
     """
     if not (isinstance(kind, type) and issubclass(kind, gluon.Block)):
@@ -149,7 +149,7 @@ def encode(value: Any, child: Callable[[Any], str]) -> Any:
     if isinstance(value, type) and issubclass(value, gluon.Block):
         name = value.__name__
         if known_class(name) is not value:
-            raise TypeError(f"the class {name} is not known: decorate it with @mxkit.register_block")
+            raise TypeError(f"the class {name} is not known: decorate it with @mxkit.nets.register_block")
         return {"$class": name}
     if isinstance(value, (np.dtype, type)):
         return {"$dtype": plain(value)}

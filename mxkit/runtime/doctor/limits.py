@@ -14,7 +14,7 @@ _LIMITS = (
     ("kvstore 'p3'", "does not distribute, in silence (T76); use dist_sync"),
     ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on (T76)"),
     ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
-    ("mxboard", "needs protobuf 3; use mxkit.TensorBoardLog"),
+    ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
 )
 
 

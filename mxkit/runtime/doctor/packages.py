@@ -84,7 +84,9 @@ def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
             lines.append(Line(name, said, "warning", f"python -m pip install --force-reinstall --no-deps {name}"))
     protobuf = installed.get("protobuf", ["0"])[0]
     if "mxboard" in installed and int(protobuf.split(".")[0]) > 3:
-        fix = "python -m pip install tensorboardX    which mxkit.TensorBoardLog writes with, instead of mxboard"
+        fix = (
+            "python -m pip install tensorboardX    which mxkit.callbacks.TensorBoardLog writes with, instead of mxboard"
+        )
         lines.append(Line("mxboard", f"does not import with protobuf {protobuf}", "warning", fix))
     return tuple(lines)
 

@@ -5,7 +5,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.record import Update
 import mxnet as mx
 

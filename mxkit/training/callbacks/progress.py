@@ -12,7 +12,7 @@ import warnings
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
 from mxkit.storage.directory import checkpoint_paths
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import Row, fixed
 from mxkit.training.record import Update, settle

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Optional, Union
 
 from mxkit.core.files import write_atomically
 from mxkit.errors import DataError
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.history import Row
 
 

@@ -8,9 +8,9 @@ from weakref import WeakKeyDictionary
 from mxkit.core.arguments import whole_number
 from mxkit.errors import TrapWarning
 from mxkit.nets.settings import NEEDS_RATE, refuse_fixed_rate
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
 from mxkit.training.schedules import TAKES, Schedule, get_schedule
 
@@ -133,7 +133,7 @@ def warn_of_rate_0(trainer: Any, resumed: bool = False) -> None:
     begun = "" if base is None else f", where the schedule of an earlier fit left it; that began with {base:g}"
     warnings.warn(
         f"the Trainer's learning rate is {rate:g}{begun}: this fit changes next to nothing. Pass another Trainer, or "
-        "trainer.set_learning_rate(...) before, or callbacks=[mxkit.LearningRate(...)]",
+        "trainer.set_learning_rate(...) before, or callbacks=[mxkit.callbacks.LearningRate(...)]",
         TrapWarning,
         stacklevel=3,
     )

@@ -6,9 +6,9 @@ from typing import Any, ContextManager, Dict, Iterable, List, Mapping, Optional,
 from mxkit.errors import UnknownNameError, nearest
 from mxkit.metrics import Metric
 from mxkit.metrics.classification import ConfusionMatrix
+from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.epoch import RunningEpoch
 from mxkit.training.history import History, Row
-from mxkit.training.monitor import Monitor
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.record import Update
 
@@ -209,7 +209,9 @@ def check_callbacks(callbacks: Any) -> List[Callback]:
         if isinstance(one, type):
             raise TypeError(f"fit: callbacks: received the class {one.__name__}. Pass an object: {one.__name__}(...)")
         if not isinstance(one, Callback):
-            way = ". Pass mxkit.LambdaCallback(on_epoch=...)" if callable(one) else ". Derive its class from it"
+            way = (
+                ". Pass mxkit.callbacks.LambdaCallback(on_epoch=...)" if callable(one) else ". Derive its class from it"
+            )
             raise TypeError(f"fit: callbacks: expected objects of mxkit.Callback; received {type(one).__name__}{way}")
         for name in dir(one):
             if name.startswith(("on_", "around_")) and name not in _HOOKS and callable(getattr(one, name)):

@@ -9,9 +9,9 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
 from mxkit.nets.parameter_table import never_trained
 from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
-from mxkit.training.callbacks import Callback, FitState
+from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.monitor import Monitor
 from mxkit.training.record import Update
 import mxnet as mx
 
@@ -235,7 +235,7 @@ class FreezeUntil(Callback):
         if not distinct:
             raise ValueError(
                 f"FreezeUntil: all that fits {self.glob!r} is frozen already, as finetune does it, and would stay so. "
-                f"Use mxkit.UnfreezeAt({self.epoch}, {self.glob!r})"
+                f"Use mxkit.callbacks.UnfreezeAt({self.epoch}, {self.glob!r})"
             )
         others = [one for one in parameters_by_path(state.net).values() if id(one) not in distinct]
         if all(parameter.grad_req == "null" for parameter in others):

@@ -1,0 +1,14 @@
+from .by_name import CosineEmbeddingLoss as CosineEmbeddingLoss
+from .by_name import LogisticLoss as LogisticLoss
+from .by_name import PoissonNLLLoss as PoissonNLLLoss
+from .by_name import SigmoidBCELoss as SigmoidBCELoss
+from .by_name import WeightedSigmoidBCELoss as WeightedSigmoidBCELoss
+from .by_name import get_loss as get_loss
+from .classification import FocalLoss as FocalLoss
+from .classification import KnowledgeDistillation as KnowledgeDistillation
+from .classification import LabelSmoothing as LabelSmoothing
+from .classification import WeightedSoftmaxCELoss as WeightedSoftmaxCELoss
+from .distances import ContrastiveLoss as ContrastiveLoss
+from .distances import TripletLoss as TripletLoss
+from .distances import pair_accuracy as pair_accuracy
+from .distances import triplet_accuracy as triplet_accuracy

@@ -1,0 +1,1 @@
+from .measuring import profile as profile
