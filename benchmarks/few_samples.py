@@ -80,7 +80,7 @@ def ready(net):
 
 def train(net, data, updates, seed, loss="softmax_ce", rate=1e-3):
     trainer = ("adam", {"learning_rate": rate})
-    mxkit.fit(net, data, loss=loss, trainer=trainer, updates=updates, seed=seed, progress=False)
+    mxkit.fit(net, data, loss=loss, trainer=trainer, epochs=f"{updates} updates", seed=seed, progress=False)
     return net
 
 

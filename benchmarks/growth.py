@@ -70,9 +70,10 @@ def updates(marks: List[int]) -> List[List[float]]:
     rng = np.random.RandomState(0)
     data = ArrayLoader(rng.rand(1_600, 16).astype("float32"), rng.randint(0, 10, 1_600), 16, shuffle=True, seed=0)
     net = hybridized(mxkit.models.mlp(hidden=[32]))
-    mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", updates=50, metrics=["accuracy"], progress=False)
+    mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs="50 updates", metrics=["accuracy"], progress=False)
     mxkit.fit(
-        net, data, loss="softmax_ce", trainer="sgd", updates=marks[-1], metrics=["accuracy"], progress=False,
+        net, data, loss="softmax_ce", trainer="sgd", epochs=f"{marks[-1]} updates", metrics=["accuracy"],
+        progress=False,
         callbacks=[watch],
     )  # fmt: skip
     return watch.found

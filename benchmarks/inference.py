@@ -115,7 +115,12 @@ def train(net: str, updates: int, folder: str) -> None:
     x, y = digits(net)
     loader = mxkit.data.ArrayLoader(x[HELD_OUT:], y[HELD_OUT:], 32, shuffle=True, seed=0)
     mxkit.fit(
-        made, loader, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.001}), updates=updates, progress=False
+        made,
+        loader,
+        loss="softmax_ce",
+        trainer=("adam", {"learning_rate": 0.001}),
+        epochs=f"{updates} updates",
+        progress=False,
     )
     made.save_parameters(f"{folder}/{net}.params")
 

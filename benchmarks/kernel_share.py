@@ -92,7 +92,8 @@ def train(parts: Tuple[Any, Any, Any], updates: int) -> float:
     net, trainer, batches = parts
     begun = time.perf_counter()
     mxkit.fit(
-        net, batches, loss="softmax_ce", trainer=trainer, updates=updates, metrics=["accuracy"], progress=False
+        net, batches, loss="softmax_ce", trainer=trainer, epochs=f"{updates} updates",
+        metrics=["accuracy"], progress=False,  # fmt: skip
     )  # fmt: skip
     mx.nd.waitall()
     return time.perf_counter() - begun

@@ -97,7 +97,7 @@ def measure(net: str, batch: int, others: bool, rounds: int, seconds: float, sam
     with tempfile.TemporaryDirectory() as folder:
         mxkit.fit(
             built, ArrayLoader(loader.x, loader.y, batch, shuffle=True, seed=0), loss=loss, trainer=trainer,
-            updates=updates * (rounds + 1), metrics=["accuracy"], callbacks=[turns], seed=0,
+            epochs=f"{updates * (rounds + 1)} updates", metrics=["accuracy"], callbacks=[turns], seed=0,
             checkpoint=Path(folder) / "checkpoints",
         )  # fmt: skip
     return {"updates": updates, "taken": turns.taken}

@@ -41,7 +41,7 @@ x = mx.nd.random.uniform(shape=(64, 1, 28, 28)); y = mx.nd.zeros(64)
 WITH_MXKIT = """
 import mxkit, mxnet as mx
 net = mxkit.models.lenet(); mxkit.initialize(net, devices="cpu"); net.hybridize(static_alloc=True)
-mxkit.fit(net, [(x, y)], loss="softmax_ce", trainer="sgd", updates=1, progress=False)
+mxkit.fit(net, [(x, y)], loss="softmax_ce", trainer="sgd", epochs="1 updates", progress=False)
 """
 WITH_GLUON = """
 import mxnet as mx

@@ -21,7 +21,7 @@ def profile(
     from mxkit.profiling.measuring import profile as measure
     from mxkit.recipe.batches import batches
     from mxkit.recipe.reading import load_recipe
-    from mxkit.recipe.run import prepare
+    from mxkit.recipe.run import fit_arguments, prepare
 
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)
@@ -34,7 +34,7 @@ def profile(
         updates=updates,
         metrics=[one.spec for one in loaded.metrics],
         trace=out / "trace.json",
-        **{name: getattr(loaded, name) for name in _SAME},
+        **{name: value for name, value in fit_arguments(loaded).items() if name in _SAME},
     )
     typer.echo(str(found))
     found.plot(out / "profile.png")
@@ -44,4 +44,4 @@ def profile(
 
 
 # Arguments of `updates` that are keys of a recipe, under the same name.
-_SAME = ("accumulate", "accumulate_samples", "clip_norm", "clip_value", "amp", "seed")
+_SAME = ("accumulate", "clip_norm", "clip_value", "amp", "seed")

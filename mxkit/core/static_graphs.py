@@ -1,6 +1,6 @@
 """Graphs of fixed memory, which go on writing into gradients that are no longer there (T109)."""
 
-from typing import Any, List, Sequence
+from typing import Any
 
 from mxkit.core.blocks import blocks_by_path
 import mxnet as mx
@@ -27,22 +27,3 @@ def forget_static_graphs(net: Any) -> None:
 def _holds_gradients(block: Any) -> bool:
     made = isinstance(block, gluon.HybridBlock) and block._cached_op is not None
     return made and bool(dict(block._flags).get("static_shape"))
-
-
-class GradientWatch:
-    """Notices that parameters have other gradients than before.
-
-    Args:
-        parameters: Those that are trained, and others.
-    """
-
-    def __init__(self, parameters: Sequence[Any]) -> None:
-        self._parameters = parameters
-        self._seen: List[Any] = []
-
-    def moved(self) -> bool:
-        """Whether one has other arrays than at the last call; true for the first."""
-        now = [parameter._grad for parameter in self._parameters]  # Gluon makes a new list with the arrays
-        same = len(now) == len(self._seen) and all(one is seen for one, seen in zip(now, self._seen))
-        self._seen = now
-        return not same

@@ -1,5 +1,6 @@
 """One way to read an epoch from whatever a user calls data."""
 
+from itertools import chain
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
@@ -16,6 +17,8 @@ Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
 
 # Samples of a batch that `whole_part` makes.
 BATCH = 256
+
+_END = object()
 
 # What can be read once by construction; other iterators may start anew by themselves.
 _ONE_SHOT = (types.GeneratorType, map, filter, zip, enumerate)
@@ -167,7 +170,7 @@ def read_epoch(
     packed: bool = False,
     once: bool = False,
 ) -> Iterator[Any]:
-    """Yield the batches of one epoch.
+    """Return the batches of one epoch; the first one is read at once.
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
@@ -206,11 +209,8 @@ def read_epoch(
         ) from None
     if own_epoch is not None and keep_count:
         source.epoch = own_epoch
-    count = skip
-    for batch in batches:
-        count += 1
-        yield padding.cut_off(batch) if isinstance(batch, mx.io.DataBatch) else batch
-    if not count:
+    first = next(batches, _END)
+    if first is _END and not skip:
         used_up = iter(source) is source and bool(epoch)
         raise EmptyDataError(
             f"{name} gave no batch in epoch {(epoch or 0) + 1}"
@@ -221,6 +221,9 @@ def read_epoch(
                 else f": an epoch needs at least one. Received {type(source).__name__}, which is empty"
             )
         )
+    # never `iter(batches)`, which may begin again; and no generator, which would cost a call a batch
+    whole = () if first is _END else chain((first,), iter(batches.__next__, _END))
+    return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
 
 
 class _Padding:

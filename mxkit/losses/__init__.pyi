@@ -1,3 +1,4 @@
+from .batch_loss import BatchLoss as BatchLoss
 from .by_name import CosineEmbeddingLoss as CosineEmbeddingLoss
 from .by_name import LogisticLoss as LogisticLoss
 from .by_name import PoissonNLLLoss as PoissonNLLLoss

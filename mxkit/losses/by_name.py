@@ -15,14 +15,11 @@ from mxkit.losses.classification import (
     number,
 )
 from mxkit.losses.distances import ContrastiveLoss, TripletLoss
-from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
 from mxnet import gluon
 
 Loss = Callable[..., Any]
 LossSpec = Union[str, Tuple[str, Mapping[str, Any]], Loss]
-ForwardLoss = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Any]
-Forward = Callable[[Any, Tuple[Any, ...], Tuple[Any, ...]], Tuple[Any, Any]]
 
 
 class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
@@ -259,37 +256,3 @@ def _refuse_means(loss: Any) -> None:
             f"{type(loss).__name__}: axis 0 of every array of a batch is the sample axis, the loss takes axis "
             f"{loss._batch_axis}. Make it with {argument}"
         )
-
-
-def forward_function(loss: Optional[LossSpec], forward_loss: Optional[ForwardLoss]) -> Tuple[Optional[Loss], Forward]:
-    """Return the loss, if there is one, and how a net's output and losses are computed.
-
-    Args:
-        loss: As for `get_loss`: called as `loss(net(*inputs), *labels)`.
-        forward_loss: In its place, for nets that are called in another way or have several losses:
-            `forward_loss(net, inputs, labels)` gives the losses of shape (B,), or a pair of them and the
-            output that metrics see.
-
-    Raises:
-        ValueError: Both are given, or neither.
-    """
-    if loss is not None and forward_loss is not None:
-        raise ValueError("pass loss=... or forward_loss=..., not both")
-    if forward_loss is not None:
-        own = forward_loss
-
-        def forward_by_user(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
-            found = own(net, inputs, labels)
-            losses, output = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
-            return output, losses
-
-        return None, forward_by_user
-    if loss is None:
-        raise ValueError("pass loss=..., or forward_loss=... for a net that is called in its own way")
-    known = get_loss(loss)
-
-    def forward(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
-        output = net(*inputs)
-        return output, known(output, *apply_steps(label_steps(known, output, labels), output, labels))
-
-    return known, forward

@@ -79,7 +79,7 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
         if is_plain(loss) and isinstance(output, (list, tuple)):
             raise DataError(
                 f"{type(loss).__name__}: the net returns {len(output)} outputs, and this loss takes one. Pass "
-                "forward_loss=lambda net, inputs, labels: ..., which chooses"
+                "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...), which chooses"
             )
         return ()
     steps: List[List[Step]] = [[] for _ in labels]

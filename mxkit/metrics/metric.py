@@ -99,7 +99,7 @@ class Metric:
     def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
         if output is None:
             raise DataError(
-                f"metric {self.name!r} needs the net's output, and forward_loss gives losses alone: return "
+                f"metric {self.name!r} needs the net's output, and BatchLoss(forward=...) gives losses alone: return "
                 "(losses, output)"
             )
         several = list(output) if isinstance(output, (list, tuple)) else [output]

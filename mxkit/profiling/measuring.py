@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 import random
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
@@ -11,7 +11,7 @@ from mxkit.core.trainers import TrainerSpec
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
-from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
+from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import MetricSpec
 from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
@@ -27,9 +27,8 @@ def profile(
     net: Any,
     data: Data,
     *,
-    loss: Optional[LossSpec] = None,
+    loss: BatchLossSpec,
     trainer: TrainerSpec,
-    forward_loss: Optional[ForwardLoss] = None,
     updates: int = 50,
     metrics: Sequence[MetricSpec] = (),
     trace: Union[None, str, Path] = None,
@@ -45,7 +44,6 @@ def profile(
         data: As for `updates`; read again from its beginning as often as it takes.
         loss: As for `updates`.
         trainer: As for `updates`. Of a Trainer or an optimizer a copy without states and scheduler trains.
-        forward_loss: As for `updates`.
         updates: How many are timed in each pass, at least 1.
         metrics: As for `fit`.
         trace: A JSON file to write for chrome://tracing or Perfetto: phases over operators.
@@ -72,7 +70,7 @@ def profile(
     """
     updates = whole_number(updates, "updates")
     check_rereadable(data, 2, "data")
-    forward_function(loss, forward_loss)
+    batch_loss = get_batch_loss(loss)
     devices = net_devices(net)
     path = None if trace is None else Path(trace)
     if path is not None and not path.parent.is_dir():
@@ -86,7 +84,7 @@ def profile(
                 held.enter_context(data)
             batches = with_known_shapes(net, endless_batches(data))
             held.enter_context(Kept(net))
-            training = {"loss": loss, "forward_loss": forward_loss, "check_finite": False, **training}
+            training = {"loss": batch_loss, "check_finite": False, **training}
             work = Training(net, batches, trainer, metrics, training)
             work.run(plain, updates)
             work.run(alone, updates)

@@ -17,10 +17,11 @@ from mxkit.recipe.run_code import FOLDER as CODE
 from mxkit.recipe.run_code import check_code, has_originals, no_bytecode, warn_of_changes
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import checkpoint_paths
-from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.progress import describe_row
 from mxkit.training.history import Row
 from mxkit.training.signals import Terminated
+from mxkit.training.state import FitState
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np

@@ -28,19 +28,17 @@ from mxkit.training.loop import fit
 from mxkit.training.precision import get_precision
 
 # Arguments of `fit` that are keys of a recipe, under the same name.
-SAME = (
-    "epochs",
-    "updates",
-    "accumulate",
-    "accumulate_samples",
-    "clip_norm",
-    "clip_value",
-    "amp",
-    "limit_batches",
-    "validate_every",
-    "seed",
-    "check_finite",
-)
+SAME = ("clip_norm", "clip_value", "amp", "limit_batches", "validate_every", "seed", "check_finite")
+
+
+def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
+    """Arguments of `fit` that a recipe states as plain values."""
+    samples = recipe.accumulate_samples
+    return {
+        "epochs": recipe.epochs if recipe.updates is None else f"{recipe.updates} updates",
+        "accumulate": recipe.accumulate if samples is None else f"{samples} samples",
+        **{name: getattr(recipe, name) for name in SAME},
+    }
 
 
 class Run(NamedTuple):
@@ -214,7 +212,7 @@ def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
         checkpoint=Checkpoints(folder.checkpoints, **recipe.checkpoints.model_dump()),
         resume="auto",
         progress=progress,
-        **{name: getattr(recipe, name) for name in SAME},
+        **fit_arguments(recipe),
     )
 
 

@@ -12,7 +12,7 @@ from mxkit.recipe.batches import augmentation, data_arguments, has_samples, is_l
 from mxkit.recipe.building import PATHS
 from mxkit.recipe.nets import is_pretrained
 from mxkit.recipe.registry import CALLBACKS, COMPOSED, DATASETS, public_name
-from mxkit.recipe.run import SAME
+from mxkit.recipe.run import fit_arguments
 from mxkit.recipe.schema import Component, Recipe
 from mxkit.storage.listing import checkpoints_of
 from mxkit.training.callbacks.learning_rate import LearningRate
@@ -201,8 +201,12 @@ def _composed_weights(weights: str) -> Code:
 
 
 def _training(recipe: Recipe, data: Splits) -> List[Code]:
-    defaults = {name: Recipe.model_fields[name].default for name in SAME}
-    same = {name: getattr(recipe, name) for name in SAME if name == "seed" or getattr(recipe, name) != defaults[name]}
+    stated = ("epochs", "seed")
+    same = {
+        name: value
+        for name, value in fit_arguments(recipe).items()
+        if name in stated or value != Recipe.model_fields[name].default
+    }
     callbacks = [_callback(one) for one in recipe.callbacks]
     if recipe.schedule is not None:
         callbacks.insert(0, call(public_name(LearningRate), _spec(recipe.schedule)))

@@ -3,15 +3,16 @@
 import json
 import os
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
-from mxkit.core.arguments import whole_number
+from mxkit.core.lengths import Length, length
 from mxkit.core.trainers import DRIFTING
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
+from mxkit.losses.batch_loss import checked_count
 from mxkit.training.checks import check_sparse
+from mxkit.training.ledger import Update
 from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision
-from mxkit.training.record import Update
 import mxnet as mx
 from mxnet import autograd, gluon
 
@@ -43,9 +44,8 @@ class Accumulator:
 
     Args:
         trainer: Over the parameters to train. It alone changes them.
-        every: Calls of `backward` in a window, at least 1.
-        every_samples: In place of `every`: a window is full when it holds this many samples or more, which
-            suits micro-batches of different sizes.
+        every: Calls of `backward` in a window, at least 1; or "256 samples": a window is full when it holds this many
+            samples or more, which suits micro-batches of different sizes.
         clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
             larger one is scaled down to it. `float("inf")` only measures. None does neither.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
@@ -59,8 +59,8 @@ class Accumulator:
         count: What the window's gradient will be divided by: `samples`, where no other count was stated.
 
     Raises:
-        ValueError: `every` or `every_samples` is below 1, or both are given; a limit is not above 0; the
-            Trainer would train replicas that drift apart, or clips values where only the kvstore adds
+        ValueError: `every` is no such length; a limit is not above 0; the Trainer would
+            train replicas that drift apart, or clips values where only the kvstore adds
             replicas up.
         DeviceError: `precision` is bfloat16 and the Trainer's parameters live on a GPU.
         RuntimeError: `with` ends, also by `break`, while micro-batches wait for their update: call `flush` first.
@@ -75,9 +75,8 @@ class Accumulator:
     def __init__(
         self,
         trainer: "gluon.Trainer",
-        every: int = 1,
+        every: Union[int, str, Length] = 1,
         *,
-        every_samples: Optional[int] = None,
         clip_norm: Optional[float] = None,
         clip_value: Optional[float] = None,
         precision: Optional[MixedPrecision] = None,
@@ -100,13 +99,8 @@ class Accumulator:
                         "Make it with update_on_kvstore=False"
                     )
         self.trainer = trainer
-        self.every = whole_number(every, "accumulate")
-        self.every_samples = None if every_samples is None else whole_number(every_samples, "accumulate_samples")
-        if self.every_samples is not None and self.every > 1:
-            raise ValueError(
-                f"a window is counted in batches or in samples: received accumulate={every} and "
-                f"accumulate_samples={every_samples}; leave one out"
-            )
+        self.every = length(every, "accumulate", ("batches", "samples"), "batches")
+        self._adds = self.every != (1, "batches")
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.precision = precision
@@ -150,14 +144,7 @@ class Accumulator:
                 "after the loop over the batches"
             )
 
-    def backward(
-        self,
-        losses: Any,
-        *,
-        count: Optional[float] = None,
-        ones: Sequence[Any] = (),
-        silent: Sequence[Tuple[Any, Any]] = (),
-    ) -> None:
+    def backward(self, losses: Any, *, count: Optional[float] = None) -> None:
         """Compute the gradients of one micro-batch and add them to the window.
 
         Args:
@@ -165,19 +152,33 @@ class Accumulator:
                 split over devices.
             count: What the micro-batch adds to the number that the window's gradient is divided by, at least
                 0: the sum of sample weights, or of the tokens that a mask leaves. None is the number of samples.
-            ones: Arrays of ones of the losses' shapes, or None for one that has none: an operator less, as MXNet would
-                make them anew each time.
-            silent: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
-                MXNet would make the zeros anew each time, which takes 30 us of a small net's 600.
 
         Raises:
             LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The latter is looked for
                 in the graph of the first loss of shape (1,), which a micro-batch of one sample has rightly.
             DataError: No loss was given, or `count` is no number of at least 0.
         """
+        self.backward_of(list(losses) if isinstance(losses, (list, tuple)) else [losses], count=count)
+
+    def backward_of(
+        self,
+        parts: List[Any],
+        *,
+        count: Optional[float] = None,
+        ones: Sequence[Any] = (),
+        others: Sequence[Tuple[Any, Any]] = (),
+    ) -> None:
+        """Do what `backward` does, with arrays that are made once a training; MXNet makes them in each call.
+
+        Args:
+            parts: The losses of each device.
+            count: As for `backward`.
+            ones: Arrays of ones of the losses' shapes, or None for a loss without one.
+            others: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
+                To make the zeros takes 30 us of a small net's 600.
+        """
         if self._adds and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
-        parts: List[Any] = list(losses) if isinstance(losses, (list, tuple)) else [losses]
         if not parts:
             raise DataError("Accumulator.backward: no loss was given")
         shapes = [part.shape for part in parts]
@@ -193,7 +194,7 @@ class Accumulator:
             ones = [part.ones_like() * self._scale for part in parts]
         elif not ones:
             ones = [None] * len(parts)
-        autograd.backward([*parts, *(output for output, _ in silent)], [*ones, *(zeros for _, zeros in silent)])
+        autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
         if len(parts) == len(self.trainer._contexts):  # asking each array for its device takes longer
             self._active.update(dict.fromkeys(self.trainer._contexts))
         else:
@@ -216,11 +217,8 @@ class Accumulator:
                 "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, in place "
                 "of losses.backward(), whose gradients this window does not count"
             )
-        if self.every_samples is not None:
-            full = self.samples >= self.every_samples
-        else:
-            full = self.micro_batches >= self.every
-        return self._apply() if full else None
+        held = self.samples if self.every.unit == "samples" else self.micro_batches
+        return self._apply() if held >= self.every.number else None
 
     def flush(self) -> Optional[Update]:
         """Apply the window that is open, with its true count of samples.
@@ -229,10 +227,6 @@ class Accumulator:
             The update, or None if no micro-batch is waiting.
         """
         return self._apply() if self.micro_batches else None
-
-    @property
-    def _adds(self) -> bool:
-        return self.every > 1 or self.every_samples is not None
 
     def _open_window(self) -> None:
         self.micro_batches = 0
@@ -358,18 +352,6 @@ def _request(parameter: Any, request: str) -> None:
     parameter._grad_req = request
     if parameter._grad is not None:
         autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
-
-
-def checked_count(count: Any) -> float:
-    """Return a stated count as a number; one on a device is waited for.
-
-    Raises:
-        DataError: It is negative, infinite or NaN.
-    """
-    value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
-    if not 0 <= value < float("inf"):
-        raise DataError(f"count must give a number of at least 0; received {count!r:.100}")
-    return value
 
 
 def _refuse_means(losses: Sequence[Any]) -> None:

@@ -19,14 +19,14 @@ from mxkit.storage.directory import (
 )
 from mxkit.storage.snapshot import Snapshot
 from mxkit.storage.writer import BackgroundWriter
-from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
+from mxkit.training.ledger import Update
 from mxkit.training.randomness import RESEED_EVERY
-from mxkit.training.record import Update
 from mxkit.training.resume import capture
 from mxkit.training.signals import PoliteSignals, deliver
-from mxkit.training.unread import refuse_broken, watch_weights
+from mxkit.training.state import FitState
 from mxnet.base import MXNetError
 
 # A copy of the run in memory, not older than this, is written if an error ends it.
@@ -114,11 +114,11 @@ class Checkpoints(Callback):
         now = time.monotonic()
         due = due or (unit == "minute" and now >= self._due_at)
         if due or state.finished or self.signals.caught is not None:
-            self._look(state, update)
+            state.running.settle(weights=True)
             self._save(state)
             self.signals.raise_caught()
         elif now >= self._hold_at and not self._writer.busy:
-            self._look(state, update)
+            state.running.settle(weights=True)
             self._held = None  # so that memory holds one copy
             self._held, self._hold_at = capture(state), now + HOLD_SECONDS
 
@@ -175,14 +175,6 @@ class Checkpoints(Callback):
         if self._best is None or row is None or row.get(self._best.column) is None:
             return None
         return {"column": self._best.column, "mode": self._best.mode, "value": float(row[self._best.column])}
-
-    def _look(self, state: FitState, update: Update) -> None:
-        """Refuse to write weights that are NaN; here, an error of the engine comes before the held copy is dropped."""
-        if state.check_finite:
-            watch_weights(update, state.trainer)
-        unread = state.running.settle()
-        if state.check_finite:
-            refuse_broken([*unread, update], state.epoch - 1, state.updates)
 
     def _schedule(self) -> None:
         now = time.monotonic()

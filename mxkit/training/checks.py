@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Iterator, List, Sequence, Set, Tuple
 import warnings
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
@@ -138,7 +138,10 @@ class ShapeWatch:
 
     Args:
         net: Looked at for convolutions.
-        devices: Where it is trained; on CPUs nothing is searched, and nothing is done here.
+        devices: Where it is trained.
+
+    Attributes:
+        watches: Whether batches are to be looked at: not on CPUs, where nothing is searched, nor after the warning.
     """
 
     def __init__(self, net: Any, devices: Sequence["mx.Context"]) -> None:
@@ -147,12 +150,11 @@ class ShapeWatch:
             and any(map(is_gpu, devices))
             and any(_convolves(block) for _, block in _walk(net))
         )
-        self._seen: Optional[Set[Any]] = set() if searches else None
+        self.watches = searches
+        self._seen: Set[Any] = set()
 
     def look(self, shards: Shards) -> None:
         """Count the shapes of a batch, of the part on each device."""
-        if self._seen is None:
-            return
         self._seen.update(tuple(array.shape for array in shard.inputs) for shard in shards)
         if len(self._seen) > MANY_SHAPES:
             _warn(
@@ -161,7 +163,7 @@ class ShapeWatch:
                 "that the number of devices divides, or BucketLoader with few buckets; or set "
                 "MXNET_CUDNN_AUTOTUNE_DEFAULT=0 before the program starts, which searches nothing"
             )
-            self._seen = None
+            self.watches = False
 
 
 def _convolves(block: Any) -> bool:

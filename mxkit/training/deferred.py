@@ -8,7 +8,7 @@ from mxkit.core.device import split_batch
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import TrapWarning
-from mxkit.losses.by_name import ForwardLoss
+from mxkit.losses.batch_loss import Forward
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import check_first_inputs
 from mxkit.training.place import Place
@@ -21,7 +21,7 @@ def is_deferred(net: Any) -> bool:
     return any(parameter._deferred_init for parameter in parameters_by_path(net).values())
 
 
-def finish_initialization(net: Any, data: Data, forward_loss: Optional[ForwardLoss], trainer: Any) -> Data:
+def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward], trainer: Any) -> Data:
     """Draw the values of deferred parameters by one forward pass over the first batch, in predict mode.
 
     They follow from the generators as they are, so that `seed_all` before a training decides them.

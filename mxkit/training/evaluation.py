@@ -6,19 +6,16 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
-from mxkit.core.device import DeviceSpec, split_batch, unpack
-from mxkit.core.device import devices as resolve_devices
+from mxkit.core.device import split_batch, unpack
 from mxkit.core.forward_errors import explained
 from mxkit.core.packed import worth_packing
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.errors import DataError, TrapWarning
-from mxkit.losses.by_name import ForwardLoss, LossSpec, forward_function
+from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
-from mxkit.training.accumulator import checked_count
 from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.unread import Queued, wait
-from mxkit.training.update import Count
 import mxnet as mx
 from mxnet import autograd
 import numpy as np
@@ -28,11 +25,8 @@ def evaluate(
     net: Any,
     data: Data,
     *,
-    loss: Optional[LossSpec] = None,
+    loss: Optional[BatchLossSpec] = None,
     metrics: Sequence[MetricSpec] = (),
-    forward_loss: Optional[ForwardLoss] = None,
-    count: Optional[Count] = None,
-    devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     name: str = "data",
     progress: bool = False,
@@ -43,11 +37,8 @@ def evaluate(
         net: An initialized block. Batches are split over its devices.
         data: Batches `(x, y)`, as for `updates`; or samples, which are cut into batches of 256: a `Split`, a pair
             `(x, y)` of arrays, or a dataset.
-        loss: As for `updates`, or None for metrics alone.
+        loss: As for `updates`, a `mxkit.losses.BatchLoss` too, or None for metrics alone.
         metrics: As for `fit`.
-        forward_loss: In place of `loss`, as for `updates`.
-        count: What a batch adds to the number that the loss is divided by, as for `updates`.
-        devices: An error tells if the net lives elsewhere. None accepts any.
         limit_batches: Read no more batches than this. None reads all.
         name: What the messages call the data.
         progress: Show a bar where it takes more than a second, on a terminal or in a notebook.
@@ -71,13 +62,16 @@ def evaluate(
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
     data = whole_part(data, name)
-    with_loss = loss is not None or forward_loss is not None
-    known, forward = forward_function(loss, forward_loss) if with_loss else (None, _output_only)
+    with_loss = loss is not None
+    batch_loss = get_batch_loss(loss) if with_loss else None
+    known = None if batch_loss is None else batch_loss.loss
+    forward = _output_only if batch_loss is None else batch_loss.forward
     measured = get_metrics(metrics, loss=known)
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
-    where = net_devices(net, None if devices is None else resolve_devices(devices))
-    packed = count is None and worth_packing(where)
+    where = net_devices(net)
+    counts = batch_loss is not None and batch_loss.counts
+    packed = not counts and worth_packing(where)
     mean_loss, looked, inputs = Metric(), Metric(), _Finite()
     queued, batch = Queued(), None
     unchecked = True
@@ -85,7 +79,7 @@ def evaluate(
         net, lambda: forward(net, shard.inputs, shard.labels), lambda: batch
     ), batches_bar(name, data, limit_batches, progress) as bar:
         for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed, once=True), limit_batches):
-            stated = None if count is None else checked_count(count(*unpack(batch)))
+            stated = batch_loss.count(*unpack(batch)) if batch_loss is not None and counts else None
             shards, results = split_batch(batch, where), []
             for shard in (part.unpacked() for part in shards):
                 inputs.look(shard.inputs)
@@ -117,7 +111,7 @@ def evaluate(
     return scores
 
 
-def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] = None, progress: bool = False) -> Any:
+def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     """Run `net` over every sample, in predict mode.
 
     Args:
@@ -125,7 +119,6 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
         data: An array of shape (N, ...), a `Split` or a dataset, which are cut into batches of 256; or batches `x`
             or `(x, y)` from anything that `updates` reads, of which `y` is ignored. A net of two inputs takes
             `ArrayLoader((x1, x2), None, batch_size=256)`.
-        devices: An error tells if the net lives elsewhere. None accepts any.
         progress: As for `evaluate`.
 
     Returns:
@@ -142,7 +135,7 @@ def predict(net: Any, data: Union[Data, Any], *, devices: Optional[DeviceSpec] =
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
-    where = net_devices(net, None if devices is None else resolve_devices(devices))
+    where = net_devices(net)
     if shuffles(data):
         raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
     data = whole_part(data, "predict", labels=False)

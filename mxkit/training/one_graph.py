@@ -4,7 +4,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.device import Shard
 from mxkit.core.packed import Packed
-from mxkit.losses.by_name import Forward
+from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.losses.batch_loss import BatchLoss
 from mxkit.losses.shapes import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
 import mxnet as mx
@@ -23,14 +24,14 @@ class Computed(NamedTuple):
         losses: Recorded, shape (B,).
         totals: From a graph, the sums over the samples of the metrics that it holds, if any; else None.
         ones: From a graph, ones of the shape of the losses: their gradient.
-        silent: `totals`, each with zeros of its shape: both as `Accumulator.backward` takes them.
+        others: `totals`, each with zeros of its shape: both as `Accumulator.backward_of` takes them.
     """
 
     output: Any
     losses: Any
     totals: Optional[Sequence[Any]] = None
     ones: Any = None
-    silent: Sequence[Tuple[Any, Any]] = ()
+    others: Sequence[Tuple[Any, Any]] = ()
 
 
 class OneGraph:
@@ -43,9 +44,9 @@ class OneGraph:
 
     Args:
         net: Taken where it is hybridized and its call does nothing that is not in its graph.
-        loss: The same; one that was made from a name need not be hybridized.
-        named: Whether it was.
-        forward: The ordinary way, as `forward_function` gives it.
+        batch_loss: The same of its loss; one that was made from a name need not be hybridized. Its `forward` is the
+            ordinary way.
+        parameters: Those of the Trainer.
         metrics: Those that have a `total_of` are summed in the graph, or, where they only count and `fresh` holds,
             later, for many small batches at once.
         devices: Taken where it is one CPU: kernels fused on a GPU may round otherwise in another graph.
@@ -59,14 +60,17 @@ class OneGraph:
     def __init__(
         self,
         net: Any,
-        loss: Any,
-        named: bool,
-        forward: Forward,
+        batch_loss: BatchLoss,
+        parameters: Sequence[Any],
         metrics: Sequence[Metric],
         devices: Sequence["mx.Context"],
         fresh: bool = False,
     ) -> None:
-        self._net, self._loss, self._named, self._forward, self.metrics = net, loss, named, forward, metrics
+        self._net, self._forward, self.metrics = net, batch_loss.forward, metrics
+        self._loss: Any = batch_loss.loss
+        self._named = batch_loss.by_name
+        self._parameters = parameters
+        self._gradients: List[Any] = []
         # not of a subclass that may count in another way
         self._counted: List[Any] = [
             metric
@@ -75,7 +79,9 @@ class OneGraph:
         ]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
-        graphs = _is_graph(net) and _is_graph(loss) and not isinstance(loss, gluon.loss.CTCLoss)  # looked at each time
+        graphs = (
+            _is_graph(net) and _is_graph(self._loss) and not isinstance(self._loss, gluon.loss.CTCLoss)
+        )  # looked at each time
         self._possible = [one.device_type for one in devices] == ["cpu"] and graphs
         self._may_wait = self._possible and fresh and bool(self._counted) and all(one.counts for one in self._counted)
         self._waits = False
@@ -91,6 +97,7 @@ class OneGraph:
         self._ones: Any = None
         self._zeros: List[Any] = []
         self._places: List[Tuple[int, Any]] = []
+        self._sizes: List[int] = []
 
     @property
     def likely(self) -> bool:
@@ -116,9 +123,16 @@ class OneGraph:
         if self._may_wait != self._waits:
             self._waits, self._call = self._may_wait, None
 
-    def forget(self) -> None:
-        """Make the graph anew at the next batch."""
-        self._call = None
+    def check_gradients(self) -> None:
+        """Make graphs anew where parameters have other gradients than at the last call, to which those do not write.
+
+        A callback may have frozen a layer, the user may have moved the net between two epochs (T109).
+        """
+        now = [parameter._grad for parameter in self._parameters]  # Gluon makes a new list with the arrays
+        if len(now) != len(self._gradients) or any(one is not seen for one, seen in zip(now, self._gradients)):
+            forget_static_graphs(self._net)
+            self._call = None
+        self._gradients = now
 
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
@@ -126,13 +140,14 @@ class OneGraph:
             metric.update(shard.labels, computed.output)
         if computed.totals is None:
             return
-        for metric, total in zip(self._counted, computed.totals):
-            metric.add_total(total, metric.size_of(shard.labels[metric._label]))
+        if not self._sizes:  # of this kind of batch
+            self._sizes = [metric.size_of(shard.labels[metric._label]) for metric in self._counted]
+        for metric, total, size in zip(self._counted, computed.totals, self._sizes):
+            metric.add_total(total, size)
         if self._waits:
             scores = computed.output.detach()
-            for metric in self._counted:
-                label = shard.labels[metric._label]
-                metric.add_later(label, scores, metric.size_of(label))
+            for metric, size in zip(self._counted, self._sizes):
+                metric.add_later(shard.labels[metric._label], scores, size)
 
     def _in_one(self, shard: Shard) -> Optional[Computed]:
         """Compute a batch by the graph; None where it must go the ordinary way."""
@@ -151,7 +166,7 @@ class OneGraph:
         elif any(one is not seen for one, seen in zip(sources, self._sources)):
             self._sources, self._call, self._kinds = sources, None, {}
         if kind != self._kind:  # arrays of two kinds may not fit together
-            self._kind, self._ones = kind, None
+            self._kind, self._ones, self._sizes = kind, None, []
             if scales != self._scales:  # a graph holds one way to unpack
                 self._scales, self._call = scales, None
             for metric in self._counted:

@@ -10,6 +10,7 @@ from mxkit.errors import MxkitError, TrainingError, UnusedParameterError
 from mxkit.gradients.custom import callback_error
 from mxkit.gradients.functions import CUTS, UNREACHED
 from mxkit.training.accumulator import Accumulator
+from mxkit.training.ledger import numbers
 import mxnet as mx
 from mxnet import autograd
 
@@ -21,16 +22,16 @@ class Place:
         net: The net that is trained.
         accumulator: Counts the updates.
         epoch: From 0, or None where nobody counts them.
-        again: Runs the forward pass of a batch once more, for errors that MXNet tells late.
+        rerun: Repeats the forward pass of a batch, to locate an asynchronous error of MXNet.
 
     Attributes:
-        batch: The batch in hand.
+        batch: The current batch.
     """
 
     def __init__(
-        self, net: Any, accumulator: Accumulator, epoch: Optional[int], again: Callable[[Any], object]
+        self, net: Any, accumulator: Accumulator, epoch: Optional[int], rerun: Callable[[Any], object]
     ) -> None:
-        self._net, self._accumulator, self._epoch, self._again = net, accumulator, epoch, again
+        self._net, self._accumulator, self._epoch, self._rerun = net, accumulator, epoch, rerun
         self.batch: Any = ()
         callback_error()  # one that nobody asked about is no error of this training
 
@@ -38,13 +39,16 @@ class Place:
         return None
 
     def __exit__(self, kind: Any, error: Optional[BaseException], traceback: Any) -> None:
-        if error is None:
-            return
+        if isinstance(error, Exception):
+            self.explain(error)
+
+    def explain(self, error: Exception) -> None:
+        """Raise an error of the net, the loss or the engine with its place; leave mxkit's own to the caller."""
         where = numbers(self._epoch, self._accumulator.updates + 1)
         if isinstance(error, UnusedParameterError):
             paths = paths_of(error.parameters, self._net)
             raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
-        if isinstance(error, Exception) and not isinstance(error, MxkitError):
+        if not isinstance(error, MxkitError):
             told = self._told(error)
             cause = callback_error() if isinstance(error, mx.MXNetError) else None
             if cause is not None:  # MXNet itself tells only that something failed in a thread of its own
@@ -53,17 +57,8 @@ class Place:
 
     def _told(self, error: Exception) -> str:
         with autograd.train_mode():
-            found = explain_forward_error(self._net, error, partial(self._again, self.batch))
+            found = explain_forward_error(self._net, error, partial(self._rerun, self.batch))
         kind = type(error).__name__
         if not found and UNREACHED[0] in str(error):
             return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {error}"
         return str(found) if found else str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
-
-
-def numbers(epoch: Optional[int], step: int) -> str:
-    """Epoch and update for messages, the epoch counted from 1 as there.
-
-    >>> numbers(0, 7), numbers(None, 7)
-    ('epoch 1, update 7', 'update 7')
-    """
-    return f"update {step}" if epoch is None else f"epoch {epoch + 1}, update {step}"

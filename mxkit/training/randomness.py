@@ -50,15 +50,13 @@ class Grid:
 
     Attributes:
         draws: Whether the training draws numbers; to be set when that is known.
+        seeds: Whether there is a seed.
     """
 
     def __init__(self, seed: Optional[int], epoch: int) -> None:
         self._seed, self._epoch = seed, epoch
         self.draws = True
-
-    def holds(self, updates: int) -> bool:
-        """Whether a run can go on exactly after so many updates of the epoch."""
-        return not self.draws or (self._seed is not None and updates % RESEED_EVERY == 0)
+        self.seeds = seed is not None
 
     def reseed(self, updates: int) -> None:
         """Seed the generators if `updates`, done in this epoch, is on the grid; call it before a batch is read."""

@@ -16,9 +16,10 @@ from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers
 from mxkit.storage.parameter_file import read_arrays
 from mxkit.storage.snapshot import Snapshot, put_back, take_snapshot
-from mxkit.training.callbacks.callback import Callback, FitState
-from mxkit.training.epoch import RunningEpoch
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import History
+from mxkit.training.ledger import Ledger
+from mxkit.training.state import FitState
 import mxnet as mx
 
 # What every update moves; the rest of an optimizer's numbers is what it was made with.
@@ -60,7 +61,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
             numbers, found = metric.state()
             arrays.update({f"metric:{number}:{slot}": array for slot, array in found.items()})
             metrics.append(numbers)
-    running = RunningEpoch() if after_epoch else state.running
+    running = Ledger() if after_epoch else state.running
     cut = after_epoch and state.finished and not state.running.whole
     run = {
         "seed": state.seed,
@@ -275,7 +276,8 @@ def _settings(state: FitState) -> Dict[str, Any]:
         **(gpu_facts(gpus) if gpus else {}),
         "OMP_NUM_THREADS": str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
-        **state.settings,
+        **state.options.settings(),
+        "updates an epoch": state.updates_per_epoch,
         **_about_data(state.data),
     }
 

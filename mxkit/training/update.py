@@ -3,20 +3,18 @@
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
 
-from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices
-from mxkit.core.device import DeviceSpec, Shards, split_batch, unpack
-from mxkit.core.device import devices as resolve_devices
+from mxkit.core.device import Shards, split_batch, unpack
+from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
-from mxkit.core.static_graphs import GradientWatch, forget_static_graphs
 from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
 from mxkit.gradients.custom import check_backward
-from mxkit.losses.by_name import Forward, ForwardLoss, Loss, LossSpec, forward_function
+from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import Metric
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.checks import (
@@ -30,35 +28,29 @@ from mxkit.training.checks import (
 )
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.gpu_exactness import warn_of_inexact
+from mxkit.training.ledger import Ledger, Update
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
+from mxkit.training.options import Options
 from mxkit.training.place import Place
-from mxkit.training.precision import MixedPrecision, get_precision
+from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
-from mxkit.training.record import Update
-from mxkit.training.unread import Unread
 import mxnet as mx
 from mxnet import autograd, gluon
-
-Count = Callable[[Tuple[Any, ...], Tuple[Any, ...]], float]
 
 
 def updates(
     net: Any,
     data: Data,
     *,
-    loss: Optional[LossSpec] = None,
+    loss: BatchLossSpec,
     trainer: TrainerSpec,
-    forward_loss: Optional[ForwardLoss] = None,
-    accumulate: int = 1,
-    accumulate_samples: Optional[int] = None,
+    accumulate: Union[int, str, Length] = 1,
     clip_norm: Optional[float] = None,
     clip_value: Optional[float] = None,
-    count: Optional[Count] = None,
     amp: Union[None, str, MixedPrecision] = None,
     limit_batches: Optional[int] = None,
     metrics: Sequence[Metric] = (),
-    devices: Optional[DeviceSpec] = None,
     check_finite: bool = True,
     epoch: Optional[int] = None,
     first_step: int = 1,
@@ -87,25 +79,18 @@ def updates(
             that returns one, or an `mx.io.DataIter`.
         loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
             `loss(net(*x), *y)`. It must give shape (B,), one value per sample. After the labels a batch may hold
-            sample weights, `(x, (y, w))`: of shape (B,), or of the labels' shape for a weight per position.
+            sample weights, `(x, (y, w))`: of shape (B,), or of the labels' shape for a weight per position. A
+            `mxkit.losses.BatchLoss` calls the net in another way, or counts something else than samples.
         trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`. One over the last
             layers only is taken with a warning, unless the others are frozen.
-        forward_loss: In place of `loss`, for nets of several losses or of another way to be called (detection,
-            siamese pairs): `forward_loss(net, inputs, labels)` gets tuples of arrays on one device and gives
-            the losses, or `(losses, output)` where metrics are to see an output.
-        accumulate: Batches per update, at least 1.
-        accumulate_samples: In place of `accumulate`: an update when the window holds this many samples or more.
+        accumulate: Batches per update, at least 1; or "256 samples": an update when the window holds this many or more.
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
-        count: `count(inputs, labels)` states what a batch adds to the number that losses and gradients are divided
-            by, where it is not the number of samples: the sum of sample weights, or of the tokens that a mask
-            leaves. It gets tuples of the batch's arrays as the data gave them; from NumPy it waits for nothing.
         amp: "bfloat16" (on CPUs) or "float16": compute the net in 16 bits, its parameters stay float32. With float16
             the loss is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
         limit_batches: Read no more batches than this, for a dry run. None reads all.
         metrics: `Metric` objects, updated with every training batch as the weights move; one that knows no loss gets
             this one.
-        devices: What `mxkit.devices` takes; an error tells if the net lives elsewhere. None accepts any.
         check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
             looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
             updates and at the end. It is noticed when the numbers are read, at most 96 updates later, or 384 where
@@ -128,7 +113,7 @@ def updates(
     Raises:
         TypeError: `metrics` holds something that is no `Metric`.
         NotInitializedError: The net is not initialized.
-        DeviceError: The net lives on other devices than asked for; or on a GPU, which has no bfloat16.
+        DeviceError: The net lives on a GPU, which has no bfloat16.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
         LabelError: A label means nothing to the loss, as a class number out of range.
@@ -150,161 +135,136 @@ def updates(
     >>> [(update.step, update.samples) for update in steps]
     [(1, 8), (2, 2)]
     """
-    training = Training(
-        net,
+    if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
+        way = "like [mxkit.metrics.get_metric('accuracy')]"
+        raise TypeError(f"updates: metrics: expected a list of metrics, {way}; received {metrics!r:.100}")
+    options = Options(
         loss=loss,
-        trainer=trainer,
-        forward_loss=forward_loss,
         accumulate=accumulate,
-        accumulate_samples=accumulate_samples,
         clip_norm=clip_norm,
         clip_value=clip_value,
-        count=count,
         amp=amp,
         limit_batches=limit_batches,
-        metrics=metrics,
         check_finite=check_finite,
         seed=seed,
     )
-    return training.epoch(data, devices=devices, epoch=epoch, first_step=first_step, skip=skip)
+    options.metrics = metrics
+    training = Training(net, get_trainer(net, trainer), options)
+    return training.epoch(data, Ledger(), epoch=epoch, first_step=first_step, skip=skip)
 
 
 class Training:
-    """What `updates` is told, and what lasts from one epoch to the next: the graph; its arguments are those."""
+    """The state that `updates` keeps between epochs: the compiled graph, and what the first batch showed.
 
-    def __init__(
-        self,
-        net: Any,
-        *,
-        loss: Optional[LossSpec],
-        trainer: TrainerSpec,
-        forward_loss: Optional[ForwardLoss],
-        accumulate: int,
-        accumulate_samples: Optional[int],
-        clip_norm: Optional[float],
-        clip_value: Optional[float],
-        count: Optional[Count],
-        amp: Union[None, str, MixedPrecision],
-        limit_batches: Optional[int],
-        metrics: Sequence[Metric],
-        check_finite: bool,
-        seed: Optional[int],
-    ) -> None:
-        if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
-            way = "like [mxkit.metrics.get_metric('accuracy')]"
-            raise TypeError(f"updates: metrics: expected a list of metrics, {way}; received {metrics!r:.100}")
-        self._net, self._metrics, self._count, self._seed = net, list(metrics), count, seed
-        self._known, self._forward = forward_function(loss, forward_loss)
-        for metric in self._metrics:
-            metric.loss = self._known if metric.loss is None else metric.loss
-        self._forward_loss = forward_loss
-        self._named = self._known is not loss
-        self._trainer = get_trainer(net, trainer)
-        self._check_finite = check_finite
-        self._limit = None if limit_batches is None else whole_number(limit_batches, "limit_batches")
-        self._window = partial(
-            Accumulator,
-            self._trainer,
-            accumulate,
-            every_samples=accumulate_samples,
-            clip_norm=clip_norm,
-            clip_value=clip_value,
-            precision=get_precision(amp),
-        )
-        self._several = accumulate > 1 or accumulate_samples is not None
+    Args:
+        net: As for `updates`.
+        trainer: A `gluon.Trainer`.
+        options: The arguments of `updates`.
+    """
+
+    def __init__(self, net: Any, trainer: "gluon.Trainer", options: Options) -> None:
+        self._net, self._trainer, self._options = net, trainer, options
+        for metric in options.metrics:
+            metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
+        self._window()  # refuses what no window can do, before anything is read
         self._graph: Optional[OneGraph] = None
-        self._gradients = GradientWatch(self._trainer._params)
-        self._unread: Optional[Unread] = None
         self._shapes: Optional[ShapeWatch] = None
+
+    def _window(self) -> Accumulator:
+        options = self._options
+        return Accumulator(
+            self._trainer,
+            options.accumulate,
+            clip_norm=options.clip_norm,
+            clip_value=options.clip_value,
+            precision=options.precision,
+        )
 
     def epoch(
         self,
         data: Data,
+        ledger: Ledger,
         *,
-        devices: Optional[DeviceSpec] = None,
         epoch: Optional[int] = None,
         first_step: int = 1,
         skip: Tuple[Any, ...] = (0, 0),
-    ) -> Iterator[Update]:
-        """One epoch, as `updates` tells."""
-        net = self._net
-        trainer = get_trainer(net, self._trainer)  # which asks whether the net still lives where it was made for
-        where = net_devices(net, None if devices is None else resolve_devices(devices))
+    ) -> Generator[Update, None, None]:
+        """One epoch, as `updates` describes it; each update is added to `ledger` before it is yielded."""
+        net, options, first = self._net, self._options, first_step == 1
+        trainer = get_trainer(net, self._trainer)  # refuses a net that was moved since the Trainer was made
+        where = net_devices(net)
         accumulator = self._window()
-        check_trainer(net, trainer, warn=first_step == 1)
-        if first_step == 1 and self._several:  # once a training, not once an epoch
+        accumulator.updates = first_step - 1
+        check_trainer(net, trainer, warn=first)
+        if first and options.several:  # once a training, not once an epoch
             check_accumulation(net)
         check_frozen_dense(net, where)
-        accumulator.updates = first_step - 1
-        first = (self._known, data) if first_step == 1 else None
         if self._graph is None or self._graph.devices != where:
             fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
-            self._graph = OneGraph(net, self._known, self._named, self._forward, self._metrics, where, fresh)
+            self._graph = OneGraph(net, options.batch_loss, trainer._params, options.metrics, where, fresh)
         if self._shapes is None:
             self._shapes = ShapeWatch(net, where)
         packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
-        reader = _Reader(data, self._limit, epoch, self._seed, skip, packed and self._count is None)
-        if self._seed is not None and first_step == 1:
-            reader.prepare = partial(finish_initialization, net, forward_loss=self._forward_loss, trainer=trainer)
-        work = _Batches(
-            net, self._forward, self._count, accumulator, self._graph, self._gradients, self._shapes, where, first
-        )
-        trace = partial(self._look_inside, data, where, first_step == 1)
+        reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts)
+        if options.seed is not None and first:
+            forward = options.batch_loss.user_forward
+            reader.prepare = partial(finish_initialization, net, forward_loss=forward, trainer=trainer)
+        work = _Batches(net, options, accumulator, self._graph, self._shapes, where, data if first else None)
         place = Place(net, accumulator, epoch, work.forward_again)
-        self._unread = Unread(accumulator, self._check_finite, epoch, self._unread)
-        return _run(reader, work, self._unread, place, trace)
+        ledger.start(trainer._params, options.check_finite, epoch)
+        return _run(reader, work, ledger, place, partial(self._look_inside, data, where, first))
 
     def _look_inside(self, data: Data, where: Sequence["mx.Context"], first: bool, inputs: int) -> bool:
         """Return whether the training may draw random numbers. Before the first update, warn of inexact operators."""
-        if first and self._seed is not None:
+        if first and self._options.seed is not None:
             warn_of_inexact(self._net, inputs, where)
-        return draws_random_numbers(self._net, self._known, data, inputs)
+        return draws_random_numbers(self._net, self._options.batch_loss.loss, data, inputs)
 
 
 def _run(
-    reader: "_Reader", work: "_Batches", unread: Unread, place: Place, trace: Callable[[int], bool]
-) -> Iterator[Update]:
-    update: Optional[Update] = None
-    unmeasured = True
+    reader: "_Reader", work: "_Batches", ledger: Ledger, place: Place, look_inside: Callable[[int], bool]
+) -> Generator[Update, None, None]:
+    begun = False
+
+    def add(update: Optional[Update]) -> Optional[Update]:
+        if update is not None:
+            ledger.add(reader.mark(update))
+        return update
+
     reader.begin()
     with work:
         for batch in reader:
             place.batch = batch
-            with place:
+            try:
                 shards = work.backward(batch)
-                if unmeasured:
-                    unread.measure(shards)
-                    reader.grid.draws = trace(len(shards[0].inputs))
-                    unmeasured = False
-                update = unread.add(work.accumulator.step())
+                if not begun:
+                    ledger.bound(shards, work.options.batches_of_update(shards.samples))
+                    reader.grid.draws = look_inside(len(shards[0].inputs))
+                    begun = True
+                update = add(work.accumulator.step())
+            except Exception as error:
+                place.explain(error)
+                raise
             if update is not None:
-                yield reader.mark(update)
-                reader.grid.reseed(reader.updates)
+                yield update
+                reader.reseed()
         with place:
-            update = unread.add(work.accumulator.flush())
+            update = add(work.accumulator.flush())
         if update is not None:
-            yield reader.mark(update)
+            yield update
         with place:
-            unread.drain()
+            ledger.settle(weights=True)
 
 
 class _Reader:
     """The batches of one epoch, from where a stopped run was."""
 
-    def __init__(
-        self,
-        data: Data,
-        limit: Optional[int],
-        epoch: Optional[int],
-        seed: Optional[int],
-        skip: Tuple[Any, ...],
-        packed: bool,
-    ) -> None:
-        self._data, self._limit, self._epoch, self._packed = data, limit, epoch, packed
+    def __init__(self, data: Data, options: Options, epoch: Optional[int], skip: Tuple[Any, ...], packed: bool) -> None:
+        self._data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
-        self.grid = Grid(seed, epoch or 0)
+        self.grid = Grid(options.seed, epoch or 0)
         self.prepare: Optional[Callable[[Data], Data]] = None
 
     def begin(self) -> None:
@@ -346,9 +306,16 @@ class _Reader:
             )
 
     def mark(self, update: Update) -> Update:
+        """Note where in the epoch an update was done, and whether a run can be resumed exactly from there."""
         self.updates += 1
-        update.batches, update.exact = self.batches, self.grid.holds(self.updates)
+        update.batches = self.batches
+        update.exact = not self.grid.draws or (self.grid.seeds and self.updates % RESEED_EVERY == 0)
         return update
+
+    def reseed(self) -> None:
+        """Seed the generators where it is due, before the next batch is read."""
+        if self.updates % RESEED_EVERY == 0:
+            self.grid.reseed(self.updates)
 
 
 class _Batches:
@@ -357,25 +324,22 @@ class _Batches:
     def __init__(
         self,
         net: Any,
-        forward: Forward,
-        count: Optional[Count],
+        options: Options,
         accumulator: Accumulator,
         graph: OneGraph,
-        gradients: GradientWatch,
         shapes: ShapeWatch,
         devices: Sequence["mx.Context"],
-        first: Optional[Tuple[Optional[Loss], Data]],
+        first: Optional[Data],
     ) -> None:
-        self.accumulator = accumulator
-        self._net, self._forward, self._count = net, forward, count
-        self._graph, self._gradients, self._devices, self._first = graph, gradients, devices, first
-        self._shapes = shapes
-        self._norms = [] if first is None else batch_norms(net)  # told once a training
+        self.accumulator, self.options = accumulator, options
+        self._net, self._loss = net, options.batch_loss
+        self._graph, self._shapes, self._devices, self._first = graph, shapes, devices, first
+        self._norms = [] if first is None else batch_norms(net)  # reported once a training
         self._around = ExitStack()
 
     def __enter__(self) -> None:
-        if self.accumulator.precision is not None:
-            self._around.enter_context(self.accumulator.precision.applied(self._net))
+        if self.options.precision is not None:
+            self._around.enter_context(self.options.precision.applied(self._net))
         self._around.enter_context(self.accumulator)
 
     def __exit__(self, *error: Any) -> None:
@@ -383,36 +347,37 @@ class _Batches:
 
     def backward(self, batch: Any) -> Shards:
         shards = split_batch(batch, self._devices)
-        self._shapes.look(shards)
-        first, self._first = self._first, None
-        if first is not None:  # what is wrong with the data shows in the first batch of all
+        if self._shapes.watches:
+            self._shapes.look(shards)
+        data, self._first = self._first, None
+        if data is not None:  # what is wrong with the data shows in the first batch of all
             check_first_inputs(self._net, shards[0].unpacked())
             check_backward(self._net)
-            if isinstance(first[0], gluon.Block):
-                check_backward(first[0])
+            if isinstance(self._loss.loss, gluon.Block):
+                check_backward(self._loss.loss)
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []
-        if self._gradients.moved():  # by a callback, by the user between two epochs, or before the first batch
-            forget_static_graphs(self._net)
-            self._graph.forget()
+        self._graph.check_gradients()
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]
         for shard, found in zip(shards, computed):
             if found.totals is None:
                 check_loss_shape(found.losses, shard.samples)
-            if first is not None:
-                check_first_batch(self._net, shard, found.output, *first)
-                if first[0] is None and not self._graph.metrics:
+            if data is not None:
+                check_first_batch(self._net, shard, found.output, self._loss.loss, data)
+                if self._loss.loss is None and not self._graph.metrics:
                     warn_of_two_losses(found.output, found.losses)
-        count = None if self._count is None else self._count(*unpack(batch))
-        losses, ones = [found.losses for found in computed], [found.ones for found in computed]
-        silent = [pair for found in computed for pair in found.silent]
-        self.accumulator.backward(losses, count=count, ones=ones, silent=silent)
+        self.accumulator.backward_of(
+            [found.losses for found in computed],
+            count=self._loss.count(*unpack(batch)) if self._loss.counts else None,
+            ones=[found.ones for found in computed],
+            others=[pair for found in computed for pair in found.others],
+        )
         for shard, found in zip(shards, computed):
             self._graph.measure(shard, found)
         return shards
 
     def forward_again(self, batch: Any) -> None:
         for shard in split_batch(batch, self._devices):
-            self._forward(self._net, shard.unpacked().inputs, shard.labels)
+            self._loss.forward(self._net, shard.unpacked().inputs, shard.labels)

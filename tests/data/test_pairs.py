@@ -203,7 +203,12 @@ def test_a_siamese_net_learns_which_digits_are_alike(kind, loss):
     net.hybridize()
     train = PairLoader(digits.train.x, digits.train.y, 64, kind=kind, length=4096, seed=1)
     history = mxkit.fit(
-        net, train, forward_loss=loss, trainer=("adam", {"learning_rate": 0.01}), epochs=4, progress=False
+        net,
+        train,
+        loss=mxkit.losses.BatchLoss(forward=loss),
+        trainer=("adam", {"learning_rate": 0.01}),
+        epochs=4,
+        progress=False,
     )
     assert history.column("train_loss")[-1] < 0.6 * history.column("train_loss")[0]
     x, y = digits.test.x, digits.test.y
@@ -236,7 +241,7 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path, kind, loss
         history = mxkit.fit(
             net,
             PairLoader(x, y, 4, kind=kind, seed=8),
-            forward_loss=loss,
+            loss=mxkit.losses.BatchLoss(forward=loss),
             trainer=("adam", {"learning_rate": 0.01}),
             epochs=2,
             seed=5,

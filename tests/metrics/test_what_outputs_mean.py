@@ -170,7 +170,7 @@ def test_an_output_behind_the_first_needs_its_label():
     metric = get_metric(("rmse", {"output": 1, "label": 1}))
     metric.update(labels, heads)
     assert metric.get() > 5
-    with pytest.raises(DataError, match=r"forward_loss gives losses alone: return \(losses, output\)"):
+    with pytest.raises(DataError, match=r"BatchLoss\(forward=...\) gives losses alone: return \(losses, output\)"):
         get_metric("accuracy").update(labels[:1], None)
 
 

@@ -74,8 +74,8 @@ def slow_backward(net, inputs, labels):
 
 SLOW = {
     "data": {"data": slow_batches},
-    "forward": {"forward_loss": slow_forward},
-    "backward": {"forward_loss": slow_backward},
+    "forward": {"loss": mxkit.losses.BatchLoss(forward=slow_forward)},
+    "backward": {"loss": mxkit.losses.BatchLoss(forward=slow_backward)},
     "metrics": {"metrics": [SlowMetric(name="slow")]},
     "update": {"trainer": SlowSGD()},
 }
@@ -84,8 +84,6 @@ SLOW = {
 @pytest.mark.parametrize("phase", list(SLOW))
 def test_what_is_slow_is_charged_to_its_phase(phase):
     chosen = {"loss": "softmax_ce", "trainer": "sgd", "data": made(), **SLOW[phase]}
-    if "forward_loss" in chosen:
-        del chosen["loss"]
     found = mxkit.profiling.profile(ready(), updates=2, **chosen)
     (one,) = [one for one in found.phases if one.name == phase]
     assert one.alone_ms >= PAUSE * 1e3
@@ -128,7 +126,9 @@ def test_who_waits_for_the_engine_is_named():
         losses.mean().asscalar()
         return losses
 
-    found = mxkit.profiling.profile(ready(), made(), forward_loss=reading, trainer="sgd", updates=3)
+    found = mxkit.profiling.profile(
+        ready(), made(), loss=mxkit.losses.BatchLoss(forward=reading), trainer="sgd", updates=3
+    )
     (read,) = [one for one in found.reads if one.calls >= 1]
     line = reading.__code__.co_firstlineno + 2
     assert read.place == f"profiling/test_profiling.py:{line}"
@@ -171,7 +171,7 @@ def test_nothing_stays(fails):
         output = net(*inputs)
         return gluon.loss.SoftmaxCELoss()(output, *labels), output
 
-    chosen = {"forward_loss": forward, "trainer": trainer, "metrics": [metric]}
+    chosen = {"loss": mxkit.losses.BatchLoss(forward=forward), "trainer": trainer, "metrics": [metric]}
     if fails:
         with pytest.raises(mxkit.errors.TrainingError):
             mxkit.profiling.profile(net, data, updates=3, **chosen)
@@ -197,7 +197,8 @@ def test_the_training_is_that_of_updates():
         while True:
             yield from made()
 
-    chosen = {"forward_loss": watched, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
+    loss = mxkit.losses.BatchLoss(forward=watched)
+    chosen = {"loss": loss, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
     net = ready()
     mxkit.profiling.profile(net, made(), updates=2, **chosen)
     assert len(seen) == 3 * 7
@@ -250,13 +251,19 @@ def test_wrong_arguments_are_refused_before_anything_runs(tmp_path):
         raise AssertionError
 
     with pytest.raises(ValueError, match="updates"):
-        mxkit.profiling.profile(ready(), made(), forward_loss=never, trainer="sgd", updates=0)
+        mxkit.profiling.profile(ready(), made(), loss=mxkit.losses.BatchLoss(forward=never), trainer="sgd", updates=0)
     with pytest.raises(FileNotFoundError, match="no directory"):
         mxkit.profiling.profile(
-            ready(), made(), forward_loss=never, trainer="sgd", trace=tmp_path / "none" / "trace.json"
+            ready(),
+            made(),
+            loss=mxkit.losses.BatchLoss(forward=never),
+            trainer="sgd",
+            trace=tmp_path / "none" / "trace.json",
         )
     with pytest.raises(TypeError, match="accumulates"):
-        mxkit.profiling.profile(ready(), made(), forward_loss=never, trainer="sgd", accumulates=2)
+        mxkit.profiling.profile(
+            ready(), made(), loss=mxkit.losses.BatchLoss(forward=never), trainer="sgd", accumulates=2
+        )
 
 
 def test_a_clock_counts_only_between_begin_and_finish():

@@ -53,7 +53,7 @@ def train(directory, net, trainer, updates, resume):
         mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=1),
         loss="softmax_ce",
         trainer=trainer,
-        updates=updates,
+        epochs=f"{updates} updates",
         metrics=["accuracy", mx.metric.Accuracy(name="mxnets")],
         valid=[(X[:8], Y[:8])],
         callbacks=[

@@ -361,7 +361,7 @@ def test_frozen_parameters_do_not_count_in_the_norm():
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True])
 def test_windows_that_make_no_sense_are_refused(every):
-    with pytest.raises(ValueError, match="accumulate: expected a whole number, at least 1; received"):
+    with pytest.raises(ValueError, match="accumulate: "):
         mxkit.updates(make_net(), [], loss="softmax_ce", trainer="sgd", accumulate=every)
 
 

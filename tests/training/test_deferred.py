@@ -111,7 +111,7 @@ def test_a_loader_is_read_from_its_first_epoch_and_every_sample_is_trained():
         return gluon.loss.SoftmaxCrossEntropyLoss()(net(*inputs), labels[0])
 
     loader = mxkit.data.ArrayLoader(X, Y, 8, shuffle=True, seed=3)
-    fit(make_net(1), loader, loss=None, forward_loss=note, seed=5, epochs=2)
+    fit(make_net(1), loader, loss=mxkit.losses.BatchLoss(forward=note), seed=5, epochs=2)
     assert [sum(seen[:3], []), sum(seen[3:], [])] == [Y[loader.order(epoch)].tolist() for epoch in (0, 1)]
 
 

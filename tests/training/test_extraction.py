@@ -135,12 +135,9 @@ def test_a_head_trained_on_extracted_features_is_the_frozen_net():
         parameter.set_data(net[3]._collect_params_with_prefix()[name].data())
     body = net[:3]
 
-    def train(model, data, forward_loss=None):
+    def train(model, data, loss="softmax_ce"):
         trainer = gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.1}, kvstore=None)
-        return [
-            one.loss
-            for one in mxkit.updates(model, data, loss="softmax_ce", trainer=trainer, forward_loss=forward_loss)
-        ]
+        return [one.loss for one in mxkit.updates(model, data, loss=loss, trainer=trainer)]
 
     class Behind(gluon.Block):
         def __init__(self):

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+import re
 import subprocess
 import sys
 
@@ -26,7 +27,7 @@ def fit(net, data=BATCHES, **arguments):
 def test_updates_end_the_training_where_a_gluon_loop_would_break(updates, rows):
     expected, net = make_net(), make_net()
     train_by_hand(expected, (BATCHES * 3)[:updates], SGD)
-    history = fit(net, updates=updates, valid=BATCHES[:], validate_every=2)
+    history = fit(net, epochs=f"{updates} updates", valid=BATCHES[:], validate_every=2)
     np.testing.assert_array_equal(weights(net), weights(expected))
     assert history.column("updates") == rows
     assert history.stopped is None
@@ -41,18 +42,18 @@ def test_updates_of_data_that_never_ends():
 
     expected, net = make_net(), make_net()
     train_by_hand(expected, (BATCHES * 4)[:10], SGD)
-    history = fit(net, forever(), updates=10)  # read once: a generator is enough
+    history = fit(net, forever(), epochs="10 updates")  # read once: a generator is enough
     np.testing.assert_array_equal(weights(net), weights(expected))
     assert history.column("updates") == [10]
     with pytest.raises(EmptyDataError, match="earlier epochs used up"):
-        fit(make_net(), iter(BATCHES), updates=4)
+        fit(make_net(), iter(BATCHES), epochs="4 updates")
 
 
 def test_the_schedules_length_and_the_messages_follow_updates(capfd):
     rates = []
     fit(
         make_net(),
-        updates=5,
+        epochs="5 updates",
         callbacks=[
             mxkit.callbacks.LearningRate("cosine"),
             mxkit.callbacks.LambdaCallback(on_update=lambda state, _: rates.append(state.trainer.learning_rate)),
@@ -63,13 +64,15 @@ def test_the_schedules_length_and_the_messages_follow_updates(capfd):
     assert "epoch 1  train_loss" in capfd.readouterr().err
 
 
-def test_epochs_or_updates():
-    with pytest.raises(ValueError, match="pass either epochs or updates; received epochs=None and updates=None"):
-        fit(make_net())
-    with pytest.raises(ValueError, match="received epochs=2 and updates=3"):
-        fit(make_net(), epochs=2, updates=3)
-    with pytest.raises(ValueError, match="updates: expected a whole number, at least 1; received 0"):
-        fit(make_net(), updates=0)
+def test_the_length_of_a_run():
+    for wrong in (None, 0, -1, True, "0 updates", "five epochs", "3 minutes"):
+        expected = "fit: epochs: expected a length like '2 epochs' or '500 updates', or a number of epochs; received "
+        with pytest.raises(ValueError, match=f"^{re.escape(expected + repr(wrong))}$"):
+            fit(make_net(), epochs=wrong)
+    for wrong in (1.5, "2.5 updates"):
+        with pytest.raises(ValueError, match="are counted in whole numbers"):
+            fit(make_net(), epochs=wrong)
+    assert len(fit(make_net(), epochs="2 epochs")) == 2
 
 
 def masked(seed=0):
@@ -103,7 +106,9 @@ def tokens(inputs, labels):
 def test_a_stated_count_gives_the_mean_over_tokens(devices, accumulate):
     net, twin = token_net(devices), token_net()
     data = masked()
-    history = fit(net, data, loss=token_loss, accumulate=accumulate, count=tokens, valid=data[:], epochs=1)
+    history = fit(
+        net, data, loss=mxkit.losses.BatchLoss(token_loss, count=tokens), accumulate=accumulate, valid=data[:], epochs=1
+    )
     trainer = gluon.Trainer(twin.collect_params(), *SGD)
     windows = [data[i : i + accumulate] for i in range(0, 3, accumulate)]
     total = 0.0
@@ -124,7 +129,9 @@ def test_a_stated_count_gives_the_mean_over_tokens(devices, accumulate):
 
 def test_clipping_is_of_the_stated_mean():
     net, twin = token_net(), token_net()
-    (update,) = mxkit.updates(net, masked(), loss=token_loss, trainer=SGD, accumulate=3, count=tokens, clip_norm=1e9)
+    (update,) = mxkit.updates(
+        net, masked(), loss=mxkit.losses.BatchLoss(token_loss, count=tokens), trainer=SGD, accumulate=3, clip_norm=1e9
+    )
     assert update.count == sum(mask.sum() for _, (_, mask) in masked())
     for parameter in twin.collect_params().values():
         parameter.grad_req = "add"
@@ -137,16 +144,19 @@ def test_clipping_is_of_the_stated_mean():
 
 
 def test_counts_that_cannot_be():
-    arguments = {"loss": "softmax_ce", "trainer": "sgd"}
+    arguments = {"trainer": "sgd"}
     for value in (-1, float("nan"), float("inf")):
         with pytest.raises(DataError, match=r"count must give a number of at least 0; received"):
-            list(mxkit.updates(make_net(), BATCHES, count=lambda x, y, value=value: value, **arguments))
+            loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y, value=value: value)
+            list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     with pytest.raises(DataError, match="the window of update 1 has the count 0: of its 8 samples none counts"):
-        list(mxkit.updates(make_net(), BATCHES, count=lambda x, y: 0, **arguments))
+        loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: 0)
+        list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     # a batch without a token is fine where its window has some; NDArrays are numbers too
     counts = iter([0, mx.nd.array([8]), 3])
     net = make_net()
-    list(mxkit.updates(net, BATCHES, count=lambda x, y: next(counts), accumulate=2, **arguments))
+    loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: next(counts))
+    list(mxkit.updates(net, BATCHES, loss=loss, accumulate=2, **arguments))
 
 
 def embedding_net(sparse, devices="cpu"):
@@ -172,7 +182,7 @@ def test_sparse_gradients_train_like_dense_ones(devices):
     ("arguments", "why"),
     [
         ({"accumulate": 2}, "accumulation"),
-        ({"accumulate_samples": 4}, "accumulation"),
+        ({"accumulate": "4 samples"}, "accumulation"),
         ({"clip_norm": 1.0}, "clipping"),
         ({"accumulate": 2, "clip_value": 1.0}, "accumulation and clipping"),
     ],
@@ -192,7 +202,7 @@ def noisy_net():
     return net
 
 
-@pytest.mark.parametrize("window", [{"accumulate": 2}, {"accumulate_samples": 20}])
+@pytest.mark.parametrize("window", [{"accumulate": 2}, {"accumulate": "20 samples"}])
 def test_t48_layers_that_cannot_be_accumulated_exactly_are_named_once(window):
     with pytest.warns(TrapWarning, match="except for these layers") as caught:
         fit(noisy_net(), epochs=3, **window)

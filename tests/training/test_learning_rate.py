@@ -5,10 +5,11 @@ import random
 
 import mxkit
 from mxkit.errors import TrainingError, TrapWarning, UnknownNameError
-from mxkit.training.callbacks.callback import FitState
 from mxkit.training.callbacks.learning_rate import LearningRate, Plateau
+from mxkit.training.options import Options
 from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
 from mxkit.training.schedules import schedule
+from mxkit.training.state import FitState
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -89,7 +90,8 @@ def test_going_on_with_a_state(loaded_first):
     falling, resumed = LearningRate("cosine"), LearningRate("cosine")
     net = make_net()
     run(net, [falling], epochs=1)
-    state = FitState(net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01}), 2, 4)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.01})
+    state = FitState(net, trainer, Options(loss="l2"), epochs=2, updates_per_epoch=4)
     state.updates = 5
     if loaded_first:
         resumed.load_state_dict(falling.state_dict())
@@ -135,7 +137,8 @@ def test_data_without_a_length_needs_updates_per_epoch():
 def scripted(plateau, values, rate=1.0):
     """The rate after each epoch with these values."""
     net = make_net()
-    state = FitState(net, gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate}), len(values), 4)
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": rate})
+    state = FitState(net, trainer, Options(loss="l2"), epochs=len(values), updates_per_epoch=4)
     plateau.on_fit_begin(state)
     rates = []
     for value in values:

@@ -359,7 +359,7 @@ def test_a_batch_without_labels_and_a_net_of_several_outputs():
     net = mxkit.models.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
     mxkit.initialize(net, devices="cpu")
     with pytest.raises(
-        DataError, match="L2Loss: the net returns 2 outputs, and this loss takes one. Pass forward_loss="
+        DataError, match="L2Loss: the net returns 2 outputs, and this loss takes one. Pass loss=mxkit.losses.BatchLoss"
     ):
         mxkit.evaluate(net, [((X, X), ONE_HOT)], loss="l2")
 

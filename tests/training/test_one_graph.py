@@ -254,7 +254,11 @@ def test_what_has_no_single_graph_goes_the_ordinary_way(taken):
     fit(make_net("cpu:2", hybridize=True), batches)
     fit(make_net(hybridize=True), batches, amp="bfloat16")
     fit(make_net(hybridize=True), batches, loss=lambda scores, labels: -scores.log_softmax().pick(labels))
-    fit(make_net(hybridize=True), batches, loss=None, forward_loss=lambda net, x, y: -net(*x).log_softmax().pick(*y))
+    fit(
+        make_net(hybridize=True),
+        batches,
+        loss=mxkit.losses.BatchLoss(forward=lambda net, x, y: -net(*x).log_softmax().pick(*y)),
+    )
     assert not any(taken)
 
 

@@ -26,7 +26,7 @@ def test_windows_by_samples_equal_big_batches(devices):
             loss = SOFTMAX(expected(x), y)
         loss.backward()
         trainer.step(len(x))
-    found = list(mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=OPTIMIZERS[1], accumulate_samples=8))
+    found = list(mxkit.updates(net, BATCHES, loss="softmax_ce", trainer=OPTIMIZERS[1], accumulate="8 samples"))
     assert [update.samples for update in found] == [8, 8, 6]
     for replica in replicas(net):
         np.testing.assert_allclose(replica, weights(expected), rtol=0, atol=1e-6 * np.abs(weights(expected)).max())
@@ -34,10 +34,13 @@ def test_windows_by_samples_equal_big_batches(devices):
 
 
 def test_a_window_is_counted_in_batches_or_in_samples():
-    with pytest.raises(ValueError, match="received accumulate=2 and accumulate_samples=8; leave one out"):
-        fit(accumulate=2, accumulate_samples=8)
-    with pytest.raises(ValueError, match="accumulate_samples: expected a whole number, at least 1; received 0"):
-        fit(accumulate_samples=0)
+    for wrong in (0, "0 samples", "2.5 samples", "4 epochs", "many"):
+        with pytest.raises(ValueError, match="^accumulate: "):
+            fit(accumulate=wrong)
+    with pytest.raises(
+        ValueError, match="like '4 batches' or '256 samples', or a number of batches; received '4 epochs'"
+    ):
+        mxkit.Accumulator(gluon.Trainer(make_net().collect_params(), "sgd"), "4 epochs")
 
 
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
@@ -285,7 +288,7 @@ def test_forward_loss_trains_as_the_loss_it_spells_out(devices):
     plain, own = make_net(devices), make_net(devices)
     arguments = {"metrics": ["accuracy"], "valid": BATCHES[:2], "accumulate": 2}
     expected = fit(plain, **arguments)
-    found = fit(own, loss=None, forward_loss=forward_loss, **arguments)
+    found = fit(own, loss=mxkit.losses.BatchLoss(forward=forward_loss), **arguments)
     np.testing.assert_array_equal(weights(own), weights(plain))
     for name in ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy"):
         assert found.column(name) == expected.column(name)
@@ -298,15 +301,21 @@ def test_forward_loss_of_two_branches_and_two_losses():
 
     net = make_net()
     pairs = [((x, x * 0.5), y) for x, y in BATCHES]
-    history = mxkit.fit(net, pairs, forward_loss=siamese, trainer=OPTIMIZERS[2], epochs=3, progress=False)
+    history = mxkit.fit(
+        net, pairs, loss=mxkit.losses.BatchLoss(forward=siamese), trainer=OPTIMIZERS[2], epochs=3, progress=False
+    )
     assert history[-1]["train_loss"] < history[0]["train_loss"]
 
 
-def test_one_of_loss_and_forward_loss():
-    with pytest.raises(ValueError, match="pass loss=..., or forward_loss=... for a net that is called in its own way"):
+def test_a_batch_loss_is_a_loss_or_a_function():
+    with pytest.raises(ValueError, match=r"pass loss=..., or loss=mxkit.losses.BatchLoss\(forward=...\) for a net"):
         fit(loss=None)
-    with pytest.raises(ValueError, match="pass loss=... or forward_loss=..., not both"):
-        fit(forward_loss=lambda net, inputs, labels: None)
+    with pytest.raises(ValueError, match=r"expected loss or forward=function\(net, inputs, labels\); received both"):
+        mxkit.losses.BatchLoss("l2", forward=lambda net, inputs, labels: None)
+    with pytest.raises(ValueError, match="received neither"):
+        mxkit.losses.BatchLoss(count=lambda inputs, labels: 1)
+    with pytest.raises(TypeError, match="BatchLoss: count: expected a function; received 3"):
+        mxkit.losses.BatchLoss("l2", count=3)
 
 
 def test_sample_weights_scale_losses_and_not_the_count():

@@ -89,9 +89,9 @@ def test_bits_equal_where_each_batch_is_cast_on_its_device(unpackings):
     [
         ("cpu:2", {}),
         ("cpu", {"accumulate": 4}),
-        ("cpu:3", {"accumulate_samples": 20, "clip_norm": 0.5}),
+        ("cpu:3", {"accumulate": "20 samples", "clip_norm": 0.5}),
         ("cpu:2", {"amp": "bfloat16"}),
-        ("cpu", {"updates": 7, "epochs": None}),
+        ("cpu", {"epochs": "7 updates"}),
     ],
 )
 @pytest.mark.usefixtures("as_on_gpus")
@@ -122,7 +122,7 @@ def test_bits_equal_when_nothing_is_trained(devices, unpackings):
 
 def test_shuffled_and_resumed_inside_an_epoch(tmp_path):
     options = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 updates"), "resume": "auto"}
-    train(dense(), loader(shuffle=True, seed=1), **options, updates=9, epochs=None)
+    train(dense(), loader(shuffle=True, seed=1), **options, epochs="9 updates")
     told = train(dense(), loader(shuffle=True, seed=1), **options)
     assert_same(told, train(dense(), loader(shuffle=True, seed=1)))
 
@@ -194,9 +194,9 @@ def test_who_counts_and_who_transforms_gets_floats():
         seen.append(type(x))
         return x, y
 
-    train(convolutions(), loader(), count=count, updates=2, epochs=None)
-    mxkit.evaluate(convolutions(), loader(), loss="softmax_ce", count=count)
-    train(convolutions(), loader(transform=transform), updates=2, epochs=None)
+    train(convolutions(), loader(), loss=mxkit.losses.BatchLoss("softmax_ce", count=count), epochs="2 updates")
+    mxkit.evaluate(convolutions(), loader(), loss=mxkit.losses.BatchLoss("softmax_ce", count=count))
+    train(convolutions(), loader(transform=transform), epochs="2 updates")
     assert set(seen) == {mx.nd.NDArray, np.ndarray}
 
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
-from mxkit.training.record import _sums_of_parts
+from mxkit.training.ledger import _sums_of_parts
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -42,7 +42,7 @@ CASES = st.fixed_dictionaries(
         # the norms of most gradients here are 0.2 to 2.5, their largest elements 0.2 to 1.7
         "clip_norm": st.sampled_from([None, 0.05, 1.0, 100.0, float("inf")]),
         "clip_value": st.sampled_from([None, None, 0.02, 0.1, 10.0]),
-        "weighted": st.sampled_from([None, "loss", "forward_loss"]),
+        "weighted": st.sampled_from([None, "loss", "forward"]),
         "counted": st.booleans(),  # by the sum of weights in place of the number of samples
         "wd": st.sampled_from([0.0, 0.01]),
         "seed": st.integers(0, 10**6),
@@ -130,11 +130,10 @@ def run_updates(net, case, dtype, trainer):
             seen.append(replicas(net))
             yield batch
 
-    loss = {"forward_loss": weighted_forward} if case["weighted"] == "forward_loss" else {"loss": weighted_loss}
+    how = {"forward": weighted_forward} if case["weighted"] == "forward" else {"loss": weighted_loss}
+    loss = mxkit.losses.BatchLoss(**how, count=sum_of_weights if is_counted(case) else None)
     options = {name: case[name] for name in ("accumulate", "clip_norm", "clip_value")}
-    if is_counted(case):
-        options["count"] = sum_of_weights
-    found = list(mxkit.updates(net, watched, trainer=trainer, **loss, **options))
+    found = list(mxkit.updates(net, watched, loss=loss, trainer=trainer, **options))
     return found, seen
 
 

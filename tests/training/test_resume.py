@@ -52,6 +52,10 @@ def augmented():
     return read
 
 
+def updates_an_epoch(accumulate):
+    return -(-50 // accumulate) if isinstance(accumulate, int) else 50
+
+
 def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer="adam", resume="auto", **arguments):
     net = net or make_net(devices)
     callbacks = [
@@ -59,7 +63,7 @@ def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer
         mxkit.callbacks.EarlyStopping(
             "valid_loss", "min", patience=50, restore_best=arguments.pop("restore_best", False)
         ),
-        mxkit.callbacks.LearningRate("cosine", updates_per_epoch=-(-50 // arguments.get("accumulate", 1))),
+        mxkit.callbacks.LearningRate("cosine", updates_per_epoch=updates_an_epoch(arguments.get("accumulate", 1))),
     ]
     callbacks += arguments.pop("extra", [])
 
@@ -155,7 +159,7 @@ def test_a_run_killed_after_an_epoch_goes_on_with_the_next(tmp_path):
     assert_same(killed_and_resumed(tmp_path, [60, 101], settings={"every": "1 epoch"}), whole)
 
 
-@pytest.mark.parametrize("more", [{"epochs": 3}, {"epochs": None, "updates": 150}])
+@pytest.mark.parametrize("more", [{"epochs": 3}, {"epochs": "150 updates"}])
 def test_a_finished_run_returns_what_it_had_and_a_longer_one_goes_on(more, tmp_path):
     constant = {"extra": []}
     whole = run(tmp_path / "a", **constant)
@@ -184,9 +188,9 @@ def plain(directory, net, **arguments):
     ("first", "then", "steps"),
     [
         ({"epochs": 1}, {"epochs": 3}, [50, 100, 150]),
-        ({"updates": 66}, {"updates": 150}, [50, 100, 150]),
-        ({"updates": 66}, {"epochs": 2}, [50, 100]),
-        ({"updates": 50}, {"updates": 120}, [50, 100, 120]),
+        ({"epochs": "66 updates"}, {"epochs": "150 updates"}, [50, 100, 150]),
+        ({"epochs": "66 updates"}, {"epochs": 2}, [50, 100]),
+        ({"epochs": "50 updates"}, {"epochs": "120 updates"}, [50, 100, 120]),
     ],
 )
 def test_a_longer_run_equals_one_that_was_long_from_the_start(first, then, steps, tmp_path):
@@ -202,9 +206,9 @@ def test_a_longer_run_equals_one_that_was_long_from_the_start(first, then, steps
 
 def test_a_run_cut_inside_an_epoch_returns_the_same_row_again(tmp_path):
     net, again = make_net(), make_net()
-    history = plain(tmp_path, net, updates=66)
+    history = plain(tmp_path, net, epochs="66 updates")
     assert history.column("updates") == [50, 66]
-    assert rows(plain(tmp_path, again, updates=66, resume=True)) == rows(history)
+    assert rows(plain(tmp_path, again, epochs="66 updates", resume=True)) == rows(history)
     np.testing.assert_array_equal(weights(again), weights(net))
 
 
@@ -304,18 +308,18 @@ def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch)
 
 
 def test_other_metrics_inside_an_epoch_are_refused(tmp_path):
-    plain(tmp_path, make_net(), updates=16, metrics=["accuracy"])
+    plain(tmp_path, make_net(), epochs="16 updates", metrics=["accuracy"])
     with pytest.raises(CheckpointError, match="inside an epoch with 1 training metrics; this run has 0"):
-        plain(tmp_path, make_net(), updates=32, resume=True)
+        plain(tmp_path, make_net(), epochs="32 updates", resume=True)
 
 
 def test_metrics_in_another_order_inside_an_epoch_are_refused(tmp_path):
     # their sums are stored by place
     one, two = TopK(1), TopK(2)
-    plain(tmp_path, make_net(), updates=16, metrics=[one, two])
+    plain(tmp_path, make_net(), epochs="16 updates", metrics=[one, two])
     text = rf"metrics \['{one.name}', '{two.name}'\]; this run has \['{two.name}', '{one.name}'\]. Pass the same"
     with pytest.raises(CheckpointError, match=text):
-        plain(tmp_path, make_net(), updates=20, metrics=[two, one], resume=True)
+        plain(tmp_path, make_net(), epochs="20 updates", metrics=[two, one], resume=True)
 
 
 def test_the_manifest_is_plain_json(tmp_path):
@@ -329,24 +333,24 @@ def test_the_manifest_is_plain_json(tmp_path):
 
 def test_an_end_between_the_grid_is_kept_and_going_on_from_it_is_told(tmp_path):
     net = make_net()
-    history = plain(tmp_path, net, updates=60)
+    history = plain(tmp_path, net, epochs="60 updates")
     assert find_checkpoint(tmp_path).step == 60
     again = make_net()
-    assert rows(plain(tmp_path, again, updates=60, resume=True)) == rows(history)
+    assert rows(plain(tmp_path, again, epochs="60 updates", resume=True)) == rows(history)
     np.testing.assert_array_equal(weights(again), weights(net))
     with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*ended after 10 updates of epoch 2"):
-        assert plain(tmp_path, make_net(), updates=120, resume=True).column("updates") == [50, 60, 110, 120]
+        assert plain(tmp_path, make_net(), epochs="120 updates", resume=True).column("updates") == [50, 60, 110, 120]
 
 
 @pytest.mark.parametrize(
     ("length", "expected"),
     [
-        ({"epochs": 1}, "lies in epoch 2, after update 66: epochs=1 is over. Pass at least 2"),
-        ({"updates": 65}, "updates=65 is over"),
+        ({"epochs": 1}, "lies in epoch 2, after update 66: 1 epochs are over. Pass at least 2 epochs"),
+        ({"epochs": "65 updates"}, "65 updates are over"),
     ],
 )
 def test_a_run_cannot_become_shorter(length, expected, tmp_path):
-    plain(tmp_path, make_net(), updates=66)
+    plain(tmp_path, make_net(), epochs="66 updates")
     net = make_net()
     before = weights(net)
     with pytest.raises(CheckpointError, match=expected):
@@ -378,7 +382,7 @@ def buffered():
     return read
 
 
-@pytest.mark.parametrize("accumulate", [{"accumulate": 2}, {"accumulate_samples": 3}])
+@pytest.mark.parametrize("accumulate", [{"accumulate": 2}, {"accumulate": "3 samples"}])
 def test_what_a_generator_carries_over_is_drawn_again(accumulate, tmp_path):
     arguments = {"data": buffered, "extra": [], **accumulate}
     whole = run(tmp_path / "whole", **arguments)
@@ -426,11 +430,11 @@ def test_other_batches_inside_an_epoch_are_refused_and_nothing_changes(make, oth
     def fit(net, data, **arguments):
         return mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", checkpoint=tmp_path, progress=False, **arguments)
 
-    fit(make_net(), make(), updates=66, seed=5)
+    fit(make_net(), make(), epochs="66 updates", seed=5)
     net = make_net()
     before = weights(net)
     with pytest.raises(CheckpointError, match=f"lies inside epoch 2, of which 64 samples are trained.*{text}"):
-        fit(net, make(**other), updates=150, resume=True)
+        fit(net, make(**other), epochs="150 updates", resume=True)
     np.testing.assert_array_equal(weights(net), before)
 
 
@@ -438,24 +442,24 @@ def test_other_batches_of_data_that_tells_nothing_are_counted(tmp_path):
     def fit(data, **arguments):
         mxkit.fit(make_net(), data, loss="softmax_ce", trainer="sgd", checkpoint=tmp_path, progress=False, **arguments)
 
-    fit(listed(), updates=66, seed=5)
+    fit(listed(), epochs="66 updates", seed=5)
     with pytest.warns(CheckpointWarning, match="updates an epoch was 50, is 100"), pytest.raises(
         DataError, match="first 16 batches of train in epoch 2 hold 32 samples, .* run held 64"
     ):
-        fit(listed(2), updates=150, resume=True)
+        fit(listed(2), epochs="150 updates", resume=True)
 
 
 def test_an_older_checkpoint_tells_by_its_samples(tmp_path, monkeypatch):
     with monkeypatch.context() as older:
         older.setattr("mxkit.training.resume._about_data", lambda data: {})
-        plain(tmp_path, make_net(), updates=66)
+        plain(tmp_path, make_net(), epochs="66 updates")
     with pytest.raises(CheckpointError, match="16 batches held 64 samples, now hold 32"):
         mxkit.fit(
             make_net(),
             sized(2),
             loss="softmax_ce",
             trainer="sgd",
-            updates=150,
+            epochs="150 updates",
             checkpoint=tmp_path,
             resume=True,
             progress=False,
@@ -518,9 +522,9 @@ def test_another_fold_does_not_pass_for_the_run_that_was_stopped(tmp_path):
     with pytest.warns(CheckpointWarning, match="cannot be bit-equal.*: train holds other samples"):
         fit(1, "folds", epochs=2)
     for make in (mxkit.data.ArrayLoader, gluon.data.DataLoader, mxkit.data.DatasetLoader):
-        fit(0, make.__name__, make, updates=66)
+        fit(0, make.__name__, make, epochs="66 updates")
         with pytest.raises(CheckpointError, match="lies inside epoch 2.*the data is not the same: train holds other"):
-            fit(1, make.__name__, make, updates=150)
+            fit(1, make.__name__, make, epochs="150 updates")
 
 
 def test_samples_of_a_file_and_of_memory_are_the_same(tmp_path):

@@ -149,8 +149,10 @@ def test_t118_a_weight_per_position_of_a_sequence_is_a_mask(name, shape, hybridi
     def count(inputs, labels):
         return float(labels[1].sum()) / T  # losses are means over T
 
-    assert mxkit.evaluate(net, batch, loss=name, count=count)["loss"] == pytest.approx(expected, rel=1e-5)
-    first = next(mxkit.updates(net, batch, loss=name, trainer=SGD, count=count))
+    assert mxkit.evaluate(net, batch, loss=mxkit.losses.BatchLoss(name, count=count))["loss"] == pytest.approx(
+        expected, rel=1e-5
+    )
+    first = next(mxkit.updates(net, batch, loss=mxkit.losses.BatchLoss(name, count=count), trainer=SGD))
     assert first.loss == pytest.approx(expected, rel=1e-5)
 
 

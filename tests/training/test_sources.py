@@ -146,7 +146,9 @@ def seen_by_fit(data, epochs):
         seen.extend(labels[0].asnumpy().astype(int).tolist())
         return SOFTMAX(net(*inputs), labels[0] * 0)
 
-    history = mxkit.fit(make_net(), data, forward_loss=note, trainer="sgd", epochs=epochs, progress=False)
+    history = mxkit.fit(
+        make_net(), data, loss=mxkit.losses.BatchLoss(forward=note), trainer="sgd", epochs=epochs, progress=False
+    )
     counts = [row["samples"] for row in history]
     return counts, [seen[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(epochs)]
 
@@ -320,7 +322,7 @@ def test_processes_of_a_loader_stay_for_all_epochs_of_a_fit_and_end_with_it():
     net = gluon.nn.Dense(2, in_units=4)
     mxkit.initialize(net)
     loader = mxkit.data.DatasetLoader(Samples(), 2, workers="process:2")
-    mxkit.fit(net, loader, forward_loss=note, trainer="sgd", epochs=3, progress=False)
+    mxkit.fit(net, loader, loss=mxkit.losses.BatchLoss(forward=note), trainer="sgd", epochs=3, progress=False)
     assert len(set.union(*seen)) == 2
     assert len(seen) >= 12
     assert not multiprocessing.active_children()

@@ -86,7 +86,8 @@ def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
     def trained(hybridize):
         net = static_net(hybridize)
         # a loss of one's own goes the ordinary way, through the net's own graph
-        loss = {"loss": "softmax_ce"} if one_graph else {"forward_loss": lambda net, x, y: LOSS(net(*x), *y)}
+        own = mxkit.losses.BatchLoss(forward=lambda net, x, y: LOSS(net(*x), *y))
+        loss = {"loss": "softmax_ce" if one_graph else own}
         trainer = gluon.Trainer(net.collect_params(), *SGD)
         mxkit.fit(net, make_batches([6] * 3), trainer=trainer, epochs=3, callbacks=[Changes()], progress=False, **loss)
         return weights(net)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 import mxkit
 from mxkit.core.device import split_batch
-from mxkit.training import unread
+from mxkit.training import ledger, unread
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -12,7 +12,7 @@ from oracle import make_batches, make_net
 import pytest
 
 UPDATES = 300
-READS = -(-UPDATES // unread.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
+READS = -(-UPDATES // ledger.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
 ONCE = 3  # labels and scores of the first batch are checked, and the last numbers are read at the end
 
 
@@ -76,7 +76,7 @@ def test_accumulated_batches_wait_for_updates_only(waits):
 
 def test_t27_large_batches_are_waited_for_sooner(waits, monkeypatch):
     batches = make_batches([4]) * 60
-    monkeypatch.setattr(unread, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
+    monkeypatch.setattr(ledger, "QUEUED_BYTES", 10 * batches[0][0].size * 4)
     del waits[:]
     list(mxkit.updates(make_net(), batches, loss="softmax_ce", trainer="sgd"))
     assert 4 <= len(waits) <= 60 // 10 + ONCE

@@ -9,10 +9,11 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
 from mxkit.nets.parameter_table import never_trained
 from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
-from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.record import Update
+from mxkit.training.ledger import Update
+from mxkit.training.state import FitState
 import mxnet as mx
 
 
@@ -140,7 +141,7 @@ class TerminateOnNaN(Callback):
     """
 
     def on_fit_begin(self, state: FitState) -> None:
-        state.stop_at_nonfinite = True
+        state.options.stop_at_nonfinite = True
 
 
 class TimeLimit(Callback):

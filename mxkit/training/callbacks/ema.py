@@ -5,8 +5,9 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import CheckpointError
-from mxkit.training.callbacks.callback import Callback, FitState
-from mxkit.training.record import Update
+from mxkit.training.callbacks.callback import Callback
+from mxkit.training.ledger import Update
+from mxkit.training.state import FitState
 import mxnet as mx
 
 # MXNet's multi-tensor operators abort the process for too many arrays; MXNet itself stops at 45.

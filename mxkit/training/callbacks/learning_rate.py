@@ -8,11 +8,12 @@ from weakref import WeakKeyDictionary
 from mxkit.core.arguments import whole_number
 from mxkit.errors import TrapWarning
 from mxkit.nets.settings import NEEDS_RATE, refuse_fixed_rate
-from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
-from mxkit.training.record import Update
+from mxkit.training.ledger import Update
 from mxkit.training.schedules import TAKES, Schedule, get_schedule
+from mxkit.training.state import FitState
 
 # Below this share of the rate that its schedule began with, a Trainer changes next to nothing.
 _NOTHING = 1e-3

@@ -7,8 +7,9 @@ from typing import Any, Dict, List, Optional, Union
 
 from mxkit.core.files import write_atomically
 from mxkit.errors import DataError
-from mxkit.training.callbacks.callback import Callback, FitState
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row
+from mxkit.training.state import FitState
 
 
 class CSVLog(Callback):

@@ -1,21 +1,20 @@
 """Progress for people: a bar on a terminal or in a notebook, plain lines everywhere else."""
 
-from collections import deque
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 import os
 from pathlib import Path
 import sys
 import time
-from typing import Any, ContextManager, Deque, Iterator, List, Optional, Sequence, Sized, TextIO, Union
+from typing import Any, ContextManager, Iterator, List, Optional, Sequence, Sized, TextIO, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
 from mxkit.storage.directory import checkpoint_paths
-from mxkit.training.callbacks.callback import Callback, FitState
-from mxkit.training.epoch import RunningEpoch
+from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row, fixed
-from mxkit.training.record import Update, settle
+from mxkit.training.ledger import Ledger, Update
+from mxkit.training.state import FitState
 from tqdm import tqdm
 from tqdm.utils import ObjectWrapper
 
@@ -71,10 +70,7 @@ class Progress(Callback):
         if self._bar is not None and type(self._bar) is tqdm:
             self._held.enter_context(_prints_above(self._stream))
 
-    def _open_epoch(self, state: FitState, epoch: int, before: RunningEpoch) -> None:
-        done = before.state_dict()  # of a resumed epoch
-        self._unread: Deque[Update] = deque()
-        self._loss_sum, self._read_samples = done["loss_sum"], done["count"]
+    def _open_epoch(self, state: FitState, epoch: int, before: Ledger) -> None:
         self._shown = time.monotonic()
         left = None if state.max_updates is None else state.max_updates - state.updates + before.updates
         known = [number for number in (state.updates_per_epoch, left) if number is not None]
@@ -85,9 +81,6 @@ class Progress(Callback):
             )
 
     def on_update(self, state: FitState, update: Update) -> None:
-        self._unread.append(update)
-        while len(self._unread) > 1 and self._unread[0].settled:
-            self._take()
         if time.monotonic() - self._shown >= (LINE_SECONDS if self._lines else REFRESH_SECONDS):
             self._show(state)
 
@@ -108,20 +101,14 @@ class Progress(Callback):
 
     def _numbers(self, state: FitState) -> List[str]:
         """What is shown, the most important first. Waits for all updates but the newest, and for the metrics."""
-        settle(list(self._unread)[:-1])  # the device may still be at the newest
-        while self._unread and self._unread[0].settled:
-            self._take()
-        parts = [f"loss {_number(self._loss_sum / self._read_samples)}"] if self._read_samples else []
+        running = state.running
+        running.settle(but=1)  # the device may still be at the newest
+        parts = [f"loss {_number(running.loss_sum / running.read_count)}"] if running.read_count else []
         scores = {metric.name: metric.get() for metric in state.metrics}
         parts += [f"{name} {_number(value)}" for name, value in scores.items() if isinstance(value, float)]
         # after the reads: by now the device has done what is counted
-        parts.append(f"{state.running.samples / max(state.running.seconds, 1e-9):,.0f} samples/s")
+        parts.append(f"{running.samples / max(running.seconds, 1e-9):,.0f} samples/s")
         return parts + self._rate(state)
-
-    def _take(self) -> None:
-        update = self._unread.popleft()
-        self._loss_sum += update.loss * update.count
-        self._read_samples += update.count
 
     def _rate(self, state: FitState) -> List[str]:
         rate = state.trainer.learning_rate
@@ -136,7 +123,7 @@ class Progress(Callback):
         self._close()
         self._print("  ".join([f"{state.label(row['epoch'])}  {describe_row(row)}", *self._rate(state)]))
         if not state.last_epoch:
-            self._open_epoch(state, state.epoch + 1, RunningEpoch())
+            self._open_epoch(state, state.epoch + 1, Ledger())
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         try:

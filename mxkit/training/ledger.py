@@ -1,0 +1,311 @@
+"""Optimizer updates whose numbers are not read yet, and the sums of the running epoch."""
+
+from collections import deque
+from itertools import groupby
+import math
+import time
+from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence
+
+from mxkit.core.device import Shards
+from mxkit.errors import NonFiniteError
+from mxkit.training.history import Row
+from mxkit.training.randomness import RESEED_EVERY, Position
+import mxnet as mx
+import numpy as np
+
+# Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
+# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as
+# rarely: on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until
+# the system parts them.
+SETTLE_EVERY = 64
+SETTLE_SECONDS = 0.25
+# A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
+QUEUED_BYTES = 256 * 2**20
+
+
+class Update:
+    """What one optimizer update did.
+
+    Attributes:
+        step: Number of the update, from 1.
+        samples: Samples that it saw.
+        count: What losses and gradients were divided by: `samples`, where no other count was stated.
+        batches: Batches of the epoch that had been read when it was done, from 1; 0 outside of `updates`.
+        exact: Whether a run can go on from here bit for bit: nothing drew random numbers since a seeding.
+        skipped: Whether nothing was changed, because float16 gradients overflowed.
+    """
+
+    __slots__ = (
+        "_arrays",
+        "_losses",
+        "_measured",
+        "_values",
+        "batches",
+        "count",
+        "exact",
+        "samples",
+        "skipped",
+        "step",
+    )
+
+    def __init__(
+        self,
+        step: int,
+        samples: int,
+        losses: Sequence[Any],
+        norm: Optional[Any] = None,
+        *,
+        count: Optional[float] = None,
+        skipped: bool = False,
+    ) -> None:
+        self.step = step
+        self.samples = samples
+        self.count = samples if count is None else count
+        self.skipped = skipped
+        self.batches = 0
+        self.exact = False
+        self._losses = len(losses)
+        self._measured = norm is not None
+        self._arrays = [*losses, *([norm] if self._measured else [])]
+        self._values: List[float] = []
+
+    @property
+    def loss(self) -> float:
+        """Mean loss per sample (of `count`), in the loss's unit. Waits for the device on the first read."""
+        return sum(self._read()[: self._losses]) / self.count
+
+    @property
+    def grad_norm(self) -> Optional[float]:
+        """L2 norm of the averaged gradient before clipping; None without `clip_norm`, or if skipped. Waits too."""
+        return self._read()[self._losses] if self._measured else None
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss, gradient norm and weights, where they were looked at, are finite. Waits like `loss`."""
+        return all(map(math.isfinite, self._read()))
+
+    def watch(self, weights: Sequence[Any]) -> None:
+        """Queue a check of the weights as they are now, because NaN can hide behind a finite loss (T25).
+
+        The sum of their squares shows it. `multi_all_finite`, made for this, costs 30 times as much
+        on the CPU and aborts the process for more than 200 arrays (T29).
+        """
+        flat = [weight.reshape((-1,)).astype("float32", copy=False) for weight in weights]
+        self._arrays.append(mx.nd.concat(*[mx.nd.dot(one, one) for one in flat], dim=0).sum())
+
+    @property
+    def settled(self) -> bool:
+        """Whether the numbers are on the host, so that reading them waits for nothing."""
+        return not self._arrays
+
+    def _read(self) -> List[float]:
+        if self._arrays:
+            settle([self])
+        return self._values
+
+    def __repr__(self) -> str:
+        told = f", loss={self.loss:.6g}" if self.settled else ""
+        return f"Update(step={self.step}, samples={self.samples}{told})"
+
+
+class Ledger:
+    """The updates of the running epoch: their sums, and those whose numbers are not read yet.
+
+    It bounds how far Python runs ahead of the device, and finds the first update with NaN or infinity. Losses are added
+    up in the order of their updates, whenever they are read: the sum is the same to the last bit with and without a
+    progress bar, and after a resume.
+
+    Attributes:
+        batches: Batches read.
+        updates: Updates done in this epoch.
+        samples: Samples seen.
+        count: What the sum of losses is divided by: `samples`, where no other count was stated.
+        skipped: Updates that float16 gradients overflowed in.
+        loss_sum: Sum of the losses that were read.
+        read_count: What `loss_sum` is divided by: the part of `count` that was read.
+        whole: Whether the data came to its end.
+    """
+
+    def __init__(self, before: Optional["Ledger"] = None) -> None:
+        self.batches = self.updates = self.samples = self.skipped = 0
+        self.count = self.loss_sum = self.read_count = self._seconds = 0.0
+        self.whole = False
+        self._seeded: List[int] = []
+        self._begun = 0.0
+        self._pending: Deque[Update] = deque()
+        self._every, self._most = SETTLE_EVERY, 4 * SETTLE_EVERY
+        self._quick: bool = before is not None and before._quick
+        self._unwatched = 0
+        self._parameters: Sequence[Any] = ()
+        self._check_finite = True
+        self._epoch: Optional[int] = None
+        self._newest: Optional[Update] = None
+
+    def start(self, parameters: Sequence[Any], check_finite: bool, epoch: Optional[int]) -> None:
+        """Begin or continue the epoch.
+
+        Args:
+            parameters: Those of the Trainer.
+            check_finite: Whether NaN and infinity are an error.
+            epoch: From 0, or None where nobody counts epochs.
+        """
+        self._parameters, self._check_finite, self._epoch = parameters, check_finite, epoch
+        self._begun = time.perf_counter()
+
+    def bound(self, shards: Shards, batches: int) -> None:
+        """Set how many updates may wait, from the first batch and the batches of an update."""
+        size = sum(bytes_of(shard.inputs) for shard in shards)
+        room = QUEUED_BYTES // (max(1, size) * batches)
+        self._every = max(2, min(self._every, room))
+        self._most = max(self._every, min(self._most, room // 4))
+
+    def add(self, update: Update) -> None:
+        """Count an update. Waits for the oldest ones where too many are not read.
+
+        Raises:
+            NonFiniteError: One of those that were read is NaN or infinite.
+        """
+        self._newest = update
+        count = self._most if self._quick else self._every
+        if len(self._pending) + 1 >= count + count // 2:
+            begun = time.monotonic()
+            self._read(count)
+            self._quick = time.monotonic() - begun < SETTLE_SECONDS * count / SETTLE_EVERY
+        self.batches = update.batches
+        self.updates += 1
+        self.samples += update.samples
+        self.count += update.count
+        self.skipped += update.skipped
+        if self.updates % RESEED_EVERY == 0:
+            self._seeded.append(update.batches)
+        self._pending.append(update)
+        self._unwatched += 1
+        if self._unwatched == SETTLE_EVERY:
+            self._watch()
+
+    def settle(self, *, but: int = 0, weights: bool = False) -> None:
+        """Wait for the numbers of all updates so far.
+
+        Args:
+            but: Newest updates to leave out; the device may still compute them.
+            weights: Look at the weights too.
+
+        Raises:
+            NonFiniteError: One of the numbers is NaN or infinite.
+        """
+        if weights and self._unwatched:
+            self._watch()
+        self._read(max(0, len(self._pending) - but))
+
+    def _watch(self) -> None:
+        if self._check_finite and self._pending:
+            # replicas are equal, so one is looked at
+            self._pending[-1].watch([one.list_data()[0] for one in self._parameters if one.grad_req != "null"])
+        self._unwatched = 0
+
+    def _read(self, count: int) -> None:
+        oldest = [self._pending.popleft() for _ in range(count)]
+        settle(oldest)
+        for update in oldest:
+            self.loss_sum += update.loss * update.count
+            self.read_count += update.count
+        broken = next((one for one in oldest if not one.finite), None) if self._check_finite else None
+        if broken is not None:
+            raise NonFiniteError(self._described(broken))
+
+    def _described(self, broken: Update) -> str:
+        if not math.isfinite(broken.loss):
+            what = f"the loss is {broken.loss}"
+        elif broken.grad_norm is not None and not math.isfinite(broken.grad_norm):
+            what = f"the gradient's norm is {broken.grad_norm}"
+        else:
+            what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
+        newest = broken.step if self._newest is None else self._newest.step
+        return (
+            f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from "
+            "there on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False goes on "
+            "regardless"
+        )
+
+    @property
+    def position(self) -> Position:
+        """Where the epoch stands."""
+        return Position(self.batches, self.updates, self._seeded, self.samples)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training in this epoch, also those before a resume."""
+        return self._seconds + (time.perf_counter() - self._begun if self._begun else 0.0)
+
+    def row(self) -> Row:
+        """The epoch's share of its row; call `settle` first."""
+        seconds = self.seconds
+        return {
+            "samples": self.samples,
+            "seconds": seconds,
+            "samples_per_second": self.samples / seconds,
+            "train_loss": self.loss_sum / self.count,
+        }
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What a resumed run must restore, as plain JSON values; call `settle` first."""
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {**counts, "loss_sum": self.loss_sum, "seconds": self.seconds, "seeded": list(self._seeded)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` gave; the clock goes on from there at `start`."""
+        for name in _COUNTS:
+            setattr(self, name, state[name])
+        self._seeded = list(state.get("seeded", ()))
+        self.loss_sum, self._seconds, self.read_count = state["loss_sum"], state["seconds"], state["count"]
+
+
+def numbers(epoch: Optional[int], step: int) -> str:
+    """Epoch and update for messages, the epoch counted from 1 as there.
+
+    >>> numbers(0, 7), numbers(None, 7)
+    ('epoch 1, update 7', 'update 7')
+    """
+    return f"update {step}" if epoch is None else f"epoch {epoch + 1}, update {step}"
+
+
+_COUNTS = ("batches", "updates", "samples", "skipped", "count")
+
+
+def bytes_of(arrays: Iterable[Any]) -> int:
+    """Bytes that arrays take."""
+    return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
+
+
+def settle(updates: Sequence[Update]) -> None:
+    """Bring the numbers of all `updates` to the host in a single wait, and let their arrays go."""
+    arrays = [array for update in updates for array in update._arrays]
+    if not arrays:
+        return
+    sums = iter(_sums(arrays))
+    for update in updates:
+        update._values += [next(sums) for _ in update._arrays]
+        update._arrays = []
+
+
+def _sums(arrays: Sequence[Any]) -> List[float]:
+    """Sums of arrays of shape (n,) on any devices, in float64, after a single wait."""
+    by_device: Dict[Any, List[int]] = {}
+    for position, array in enumerate(arrays):
+        by_device.setdefault(array.context, []).append(position)
+    joined = [mx.nd.concat(*[arrays[i] for i in group], dim=0).as_in_context(mx.cpu()) for group in by_device.values()]
+    values = (joined[0] if len(joined) == 1 else mx.nd.concat(*joined, dim=0)).asnumpy()
+    order = [position for group in by_device.values() for position in group]
+    sizes = [arrays[position].shape[0] for position in order]
+    sums = dict(zip(order, _sums_of_parts(values.astype(np.float64), sizes)))
+    return [sums[position] for position in range(len(arrays))]
+
+
+def _sums_of_parts(values: "np.ndarray", sizes: Sequence[int]) -> List[float]:
+    """Sums of consecutive parts; each is the same to the last bit, whatever stands beside it."""
+    found: List[float] = []
+    end = 0
+    for size, parts in groupby(sizes):  # mostly all of one size
+        begin, end = end, end + size * len(list(parts))
+        found += values[begin:end].reshape((-1, size)).sum(axis=1).tolist()
+    return found
