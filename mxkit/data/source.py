@@ -1,6 +1,6 @@
 """One way to read an epoch from whatever a user calls data."""
 
-from itertools import chain
+from itertools import chain, repeat
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
@@ -222,7 +222,7 @@ def read_epoch(
             )
         )
     # never `iter(batches)`, which may begin again; and no generator, which would cost a call a batch
-    whole = () if first is _END else chain((first,), iter(batches.__next__, _END))
+    whole = () if first is _END else chain((first,), map(next, repeat(batches)))
     return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
 
 

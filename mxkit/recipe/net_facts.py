@@ -1,6 +1,5 @@
 """What a net needs beside its weights and its recipe: `net.json` in the folder of a run, in place of the data."""
 
-from contextlib import closing
 import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -72,8 +71,7 @@ def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
     if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:  # files: decode one, not 256
         one = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
         recipe = recipe.model_copy(update={"data": one})
-    with closing(read_epoch(batches(recipe, data, recipe.evaluate.split), keep_count=True)) as stream:  # type: ignore[type-var]
-        inputs, _ = unpack(next(iter(stream)))
+    inputs, _ = unpack(next(read_epoch(batches(recipe, data, recipe.evaluate.split), keep_count=True)))
     return tuple(one[:1] for one in inputs)
 
 

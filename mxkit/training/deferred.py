@@ -79,13 +79,7 @@ def _first_batch(data: Data) -> Tuple[Any, Data]:
         iterator: Iterator[Any] = iter(source)
         batch = next(iterator, None)
         return batch, data if batch is None else _Begun(source, _continued(batch, iterator))
-    batches = read_epoch(data, name="train", keep_count=True)
-    try:
-        return next(batches), data
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
+    return next(read_epoch(data, name="train", keep_count=True)), data
 
 
 def _continued(batch: Any, iterator: Iterator[Any]) -> Iterator[Any]:

@@ -204,6 +204,8 @@ class Ledger:
         self._unwatched = 0
 
     def _read(self, count: int) -> None:
+        if not count:
+            return
         oldest = [self._pending.popleft() for _ in range(count)]
         settle(oldest)
         for update in oldest:

@@ -93,8 +93,8 @@ def warn_of_two_losses(output: Any, losses: Any) -> None:
     """Warn of a `BatchLoss` whose `forward` returns two losses, of which the second is taken for the output."""
     if isinstance(output, mx.nd.NDArray) and output.shape == losses.shape:
         _warn(
-            f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the first is the loss, and the "
-            "second is taken for the net's output, which no metric reads. To train on both, return their sum"
+            f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the first is the loss, "
+            "and the second is taken for the net's output, which no metric reads. To train on both, return their sum"
         )
 
 
