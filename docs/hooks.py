@@ -18,8 +18,11 @@ class Examples(griffe.Extension):
             obj.docstring.value = EXAMPLE.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
 
+# Pages of the site that stand at the repository's root, where GitHub shows them.
+AT_THE_ROOT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+
+
 def on_page_markdown(markdown: str, *, page: Any, **kwargs: Any) -> str:
-    """Put CHANGELOG.md, whose links begin at the repository's root, in place of docs/changelog.md."""
-    if page.file.src_uri != "changelog.md":
-        return markdown
-    return (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").replace("](docs/", "](")
+    """Put a file of the repository's root, whose links begin there, in place of the page that stands for it."""
+    source = AT_THE_ROOT.get(page.file.src_uri)
+    return (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](") if source else markdown

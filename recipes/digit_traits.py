@@ -1,4 +1,4 @@
-"""Several labels a sample: what is true of a handwritten digit."""
+"""Several labels per sample: four traits of a handwritten digit."""
 
 import mxkit
 import numpy as np

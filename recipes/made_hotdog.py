@@ -1,4 +1,4 @@
-"""Drawn pictures in the layout of the tutorials' hotdog data, for where that cannot be fetched."""
+"""Drawn pictures in the layout of the tutorials' hotdog data, which cannot be downloaded everywhere."""
 
 from pathlib import Path
 from typing import Optional
@@ -38,7 +38,7 @@ def made_hotdog(root: Optional[str] = None, images: int = 480) -> mxkit.data.Spl
 
 
 def _check_own(folder: Path) -> None:
-    """Pictures are drawn beside no others: they would be two more classes of somebody's own."""
+    """Refuse a folder with other pictures: drawn ones would become two more classes of the user's data."""
     drawn = {Path(part, *rest) for part in ("train", "test") for rest in ((), *((name,) for name in CLASSES))}
     others = sorted(path for path in [*folder.glob("*"), *folder.glob("t*/*")] if path.relative_to(folder) not in drawn)
     if others:

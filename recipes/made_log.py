@@ -1,4 +1,4 @@
-"""A server's log, made where there is none, and the numbers in its lines."""
+"""Writes a server's log, if there is none, and reads the numbers in its lines."""
 
 from pathlib import Path
 import re
@@ -14,7 +14,7 @@ ANSWER = re.compile(r"GET /\S* (?P<size>[\d.]+) MB, load (?P<load>[\d.]+), (?P<h
 
 @mxkit.register("data")
 def made_log(path: Optional[str] = None, lines: int = 3000, noise: float = 0.5, seed: int = 0) -> mxkit.data.Splits:
-    """Times of answers, in milliseconds, from a log's lines.
+    """Response times, in milliseconds, from a log's lines.
 
     Args:
         path: The log; it is written if it is not there. None is a file in the cache.
@@ -34,7 +34,7 @@ def made_log(path: Optional[str] = None, lines: int = 3000, noise: float = 0.5, 
 
 
 def parse(line: str) -> Optional[Tuple[List[float], float]]:
-    """The sample in a line, or None for a line that tells no time."""
+    """The sample in a line, or None for a line without a time."""
     found = ANSWER.search(line)
     if found is None:
         return None

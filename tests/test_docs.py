@@ -132,6 +132,17 @@ def twice(function):
     function(mx.nd.ones(1))
 
 
+def one_loss_after_another():
+    body, left, right = (mx.gluon.nn.Dense(2, in_units=2) for _ in range(3))
+    for net in (body, left, right):
+        net.initialize()
+    with mx.autograd.record():
+        shared = body(mx.nd.ones((4, 2)))
+        losses = [left(shared).sum(), right(shared).sum()]
+    for loss in losses:
+        loss.backward()
+
+
 def in_place():
     x = mx.nd.ones(1)
     x.attach_grad()
@@ -168,6 +179,7 @@ PROVOKED = {
     "The truth value": lambda: bool(mx.nd.ones(2)),
     "is out of bounds for axis": lambda: mx.nd.ones((2, 3))[5],
     "not in a computational graph": lambda: mx.nd.ones(1).backward(),
+    "The any container is empty": one_loss_after_another,
     "Assigning to NDArrays": in_place,
     "has not been updated by backward": stepped_without_backward,
     "Each Function instance": lambda: twice(Once()),

@@ -13,6 +13,7 @@ from PIL import Image
 import pytest
 
 README = ROOT / "README.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 
 
 def test_every_block_is_of_a_kind_that_a_test_here_runs():
@@ -122,9 +123,17 @@ def test_a_folder_that_is_no_folder_of_classes(tmp_path, monkeypatch):
 
 
 def test_links_lead_somewhere():
-    for page in [README, *ROOT.glob("docs/**/*.md")]:
+    for page in [README, CONTRIBUTING, *ROOT.glob("docs/**/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_files_and_rooms_that_contributing_names_exist():
+    text = CONTRIBUTING.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?<![/\w])(?:docs|mxkit|tests)/[\w./]*\w", text))
+    assert {name for name in named if not (ROOT / name).exists()} == set()
+    picture = set(re.findall(r"\b(\w+)\[\"", text)) - {"errors"}
+    assert picture == {path.parent.name for path in (ROOT / "mxkit").glob("*/__init__.py")}
 
 
 def test_every_trap_named_in_the_code_stands_on_the_page_of_traps():
