@@ -1,9 +1,10 @@
-"""Nets that learn which samples are alike: one branch for all, losses over distances, how often they are right."""
+"""Losses over distances of embeddings, of pairs and of triplets; how often these distances are right."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
+from mxkit.core.loss_kinds import EMBEDDINGS, MINED, SAME, LossKind
 from mxkit.errors import DataError
-from mxkit.losses.classification import PerSampleLoss, check_shape, check_weight, number, weighted
+from mxkit.losses.per_sample import PerSampleLoss, check_shape, check_weight, number, weighted
 import mxnet as mx
 import numpy as np
 
@@ -48,6 +49,8 @@ class ContrastiveLoss(_DistanceLoss):
     [1.0, 0.25]
     """
 
+    loss_kind = LossKind(EMBEDDINGS, SAME)
+
     def check_shapes(self, pair: Any, same: Any, sample_weight: Any = None) -> None:
         samples = self._check_embeddings(pair, 2, "a pair [a, b]")
         check_shape(self, "same", same, (samples,), (samples, 1))
@@ -91,6 +94,8 @@ class TripletLoss(_DistanceLoss):
     >>> TripletLoss()(embeddings, mx.nd.array([0, 1, 1, 0])).asnumpy().tolist()
     [3.5, 2.0, 2.5, 4.0]
     """
+
+    loss_kind = LossKind(EMBEDDINGS, MINED)
 
     def check_shapes(self, embeddings: Any, *labels: Any) -> None:
         if isinstance(embeddings, (list, tuple)):

@@ -1,44 +1,32 @@
 """Labels and sample weights in the shape and dtype that a loss of Gluon's needs; what does not fit is refused."""
 
 import inspect
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from mxkit.core.loss_kinds import (
+    CLASS_NUMBERS,
+    DISTRIBUTIONS,
+    PAIRED,
+    SYMBOLS,
+    TRIPLES,
+    LossKind,
+    Shape,
+    class_axis,
+    has_class_numbers,
+    is_plain,
+    kind_of,
+    squeezed,
+)
 from mxkit.errors import DataError, LabelError
+from mxkit.losses.values import needed_steps, refuse_labels, symbol_rule
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-Shape = Tuple[int, ...]
 # What is done to one array: ("cast", dtype), ("reshape", shape), ("expand", axis), or ("like", None): reshaped to the
 # shape of the net's output.
 Step = Tuple[str, Any]
 Steps = Tuple[Tuple[Step, ...], ...]
-
-# Losses whose labels have the shape of the net's outputs.
-ELEMENTWISE = (
-    gluon.loss.L1Loss,
-    gluon.loss.L2Loss,
-    gluon.loss.HuberLoss,
-    gluon.loss.HingeLoss,
-    gluon.loss.SquaredHingeLoss,
-    gluon.loss.LogisticLoss,
-    gluon.loss.SigmoidBCELoss,
-    gluon.loss.PoissonNLLLoss,
-)
-_KINDS = (
-    *ELEMENTWISE,
-    gluon.loss.SoftmaxCrossEntropyLoss,
-    gluon.loss.KLDivLoss,
-    gluon.loss.CTCLoss,
-    gluon.loss.CosineEmbeddingLoss,
-    gluon.loss.TripletLoss,
-)
-
-
-def is_plain(loss: Any) -> bool:
-    """Whether a loss computes what the class of Gluon's or mxkit's that it is of computes, and nothing of a user's."""
-    owners = [kind for kind in type(loss).__mro__ if "hybrid_forward" in vars(kind) or "forward" in vars(kind)]
-    return isinstance(loss, gluon.loss.Loss) and owners[0].__module__.startswith(("mxnet.gluon.", "mxkit."))
 
 
 def weight_place(loss: Any, output: Any) -> Optional[int]:
@@ -71,7 +59,8 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     Raises:
         DataError: A shape has no meaning for this loss. The text names the expected and the received shape.
     """
-    if not isinstance(loss, _KINDS) or hasattr(loss, "check_shapes"):
+    kind = kind_of(loss)
+    if kind is None or hasattr(loss, "check_shapes"):
         return ()
     if is_plain(loss):
         _check_count(loss, labels)
@@ -86,13 +75,13 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     place = weight_place(loss, output)
     targets = labels if place is None else labels[:place]
     if is_plain(loss):
-        _check_targets(loss, output, targets)
-        if not getattr(loss, "_sparse_label", False):
+        _check_targets(loss, kind, output, targets)
+        if not has_class_numbers(loss):
             for number, label in enumerate(targets):
                 if label.dtype != output.dtype:
                     steps[number].append(("cast", np.dtype(output.dtype).name))
     if place is not None and len(labels) > place:
-        steps[place] = _weight_steps(loss, output, labels[place])
+        steps[place] = _weight_steps(loss, kind.labels, output, labels[place])
     return tuple(map(tuple, steps)) if any(steps) else ()
 
 
@@ -139,23 +128,14 @@ def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optio
     return None
 
 
-def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1 after the first.
-
-    >>> squeezed((4, 1, 3)), squeezed((1, 3)), squeezed((5,))
-    ((4, 3), (1, 3), (5,))
-    """
-    return (*shape[:1], *(length for length in shape[1:] if length != 1))
-
-
-def _weight_steps(loss: Any, output: Any, weight: Any) -> List[Step]:
+def _weight_steps(loss: Any, labels: str, output: Any, weight: Any) -> List[Step]:
     samples, axis = output.shape[0], None
-    if isinstance(loss, gluon.loss.CTCLoss):
+    if labels == SYMBOLS:
         target: Shape = (weight.shape[0],)  # the outputs may begin with another axis
-    elif isinstance(loss, gluon.loss.CosineEmbeddingLoss):
+    elif labels == PAIRED:
         target = (samples, 1)
-    elif isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        axis = loss._axis % output.ndim
+    elif labels == CLASS_NUMBERS:
+        axis = class_axis(loss) % output.ndim
         target = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     else:
         target = tuple(output.shape)
@@ -191,24 +171,23 @@ def _check_count(loss: Any, labels: Sequence[Any]) -> None:
 _COUNTS: Dict[type, Tuple[int, List[str]]] = {}
 
 
-def _check_targets(loss: Any, output: Any, labels: Sequence[Any]) -> None:
+def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]) -> None:
     """Refuse shapes of labels that the loss would reshape or broadcast into something else."""
     name, scores = type(loss).__name__, tuple(output.shape)
     shape = tuple(labels[0].shape)
-    if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        _check_classes(loss, scores, shape)
-    elif isinstance(loss, gluon.loss.CTCLoss):
+    if kind.labels == CLASS_NUMBERS:
+        check_classes(loss, scores, shape)
+    elif kind.labels == SYMBOLS:
         _check_sequences(loss, scores, labels)
-    elif isinstance(loss, gluon.loss.KLDivLoss):
-        if shape != scores:
-            raise _mismatch(name, scores, shape, "Labels are a probability for each output")
-    elif isinstance(loss, gluon.loss.CosineEmbeddingLoss):
+    elif kind.labels == DISTRIBUTIONS and shape != scores:
+        raise _mismatch(name, scores, shape, "Labels are a probability for each output")
+    elif kind.labels == PAIRED:
         _check_pair(name, scores, [tuple(label.shape) for label in labels])
-    elif isinstance(loss, gluon.loss.TripletLoss):
+    elif kind.labels == TRIPLES:
         for label in labels:
             if not _same(tuple(label.shape), scores):
                 raise _mismatch(name, scores, tuple(label.shape), "Positives and negatives are like the net's outputs")
-    elif not _same(shape, scores):
+    elif kind.is_elementwise and not _same(shape, scores):
         raise _mismatch(name, scores, shape, _way_out(scores, shape))
 
 
@@ -238,17 +217,31 @@ def _way_out(scores: Shape, shape: Shape) -> str:
     return "Give the net outputs of the labels' shape"
 
 
-def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
-    name, axis = type(loss).__name__, loss._axis % max(1, len(scores))
+def check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
+    """Refuse outputs without classes, and labels that are no class number, or value for each class, of each position.
+
+    Args:
+        loss: A softmax cross-entropy.
+        scores: Shape of the net's outputs.
+        shape: Of the labels.
+
+    Raises:
+        DataError: The shapes do not fit.
+    """
+    name, axis, is_sparse = type(loss).__name__, class_axis(loss) % max(1, len(scores)), has_class_numbers(loss)
     if len(scores) < 2 or axis == 0:
         raise DataError(
-            f"{name}: scores: expected shape (B, ...) with the classes on axis {loss._axis}; received {scores}"
+            f"{name}: scores: expected shape (B, ...) with the classes on axis {class_axis(loss)}; received {scores}"
+        )
+    if scores[axis] == 1:
+        raise DataError(
+            f"{name}: the net has one output, whose softmax is always 1: the loss is 0 and nothing is trained. For "
+            "two classes take the loss 'sigmoid_bce', or a net of 2 outputs (T121)"
         )
     without, kept = scores[:axis] + scores[axis + 1 :], (*scores[:axis], 1, *scores[axis + 1 :])
-    if scores[axis] == 1:
-        raise one_class(loss)
-    check_class_axis(loss, scores, shape)
-    if loss._sparse_label and shape not in (without, kept):
+    if is_sparse:
+        _check_class_axis(loss, scores, shape)
+    if is_sparse and shape not in (without, kept):
         way = "Reshape the labels"
         if shape == scores:
             way = "Labels of a column for each class need ('softmax_ce', {'sparse_label': False})"
@@ -256,41 +249,28 @@ def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
             f"{name}: labels: expected class numbers of shape {without} for outputs of shape {scores}; received "
             f"{shape}. {way}"
         )
-    if not loss._sparse_label and shape != scores:
-        way = (
-            "Class numbers need sparse_label=True, the default" if shape in (without, kept) else _way_out(scores, shape)
-        )
+    if not is_sparse and shape != scores:
+        is_number = shape in (without, kept)
+        way = "Class numbers need sparse_label=True, the default" if is_number else _way_out(scores, shape)
         raise _mismatch(name, scores, shape, way)
 
 
-def check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
-    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124).
-
-    Raises:
-        DataError: They do.
-    """
-    if not loss._sparse_label or loss._axis != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
+def _check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
+    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124)."""
+    if class_axis(loss) != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
         return
     name, last = type(loss).__name__, len(scores) - 1
-    if shape == scores[:-1] and last > 2:
-        raise DataError(
-            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
-            f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
-            "(T124)"
-        )
     if shape != scores[:-1]:
         raise DataError(
             f"{name}: labels: expected class numbers of shape {scores[:-1]} for outputs of shape {scores}; received "
             f"{shape}. Classes on axis 1 need the argument axis=1, like ('softmax_ce', {{'axis': 1}}) (T124)"
         )
-
-
-def one_class(loss: Any) -> DataError:
-    """The error for a softmax over one output."""
-    return DataError(
-        f"{type(loss).__name__}: the net has one output, whose softmax is always 1: the loss is 0 and nothing is "
-        "trained. For two classes take the loss 'sigmoid_bce', or a net of 2 outputs (T121)"
-    )
+    if last > 2:
+        raise DataError(
+            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
+            f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
+            "(T124)"
+        )
 
 
 def _check_pair(name: str, scores: Shape, shapes: Sequence[Shape]) -> None:
@@ -322,7 +302,7 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
         )
     # values of every batch: MXNet reads past its arrays where they are too large, which ends the process or hangs it
     found = labels[0].asnumpy()
-    refuse_labels(found, *sequence_range(scores[2]))
+    refuse_labels(found, symbol_rule(scores[2]))
     limits = []
     for which, lengths, most in zip(("pred_lengths", "label_lengths"), labels[1:], (steps, shape[1])):
         if tuple(lengths.shape) != (samples,):
@@ -341,52 +321,3 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
                 f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
                 "one between two equal labels. MXNet gives such rows the loss 0, and trains nothing. Leave them out"
             )
-
-
-def needed_steps(labels: "np.ndarray") -> "np.ndarray":
-    """Steps that each row of labels needs at least; -1 is padding.
-
-    >>> needed_steps(np.array([[0, 1, -1], [2, 2, -1]]))
-    array([2, 3])
-    """
-    repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
-    needed: np.ndarray = (labels >= 0).sum(axis=1) + repeated.sum(axis=1)
-    return needed
-
-
-def sequence_range(classes: int) -> Tuple[str, Callable[["np.ndarray"], "np.ndarray"], str]:
-    """What labels of CTC must be, for `refuse_labels`."""
-
-    def right(found: "np.ndarray") -> "np.ndarray":
-        ranged: np.ndarray = np.isfinite(found) & (found == np.floor(found)) & (found >= -1) & (found < classes - 1)
-        return ranged
-
-    return (
-        f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank",
-        right,
-        "Number the symbols from 0, or give the net more outputs (T121)",
-    )
-
-
-def refuse_labels(found: "np.ndarray", expected: str, right: Callable[["np.ndarray"], "np.ndarray"], way: str) -> None:
-    """Refuse labels with wrong values.
-
-    Args:
-        found: The labels.
-        expected: For the message, after "labels must be".
-        right: Tells of each value whether it is; of each row, where it returns fewer.
-        way: What to do, a sentence.
-
-    Raises:
-        LabelError: There is a wrong one; the text shows some of them.
-    """
-    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-        fine = right(found)
-    if fine.all():
-        return
-    wrong, whole = found[~fine], fine.ndim == found.ndim
-    some = ", ".join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])
-    if not whole:
-        some = f"a row of {', '.join(str(value) for value in wrong.reshape(len(wrong), -1)[0][:5].tolist())}"
-    of = f"{(~fine).sum()} of {fine.size} {'labels' if whole else 'rows'}"
-    raise LabelError(f"labels must be {expected}; received {some} in {of}. {way}")

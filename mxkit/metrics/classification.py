@@ -3,9 +3,10 @@
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.loss_kinds import CLASSES
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
-from mxkit.metrics.tasks import CLASSES, LABELS, Task, task_of
+from mxkit.metrics.tasks import LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 

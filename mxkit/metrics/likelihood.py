@@ -3,9 +3,10 @@
 import math
 from typing import Any, Optional, Sequence
 
+from mxkit.core.loss_kinds import CLASSES, LOGS, PROBABILITIES, SCORES
 from mxkit.errors import DataError
 from mxkit.metrics.classification import ClassMetric
-from mxkit.metrics.tasks import BINARY, CLASSES, LABELS, LOGS, PROBABILITIES, SCORES, Task, task_of
+from mxkit.metrics.tasks import BINARY, LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 

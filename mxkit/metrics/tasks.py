@@ -2,24 +2,26 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.loss_kinds import (
+    CLASSES,
+    EMBEDDINGS,
+    MARGINS,
+    PROBABILITIES,
+    QUANTITIES,
+    SEQUENCES,
+    YES_OR_NO,
+    class_axis,
+    has_class_numbers,
+    outputs_of,
+    squeezed,
+    unit_of,
+)
 from mxkit.errors import DataError, LabelError
-from mxkit.losses.shapes import squeezed
-from mxnet import gluon
 import numpy as np
 
-# Losses whose outputs are one score for each class; mxkit's own derive from the first or have these two attributes.
-_SOFTMAX = (gluon.loss.SoftmaxCrossEntropyLoss, gluon.loss.KLDivLoss)
-# Losses whose outputs are one score for each question of yes or no; the hinges train no probabilities.
-_HINGES = (gluon.loss.HingeLoss, gluon.loss.SquaredHingeLoss)
-_YES_OR_NO = (gluon.loss.SigmoidBinaryCrossEntropyLoss, gluon.loss.LogisticLoss, *_HINGES)
-QUANTITIES = (gluon.loss.L1Loss, gluon.loss.L2Loss, gluon.loss.HuberLoss, gluon.loss.PoissonNLLLoss)
-_SEQUENCES = (gluon.loss.CTCLoss,)
-_EMBEDDINGS = (gluon.loss.TripletLoss, gluon.loss.CosineEmbeddingLoss)
-
-CLASSES, BINARY, LABELS = "classes", "binary", "labels"
-SCORES, PROBABILITIES, LOGS = "scores", "probabilities", "log_probabilities"
-FOR_CLASSES = "accuracy, f1, precision, recall, mcc, confusion or cross-entropy"
-FORQUANTITIES = "mae, mse, rmse, r2 or pearsonr"
+BINARY, LABELS = "binary", "labels"
+_FOR_CLASSES = "accuracy, f1, precision, recall, mcc, confusion or cross-entropy"
+_FOR_QUANTITIES = "mae, mse, rmse, r2 or pearsonr"
 
 
 class Task(NamedTuple):
@@ -47,14 +49,14 @@ def refuse_quantities(name: str, loss: Any) -> None:
     Raises:
         DataError: It is; the text names the metrics that fit.
     """
-    kind = type(loss).__name__
-    if isinstance(loss, QUANTITIES):
+    kind, outputs = type(loss).__name__, outputs_of(loss)
+    if outputs == QUANTITIES:
         raise DataError(
             f"metric {name!r} is for classes, but {kind} is a loss for quantities, of which none equals its label. "
-            f"Use {FORQUANTITIES}"
+            f"Use {_FOR_QUANTITIES}"
         )
-    if isinstance(loss, _SEQUENCES + _EMBEDDINGS):
-        what = "sequences to align" if isinstance(loss, _SEQUENCES) else "embeddings"
+    if outputs in (SEQUENCES, EMBEDDINGS):
+        what = "sequences to align" if outputs == SEQUENCES else "embeddings"
         raise DataError(
             f"metric {name!r} is for classes, but under {kind} the net gives {what}. Write a metric of your own: "
             "mxkit.metrics.Mean(function)"
@@ -67,10 +69,10 @@ def refuse_classes(name: str, loss: Any) -> None:
     Raises:
         DataError: It is; the text names the metrics that fit.
     """
-    if isinstance(loss, _SOFTMAX + _YES_OR_NO + _SEQUENCES) or hasattr(loss, "_sparse_label"):
+    if outputs_of(loss) in (CLASSES, YES_OR_NO, MARGINS, SEQUENCES):
         raise DataError(
             f"metric {name!r} is for quantities, but under {type(loss).__name__} the net gives scores of classes, "
-            f"whose distance to a label means nothing. Use {FOR_CLASSES}"
+            f"whose distance to a label means nothing. Use {_FOR_CLASSES}"
         )
 
 
@@ -102,19 +104,15 @@ def task_of(
         LabelError: A label has no such class.
     """
     refuse_quantities(name, loss)
-    output_shape, label_shape = tuple(output.shape), tuple(label.shape)
-    if isinstance(loss, _YES_OR_NO) or (threshold is not None and not _is_softmax(loss)):
-        task = _yes_or_no(name, loss, output_shape, label_shape, threshold, outputs)
-    elif _is_softmax(loss):
-        task = _of_softmax(name, loss, output_shape, label_shape, threshold, axis, outputs)
+    shapes, meaning = (tuple(output.shape), tuple(label.shape)), outputs_of(loss)
+    if meaning == CLASSES:
+        task = _of_softmax(name, loss, *shapes, threshold, axis, outputs)
+    elif meaning in (YES_OR_NO, MARGINS) or threshold is not None:
+        task = _yes_or_no(name, loss, *shapes, threshold, outputs)
     else:
-        task = _by_shape(name, output_shape, label_shape, axis, outputs)
-    _check_labels(name, task, output_shape, label, ignore_label)
+        task = _by_shape(name, *shapes, axis, outputs)
+    _check_labels(name, task, shapes[0], label, ignore_label)
     return task
-
-
-def _is_softmax(loss: Any) -> bool:
-    return isinstance(loss, _SOFTMAX) or hasattr(loss, "_sparse_label")
 
 
 def _yes_or_no(
@@ -130,9 +128,7 @@ def _yes_or_no(
             f"metric {name!r}: expected a label for each output, shape {output}; received {label}. One output a sample "
             "takes labels of shape (B,) or (B, 1); several labels a sample need as many outputs"
         )
-    if outputs is None and loss is not None:
-        given = getattr(loss, "_from_sigmoid", False)
-        outputs = None if isinstance(loss, _HINGES) else PROBABILITIES if given else SCORES
+    outputs = outputs or unit_of(loss)
     if threshold is None:
         threshold = 0.5 if outputs == PROBABILITIES else 0.0
     single = len(output) == 1 or output[1] == 1 or (len(output) > 2 and output[-1] == 1)
@@ -151,17 +147,15 @@ def _of_softmax(
     kind = type(loss).__name__
     if threshold is not None:
         raise DataError(f"metric {name!r}: under {kind} the class is the largest output; leave threshold out")
-    axis = (loss._axis if axis is None else axis) % len(output) if len(output) > 1 else 0
+    axis = (class_axis(loss) if axis is None else axis) % len(output) if len(output) > 1 else 0
     if not axis:
         raise DataError(f"metric {name!r}: under {kind} expected outputs of shape (B, classes); received {output}")
-    dense = not getattr(loss, "_sparse_label", False)
+    dense = not has_class_numbers(loss)
     positions = output[:axis] + output[axis + 1 :]
     if output != label if dense else squeezed(positions) != squeezed(label):
         expected = f"a value for each class, shape {output}" if dense else f"one label a sample, shape {positions}"
         raise DataError(f"metric {name!r}: expected {expected}; received {label}")
-    if outputs is None:
-        outputs = LOGS if loss._from_logits else SCORES
-    return Task(CLASSES, axis, dense, outputs=outputs)
+    return Task(CLASSES, axis, dense, outputs=outputs or unit_of(loss))
 
 
 def _by_shape(
@@ -173,7 +167,7 @@ def _by_shape(
             f"metric {name!r}: the net gives one output a sample, shape {output}, which may be a score or a "
             f"probability: pass loss='sigmoid_bce' (to evaluate too), or say where class 1 begins, ({name!r}, "
             "{'threshold': 0.0}) for scores, 0.5 for probabilities. "
-            f"If it is a quantity, use {FORQUANTITIES}"
+            f"If it is a quantity, use {_FOR_QUANTITIES}"
         )
     axes = sorted({1, len(output) - 1}) if axis is None else [axis % len(output)]
     fitting = [one for one in axes if output[one] > 1 and squeezed(output[:one] + output[one + 1 :]) == squeezed(label)]
@@ -192,7 +186,7 @@ def _by_shape(
             "loss=('softmax_ce', {'sparse_label': False})"
         )
     elif sum(n != 1 for n in label[1:]) == sum(n != 1 for n in output[1:]) and len(output) == 2:
-        several = f". For quantities use {FORQUANTITIES}"
+        several = f". For quantities use {_FOR_QUANTITIES}"
     raise DataError(
         f"metric {name!r}: expected one label a sample, shape ({output[0]},); received {label} for outputs of shape "
         f"{output}{several}"
