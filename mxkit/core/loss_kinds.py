@@ -78,8 +78,7 @@ def _row(kind: Any) -> Optional[LossKind]:
 
 def kind_of(loss: Any) -> Optional[LossKind]:
     """Row of a loss or of the class that it derives from; None for others. A class may have its own, `loss_kind`."""
-    kind: Any = type(loss)
-    return _row(kind)
+    return _row(loss.__class__)
 
 
 def outputs_of(loss: Any) -> Optional[str]:

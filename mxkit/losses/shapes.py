@@ -1,22 +1,11 @@
 """Labels and sample weights in the shape and dtype that a loss of Gluon's needs; what does not fit is refused."""
 
+from functools import lru_cache
 import inspect
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
-from mxkit.core.loss_kinds import (
-    CLASS_NUMBERS,
-    DISTRIBUTIONS,
-    PAIRED,
-    SYMBOLS,
-    TRIPLES,
-    LossKind,
-    Shape,
-    class_axis,
-    has_class_numbers,
-    is_plain,
-    kind_of,
-    squeezed,
-)
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import LossKind, Shape, class_axis, has_class_numbers, is_plain, kind_of, squeezed
 from mxkit.errors import DataError, LabelError
 from mxkit.losses.values import needed_steps, refuse_labels, symbol_rule
 import mxnet as mx
@@ -35,14 +24,15 @@ def weight_place(loss: Any, output: Any) -> Optional[int]:
         return None
     if hasattr(loss, "check_shapes"):  # mxkit's own
         return int(loss.weight_place(output))
-    places = _WEIGHTS.get(type(loss), -1)
-    if places == -1:
-        names = list(inspect.signature(type(loss).hybrid_forward).parameters)[2:]
-        places = _WEIGHTS[type(loss)] = names.index("sample_weight") - 1 if "sample_weight" in names else None
-    return places
+    _, names = _arguments(loss.__class__)
+    return names.index("sample_weight") if "sample_weight" in names else None
 
 
-_WEIGHTS: Dict[type, Optional[int]] = {}
+@lru_cache(maxsize=None)
+def _arguments(kind: Any) -> Tuple[int, List[str]]:
+    """How many arrays a class of losses needs after the net's output, and the names of those that it takes."""
+    taken = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
+    return sum(one.default is one.empty for one in taken), [one.name for one in taken]
 
 
 def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
@@ -63,7 +53,11 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     if kind is None or hasattr(loss, "check_shapes"):
         return ()
     if is_plain(loss):
-        _check_count(loss, labels)
+        least, names = _arguments(loss.__class__)
+        if not least <= len(labels) <= len(names):
+            received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
+            taken = ", ".join(names)
+            raise DataError(f"{type(loss).__name__} takes {taken} after the net's output; received {received}")
     if not isinstance(output, mx.nd.NDArray):
         if is_plain(loss) and isinstance(output, (list, tuple)):
             raise DataError(
@@ -130,11 +124,11 @@ def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optio
 
 def _weight_steps(loss: Any, labels: str, output: Any, weight: Any) -> List[Step]:
     samples, axis = output.shape[0], None
-    if labels == SYMBOLS:
+    if labels == kinds.SYMBOLS:
         target: Shape = (weight.shape[0],)  # the outputs may begin with another axis
-    elif labels == PAIRED:
+    elif labels == kinds.PAIRED:
         target = (samples, 1)
-    elif labels == CLASS_NUMBERS:
+    elif labels == kinds.CLASS_NUMBERS:
         axis = class_axis(loss) % output.ndim
         target = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     else:
@@ -158,32 +152,19 @@ def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> 
     )
 
 
-def _check_count(loss: Any, labels: Sequence[Any]) -> None:
-    if type(loss) not in _COUNTS:
-        taken = list(inspect.signature(type(loss).hybrid_forward).parameters.values())[3:]
-        _COUNTS[type(loss)] = (sum(one.default is one.empty for one in taken), [one.name for one in taken])
-    least, names = _COUNTS[type(loss)]
-    if not least <= len(labels) <= len(names):
-        received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
-        raise DataError(f"{type(loss).__name__} takes {', '.join(names)} after the net's output; received {received}")
-
-
-_COUNTS: Dict[type, Tuple[int, List[str]]] = {}
-
-
 def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]) -> None:
     """Refuse shapes of labels that the loss would reshape or broadcast into something else."""
     name, scores = type(loss).__name__, tuple(output.shape)
     shape = tuple(labels[0].shape)
-    if kind.labels == CLASS_NUMBERS:
+    if kind.labels == kinds.CLASS_NUMBERS:
         check_classes(loss, scores, shape)
-    elif kind.labels == SYMBOLS:
+    elif kind.labels == kinds.SYMBOLS:
         _check_sequences(loss, scores, labels)
-    elif kind.labels == DISTRIBUTIONS and shape != scores:
+    elif kind.labels == kinds.DISTRIBUTIONS and shape != scores:
         raise _mismatch(name, scores, shape, "Labels are a probability for each output")
-    elif kind.labels == PAIRED:
+    elif kind.labels == kinds.PAIRED:
         _check_pair(name, scores, [tuple(label.shape) for label in labels])
-    elif kind.labels == TRIPLES:
+    elif kind.labels == kinds.TRIPLES:
         for label in labels:
             if not _same(tuple(label.shape), scores):
                 raise _mismatch(name, scores, tuple(label.shape), "Positives and negatives are like the net's outputs")

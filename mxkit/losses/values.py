@@ -2,25 +2,8 @@
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence
 
-from mxkit.core.loss_kinds import (
-    CLASS_NUMBERS,
-    COUNTS,
-    DISTRIBUTIONS,
-    FINITE,
-    MARGINS,
-    MINED,
-    PAIRED,
-    SAME,
-    SHARES,
-    SIGNS,
-    SYMBOLS,
-    TAUGHT,
-    TRIPLES,
-    class_axis,
-    is_plain,
-    kind_of,
-    labels_of,
-)
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of
 from mxkit.errors import LabelError
 import mxnet as mx
 import numpy as np
@@ -58,7 +41,7 @@ def label_rules(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]
     kind, wanted = kind_of(loss), labels_of(loss)
     if kind is None or wanted is None:
         return
-    if kind.labels == CLASS_NUMBERS:
+    if kind.labels == kinds.CLASS_NUMBERS:
         if isinstance(output, mx.nd.NDArray):  # of several outputs nobody knows which one the loss reads
             yield from _of_classes(loss, output)
     elif is_plain(loss):
@@ -67,7 +50,7 @@ def label_rules(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]
 
 def _of_classes(loss: Any, output: Any) -> Iterator[Rule]:
     axis = class_axis(loss) % output.ndim
-    if labels_of(loss) == CLASS_NUMBERS:
+    if labels_of(loss) == kinds.CLASS_NUMBERS:
         way = (
             "SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, or give the net more "
             "outputs. Padding may have any label where its weight is 0"
@@ -80,11 +63,11 @@ def _of_classes(loss: Any, output: Any) -> Iterator[Rule]:
 
 def _of_signs(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
     name, kind = type(loss).__name__, kind_of(loss)
-    if kind is not None and kind.outputs == MARGINS:
-        yield Rule(SIGNS, _is_sign, f"{name} trains nothing for a label of 0. {_SIGNS} (T121)")
+    if kind is not None and kind.outputs == kinds.MARGINS:
+        yield Rule(kinds.SIGNS, _is_sign, f"{name} trains nothing for a label of 0. {_SIGNS} (T121)")
     else:
         way = f"{name} takes 0 for half of a class. {_SIGNS}, or pass label_format='binary' (T121)"
-        yield Rule(SIGNS, _is_sign, way)
+        yield Rule(kinds.SIGNS, _is_sign, way)
 
 
 def _of_taught(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
@@ -145,37 +128,37 @@ def _is_sign(values: "np.ndarray") -> "np.ndarray":
 
 
 _RULES: Dict[str, Callable[..., Iterator[Rule]]] = {
-    SIGNS: _of_signs,
-    SHARES: _always(
-        SHARES,
+    kinds.SIGNS: _of_signs,
+    kinds.SHARES: _always(
+        kinds.SHARES,
         lambda values: (values >= 0) & (values <= 1),
         "{name} falls without end for others. Class numbers need the loss 'softmax_ce', or a column of 0 and 1 for "
         "each class; divide bytes by 255, and make (y + 1) / 2 of labels -1 and 1 (T121)",
     ),
-    FINITE: _always(
+    kinds.FINITE: _always(
         "finite numbers", np.isfinite, "Leave such samples out, or give them the weight 0 and another label"
     ),
-    COUNTS: _always(
+    kinds.COUNTS: _always(
         "finite numbers of at least 0",
         lambda values: np.isfinite(values) & (values >= 0),
         "{name} is for counts; for other numbers take 'l2' or 'huber' (T121)",
     ),
-    DISTRIBUTIONS: _of_distributions,
-    SYMBOLS: _of_sequences,
-    PAIRED: _always(
-        SIGNS,
+    kinds.DISTRIBUTIONS: _of_distributions,
+    kinds.SYMBOLS: _of_sequences,
+    kinds.PAIRED: _always(
+        kinds.SIGNS,
         _is_sign,
         "{name} takes 1 for a pair of one class and -1 for others; a label of 0 trains nothing (T121)",
         place=1,
     ),
-    TRIPLES: _of_triples,
-    TAUGHT: _of_taught,
-    SAME: _always(
+    kinds.TRIPLES: _of_triples,
+    kinds.TAUGHT: _of_taught,
+    kinds.SAME: _always(
         "1 for a pair of one class, and 0 or -1 for others",
         lambda values: _is_sign(values) | (values == 0),
         "{name} takes a number above 0 for a pair of one class; class numbers become pairs in PairLoader (T121)",
     ),
-    MINED: _of_mined,
+    kinds.MINED: _of_mined,
 }
 
 

@@ -2,20 +2,8 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.loss_kinds import (
-    CLASSES,
-    EMBEDDINGS,
-    MARGINS,
-    PROBABILITIES,
-    QUANTITIES,
-    SEQUENCES,
-    YES_OR_NO,
-    class_axis,
-    has_class_numbers,
-    outputs_of,
-    squeezed,
-    unit_of,
-)
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import class_axis, has_class_numbers, outputs_of, squeezed, unit_of
 from mxkit.errors import DataError, LabelError
 import numpy as np
 
@@ -50,13 +38,13 @@ def refuse_quantities(name: str, loss: Any) -> None:
         DataError: It is; the text names the metrics that fit.
     """
     kind, outputs = type(loss).__name__, outputs_of(loss)
-    if outputs == QUANTITIES:
+    if outputs == kinds.QUANTITIES:
         raise DataError(
             f"metric {name!r} is for classes, but {kind} is a loss for quantities, of which none equals its label. "
             f"Use {_FOR_QUANTITIES}"
         )
-    if outputs in (SEQUENCES, EMBEDDINGS):
-        what = "sequences to align" if outputs == SEQUENCES else "embeddings"
+    if outputs in (kinds.SEQUENCES, kinds.EMBEDDINGS):
+        what = "sequences to align" if outputs == kinds.SEQUENCES else "embeddings"
         raise DataError(
             f"metric {name!r} is for classes, but under {kind} the net gives {what}. Write a metric of your own: "
             "mxkit.metrics.Mean(function)"
@@ -69,7 +57,7 @@ def refuse_classes(name: str, loss: Any) -> None:
     Raises:
         DataError: It is; the text names the metrics that fit.
     """
-    if outputs_of(loss) in (CLASSES, YES_OR_NO, MARGINS, SEQUENCES):
+    if outputs_of(loss) in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS, kinds.SEQUENCES):
         raise DataError(
             f"metric {name!r} is for quantities, but under {type(loss).__name__} the net gives scores of classes, "
             f"whose distance to a label means nothing. Use {_FOR_CLASSES}"
@@ -105,9 +93,9 @@ def task_of(
     """
     refuse_quantities(name, loss)
     shapes, meaning = (tuple(output.shape), tuple(label.shape)), outputs_of(loss)
-    if meaning == CLASSES:
+    if meaning == kinds.CLASSES:
         task = _of_softmax(name, loss, *shapes, threshold, axis, outputs)
-    elif meaning in (YES_OR_NO, MARGINS) or threshold is not None:
+    elif meaning in (kinds.YES_OR_NO, kinds.MARGINS) or threshold is not None:
         task = _yes_or_no(name, loss, *shapes, threshold, outputs)
     else:
         task = _by_shape(name, *shapes, axis, outputs)
@@ -130,7 +118,7 @@ def _yes_or_no(
         )
     outputs = outputs or unit_of(loss)
     if threshold is None:
-        threshold = 0.5 if outputs == PROBABILITIES else 0.0
+        threshold = 0.5 if outputs == kinds.PROBABILITIES else 0.0
     single = len(output) == 1 or output[1] == 1 or (len(output) > 2 and output[-1] == 1)
     return Task(BINARY if single else LABELS, threshold=threshold, outputs=outputs)
 
@@ -155,7 +143,7 @@ def _of_softmax(
     if output != label if dense else squeezed(positions) != squeezed(label):
         expected = f"a value for each class, shape {output}" if dense else f"one label a sample, shape {positions}"
         raise DataError(f"metric {name!r}: expected {expected}; received {label}")
-    return Task(CLASSES, axis, dense, outputs=outputs or unit_of(loss))
+    return Task(kinds.CLASSES, axis, dense, outputs=outputs or unit_of(loss))
 
 
 def _by_shape(
@@ -172,7 +160,7 @@ def _by_shape(
     axes = sorted({1, len(output) - 1}) if axis is None else [axis % len(output)]
     fitting = [one for one in axes if output[one] > 1 and squeezed(output[:one] + output[one + 1 :]) == squeezed(label)]
     if len(fitting) == 1:
-        return Task(CLASSES, fitting[0], outputs=outputs)
+        return Task(kinds.CLASSES, fitting[0], outputs=outputs)
     if fitting:
         raise DataError(
             f"metric {name!r}: outputs of shape {output} may have their classes on axis {fitting[0]} or {fitting[1]}: "
@@ -200,11 +188,11 @@ def _check_labels(name: str, task: Task, output: Tuple[int, ...], label: Any, ig
     if ignore_label is not None:
         found = found[found != ignore_label]
     with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-        if task.kind == CLASSES and not task.dense:
+        if task.kind == kinds.CLASSES and not task.dense:
             classes = output[task.axis]
             right = (found >= 0) & (found < classes) & (found == np.floor(found))
             expected = f"whole numbers from 0 to {classes - 1}, because the net has {classes} outputs"
-        elif task.kind == CLASSES:
+        elif task.kind == kinds.CLASSES:
             right, expected = found >= 0, "a value of at least 0 for each class"
         elif bool((found < 0).any()):
             right, expected = np.abs(found) == 1, "-1 and 1, or 0 and 1"

@@ -2,16 +2,8 @@
 
 from typing import Any, List, Sequence
 
-from mxkit.core.loss_kinds import (
-    CLASSES,
-    EMBEDDINGS,
-    MARGINS,
-    PROBABILITIES,
-    QUANTITIES,
-    YES_OR_NO,
-    outputs_of,
-    unit_of,
-)
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
 from mxkit.losses.by_name import get_loss
 from mxkit.recipe.schema import Recipe
@@ -40,7 +32,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     host = scores.asnumpy().astype(np.float64)
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
-    if kind in (QUANTITIES, EMBEDDINGS):
+    if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
         return _values(host)
     host = host[:, None] if host.ndim == 1 else host
     if host.ndim != 2:
@@ -48,11 +40,13 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
             f"the net gives {host.shape[1:]} a sample under {recipe.loss.name}; expected one value a class. Use "
             "mxkit.predict"
         )
-    if kind not in (CLASSES, YES_OR_NO, MARGINS) and (host.shape[1] < 2 or len(classes) != host.shape[1]):
+    if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (
+        host.shape[1] < 2 or len(classes) != host.shape[1]
+    ):
         return _values(host)
-    if kind == YES_OR_NO:
-        return _labels(host if unit_of(loss) == PROBABILITIES else 0.5 * (1 + np.tanh(host / 2)), classes)
-    if kind == MARGINS:
+    if kind == kinds.YES_OR_NO:
+        return _labels(host if unit_of(loss) == kinds.PROBABILITIES else 0.5 * (1 + np.tanh(host / 2)), classes)
+    if kind == kinds.MARGINS:
         return _margins(host, classes)
     if host.shape[1] == 1:
         raise DataError(

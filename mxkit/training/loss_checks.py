@@ -6,24 +6,9 @@ import json
 from typing import Any, Iterator, Optional, Sequence
 import warnings
 
+from mxkit.core import loss_kinds as kinds
 from mxkit.core.device import Shard
-from mxkit.core.loss_kinds import (
-    CLASS_NUMBERS,
-    COUNTS,
-    DISTRIBUTIONS,
-    LOGS,
-    MINED,
-    PROBABILITIES,
-    SYMBOLS,
-    TAUGHT,
-    YES_OR_NO,
-    class_axis,
-    is_plain,
-    kind_of,
-    labels_of,
-    squeezed,
-    unit_of,
-)
+from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, squeezed, unit_of
 from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
@@ -126,7 +111,7 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
         return
     for rule in label_rules(loss, output, labels):
         values = _values(data, labels, rule.place)
-        if labels_of(loss) == CLASS_NUMBERS and is_plain(loss):
+        if labels_of(loss) == kinds.CLASS_NUMBERS and is_plain(loss):
             values = _weighed(loss, output, labels, data, values)
         refuse_labels(values, rule)
 
@@ -183,24 +168,24 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
     kind, name = kind_of(loss), type(loss).__name__
     if kind is None or not isinstance(output, mx.nd.NDArray):
         return
-    if kind.outputs == YES_OR_NO:
+    if kind.outputs == kinds.YES_OR_NO:
         _check_sigmoid(loss, output, net, shard)
-    elif kind.labels == CLASS_NUMBERS:
+    elif kind.labels == kinds.CLASS_NUMBERS:
         _check_softmax(loss, output, net, shard)
-    elif kind.labels == DISTRIBUTIONS:
+    elif kind.labels == kinds.DISTRIBUTIONS:
         _check_divergence(loss, output)
-    elif kind.labels == SYMBOLS and _is_softmax(output, 2):
+    elif kind.labels == kinds.SYMBOLS and _is_softmax(output, 2):
         _warn_of_softmax(name)
-    elif kind.labels == TAUGHT:
+    elif kind.labels == kinds.TAUGHT:
         for what, scores in (("the net's outputs", output), ("the teacher's scores", labels[0])):
             if _is_softmax(scores, 1):
                 _warn_of_softmax(name, what)
-    elif kind.labels == COUNTS and not loss._from_logits and _least(output) < 0:
+    elif kind.labels == kinds.COUNTS and not loss._from_logits and _least(output) < 0:
         raise DataError(
             f"{name}(from_logits=False) takes expected counts, and the net's outputs go down to "
             f"{_least(output):.4g}, whose logarithm is NaN. Leave from_logits out, or end the net in softrelu (T121)"
         )
-    elif kind.labels == MINED and labels:
+    elif kind.labels == kinds.MINED and labels:
         _, counts = np.unique(labels[0].asnumpy(), return_counts=True)
         if len(counts) < 2 or counts.max() < 2:
             _warn(
@@ -210,7 +195,7 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
 
 
 def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
-    axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == LOGS
+    axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == kinds.LOGS
     if output.shape[axis] < 2:
         return
     least = 0.0 if is_logs else _least(output)  # of most nets it is below 0, which settles it in one wait
@@ -229,7 +214,7 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
 
 
 def _check_divergence(loss: Any, output: Any) -> None:
-    if unit_of(loss) != LOGS:
+    if unit_of(loss) != kinds.LOGS:
         if _is_softmax(output, class_axis(loss) % output.ndim):
             _warn_of_softmax("KLDivLoss")
     elif not any(_is_log_softmax(output, axis, ROUNDED) for axis in range(1, output.ndim)):
@@ -244,7 +229,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     with np.errstate(invalid="ignore"):
         outside = bool(((values < 0) | (values > 1)).any())
         inside = bool(((values > 0) & (values < 1)).all())
-    if unit_of(loss) == PROBABILITIES:
+    if unit_of(loss) == kinds.PROBABILITIES:
         if outside:
             raise DataError(
                 f"{type(loss).__name__}(from_sigmoid=True) takes probabilities, and the net's outputs go from "
