@@ -6,14 +6,11 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
+from mxkit.core.arguments import whole_number
 from mxkit.plots.grids import (
-    BLUE,
-    GREY,
     Layer,
-    PathLike,
     arrays_of,
     check_channels,
-    check_count,
     check_index,
     choose,
     colour_scale,
@@ -23,7 +20,7 @@ from mxkit.plots.grids import (
     how_many,
     unit_axis,
 )
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import BLUE, GREY, PathLike, new_figure
 import mxnet as mx
 import numpy as np
 
@@ -79,7 +76,7 @@ def plot_features(
     if order not in ("index", "strength"):
         raise ValueError(f"plot_features: order: expected 'index' or 'strength'; received {order!r}")
     if columns is not None:
-        check_count("plot_features: columns", columns)
+        whole_number(columns, "plot_features: columns")
     for name, array in arrays.items():
         _check_drawable(name, array, sample, channels)
     picture = None if image is None else _input_picture(image, sample)

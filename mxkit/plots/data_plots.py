@@ -2,7 +2,6 @@
 
 from contextlib import contextmanager
 from math import ceil, sqrt
-from pathlib import Path
 import random
 import textwrap
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
@@ -12,15 +11,12 @@ from mxkit.core.device import unpack
 from mxkit.data.augmentation.augment import Augment
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import CHARACTER, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np
 
-PathLike = Union[str, Path]
 Colour = Union[float, Sequence[float]]
 _RIGHT, _WRONG = "#2E7D32", "#C62828"
-# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
-_CHARACTER = 0.0092
 _POINTS = 7.5
 # Inches between images, and of a line of a title.
 _GAP, _LINE = 0.09, 0.125
@@ -75,7 +71,7 @@ def show_images(
     truth = _told(labels, len(pixels), classes, "labels")
     guess = _told(predicted, len(pixels), classes, "predicted")
     cells = [_cell(image, truth[number], guess[number], "") for number, image in enumerate(pixels)]
-    return _saved(_grid(cells, columns), path)
+    return saved(_grid(cells, columns), path)
 
 
 def show_batch(
@@ -120,7 +116,7 @@ def show_batch(
     shown = len(images) // len(inputs)
     told = _told(labels[0][:count] if labels else None, shown, classes, "labels")
     cells = [_cell(image, told[number % shown], None, "") for number, image in enumerate(images)]
-    return _saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
+    return saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
 
 
 def show_augment(
@@ -152,7 +148,7 @@ def show_augment(
     for one in found:
         shown += _pixels([one], mean, std, 1.0 if augment.tensor else augment.white)
     named = [f"{name}: {one.shape[1]}x{one.shape[0]}" for name, one in zip(["original", *range(count)], shown)]
-    return _saved(
+    return saved(
         _grid([_Cell(*pair, framed=not number) for number, pair in enumerate(zip(shown, named))], columns), path
     )
 
@@ -303,7 +299,7 @@ def _wrapped(title: str, inches: float, figure: Any) -> str:
     """At most two lines for each line, none wider than `inches`; the rest is cut off."""
     found = []
     for line in title.split("\n"):
-        limit = max(int(inches / (_POINTS * _CHARACTER)), 6)
+        limit = max(int(inches / (_POINTS * CHARACTER)), 6)
         found += textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
     # matplotlib reads what stands between dollars as mathematics
     return "\n".join(_shortened(line, inches, figure) for line in found).replace("$", r"\$")
@@ -320,9 +316,3 @@ def _shortened(line: str, inches: float, figure: Any) -> str:
     if fits(line):
         return line
     return next((line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1) if fits(line[:end] + "\u2026")), "")
-
-
-def _saved(figure: Any, path: Optional[PathLike]) -> Any:
-    if path is not None:
-        figure.savefig(str(path))
-    return figure

@@ -3,8 +3,9 @@
 from math import ceil
 from typing import Any, List, Mapping, Optional, Tuple
 
-from mxkit.plots.grids import BLUE, PathLike, arrays_of, check_count, shorten, unit_axis
-from mxkit.plots.plotting import new_figure
+from mxkit.core.arguments import whole_number
+from mxkit.plots.grids import arrays_of, shorten, unit_axis
+from mxkit.plots.plotting import BLUE, PathLike, new_figure, saved
 import numpy as np
 
 
@@ -31,7 +32,7 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
         Copies each feature to the host, one at a time.
     """
     arrays = arrays_of("plot_activations", features)
-    check_count("plot_activations: bins", bins)
+    whole_number(bins, "plot_activations: bins")
     columns = min(len(arrays), 4)
     rows = ceil(len(arrays) / columns)
     figure = new_figure()
@@ -56,9 +57,7 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
             axes.set_ylim(0.5, 2 * counts.max())
     figure.supxlabel("value", fontsize=9)
     figure.supylabel(f"values in a bin{' (log)' if needs_log else ''}", fontsize=9)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:

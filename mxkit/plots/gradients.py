@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
-from mxkit.plots.grids import BLUE, ORANGE, PathLike, shorten
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.grids import shorten
+from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np
 
@@ -54,9 +54,7 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
         f" in {len(names)} blocks" if count > _ROWS else ""
     )
     figure = _draw_gradients(title, names, norms, frozen, devices)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _trainable(net: Any) -> Dict[str, Any]:

@@ -1,20 +1,13 @@
 """Grids of channels on one scale, and what all pictures of features share."""
 
 from math import ceil, sqrt
-from pathlib import Path
 import textwrap
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.plots.plotting import new_figure
+from mxkit.core.arguments import whole_number
+from mxkit.plots.plotting import CHARACTER, GREY, new_figure
 import mxnet as mx
 import numpy as np
-
-PathLike = Union[str, Path]
-
-BLUE, ORANGE, GREY = "#4C72B0", "#DD8452", "0.55"
-
-# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
-CHARACTER = 0.0092
 
 
 class Layer(NamedTuple):
@@ -48,11 +41,6 @@ def arrays_of(where: str, features: Any) -> Dict[str, Any]:
     return arrays
 
 
-def check_count(what: str, count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"{what}: expected a whole number above 0; received {count!r}")
-
-
 def check_index(what: str, index: Any, size: int) -> None:
     if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < size:
         raise ValueError(f"{what}: expected a whole number from 0 to {size - 1}; received {index!r}")
@@ -60,7 +48,7 @@ def check_index(what: str, index: Any, size: int) -> None:
 
 def check_channels(what: str, channels: Any, size: int) -> None:
     if isinstance(channels, (int, np.integer)):
-        check_count(what, channels)
+        whole_number(channels, what)
     elif not isinstance(channels, (Sequence, np.ndarray)) or isinstance(channels, str) or not len(channels):
         raise ValueError(f"{what}: expected a number, or a list of indices; received {channels!r}")
     else:

@@ -4,7 +4,8 @@ from typing import Any, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
 from mxkit.errors import NotInitializedError, unknown_name
-from mxkit.plots.grids import Layer, PathLike, check_channels, check_index, choose, draw_grid, faults, how_many
+from mxkit.plots.grids import Layer, check_channels, check_index, choose, draw_grid, faults, how_many
+from mxkit.plots.plotting import PathLike, saved
 from mxnet.gluon.nn.conv_layers import _Conv
 import numpy as np
 
@@ -63,9 +64,7 @@ def plot_filters(
     empty = ~shown.reshape(len(shown), -1).any(axis=1)
     notes += faults(empty, shown)
     figure = draw_grid(Layer(title, notes, planes, chosen, empty), None, None)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
