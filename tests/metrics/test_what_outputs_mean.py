@@ -1,5 +1,6 @@
 """What a metric reads in outputs and labels: known from the loss and the shapes, or refused with what to pass."""
 
+import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
 from mxkit.losses.by_name import get_loss
@@ -327,7 +328,6 @@ def test_t129_mxnets_accuracy_reads_one_output_as_class_0():
 
 
 def test_the_page_of_metrics_is_what_evaluate_does():
-    """If not: python tests/metrics/table.py"""
-    import table
-
-    assert table.PAGE.read_text(encoding="utf-8") == table.page()
+    """If not: python tests/made_tables.py metrics"""
+    _, text, new = made_tables.made("metrics")
+    assert new == text
