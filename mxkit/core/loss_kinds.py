@@ -29,7 +29,7 @@ TAUGHT = "a teacher's scores, and class numbers"
 SAME = "whether a pair is of one class"
 MINED = "class numbers, from which the loss makes triplets"
 
-# In which unit outputs are probabilities.
+# How outputs express probabilities.
 SCORES, PROBABILITIES, LOGS = "scores", "probabilities", "log_probabilities"
 
 
@@ -77,12 +77,12 @@ def _row(kind: Any) -> Optional[LossKind]:
 
 
 def kind_of(loss: Any) -> Optional[LossKind]:
-    """Row of a loss or of the class that it derives from; None for others. A class may have its own, `loss_kind`."""
+    """Row of a loss's class or of its nearest base class; None if there is none. A class may set `loss_kind`."""
     return _row(loss.__class__)
 
 
 def outputs_of(loss: Any) -> Optional[str]:
-    """What the net's outputs are under a loss, also one of other libraries that is written as Gluon's softmax loss."""
+    """What the net's outputs are under a loss; also if it only looks like Gluon's softmax loss."""
     kind = kind_of(loss)
     if kind is None:
         return CLASSES if hasattr(loss, "_sparse_label") else None
@@ -90,7 +90,7 @@ def outputs_of(loss: Any) -> Optional[str]:
 
 
 def labels_of(loss: Any) -> Optional[str]:
-    """What labels are under a loss, with its arguments."""
+    """What labels are under a loss, which depends on its arguments too."""
     kind = kind_of(loss)
     if kind is None:
         return None
@@ -100,7 +100,7 @@ def labels_of(loss: Any) -> Optional[str]:
 
 
 def has_class_numbers(loss: Any) -> bool:
-    """Whether labels are class numbers; else they have a value for each class."""
+    """Whether labels are class numbers, and not a value for each class."""
     kind = kind_of(loss)
     return bool(getattr(loss, "_sparse_label", kind is not None and kind.labels == TAUGHT))
 
@@ -111,7 +111,7 @@ def class_axis(loss: Any) -> int:
 
 
 def unit_of(loss: Any) -> Optional[str]:
-    """SCORES, PROBABILITIES or LOGS; None where outputs are no probabilities in any unit."""
+    """SCORES, PROBABILITIES or LOGS; None if outputs express no probabilities."""
     outputs = outputs_of(loss)
     if outputs == CLASSES:
         return LOGS if getattr(loss, "_from_logits", False) else SCORES

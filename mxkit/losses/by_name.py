@@ -1,4 +1,4 @@
-"""Losses by name. Every loss gives one value per sample: the loop divides by their true number."""
+"""Losses by name. Every loss gives one value per sample; the loop divides by the true number of samples."""
 
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
@@ -31,7 +31,7 @@ def softmax_ce(
     batch_axis: int = 0,
     class_weight: Optional[ClassWeight] = None,
 ) -> "gluon.loss.SoftmaxCrossEntropyLoss":
-    """Gluon's softmax cross-entropy; with `class_weight`, a weight for each class, mxkit's `WeightedSoftmaxCELoss`."""
+    """Gluon's softmax cross-entropy, or with `class_weight` mxkit's `WeightedSoftmaxCELoss`."""
     given = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
     if class_weight is None:
         return gluon.loss.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **given)
@@ -45,7 +45,7 @@ def sigmoid_bce(
     class_weight: Optional[ClassWeight] = None,
     pos_weight: Union[None, float, Sequence[float]] = None,
 ) -> SigmoidBCELoss:
-    """Sigmoid cross-entropy; with weights of classes `WeightedSigmoidBCELoss`."""
+    """`SigmoidBCELoss`, or with weights for classes `WeightedSigmoidBCELoss`."""
     if class_weight is None and pos_weight is None:
         return SigmoidBCELoss(from_sigmoid, weight, batch_axis)
     given = {"from_sigmoid": from_sigmoid, "weight": weight, "batch_axis": batch_axis}

@@ -20,10 +20,10 @@ from mxnet import gluon
 
 
 class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """Scores against class numbers. As a softmax cross-entropy, the range of its labels is checked (T10).
+    """Base of losses of scores and class numbers. The range of labels is checked as for softmax cross-entropy (T10).
 
-    `hybrid_forward(F, pred, label, sample_weight, position_weight)` gets weights of shape (B,), and in their place
-    weights with the axes of the losses before their mean over a sample.
+    `hybrid_forward(F, pred, label, sample_weight, position_weight)` gets either `sample_weight` of shape (B,), or
+    `position_weight` with the axes that the losses have before they are averaged over a sample.
     """
 
     def __init__(self, *, class_weight: Optional[ClassWeight] = None, **kwargs: Any) -> None:
@@ -72,10 +72,11 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
 
 
 class WeightedSoftmaxCELoss(_ClassLoss):
-    """Softmax cross-entropy whose loss of a position is multiplied by the weight of its class.
+    """Softmax cross-entropy with a weight for each class, which multiplies the losses of that class.
 
-    The arguments of Gluon's `SoftmaxCrossEntropyLoss`, and `class_weight`, as `("softmax_ce", {"class_weight": ...})`
-    passes it. As in Keras, and unlike PyTorch, losses are divided by the number of samples, not by the sum of weights.
+    It takes the arguments of Gluon's `SoftmaxCrossEntropyLoss` and `class_weight`, and is what
+    `("softmax_ce", {"class_weight": ...})` makes. Losses are divided by the number of samples, as in Keras, and not by
+    the sum of the weights, as in PyTorch.
 
     >>> loss = WeightedSoftmaxCELoss([1, 3])(mx.nd.zeros((2, 2)), mx.nd.array([0, 1]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -106,17 +107,17 @@ class FocalLoss(_ClassLoss):
     segmentation, the loss of a sample is the mean over them. It gives shape (B,). `sample_weight` has shape (B,), or
     the labels' shape for a weight per position.
 
-    Gradients are finite for any gamma, also where a probability rounds to 1: there the formula gives 0 * inf.
+    Gradients are finite for any gamma, even if a probability rounds to 1, where the plain formula gives 0 * inf.
 
     Args:
-        gamma: At least 0; 0 is cross-entropy. 2 is the paper's.
+        gamma: At least 0; 0 is cross-entropy, 2 is the paper's value.
         axis: Of the classes.
         class_weight: The paper's alpha: a weight for each class, `[1, 5]` or `{0: 1, 1: 5}`.
         weight: Scales all losses.
 
     Raises:
-        ValueError: `gamma` is no such number, or a weight is below 0.
-        DataError: On a call, before anything is computed: a shape is another one.
+        ValueError: `gamma` or a weight is below 0.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> loss = FocalLoss()(mx.nd.array([[0, 0], [4, 0]]), mx.nd.array([0, 0]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -151,24 +152,24 @@ class FocalLoss(_ClassLoss):
 
 
 class LabelSmoothing(_ClassLoss):
-    """Cross-entropy against labels of which a part is shared out over all classes.
+    """Cross-entropy with label smoothing.
 
-    Szegedy et al. 2015, arXiv:1512.00567: the target is `(1 - epsilon) * label + epsilon / C`, as
-    `mxkit.data.smooth_labels` makes it, with no array of them. `loss(scores, label, sample_weight=None)` takes scores
+    Szegedy et al. 2015, arXiv:1512.00567: the target is `(1 - epsilon) * label + epsilon / C`, as from
+    `mxkit.data.smooth_labels`, without an array of targets. `loss(scores, label, sample_weight=None)` takes scores
     before the softmax of shape (B, C), and class numbers of shape (B,) or (B, 1); further axes are averaged. It
     gives shape (B,). `sample_weight` has shape (B,), or the labels' shape for a weight per position.
 
     Args:
-        epsilon: The part, from 0 to 1.
-        sparse_label: False: labels are soft already, of the scores' shape, as mixup gives them: the soft
-            cross-entropy, smoothed further unless epsilon is 0.
+        epsilon: Share of the target that is spread over all classes, from 0 to 1.
+        sparse_label: False if labels are soft, of the scores' shape, as mixup gives them. They are smoothed too,
+            unless epsilon is 0.
         axis: Of the classes.
         class_weight: A weight for each class, `[1, 5]` or `{0: 1, 1: 5}`, which multiplies the loss of its samples.
         weight: Scales all losses.
 
     Raises:
         ValueError: `epsilon` is out of range, or a weight is below 0.
-        DataError: On a call, before anything is computed: a shape is another one.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> loss = LabelSmoothing(0.1)(mx.nd.array([[2, 0, 0, 0]]), mx.nd.array([0]))
     >>> round(float(loss.asscalar()), 4)
@@ -206,7 +207,7 @@ class LabelSmoothing(_ClassLoss):
 
 
 class KnowledgeDistillation(PerSampleLoss):
-    """What a student net loses against a teacher's scores, and against the labels.
+    """Loss of a student net: its distance to a teacher's scores, and its cross-entropy with the labels.
 
     Hinton et al. 2015, arXiv:1503.02531:
     `(1 - hard_weight) * T**2 * KL(softmax(teacher / T) || softmax(scores / T)) + hard_weight * cross-entropy`.
@@ -215,13 +216,13 @@ class KnowledgeDistillation(PerSampleLoss):
     `(x, (teacher's scores, y))`: `mxkit.predict(teacher, x)` computes them once.
 
     Args:
-        temperature: T, above 0. A higher one tells more of the classes that the teacher thinks unlikely.
-        hard_weight: Of the labels, from 0 to 1.
+        temperature: T, above 0. A higher one gives more weight to the classes that the teacher finds unlikely.
+        hard_weight: Weight of the cross-entropy with the labels, from 0 to 1.
         weight: Scales all losses.
 
     Raises:
         ValueError: An argument is out of range.
-        DataError: On a call, before anything is computed: a shape is another one.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> scores = mx.nd.array([[1, 2, 3]])
     >>> abs(float(KnowledgeDistillation(hard_weight=0)(scores, scores, mx.nd.array([0])).asscalar())) < 1e-6

@@ -10,10 +10,10 @@ from mxnet import gluon
 
 
 class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
-    """Gluon's loss, arguments and values, with its gradient mended at a score of exactly 0 (T105).
+    """Gluon's loss with the right gradient at a score of exactly 0; arguments and values are the same (T105).
 
-    There Gluon's is `-label`, where `0.5 - label` is right: a last layer that starts at 0 would learn of no sample of
-    class 0, and twice as much of those of class 1.
+    At 0 Gluon's gradient is `-label` instead of `0.5 - label`: a last layer that starts at 0 learns nothing from
+    samples of class 0, and twice too much from those of class 1.
 
     >>> scores = mx.nd.zeros((1, 1)); scores.attach_grad()
     >>> with mx.autograd.record():
@@ -35,26 +35,26 @@ class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
 
 
 class LogisticLoss(gluon.loss.LogisticLoss):  # type: ignore[misc]
-    """Gluon's loss, arguments and values, with its gradient mended at a score of exactly 0: see `SigmoidBCELoss`."""
+    """Gluon's loss with the right gradient at a score of exactly 0: see `SigmoidBCELoss`."""
 
     def hybrid_forward(self, F: Any, pred: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
         return super().hybrid_forward(F, _off_zero(pred), label, sample_weight)
 
 
 class WeightedSigmoidBCELoss(SigmoidBCELoss):
-    """`SigmoidBCELoss` with weights of the two classes, or of label 1 for each output.
+    """`SigmoidBCELoss` with weights for the two classes, or for label 1 of each output.
 
-    As in Keras, and unlike PyTorch's `weight`, losses are divided by the number of samples, not by the sum of weights.
+    Losses are divided by the number of samples, as in Keras, and not by the sum of the weights, as in PyTorch.
 
     Args:
-        pos_weight: Multiplies the part of the loss that label 1 has: a number, or one for each output.
-        class_weight: Weights of labels 0 and 1: `[1, 5]` or `{0: 1, 1: 5}`. A label between them, as smoothing gives
-            it, has a weight between.
+        pos_weight: Multiplies the loss of label 1: one number, or one for each output.
+        class_weight: Weights of labels 0 and 1: `[1, 5]` or `{0: 1, 1: 5}`. A label between 0 and 1, as from label
+            smoothing, gets an interpolated weight.
         arguments: As for Gluon's loss.
 
     Raises:
-        ValueError: A weight is below 0, or `class_weight` is of other classes than 0 and 1.
-        DataError: On a call: `pos_weight` has another length than the net has outputs.
+        ValueError: A weight is below 0, or `class_weight` names another class than 0 and 1.
+        DataError: In a call, the net has another number of outputs than `pos_weight` has numbers.
 
     >>> loss = WeightedSigmoidBCELoss(class_weight={1: 3})(mx.nd.zeros((2, 1)), mx.nd.array([0, 1]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -92,16 +92,16 @@ class WeightedSigmoidBCELoss(SigmoidBCELoss):
         elif self._positive is not None:
             positive = mx.nd.full((1,), self._positive, ctx=pred.context, dtype=pred.dtype)
         if self._classes is not None:
-            own = self._classes[0] + (self._classes[1] - self._classes[0]) * label
-            sample_weight = own if sample_weight is None else mx.nd.broadcast_mul(own, sample_weight)
+            weight = self._classes[0] + (self._classes[1] - self._classes[0]) * label
+            sample_weight = weight if sample_weight is None else mx.nd.broadcast_mul(weight, sample_weight)
         return super().forward(pred, label, sample_weight, positive)
 
 
 class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
-    """Gluon's loss and arguments, with one value per sample, and finite where a target is 0.
+    """Gluon's loss with one value per sample, and finite values for a target of 0; the arguments are the same.
 
-    Gluon's is one mean over the batch, which no loop can divide by the true number of samples, and NaN under
-    `compute_full=True` where a target is 0 (T120).
+    Gluon's loss is one mean over the batch, which a loop cannot divide by the true number of samples. With
+    `compute_full=True` it is NaN for a target of 0 (T120).
 
     >>> loss = PoissonNLLLoss(compute_full=True)(mx.nd.zeros((2, 1)), mx.nd.array([0, 2]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -120,10 +120,10 @@ class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
 
 
 class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
-    """Gluon's loss, arguments and values, with a finite gradient where an embedding is all zeros.
+    """Gluon's loss with a finite gradient for an embedding of zeros; arguments and values are the same.
 
-    There Gluon's is NaN, while the loss looks fine (T106); here it points to the other embedding, or away from it.
-    Gluon's also takes its constants from the current device, in float32.
+    Gluon's gradient is NaN there, while the loss is finite (T106); this one points to the other embedding, or away from
+    it. Gluon's loss also creates its constants on the current device, in float32.
     """
 
     def hybrid_forward(self, F: Any, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
@@ -140,5 +140,5 @@ class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
 
 
 def _off_zero(scores: Any) -> Any:
-    # MXNet's relu and abs have a slope of 0 at 0, so that those of a loss made of both do not add up
+    # MXNet's relu and abs have slope 0 at 0; the slope of a loss made of both is then wrong
     return scores + (scores == 0) * 1e-7

@@ -1,4 +1,4 @@
-"""The base of mxkit's own losses: shapes are checked, one value per sample, weights of samples and of classes."""
+"""The base class of mxkit's losses, which checks shapes; weights for samples and for classes."""
 
 from collections.abc import Mapping as AnyMapping
 import math
@@ -11,18 +11,18 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# A weight for each class, in order, or by its number; a class that a mapping leaves out has 1.
+# A weight for each class, in order or by class number; a class that a mapping omits has weight 1.
 ClassWeight = Union[Sequence[float], Mapping[Any, float]]
 
 
 class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
-    """Base of mxkit's losses: shapes are checked on every call, hybridized or not, and 16 bits computed in 32.
+    """Base of mxkit's losses: checks shapes on every call, hybridized or not, and computes float16 in float32.
 
-    Subclasses write `hybrid_forward` as any loss of Gluon's does, and `check_shapes`.
+    Subclasses implement `hybrid_forward`, as any loss of Gluon does, and `check_shapes`.
     """
 
     def forward(self, output: Any, *labels: Any) -> Any:
-        """Check the arrays and compute the loss; symbols have no shapes and pass as they are."""
+        """Check the arrays and compute the loss; symbols have no shapes and are not checked."""
         if arrays_in([output]):
             self.check_shapes(output, *labels)
             output = _widened(output)
@@ -30,12 +30,12 @@ class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
         return super().forward(output, *labels)
 
     def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
-        """Give labels and weights the output's dtype: operators refuse two of them (T14)."""
+        """Cast labels and weights to the output's dtype: operators refuse mixed dtypes (T14)."""
         dtype = arrays_in([output])[0].dtype
         return tuple(one.astype(dtype, copy=False) if isinstance(one, mx.nd.NDArray) else one for one in labels)
 
     def check_shapes(self, output: Any, *labels: Any) -> None:
-        """Raise a DataError where the shapes would give another number of values than samples."""
+        """Raise a DataError if the shapes would not give one value per sample."""
         raise NotImplementedError
 
     def weight_place(self, output: Any) -> int:
@@ -44,10 +44,10 @@ class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
 
 
 def check_shape(loss: Any, name: str, array: Any, *allowed: Tuple[int, ...]) -> None:
-    """Refuse an array that Gluon would broadcast into something else (T11).
+    """Refuse an array that Gluon would broadcast to another shape (T11).
 
     Raises:
-        DataError: Its shape is none of those allowed.
+        DataError: Its shape is not allowed.
     """
     if tuple(array.shape) not in allowed:
         expected = " or ".join(map(str, dict.fromkeys(allowed)))
@@ -58,13 +58,13 @@ def check_shape(loss: Any, name: str, array: Any, *allowed: Tuple[int, ...]) -> 
 
 
 def check_weight(loss: Any, sample_weight: Any, samples: int) -> None:
-    """Refuse sample weights of another shape than (B,) and (B, 1)."""
+    """Refuse sample weights whose shape is neither (B,) nor (B, 1)."""
     if sample_weight is not None:
         check_shape(loss, "sample_weight", sample_weight, (samples,), (samples, 1))
 
 
 def weighted(F: Any, loss: Any, weight: Optional[float], sample_weight: Any) -> Any:  # noqa: N803
-    """Scale losses of shape (B,): by the loss's own weight, and by each sample's, of shape (B,) or (B, 1)."""
+    """Multiply losses of shape (B,) by the loss's weight, and by sample weights of shape (B,) or (B, 1)."""
     if sample_weight is not None:
         loss = loss * F.reshape(sample_weight, (-1,))
     return loss if weight is None else loss * weight
@@ -84,7 +84,7 @@ def number(name: str, value: Any, least: float, most: float = float("inf")) -> f
 
 
 def _widened(output: Any) -> Any:
-    """Squares and exponentials leave the range of float16."""
+    """Cast float16 to float32: squares and exponentials overflow float16."""
     if isinstance(output, (list, tuple)):
         return [_widened(one) for one in output]
     half = isinstance(output, mx.nd.NDArray) and output.dtype == np.float16
@@ -92,14 +92,14 @@ def _widened(output: Any) -> Any:
 
 
 class ClassWeights:
-    """Weights of classes, as arrays on the devices where they are used.
+    """Weights for classes, copied once to each device that uses them.
 
     Args:
-        name: What messages call the argument.
+        name: The argument's name in messages.
         values: As `ClassWeight`.
 
     Raises:
-        ValueError: A weight is no number of at least 0, a key no class number, or there is none.
+        ValueError: A weight is below 0 or not a number, a key is not a class number, or `values` is empty.
     """
 
     def __init__(self, name: str, values: ClassWeight) -> None:
@@ -117,7 +117,7 @@ class ClassWeights:
         self._arrays: Dict[Any, Any] = {}
 
     def among(self, classes: int) -> List[float]:
-        """The weights of so many classes.
+        """The weights as a list of length `classes`.
 
         Raises:
             DataError: The net has another number of outputs.

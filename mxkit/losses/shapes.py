@@ -1,4 +1,4 @@
-"""Labels and sample weights in the shape and dtype that a loss of Gluon's needs; what does not fit is refused."""
+"""Brings labels and sample weights to the shape and dtype that a loss of Gluon needs, and refuses wrong shapes."""
 
 from functools import lru_cache
 import inspect
@@ -36,18 +36,18 @@ def _arguments(kind: Any) -> Tuple[int, List[str]]:
 
 
 def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
-    """Tell what must be done to the labels of a batch before a loss of Gluon's gets them; () for nothing.
+    """Steps that prepare the labels of a batch for a loss of Gluon; () for none.
 
     Gluon reshapes labels to the outputs' shape and pairs elements that do not belong together, and multiplies losses
     of shape (B, 1) by weights of shape (B,), which gives (B, B) (T118, T119).
 
     Args:
-        loss: Any loss. One with code of a user's own only gets its sample weights reshaped.
+        loss: Any loss. For one with a user's own code only sample weights are reshaped.
         output: What the net returned.
         labels: What the loss gets after it.
 
     Raises:
-        DataError: A shape has no meaning for this loss. The text names the expected and the received shape.
+        DataError: The loss cannot use a shape. The text names the expected and the received shape.
     """
     kind = kind_of(loss)
     if kind is None or hasattr(loss, "check_shapes"):
@@ -80,7 +80,7 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
 
 
 def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[Any]:
-    """Labels after the steps of `label_steps`; arrays and symbols alike."""
+    """Apply the steps of `label_steps` to labels, which are arrays or symbols."""
     if not steps:
         return labels
     return [_applied(own, output, label) for own, label in zip(steps, labels)]
@@ -101,13 +101,13 @@ def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
 
 
 def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optional[List[Step]]:
-    """Steps that bring weights to the axes of losses of shape `target`; None where the shape has no meaning.
+    """Steps that bring weights to the axes of losses of shape `target`; None for a shape that does not fit.
 
     Args:
-        weight: One for each sample; or of the losses' axes, each of their length or 1; or of the losses' shape but
-            for axes of length 1, as the labels have it.
+        weight: One for each sample; or one for each loss, where an axis may have length 1; or with the labels' shape,
+            which equals the losses' up to axes of length 1.
         target: Shape of the losses before their mean over a sample.
-        axis: Of the classes, which the losses have with length 1.
+        axis: Axis of the classes, which has length 1 in `target`.
     """
     shape = tuple(weight.shape)
     if shape[0] == target[0] and weight.size == target[0]:
@@ -141,7 +141,7 @@ def _weight_steps(loss: Any, labels: str, output: Any, weight: Any) -> List[Step
 
 
 def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> DataError:
-    """The error for sample weights whose shape has no meaning."""
+    """The error for sample weights whose shape does not fit."""
     forms = [f"({target[0]},)", f"({target[0]}, 1)"]
     positions = target if axis is None else target[:axis] + target[axis + 1 :]
     if squeezed(positions) != target[:1]:
@@ -153,7 +153,7 @@ def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> 
 
 
 def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]) -> None:
-    """Refuse shapes of labels that the loss would reshape or broadcast into something else."""
+    """Refuse labels that the loss would reshape or broadcast to wrong pairs."""
     name, scores = type(loss).__name__, tuple(output.shape)
     shape = tuple(labels[0].shape)
     if kind.labels == kinds.CLASS_NUMBERS:
@@ -173,7 +173,7 @@ def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]
 
 
 def _same(shape: Shape, scores: Shape) -> bool:
-    """Whether elements pair up: shapes are equal but for axes of length 1, or one is flat where the other is not."""
+    """Whether elements pair up: shapes are equal up to axes of length 1, or one of them is flattened."""
     own, other = squeezed(shape), squeezed(scores)
     flat = min(len(own), len(other)) == 2 and own[0] == other[0] and np.prod(own) == np.prod(other)
     return own == other or bool(flat)
@@ -281,7 +281,7 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
             f"{name}: labels: expected shape ({samples}, L) with L at most the {steps} steps of the outputs; received "
             f"{shape}{way}"
         )
-    # values of every batch: MXNet reads past its arrays where they are too large, which ends the process or hangs it
+    # checked in every batch: for values that are too large MXNet reads past its arrays, and crashes or hangs
     found = labels[0].asnumpy()
     refuse_labels(found, symbol_rule(scores[2]))
     limits = []

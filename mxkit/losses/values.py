@@ -1,4 +1,4 @@
-"""What the values of labels must be under each loss: Gluon computes with any."""
+"""Rules for the values of labels, for each loss: Gluon computes with any values."""
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence
 
@@ -15,13 +15,13 @@ _SIGNS = "Number the classes -1 and 1: 2 * y - 1"
 
 
 class Rule(NamedTuple):
-    """What the values of labels must be.
+    """A condition on the values of labels.
 
     Attributes:
         expected: For the message, after "labels must be".
-        right: Whether each value of an array is right; or each row, where it returns fewer.
-        way: What to do, a sentence.
-        place: Of the array among the labels.
+        right: Whether each value of an array fits; or each row, if it returns one value per row.
+        way: The way out, as a sentence.
+        place: Which of the label arrays is checked.
     """
 
     expected: str
@@ -42,7 +42,7 @@ def label_rules(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]
     if kind is None or wanted is None:
         return
     if kind.labels == kinds.CLASS_NUMBERS:
-        if isinstance(output, mx.nd.NDArray):  # of several outputs nobody knows which one the loss reads
+        if isinstance(output, mx.nd.NDArray):  # with several outputs it is unknown which one the loss reads
             yield from _of_classes(loss, output)
     elif is_plain(loss):
         yield from _RULES[wanted](loss, output, labels)
@@ -76,7 +76,7 @@ def _of_taught(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
 
 
 def _of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-    """CTC: labels below the blank, which is the last class; -1 after them; no row that the steps are too few for."""
+    """CTC: class numbers below the blank, which is the last class, then -1; each row short enough for the steps."""
     steps, classes = output.shape[1 if loss._layout == "NTC" else 0], output.shape[2]
     yield symbol_rule(classes)
     if len(labels) > 1:  # lengths are checked with each batch
@@ -94,7 +94,7 @@ def _of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rul
 
 
 def _always(expected: str, right: Check, way: str, place: int = 0) -> Callable[..., Iterator[Rule]]:
-    """Rules of a loss that do not depend on its arguments or on the outputs; `{name}` in `way` is the loss."""
+    """A rule that depends neither on the loss's arguments nor on the outputs; `{name}` in `way` is the loss."""
 
     def rules(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
         yield Rule(expected, right, way.format(name=type(loss).__name__), place)
@@ -168,7 +168,7 @@ def _class_rule(classes: int, way: str, place: int = 0) -> Rule:
 
 
 def symbol_rule(classes: int) -> Rule:
-    """What labels of CTC must be."""
+    """The rule for class numbers under CTC."""
     return Rule(
         f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank",
         lambda values: _is_whole(values) & (values >= -1) & (values < classes - 1),
@@ -177,7 +177,7 @@ def symbol_rule(classes: int) -> Rule:
 
 
 def needed_steps(labels: "np.ndarray") -> "np.ndarray":
-    """Steps that each row of labels needs at least; -1 is padding.
+    """Number of steps that each row of labels needs; -1 is padding.
 
     >>> needed_steps(np.array([[0, 1, -1], [2, 2, -1]]))
     array([2, 3])

@@ -1,4 +1,4 @@
-"""What a net's outputs stand for: classes, two classes in one output, several labels a sample, or quantities."""
+"""What a net's outputs are to a metric: classes, one output for two classes, several labels, or quantities."""
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
@@ -13,15 +13,15 @@ _FOR_QUANTITIES = "mae, mse, rmse, r2 or pearsonr"
 
 
 class Task(NamedTuple):
-    """What a metric of classes reads in the outputs.
+    """How a metric of classes reads the outputs.
 
     Attributes:
-        kind: CLASSES: the largest of several scores is the class. BINARY: one output tells class 0 from class 1.
-            LABELS: each of several outputs is a label that a sample has or has not.
-        axis: Of the classes.
+        kind: CLASSES: the largest of several scores is the class. BINARY: one output separates class 0 from class 1.
+            LABELS: each of several outputs is a label that a sample has or does not have.
+        axis: Axis of the classes.
         dense: Labels of CLASSES have a value for each class; else they are class numbers.
         threshold: Outputs of BINARY and LABELS above it are class 1.
-        outputs: SCORES, PROBABILITIES or LOGS; None where that is not known.
+        outputs: SCORES, PROBABILITIES or LOGS; None if it is unknown.
     """
 
     kind: str
@@ -35,7 +35,7 @@ def refuse_quantities(name: str, loss: Any) -> None:
     """Refuse a metric of classes for a net whose loss is for quantities, sequences or embeddings.
 
     Raises:
-        DataError: It is; the text names the metrics that fit.
+        DataError: The loss is one of these; the text names the metrics that fit.
     """
     kind, outputs = type(loss).__name__, outputs_of(loss)
     if outputs == kinds.QUANTITIES:
@@ -55,7 +55,7 @@ def refuse_classes(name: str, loss: Any) -> None:
     """Refuse a metric of quantities for a net whose loss is for classes: its outputs are scores.
 
     Raises:
-        DataError: It is; the text names the metrics that fit.
+        DataError: The loss is for classes; the text names the metrics that fit.
     """
     if outputs_of(loss) in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS, kinds.SEQUENCES):
         raise DataError(
@@ -75,21 +75,21 @@ def task_of(
     outputs: Optional[str] = None,
     ignore_label: Optional[float] = None,
 ) -> Task:
-    """Say what outputs and labels mean, from the loss and their shapes.
+    """Find out what outputs and labels are, from the loss and their shapes.
 
     Args:
-        name: Of the metric, for messages.
+        name: Name of the metric, for messages.
         loss: The loss that the net is trained with, or None.
-        output: The net's, shape (B, ...).
-        label: Of the batch.
-        threshold: Stated by the user: outputs above it are class 1.
-        axis: Of the classes, stated by the user.
-        outputs: SCORES, PROBABILITIES or LOGS, stated by the user.
+        output: The net's output, shape (B, ...).
+        label: The labels of the batch.
+        threshold: Set by the user: outputs above it are class 1.
+        axis: Axis of the classes, set by the user.
+        outputs: SCORES, PROBABILITIES or LOGS, set by the user.
         ignore_label: A class number that does not count.
 
     Raises:
-        DataError: The shapes do not fit, or mean several things; the text says what to pass.
-        LabelError: A label has no such class.
+        DataError: The shapes do not fit, or are ambiguous; the text says what to pass.
+        LabelError: A label is no class.
     """
     refuse_quantities(name, loss)
     shapes, meaning = (tuple(output.shape), tuple(label.shape)), outputs_of(loss)
@@ -149,7 +149,7 @@ def _of_softmax(
 def _by_shape(
     name: str, output: Tuple[int, ...], label: Tuple[int, ...], axis: Optional[int], outputs: Optional[str]
 ) -> Task:
-    """A task without a known loss: several scores against one class number, or it must be said."""
+    """The task without a known loss: several scores and one class number, or the user must set it."""
     if all(n == 1 for n in output[1:]):
         raise DataError(
             f"metric {name!r}: the net gives one output a sample, shape {output}, which may be a score or a "
@@ -182,7 +182,7 @@ def _by_shape(
 
 
 def _check_labels(name: str, task: Task, output: Tuple[int, ...], label: Any, ignore_label: Optional[float]) -> None:
-    """Look at the values of a first batch's labels: those of no class would count as wrong, or not at all."""
+    """Refuse labels of a first batch that are no class: they would count as wrong, or not at all."""
     found = label.asnumpy()
     found = found.astype(np.float64) if found.dtype.kind != "f" else found
     if ignore_label is not None:
@@ -204,7 +204,7 @@ def _check_labels(name: str, task: Task, output: Tuple[int, ...], label: Any, ig
 
 
 def check_form(name: str, output: Any, label: Any) -> None:
-    """Refuse labels of quantities that are no value for each output: reshaping them would compare others.
+    """Refuse labels of quantities that are not one value for each output: a reshape would pair the wrong values.
 
     Raises:
         DataError: The shapes differ by more than axes of length 1.

@@ -18,16 +18,16 @@ def plot_filters(
     plane: Optional[int] = None,
     path: Optional[PathLike] = None,
 ) -> Any:
-    """Draw the kernels of a convolution, all on one scale: in colour where it reads three channels.
+    """Draw the kernels of a convolution on one scale, in colour if it has three input channels.
 
-    Other kernels are drawn as their mean over the inputs. Of a 3D convolution it is the middle slice, of a 1D one
-    each picture holds inputs (down) by taps (across).
+    Other kernels are drawn as their mean over the inputs. For a 3D convolution the middle slice is drawn, for a 1D
+    convolution a picture of inputs (down) by taps (across).
 
     Args:
         net: Any block, initialized.
         layer: Path of the convolution, like `features.0`, or of its weight, `features.0.weight`.
-        channels: At most so many kernels, or the indices of those to draw; a kernel gives one output channel.
-        plane: The input whose plane to draw alone, in place of colours or the mean.
+        channels: Largest number of kernels, or their indices; each kernel computes one output channel.
+        plane: Input channel to draw alone, instead of colours or the mean.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
@@ -36,7 +36,7 @@ def plot_filters(
     Raises:
         UnknownNameError: The net has no such path; the text names the nearest.
         NotInitializedError: The weight has no value yet.
-        ValueError: It is no convolution; a channel or the plane does not exist.
+        ValueError: The block is not a convolution; or a channel or the plane does not exist.
     """
     title, kernels = _kernels(net, layer)
     outputs, inputs = kernels.shape[:2]

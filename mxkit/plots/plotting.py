@@ -1,4 +1,4 @@
-"""Pictures of a run, drawn without touching the program's own matplotlib state."""
+"""Pictures of a run, and helpers for all pictures; pyplot's state does not change."""
 
 import io
 from pathlib import Path
@@ -16,11 +16,11 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = N
     """Draw each loss and metric over epochs, training and validation in one panel.
 
     Args:
-        rows: Of a `History`; columns `train_NAME` and `valid_NAME` make the panel NAME.
+        rows: Rows of a `History`; columns `train_NAME` and `valid_NAME` share the panel NAME.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
-        The matplotlib Figure, one panel a quantity, the loss first.
+        The matplotlib Figure with a panel for each quantity, the loss first.
 
     Raises:
         ValueError: There is no row.
@@ -33,7 +33,7 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = N
         axes = figure.add_subplot(1, len(quantities), position + 1)
         everything: List[float] = []
         for column in columns:
-            # None stands where an epoch was not evaluated
+            # None if an epoch was not evaluated
             points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
             epochs, values = zip(*points)
             everything += values
@@ -43,7 +43,7 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = N
         scale_epochs(axes, quantity, everything)
         axes.set_title(quantity.replace("_", " "))
         axes.grid(alpha=0.3)
-        # the corner that the curve left; to look for the best one takes so long that Matplotlib may warn
+        # the corner opposite to the curve's end; matplotlib takes too long to find the best one
         corner = "upper right" if values[-1] < values[0] else "lower right"
         axes.legend(title="last epoch", frameon=False, loc=corner)
     return saved(figure, path)
@@ -80,13 +80,13 @@ def saved(figure: Any, path: Optional[PathLike]) -> Any:
 
 
 def new_figure(panels: int = 1) -> Any:
-    """Make a matplotlib Figure for panels side by side, which pyplot does not know and a notebook shows."""
+    """Make a matplotlib Figure for panels side by side, which notebooks show and pyplot does not manage."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(5.2 * panels, 3.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    # A Figure that pyplot does not know is shown as text in a notebook: this is what IPython asks for.
+    # IPython calls this; without it a notebook would show text for a Figure that pyplot does not manage
     figure._repr_png_ = lambda: _png(figure)
     return figure
 

@@ -1,4 +1,4 @@
-"""What each loss wants of a net's outputs and of labels, checked on the first batch: Gluon computes with anything."""
+"""Checks outputs, labels and weights of the first batch for the loss: Gluon computes with anything."""
 
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,11 +19,11 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Labels of a whole epoch are looked at up to this size; beyond, those of the first batch.
+# Labels of a whole epoch are checked up to this size; if they are larger, only those of the first batch.
 LOOKED_BYTES = 2**28
-# Outputs between 0 and 1 that are no accident, for a net that cannot be traced.
+# So many outputs between 0 and 1 are no coincidence, for a net that cannot be traced.
 SEVERAL = 16
-# Operators that leave a net's last activation what it is.
+# Operators that do not change the kind of a net's last activation.
 _PASSING = {
     "reshape",
     "flatten",
@@ -42,7 +42,7 @@ _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Inside `with`, outputs are not warned of: a training does so once, and not for each validation."""
+    """Inside `with` there are no warnings about outputs: `fit` warns once, and not for each validation."""
     token = _quiet.set(True)
     try:
         yield
@@ -51,10 +51,10 @@ def without_warnings() -> Iterator[None]:
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:
-    """Refuse a loss without one value per sample: the mean over true samples could not be formed (T4).
+    """Refuse a loss that does not give one value per sample: its mean over samples is unknown (T4).
 
     Raises:
-        LossShapeError: The loss of a batch of B samples has not the shape (B,).
+        LossShapeError: The losses of a batch of B samples do not have the shape (B,).
     """
     shape = tuple(losses.shape)
     if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
@@ -72,7 +72,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
 
 
 def warn_of_two_losses(output: Any, losses: Any) -> None:
-    """Warn of a `forward_loss` that returns two losses, of which the second is taken for the output."""
+    """Warn if `forward_loss` returns two losses: the second counts as the net's output."""
     if isinstance(output, mx.nd.NDArray) and output.shape == losses.shape:
         _warn(
             f"forward_loss returned two arrays of shape {tuple(losses.shape)}: the first is the loss, and the second "
@@ -84,15 +84,15 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
     """Check outputs, labels and weights of a first batch; waits for them.
 
     Args:
-        net: Traced where its outputs look like those of a sigmoid.
+        net: It is traced if its outputs look like those of a sigmoid.
         shard: The batch.
         output: What the net returned for it.
-        loss: Gluon's and mxkit's are known; of a user's own nothing is expected.
-        data: Where the batch comes from: an `ArrayLoader` has the labels of the whole epoch, all of which are checked.
+        loss: Losses of Gluon and of mxkit are checked; a user's own is not.
+        data: Source of the batch. All labels of an `ArrayLoader` are checked.
 
     Raises:
-        LabelError: A label means nothing to the loss.
-        DataError: Weights are negative or not finite, or the loss cannot be computed of these outputs.
+        LabelError: A label has a value that the loss cannot use.
+        DataError: Weights are negative or not finite, or the outputs do not suit the loss.
     """
     check_labels(loss, output, shard.labels, data)
     if not isinstance(loss, gluon.loss.Loss) or not is_plain(loss):
@@ -102,10 +102,10 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
 
 
 def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
-    """Refuse labels that a loss would compute with although they mean nothing to it (T10, T121).
+    """Refuse labels with values that the loss cannot use, although it computes with them (T10, T121).
 
     Raises:
-        LabelError: There is such a label; the text names what is expected, and the way out.
+        LabelError: There is such a label; the text names the expected values, and the way out.
     """
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
@@ -117,7 +117,7 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
 
 
 def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "np.ndarray") -> "np.ndarray":
-    """Class numbers without those of the weight 0: the loss clips them, and counts nothing of it."""
+    """Class numbers whose weight is not 0: a weight of 0 removes the loss, whatever the label is."""
     place = weight_place(loss, output)
     if place is None or len(labels) <= place:
         return found
@@ -133,7 +133,7 @@ def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "n
 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
-    """Labels of the whole epoch, where a loader hands over its arrays as they are; else those of the batch."""
+    """Labels of the whole epoch if a loader passes its arrays on unchanged, else those of the batch."""
     if type(data) is ArrayLoader and data.transform is None:
         arrays = data.y if isinstance(data.y, tuple) else (data.y,)
         found = arrays[place] if place < len(arrays) else None
@@ -160,10 +160,10 @@ def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> 
 
 
 def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard: Shard) -> None:
-    """Refuse outputs of which a loss cannot be computed; warn of an activation that is applied twice (T12).
+    """Refuse outputs that do not suit the loss; warn of an activation that is applied twice (T12).
 
     Raises:
-        DataError: The loss takes probabilities, or their logarithms, and the outputs are none.
+        DataError: The loss takes probabilities, or their logarithms, and the outputs are something else.
     """
     kind, name = kind_of(loss), type(loss).__name__
     if kind is None or not isinstance(output, mx.nd.NDArray):
@@ -198,7 +198,7 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == kinds.LOGS
     if output.shape[axis] < 2:
         return
-    least = 0.0 if is_logs else _least(output)  # of most nets it is below 0, which settles it in one wait
+    least = 0.0 if is_logs else _least(output)  # below 0 for most nets, so that one wait is enough
     if not is_logs and least >= 0 and _is_softmax(output, axis):
         _warn_of_softmax("SoftmaxCrossEntropyLoss")
     elif least > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
@@ -248,7 +248,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
 
 
 def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
-    """Lower-case name of the operator or activation that gives a net's one output; None where nobody can tell."""
+    """Lower-case name of the operator or activation that computes a net's one output; None if it is unknown."""
     if not isinstance(net, gluon.HybridBlock):
         return None
     try:
@@ -289,5 +289,5 @@ def _warn_of_softmax(loss: str, what: str = "the net's outputs") -> None:
 
 def _warn(text: str) -> None:
     if not _quiet.get():
-        # of the line that called `fit`, as far as one can say: the loop is a generator
+        # points to the call of `fit`, approximately: the loop is a generator
         warnings.warn(text, TrapWarning, stacklevel=6)
