@@ -1,7 +1,5 @@
-"""Table of docs/losses.md, made by training: `python tests/loss_table.py` writes it."""
+"""Table of docs/losses.md, made by training; `python tests/made_tables.py losses` writes it."""
 
-from pathlib import Path
-import sys
 from typing import Any, Dict, NamedTuple
 import warnings
 
@@ -11,7 +9,6 @@ from mxkit.losses.by_name import LOSSES
 from mxnet import gluon
 import numpy as np
 
-PAGE = Path(mxkit.__file__).parents[1] / "docs" / "losses.md"
 B, C, T, L = 6, 3, 4, 2
 COLUMNS = {
     "range": "labels out of range",
@@ -223,21 +220,4 @@ def losses():
     return lines
 
 
-# Another table is another pair of a mark and a function.
 TABLES = {"losses": losses}
-
-
-def written(text):
-    """The page with its tables replaced."""
-    for mark, lines in TABLES.items():
-        begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-        before, after = text.split(begin)[0], text.split(end)[1]
-        text = f"{before}{begin}\n" + "\n".join(lines()) + f"\n{end}{after}"
-    return text
-
-
-if __name__ == "__main__":
-    page = written(PAGE.read_text(encoding="utf-8"))
-    if "--check" in sys.argv:
-        sys.exit(page != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(page, encoding="utf-8")

@@ -32,7 +32,6 @@ LAYERS = [
 EXCEPTIONS = {
     ("core.trainers", "nets.settings"): "check_number belongs to core",
     ("data.describing", "plots.data_plots"): "a description draws itself; a function of plots can draw it",
-    ("metrics.tasks", "losses.shapes"): "squeezed belongs to core",
     ("nets.architecture.building", "models.zoo"): "models can register the function that makes a net by its name",
     ("nets.architecture.comparing", "models.zoo"): "the table of nets made by name belongs to nets",
     ("nets.architecture.describing", "models.zoo"): "the table of nets made by name belongs to nets",

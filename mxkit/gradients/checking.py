@@ -1,4 +1,4 @@
-"""Whether a gradient is right: autograd against central differences in float64."""
+"""Checks gradients: compares autograd with central differences in float64."""
 
 from contextlib import contextmanager
 import re
@@ -16,16 +16,16 @@ _COARSE = "Keep float64 in it, or pass dtype='float32', eps=1e-2, rtol=1e-2, ato
 
 
 class GradientCheck(NamedTuple):
-    """What `check_gradient` found.
+    """Result of `check_gradient`.
 
     Attributes:
-        array: Where the worst element lies: "input 0", or a parameter's path.
-        place: Its index there.
-        analytic: What autograd says.
-        numeric: What the difference says.
-        excess: How far apart they are, in tolerances: above 1 is wrong.
-        compared: How many elements were compared.
-        kinks: How many were left out because `f` has a kink there.
+        array: Array of the worst element: "input 0", or a parameter's path.
+        place: Index of the worst element.
+        analytic: Its gradient by autograd.
+        numeric: Its gradient by differences.
+        excess: Their distance in tolerances; above 1 is wrong.
+        compared: Number of elements compared.
+        kinks: Number of elements skipped because `f` has a kink there.
     """
 
     array: str
@@ -51,34 +51,33 @@ def check_gradient(
 ) -> GradientCheck:
     """Compare autograd's gradient of `f` with central differences, in float64.
 
-    Several elements of `f`'s value are weighted with fixed random numbers, so that errors cannot cancel: the numbers
-    that are reported are slopes of that sum.
+    If `f`'s value has several elements, they are summed with fixed random weights, so that errors cannot cancel; the
+    reported numbers are slopes of that sum.
 
     Args:
-        f: A function of arrays that returns one NDArray, or a Block, a loss too: then its trainable parameters are
-            checked as well. It is run as it is, hybridized or not.
-        inputs: NDArrays or NumPy arrays; those of floating point are cast to `dtype`.
-        wrt: Which inputs to check, counted from 0; None is each of floating point. Class numbers should be left out.
-        dtype: What to compute in. A few of MXNet's layers know only float32, where differences are coarse: use
+        f: A function of arrays that returns one NDArray; or a Block, such as a loss, whose trainable parameters are
+            checked too. It runs as it is, hybridized or not.
+        inputs: NDArrays or NumPy arrays; floating-point arrays are cast to `dtype`.
+        wrt: Numbers of the inputs to check, from 0; None checks all of floating point. Exclude class numbers.
+        dtype: Dtype of the computation. A few layers of MXNet know only float32, where differences are coarse: use
             `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`.
         eps: The step, times the element's size where that is above 1.
         rtol: Tolerance relative to the larger of both numbers.
         atol: Tolerance added to it.
-        skip_kinks: Leave out elements where they differ because the slopes left and right of it do.
-        limit: Elements compared in each array, the same ones in each call.
+        skip_kinks: Skip elements where the slopes on both sides differ.
+        limit: Number of elements compared in each array, the same ones in each call.
         train_mode: Whether dropout and batch normalization behave as in training.
 
     Returns:
-        The worst element, with counts.
+        The worst element, and counts.
 
     Raises:
-        ArithmeticError: An element is wrong; the text tells the worst one. A gradient of NaN is wrong.
-        ValueError: `f` gives other values when it is called again, or NaN, or cannot compute in float64.
+        ArithmeticError: A gradient is wrong or NaN; the text names the worst element.
+        ValueError: `f` gives different values in two calls, or NaN, or cannot compute in float64.
         NotInitializedError: A parameter of the Block has no value.
 
     Side effects:
-        None: parameters, their gradients and running statistics are left as they are; a deferred initialization
-        is finished.
+        A deferred initialization is finished. Parameters, their gradients and running statistics do not change.
 
     >>> check_gradient(lambda x: x.sin() * x, mx.nd.array([1, 2, 3])).compared
     3
@@ -101,7 +100,7 @@ def check_gradient(
                 wanted = float(gradient[index])
                 slopes = compare.slopes(leaf, index, eps)
                 if _excess(wanted, slopes[0], rtol, atol) > 1:
-                    # where the second derivative jumps, as at a margin, differences err by a share of their step
+                    # where the second derivative jumps, as at a margin, the error is proportional to the step
                     finer = compare.slopes(leaf, index, eps / 16)
                     at_0 = [fine + (fine - one) / 15 for fine, one in zip(finer, slopes)]
                     slopes = at_0 if _excess(wanted, at_0[0], rtol, atol) <= 1 else slopes
@@ -125,7 +124,7 @@ def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
 
 @contextmanager
 def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[Dict[str, Any]]:
-    """Lend a Block's parameters values of `dtype`; yield the trainable ones by path, ready to differentiate by."""
+    """Give a Block's parameters values of `dtype` for a while; yield the trainable ones, with gradients, by path."""
     parameters = parameters_by_path(f) if isinstance(f, gluon.Block) else {}
     device = next((one.context for one in arrays if isinstance(one, mx.nd.NDArray)), mx.cpu())
     kept: Dict[int, Tuple[Any, Any]] = {}
@@ -153,7 +152,7 @@ def _some(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:
 
 
 class _Comparison:
-    """One function at one point, with weights for the elements of its value."""
+    """A function at one point, with weights for the elements of its value."""
 
     def __init__(self, call: Callable[[], Any], train_mode: bool, eps: float) -> None:
         self._call, self._train_mode, self._eps = call, train_mode, eps
@@ -182,7 +181,7 @@ class _Comparison:
         return value.asnumpy().astype(np.float64)
 
     def analytic(self, leaves: Sequence[Any]) -> List[Any]:
-        """Autograd's gradients; zeros for what it does not reach."""
+        """Autograd's gradients; zeros for arrays that it does not reach."""
         with autograd.record(train_mode=self._train_mode):
             value = self._call()
             reached = [mx.nd.identity(leaf) for leaf in leaves]
@@ -197,7 +196,7 @@ class _Comparison:
             raise (callback_error() or error) from error
 
     def slopes(self, leaf: Any, index: Tuple[int, ...], eps: float) -> List[float]:
-        """The slopes over both sides of one element, right of it and left of it."""
+        """Slopes at one element: over both sides, right of it, and left of it."""
         base = leaf.asnumpy()
         step = eps * max(1.0, abs(float(base[index])))
         ends = []
@@ -215,7 +214,7 @@ class _Comparison:
 
 
 def _excess(analytic: float, numeric: float, rtol: float, atol: float) -> float:
-    """How far apart they are, in tolerances."""
+    """Distance of two gradients, in tolerances."""
     excess = abs(analytic - numeric) / (atol + rtol * max(abs(analytic), abs(numeric)))
     return excess if np.isfinite(excess) else float("inf")
 

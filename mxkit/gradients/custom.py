@@ -1,8 +1,8 @@
-"""Functions with a gradient of one's own, with arrays and inside hybridized nets; straight-through estimators.
+"""Functions with a custom gradient, for arrays and in hybridized nets; straight-through estimators.
 
-`autograd.Function` works for one call only (T30), gives 0 to inputs behind a frozen one (T31) and to a leaf whose
-gradients are summed (T32), and knows no Symbols. Here arrays go through its C function with a callback that
-respects what is asked for, and Symbols through `mx.operator.CustomOp`.
+`autograd.Function` works for one call only (T30), gives 0 to inputs after a frozen one (T31) and to a leaf with
+`grad_req="add"` (T32), and takes no Symbols. Here arrays go through its C function, with a callback that respects each
+gradient's request, and Symbols through `mx.operator.CustomOp`.
 """
 
 import atexit
@@ -25,7 +25,7 @@ import numpy as np
 
 Compute = Callable[..., Any]
 
-# One token a process: an exported graph must not find another process's function under its number.
+# Differs between processes, so that an exported graph never finds another process's function by its number.
 _TOKEN = uuid.uuid4().hex[:12]
 _NULL, _ADD = 0, 3  # MXNet's OpReqType
 _numbers = itertools.count()
@@ -35,29 +35,29 @@ _failures: List[BaseException] = []
 def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) -> Compute:
     """Return a function that computes `forward` and whose gradient is `backward`.
 
-    It works on every call, with several inputs and outputs, frozen inputs, `grad_req="add"` and on any device,
-    inside `autograd.record()` and without, and with Symbols: so inside HybridBlocks, hybridized or not. There the
-    shapes of the outputs are found by running `forward` once on ones, and their dtype must be the first input's.
+    It can be called often, with several inputs and outputs, frozen inputs and `grad_req="add"`, on any device, with or
+    without `autograd.record()`, and with Symbols: so also in HybridBlocks, hybridized or not. In a graph the shapes of
+    the outputs are found by running `forward` once on ones, and their dtype must be the first input's.
 
-    Neither function is recorded: both may use NumPy. In a hybridized net, and in every backward pass, they run in a
-    thread of MXNet's. What they raise there is printed and comes as an MXNetError at the next read, without its own
-    text: `callback_error()` has that. There are no second derivatives. An exported graph runs in this process only.
+    Neither function is recorded, so both may use NumPy. In a hybridized net, and in every backward pass, they run in a
+    thread of MXNet. An error there is printed, and raised as an MXNetError without its text at the next read;
+    `callback_error()` returns it. There are no second derivatives. An exported graph runs in this process only.
 
     Args:
         forward: Called with the inputs; returns an array, or a tuple of them.
         backward: Called with the gradient of the loss for each output, then the inputs, then the outputs; returns
             the gradient for each input, of its shape; None is a gradient of zeros.
-        outputs: How many arrays `forward` returns.
+        outputs: Number of arrays that `forward` returns.
 
     Returns:
-        A function of one or more NDArrays or Symbols; make it once and call it often.
+        A function of one or more NDArrays or Symbols. Create it once and call it often.
 
     Raises:
-        TypeError: The two are no functions; in a call, `forward` returns no NDArrays.
+        TypeError: An argument is not a function; in a call, `forward` does not return NDArrays.
         ValueError: `outputs` is below 1; in a call, `forward` returns another number of arrays.
 
     Side effects:
-        When the process ends, it waits for MXNet.
+        The process waits for MXNet before it ends.
 
     >>> sigmoid = custom_gradient(mx.nd.sigmoid, lambda dy, x, y: dy * y * (1 - y))
     >>> x = mx.nd.array([0.0]); x.attach_grad()
@@ -75,16 +75,16 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
 
 
 class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
-    """A layer that computes `forward` and whose gradient is `backward`; `custom_gradient` tells how they are called.
+    """A layer that computes `forward` and whose gradient is `backward`; both are called as by `custom_gradient`.
 
     Args:
         forward: Called with the layer's inputs; returns an array, or a tuple of them.
         backward: Called with the gradient for each output, the inputs and the outputs.
-        outputs: How many arrays `forward` returns.
+        outputs: Number of arrays that `forward` returns.
         **kwargs: `prefix` and `params`, as for any block.
 
     Raises:
-        TypeError, ValueError: As `custom_gradient` says.
+        TypeError, ValueError: As for `custom_gradient`.
 
     >>> net = gluon.nn.HybridSequential()
     >>> net.add(CustomGradient(lambda x: x.clip(0, 6), lambda dy, x, y: dy * (x > 0)))
@@ -97,12 +97,12 @@ class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
         self._function = custom_gradient(forward, backward, outputs=outputs)
 
     def hybrid_forward(self, F: Any, x: Any, *more: Any) -> Any:  # noqa: N803
-        """Call the function; `F` is not needed, as it knows arrays and Symbols."""
+        """Call the function, which takes arrays and Symbols without `F`."""
         return self._function(x, *more)
 
 
 def sign_ste(x: Any) -> Any:
-    """Take the sign; the gradient passes as if nothing had been done (straight-through estimator).
+    """Take the sign; the gradient is that of the identity (straight-through estimator).
 
     It is MXNet's own `contrib.sign_ste`, and can be exported.
 
@@ -110,7 +110,7 @@ def sign_ste(x: Any) -> Any:
         x: An NDArray or a Symbol.
 
     Returns:
-        Of the same kind and shape: -1, 0 or 1.
+        -1, 0 or 1, of the same kind and shape.
 
     >>> sign_ste(mx.nd.array([-0.3, 2])).asnumpy().tolist()
     [-1.0, 1.0]
@@ -119,7 +119,7 @@ def sign_ste(x: Any) -> Any:
 
 
 def round_ste(x: Any) -> Any:
-    """Round to whole numbers; the gradient passes as if nothing had been done (straight-through estimator).
+    """Round to whole numbers; the gradient is that of the identity (straight-through estimator).
 
     It is MXNet's own `contrib.round_ste`, and can be exported.
 
@@ -127,19 +127,19 @@ def round_ste(x: Any) -> Any:
         x: An NDArray or a Symbol.
 
     Returns:
-        Of the same kind and shape, halves rounded away from 0.
+        The rounded values, of the same kind and shape; halves are rounded away from 0.
     """
     return _namespace(x).contrib.round_ste(x)
 
 
 def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
-    """Turn the gradient around, as domain-adversarial training does (arXiv:1505.07818).
+    """Reverse the gradient, for domain-adversarial training (arXiv:1505.07818).
 
     It is MXNet's own `contrib.gradientmultiplier`, and can be exported.
 
     Args:
         x: An NDArray or a Symbol.
-        scale: The gradient is multiplied by minus this.
+        scale: The gradient is multiplied by `-scale`.
 
     Returns:
         The values of `x`.
@@ -148,7 +148,7 @@ def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
 
 
 def check_backward(net: Any) -> None:
-    """Warn of blocks with a method `backward`: Gluon never calls it, in silence (T33).
+    """Warn of blocks with a method `backward`, which Gluon never calls (T33).
 
     Args:
         net: Any net, or a loss that is a block.
@@ -166,7 +166,7 @@ def check_backward(net: Any) -> None:
 
 
 def callback_error() -> Optional[BaseException]:
-    """Return what a custom function raised last in a thread of MXNet's, and forget it; None if none did."""
+    """Return the last error of a custom function in a thread of MXNet, and clear it; None if there was none."""
     found = _failures[-1] if _failures else None
     _failures.clear()
     return found
@@ -183,7 +183,7 @@ def _tuple(values: Any) -> Tuple[Any, ...]:
 
 
 class _CustomGradient:
-    """The two functions, and what both ways of calling them need."""
+    """The two functions, and the checks that calls with arrays and with Symbols share."""
 
     def __init__(self, forward: Compute, backward: Compute, outputs: int) -> None:
         self.forward, self.backward, self.outputs = forward, backward, outputs
@@ -203,7 +203,7 @@ class _CustomGradient:
         found = self.run(inputs)
         if autograd.is_recording():
             _record(self, inputs, found)
-            # so that the gradient comes in memory of its own (T138)
+            # copies, so that each gradient gets its own memory (T138)
             found = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in found)
         return found[0] if self.outputs == 1 else found
 
@@ -269,7 +269,7 @@ def _assign(target: Any, request: int, value: Optional[Any]) -> None:
 
 @lru_cache(maxsize=None)
 def _wait_at_exit() -> None:
-    # MXNet stops its threads for Python's operators first, and then waits for those operators for ever (T113)
+    # MXNet stops its threads for Python operators first, and then waits for these operators forever (T113)
     @atexit.register
     def wait() -> None:
         with suppress(mx.MXNetError):
@@ -280,10 +280,10 @@ def _wait_at_exit() -> None:
 
 
 def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Tell autograd that `outputs` come from `inputs`; like Function.__call__ without T31 and T32."""
+    """Record for autograd that `outputs` come from `inputs`, as Function.__call__ does, without T31 and T32."""
     kind = autograd.Function
     key = kind._registry.inc()
-    # what is kept here must not hold the graph, which holds it
+    # detached: the graph holds these arrays, which must not hold the graph
     kept_inputs, kept_outputs = [[one.detach() for one in arrays] for arrays in (inputs, outputs)]
 
     def backward(heads: int, wanted: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
@@ -325,7 +325,7 @@ def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[
 
 def _property_of(function: _CustomGradient, inputs: int) -> Any:
     class Property(mx.operator.CustomOpProp):  # type: ignore[misc]
-        # every mx.AttrScope around a graph comes as an argument; an unknown one would end the process (T114)
+        # attributes of mx.AttrScope arrive as arguments; an unknown one would end the process (T114)
         def __init__(self, **attributes: Any) -> None:
             super().__init__(need_top_grad=True)
 
@@ -348,7 +348,7 @@ def _property_of(function: _CustomGradient, inputs: int) -> Any:
 
 
 class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
-    """The function as an operator of a graph; MXNet calls it from threads of its own."""
+    """The function as an operator of a graph; MXNet calls it from its own threads."""
 
     def __init__(self, function: _CustomGradient) -> None:
         super().__init__()

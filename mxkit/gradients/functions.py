@@ -15,18 +15,17 @@ UNREACHED = ("not in a computational graph", "unreachable from the outputs", "do
 
 
 def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode: bool = False) -> Function:
-    """Return a function that gives `f`'s value and its gradient.
+    """Return a function that computes `f`'s value and its gradient.
 
-    The arguments' own `grad` and those of a net's parameters are left as they are. Called while autograd records, as
-    `grad(grad(f))` does, the gradient is recorded too, as far as MXNet knows second derivatives: it does of `square`,
-    `exp`, `log`, `sqrt`, `sin`, `cos`, `sigmoid`, `tanh`, `relu` and `elemwise_add` of them, but not of
-    `x * x` or `x ** 3`.
+    The `grad` of the arguments and of a net's parameters does not change. While autograd records, as in
+    `grad(grad(f))`, the gradient is recorded too, if MXNet has the second derivatives: it has those of `square`,
+    `exp`, `log`, `sqrt`, `sin`, `cos`, `sigmoid`, `tanh`, `relu` and `elemwise_add`, but not of `x * x` or `x ** 3`.
 
     Args:
         f: Any function of arrays that returns one NDArray of any shape; also a Block.
-        wrt: Which argument, or a sequence of them, to differentiate by, counted from 0. The others may be anything.
-        head: What `f`'s elements are weighted with, of the shape of its value. None is ones: the gradient is that of
-            the *sum* of the elements, as for `backward()`.
+        wrt: Number of the argument to differentiate by, from 0, or a sequence of them. Others may be of any type.
+        head: Weights of `f`'s elements, with the shape of its value. None is ones: the gradient is that of the *sum*
+            of the elements, as for `backward()`.
         train_mode: Whether dropout and batch normalization behave as in training.
 
     Returns:
@@ -34,8 +33,8 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
     Raises:
         TypeError: `f` returned no NDArray, or an argument to differentiate by is no array of floating point.
-        ValueError: `f`'s value does not depend on the argument through recorded operators; `head` has another
-            shape, which MXNet would accept in silence.
+        ValueError: `f`'s value does not depend on the argument through recorded operators; `head` has another shape
+            than the value, which MXNet accepts silently.
         NotImplementedError: MXNet has no second derivative of an operator.
 
     >>> value, gradient = value_and_grad(lambda x: x * x)(mx.nd.array([3.0]))
@@ -61,12 +60,12 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
 
 def grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode: bool = False) -> Function:
-    """Return a function that gives the gradient of `f`; see `value_and_grad`, also for what is raised.
+    """Return a function that computes the gradient of `f`; `value_and_grad` lists the errors.
 
     Args:
         f: A function of arrays that returns one NDArray of any shape; also a Block.
-        wrt: Which argument, or a sequence of them, to differentiate by, counted from 0.
-        head: What `f`'s elements are weighted with; None is ones.
+        wrt: Number of the argument to differentiate by, from 0, or a sequence of them.
+        head: Weights of `f`'s elements; None is ones.
         train_mode: Whether dropout and batch normalization behave as in training.
 
     Returns:
@@ -82,13 +81,13 @@ def grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, train_mode:
 
 
 def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Function:
-    """Return a function that gives the derivative of each of `f`'s elements by each of its argument's.
+    """Return a function that computes the derivative of each element of `f` by each element of its argument.
 
-    It costs a backward pass for each element of the value. What is raised is that of `value_and_grad`.
+    It costs a backward pass for each element of the value; `value_and_grad` lists the errors.
 
     Args:
         f: A function of arrays that returns one NDArray of any shape; also a Block.
-        wrt: Which argument, or a sequence of them, to differentiate by, counted from 0.
+        wrt: Number of the argument to differentiate by, from 0, or a sequence of them.
         train_mode: Whether dropout and batch normalization behave as in training.
 
     Returns:
@@ -117,17 +116,17 @@ def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Functi
 
 
 def as_numbers(wrt: Which) -> Tuple[int, ...]:
-    """Which arguments are meant, as a tuple."""
+    """The numbers of the arguments, as a tuple."""
     return (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
 
 def is_floating(one: Any) -> bool:
-    """Whether this is an NDArray that can have a gradient."""
+    """Whether an object is an NDArray that can have a gradient."""
     return isinstance(one, mx.nd.NDArray) and np.dtype(one.dtype).kind == "f"
 
 
 def leaves_of(args: Sequence[Any], numbers: Sequence[int], fresh: bool) -> Tuple[List[Any], List[Any]]:
-    """The arguments, and those to differentiate by: replaced by ones with a gradient of their own if `fresh`."""
+    """The arguments, and those to differentiate by; with `fresh` these are copies with gradients of their own."""
     args = list(args)
     for number in numbers:
         if not (0 <= number < len(args) and is_floating(args[number])):
@@ -141,7 +140,7 @@ def leaves_of(args: Sequence[Any], numbers: Sequence[int], fresh: bool) -> Tuple
 
 
 def one_array(value: Any) -> Any:
-    """Refuse what is no NDArray."""
+    """Refuse a value that is not an NDArray."""
     if not isinstance(value, mx.nd.NDArray):
         raise TypeError(f"the function must return one NDArray; it returned {type(value).__name__}: {value!r:.100}")
     return value
@@ -175,13 +174,13 @@ def _differentiate(
 
 
 def _check_second(value: Any) -> None:
-    # the gradient of a custom function on a leaf is a constant to MXNet: its part would be left out in silence (T112)
+    # for MXNet the gradient of a custom function on a leaf is a constant: its part would be missing (T112)
     if '"_CustomFunction"' in autograd.get_symbol(value).tojson():
         raise _no_second("custom_gradient")
 
 
 def _no_second(operator: str) -> NotImplementedError:
     return NotImplementedError(
-        f"MXNet has no second derivative of the operator {operator!r}. Those of square, exp, log, sqrt, sin, cos, "
-        "sigmoid, tanh, relu and of elemwise_add it has; x * x is broadcast_mul, x ** n power_scalar"
+        f"MXNet has no second derivative of the operator {operator!r}. It has those of square, exp, log, sqrt, "
+        "sin, cos, sigmoid, tanh, relu and elemwise_add; x * x is broadcast_mul, x ** n power_scalar"
     )

@@ -1,147 +1,29 @@
 """Losses for classes that Gluon lacks: each gives one value per sample, and checks shapes before it computes."""
 
-from collections.abc import Mapping as AnyMapping
-import math
-from numbers import Real
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Tuple
 
 from mxkit.core.forward_errors import arrays_in
+from mxkit.core.loss_kinds import CLASSES, TAUGHT, LossKind
 from mxkit.errors import DataError
-from mxkit.losses.shapes import apply_steps, check_class_axis, one_class, weight_axes, weight_error
+from mxkit.losses.per_sample import (
+    ClassWeight,
+    ClassWeights,
+    PerSampleLoss,
+    check_shape,
+    check_weight,
+    number,
+    weighted,
+)
+from mxkit.losses.shapes import apply_steps, check_classes, weight_axes, weight_error
 import mxnet as mx
 from mxnet import gluon
-import numpy as np
-
-# A weight for each class, in order, or by its number; a class that a mapping leaves out has 1.
-ClassWeight = Union[Sequence[float], Mapping[Any, float]]
-
-
-class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
-    """Base of mxkit's losses: shapes are checked on every call, hybridized or not, and 16 bits computed in 32.
-
-    Subclasses write `hybrid_forward` as any loss of Gluon's does, and `check_shapes`.
-    """
-
-    def forward(self, output: Any, *labels: Any) -> Any:
-        """Check the arrays and compute the loss; symbols have no shapes and pass as they are."""
-        if arrays_in([output]):
-            self.check_shapes(output, *labels)
-            output = _widened(output)
-            labels = self.cast_labels(output, labels)
-        return super().forward(output, *labels)
-
-    def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
-        """Give labels and weights the output's dtype: operators refuse two of them (T14)."""
-        dtype = arrays_in([output])[0].dtype
-        return tuple(one.astype(dtype, copy=False) if isinstance(one, mx.nd.NDArray) else one for one in labels)
-
-    def check_shapes(self, output: Any, *labels: Any) -> None:
-        """Raise a DataError where the shapes would give another number of values than samples."""
-        raise NotImplementedError
-
-    def weight_place(self, output: Any) -> int:
-        """Place of the sample weights among the labels."""
-        return 1
-
-
-def check_shape(loss: Any, name: str, array: Any, *allowed: Tuple[int, ...]) -> None:
-    """Refuse an array that Gluon would broadcast into something else (T11).
-
-    Raises:
-        DataError: Its shape is none of those allowed.
-    """
-    if tuple(array.shape) not in allowed:
-        expected = " or ".join(map(str, dict.fromkeys(allowed)))
-        raise DataError(
-            f"{type(loss).__name__}: {name}: expected shape {expected}; received {tuple(array.shape)}, which would be "
-            "broadcast to other losses in silence (T11). Reshape it"
-        )
-
-
-def check_weight(loss: Any, sample_weight: Any, samples: int) -> None:
-    """Refuse sample weights of another shape than (B,) and (B, 1)."""
-    if sample_weight is not None:
-        check_shape(loss, "sample_weight", sample_weight, (samples,), (samples, 1))
-
-
-def weighted(F: Any, loss: Any, weight: Optional[float], sample_weight: Any) -> Any:  # noqa: N803
-    """Scale losses of shape (B,): by the loss's own weight, and by each sample's, of shape (B,) or (B, 1)."""
-    if sample_weight is not None:
-        loss = loss * F.reshape(sample_weight, (-1,))
-    return loss if weight is None else loss * weight
-
-
-def number(name: str, value: Any, least: float, most: float = float("inf")) -> float:
-    """Check an argument that is a finite number from `least` to `most`.
-
-    Raises:
-        ValueError: It is not.
-    """
-    real = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not real or not least <= value <= most:
-        span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"of at least {least:g}"
-        raise ValueError(f"{name}: expected a finite number {span}; received {value!r}")
-    return float(value)
-
-
-class ClassWeights:
-    """Weights of classes, as arrays on the devices where they are used.
-
-    Args:
-        name: What messages call the argument.
-        values: As `ClassWeight`.
-
-    Raises:
-        ValueError: A weight is no number of at least 0, a key no class number, or there is none.
-    """
-
-    def __init__(self, name: str, values: ClassWeight) -> None:
-        form = f"{name}: expected a weight for each class, [1, 5] or {{0: 1, 1: 5}}; received {values!r:.100}"
-        try:
-            pairs = values.items() if isinstance(values, AnyMapping) else enumerate(values)
-            by_class = {int(key): float(value) for key, value in pairs}
-        except (TypeError, ValueError):
-            raise ValueError(form) from None
-        if not by_class or min(by_class) < 0 or isinstance(values, str):
-            raise ValueError(form)
-        self._by_class = {key: number(f"{name}: class {key}", value, 0) for key, value in by_class.items()}
-        self._name = name
-        self._length = None if isinstance(values, AnyMapping) else len(self._by_class)
-        self._arrays: Dict[Any, Any] = {}
-
-    def among(self, classes: int) -> List[float]:
-        """The weights of so many classes.
-
-        Raises:
-            DataError: The net has another number of outputs.
-        """
-        highest = max(self._by_class)
-        if (self._length or classes) != classes or highest >= classes:
-            received = f"{self._length} weights" if self._length else f"a weight for class {highest}"
-            raise DataError(f"{self._name}: the net has {classes} outputs; received {received}")
-        return [self._by_class.get(one, 1.0) for one in range(classes)]
-
-    def array(self, classes: int, like: Any) -> Any:
-        """The weights as an array of shape (classes,), with the device and dtype of `like`."""
-        key = (classes, like.context, like.dtype)
-        if key not in self._arrays:
-            self._arrays[key] = mx.nd.array(self.among(classes), ctx=like.context, dtype=like.dtype)
-        return self._arrays[key]
-
-
-def _widened(output: Any) -> Any:
-    """Squares and exponentials leave the range of float16."""
-    if isinstance(output, (list, tuple)):
-        return [_widened(one) for one in output]
-    half = isinstance(output, mx.nd.NDArray) and output.dtype == np.float16
-    return output.astype("float32") if half else output
 
 
 class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ignore[misc]
-    """Scores against class numbers. As a softmax cross-entropy, the range of its labels is checked (T10).
+    """Base of losses of scores and class numbers. The range of labels is checked as for softmax cross-entropy (T10).
 
-    `hybrid_forward(F, pred, label, sample_weight, position_weight)` gets weights of shape (B,), and in their place
-    weights with the axes of the losses before their mean over a sample.
+    `hybrid_forward(F, pred, label, sample_weight, position_weight)` gets either `sample_weight` of shape (B,), or
+    `position_weight` with the axes that the losses have before they are averaged over a sample.
     """
 
     def __init__(self, *, class_weight: Optional[ClassWeight] = None, **kwargs: Any) -> None:
@@ -181,21 +63,7 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
         return weighted(F, F.mean(loss, axis=0, exclude=True), self._weight, sample_weight)
 
     def check_shapes(self, pred: Any, label: Any, sample_weight: Any = None) -> None:
-        axis = self._axis % max(1, pred.ndim)
-        if pred.ndim < 2 or axis == 0:
-            raise DataError(
-                f"{type(self).__name__}: scores: expected shape (B, ...) with the classes on axis {self._axis}; "
-                f"received {tuple(pred.shape)}"
-            )
-        if pred.shape[axis] == 1:
-            raise one_class(self)
-        check_class_axis(self, tuple(pred.shape), tuple(label.shape))
-        if self._sparse_label:
-            without = tuple(pred.shape[:axis]) + tuple(pred.shape[axis + 1 :])
-            kept = tuple(pred.shape[:axis]) + (1,) + tuple(pred.shape[axis + 1 :])
-            check_shape(self, "label", label, without, kept)
-        else:
-            check_shape(self, "label", label, tuple(pred.shape))
+        check_classes(self, tuple(pred.shape), tuple(label.shape))
         axis, target = self._losses_of(pred)
         if sample_weight is not None and weight_axes(sample_weight, target, axis) is None:
             raise weight_error(self, sample_weight, target, axis)
@@ -204,10 +72,11 @@ class _ClassLoss(PerSampleLoss, gluon.loss.SoftmaxCrossEntropyLoss):  # type: ig
 
 
 class WeightedSoftmaxCELoss(_ClassLoss):
-    """Softmax cross-entropy whose loss of a position is multiplied by the weight of its class.
+    """Softmax cross-entropy with a weight for each class, which multiplies the losses of that class.
 
-    The arguments of Gluon's `SoftmaxCrossEntropyLoss`, and `class_weight`, as `("softmax_ce", {"class_weight": ...})`
-    passes it. As in Keras, and unlike PyTorch, losses are divided by the number of samples, not by the sum of weights.
+    It takes the arguments of Gluon's `SoftmaxCrossEntropyLoss` and `class_weight`, and is what
+    `("softmax_ce", {"class_weight": ...})` makes. Losses are divided by the number of samples, as in Keras, and not by
+    the sum of the weights, as in PyTorch.
 
     >>> loss = WeightedSoftmaxCELoss([1, 3])(mx.nd.zeros((2, 2)), mx.nd.array([0, 1]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -238,17 +107,17 @@ class FocalLoss(_ClassLoss):
     segmentation, the loss of a sample is the mean over them. It gives shape (B,). `sample_weight` has shape (B,), or
     the labels' shape for a weight per position.
 
-    Gradients are finite for any gamma, also where a probability rounds to 1: there the formula gives 0 * inf.
+    Gradients are finite for any gamma, even if a probability rounds to 1, where the plain formula gives 0 * inf.
 
     Args:
-        gamma: At least 0; 0 is cross-entropy. 2 is the paper's.
+        gamma: At least 0; 0 is cross-entropy, 2 is the paper's value.
         axis: Of the classes.
         class_weight: The paper's alpha: a weight for each class, `[1, 5]` or `{0: 1, 1: 5}`.
         weight: Scales all losses.
 
     Raises:
-        ValueError: `gamma` is no such number, or a weight is below 0.
-        DataError: On a call, before anything is computed: a shape is another one.
+        ValueError: `gamma` or a weight is below 0.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> loss = FocalLoss()(mx.nd.array([[0, 0], [4, 0]]), mx.nd.array([0, 0]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -283,24 +152,24 @@ class FocalLoss(_ClassLoss):
 
 
 class LabelSmoothing(_ClassLoss):
-    """Cross-entropy against labels of which a part is shared out over all classes.
+    """Cross-entropy with label smoothing.
 
-    Szegedy et al. 2015, arXiv:1512.00567: the target is `(1 - epsilon) * label + epsilon / C`, as
-    `mxkit.data.smooth_labels` makes it, with no array of them. `loss(scores, label, sample_weight=None)` takes scores
+    Szegedy et al. 2015, arXiv:1512.00567: the target is `(1 - epsilon) * label + epsilon / C`, as from
+    `mxkit.data.smooth_labels`, without an array of targets. `loss(scores, label, sample_weight=None)` takes scores
     before the softmax of shape (B, C), and class numbers of shape (B,) or (B, 1); further axes are averaged. It
     gives shape (B,). `sample_weight` has shape (B,), or the labels' shape for a weight per position.
 
     Args:
-        epsilon: The part, from 0 to 1.
-        sparse_label: False: labels are soft already, of the scores' shape, as mixup gives them: the soft
-            cross-entropy, smoothed further unless epsilon is 0.
+        epsilon: Share of the target that is spread over all classes, from 0 to 1.
+        sparse_label: False if labels are soft, of the scores' shape, as mixup gives them. They are smoothed too,
+            unless epsilon is 0.
         axis: Of the classes.
         class_weight: A weight for each class, `[1, 5]` or `{0: 1, 1: 5}`, which multiplies the loss of its samples.
         weight: Scales all losses.
 
     Raises:
         ValueError: `epsilon` is out of range, or a weight is below 0.
-        DataError: On a call, before anything is computed: a shape is another one.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> loss = LabelSmoothing(0.1)(mx.nd.array([[2, 0, 0, 0]]), mx.nd.array([0]))
     >>> round(float(loss.asscalar()), 4)
@@ -338,7 +207,7 @@ class LabelSmoothing(_ClassLoss):
 
 
 class KnowledgeDistillation(PerSampleLoss):
-    """What a student net loses against a teacher's scores, and against the labels.
+    """Loss of a student net: its distance to a teacher's scores, and its cross-entropy with the labels.
 
     Hinton et al. 2015, arXiv:1503.02531:
     `(1 - hard_weight) * T**2 * KL(softmax(teacher / T) || softmax(scores / T)) + hard_weight * cross-entropy`.
@@ -347,18 +216,20 @@ class KnowledgeDistillation(PerSampleLoss):
     `(x, (teacher's scores, y))`: `mxkit.predict(teacher, x)` computes them once.
 
     Args:
-        temperature: T, above 0. A higher one tells more of the classes that the teacher thinks unlikely.
-        hard_weight: Of the labels, from 0 to 1.
+        temperature: T, above 0. A higher one gives more weight to the classes that the teacher finds unlikely.
+        hard_weight: Weight of the cross-entropy with the labels, from 0 to 1.
         weight: Scales all losses.
 
     Raises:
         ValueError: An argument is out of range.
-        DataError: On a call, before anything is computed: a shape is another one.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> scores = mx.nd.array([[1, 2, 3]])
     >>> abs(float(KnowledgeDistillation(hard_weight=0)(scores, scores, mx.nd.array([0])).asscalar())) < 1e-6
     True
     """
+
+    loss_kind = LossKind(CLASSES, TAUGHT)
 
     def __init__(
         self, temperature: float = 4.0, hard_weight: float = 0.5, *, weight: Optional[float] = None, **kwargs: Any

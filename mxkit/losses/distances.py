@@ -1,9 +1,10 @@
-"""Nets that learn which samples are alike: one branch for all, losses over distances, how often they are right."""
+"""Losses over distances of embeddings, of pairs and of triplets; how often these distances are right."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
+from mxkit.core.loss_kinds import EMBEDDINGS, MINED, SAME, LossKind
 from mxkit.errors import DataError
-from mxkit.losses.classification import PerSampleLoss, check_shape, check_weight, number, weighted
+from mxkit.losses.per_sample import PerSampleLoss, check_shape, check_weight, number, weighted
 import mxnet as mx
 import numpy as np
 
@@ -28,7 +29,7 @@ class _DistanceLoss(PerSampleLoss):
 
 
 class ContrastiveLoss(_DistanceLoss):
-    """Pulls pairs of one class together, and pushes others apart as far as a margin.
+    """Pulls pairs of one class together, and pushes other pairs apart up to a margin.
 
     Hadsell, Chopra and LeCun 2006, without their factor 1/2: `d**2` for a pair of one class, else
     `max(margin - d, 0)**2`, with d the Euclidean distance. `loss([a, b], same, sample_weight=None)` takes what
@@ -40,13 +41,15 @@ class ContrastiveLoss(_DistanceLoss):
         weight: Scales all losses.
 
     Raises:
-        ValueError: `margin` is no such number.
-        DataError: On a call, before anything is computed: a shape is another one.
+        ValueError: `margin` is below 0 or not finite.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> a, b = mx.nd.array([[0, 0], [0, 0]]), mx.nd.array([[0.6, 0.8], [0, 0.5]])
     >>> [round(one, 4) for one in ContrastiveLoss()([a, b], mx.nd.array([1, 0])).asnumpy().tolist()]
     [1.0, 0.25]
     """
+
+    loss_kind = LossKind(EMBEDDINGS, SAME)
 
     def check_shapes(self, pair: Any, same: Any, sample_weight: Any = None) -> None:
         samples = self._check_embeddings(pair, 2, "a pair [a, b]")
@@ -62,18 +65,18 @@ class ContrastiveLoss(_DistanceLoss):
 
 
 class TripletLoss(_DistanceLoss):
-    """Wants an anchor nearer to its positive than to its negative, by a margin.
+    """Brings an anchor nearer to its positive than to its negative, by a margin.
 
-    `max(d(anchor, positive) - d(anchor, negative) + margin, 0)`, with d the Euclidean distance; Gluon's own loss of
-    this name takes squared ones. There are two ways to call it:
+    `max(d(anchor, positive) - d(anchor, negative) + margin, 0)`, with d the Euclidean distance; Gluon's loss of
+    this name takes squared distances. There are two ways to call it:
 
     `loss([anchor, positive, negative], sample_weight=None)` takes triplets, as `Siamese` gives them, each (B, D).
 
     `loss(embeddings, label, sample_weight=None)` with embeddings of shape (B, D) and classes of shape (B,) or (B, 1)
-    mines the batch: for each sample as anchor the farthest of its class and the nearest of another one (batch hard,
-    Hermans et al. 2017, arXiv:1703.07737). An anchor for which the batch lacks either has a loss of 0. Others of a
-    batch take part in a sample's loss, so accumulated micro-batches do not equal one big batch. A loss that stays at
-    the margin tells that all embeddings are one point; a lower learning rate helps.
+    mines the batch: each sample is an anchor, with the farthest sample of its class and the nearest of another class
+    (batch hard, Hermans et al. 2017, arXiv:1703.07737). An anchor without either has a loss of 0. A sample's loss
+    depends on the rest of the batch, so accumulated micro-batches do not equal one big batch. A loss that stays at
+    the margin means that all embeddings are one point; a lower learning rate helps.
 
     Both give shape (B,). Gradients are finite where embeddings are equal.
 
@@ -82,8 +85,8 @@ class TripletLoss(_DistanceLoss):
         weight: Scales all losses.
 
     Raises:
-        ValueError: `margin` is no such number.
-        DataError: On a call, before anything is computed: a shape is another one.
+        ValueError: `margin` is below 0 or not finite.
+        DataError: In a call, a shape is wrong; nothing is computed.
 
     >>> embeddings = mx.nd.array([[0.0], [1.0], [3.0], [3.5]])
     >>> TripletLoss()(embeddings, mx.nd.array([0, 0, 1, 1])).asnumpy().tolist()
@@ -91,6 +94,8 @@ class TripletLoss(_DistanceLoss):
     >>> TripletLoss()(embeddings, mx.nd.array([0, 1, 1, 0])).asnumpy().tolist()
     [3.5, 2.0, 2.5, 4.0]
     """
+
+    loss_kind = LossKind(EMBEDDINGS, MINED)
 
     def check_shapes(self, embeddings: Any, *labels: Any) -> None:
         if isinstance(embeddings, (list, tuple)):
@@ -131,27 +136,27 @@ def _squared_distance(F: Any, a: Any, b: Any) -> Any:  # noqa: N803
 
 
 def _mined(F: Any, embeddings: Any, label: Any) -> Tuple[Any, Any, Any]:  # noqa: N803
-    """Rows of each anchor's farthest of its class and nearest of another; 1 where there are both, else 0."""
+    """Row of each anchor's farthest sample of its class, and nearest of another class; 1 if both exist, else 0."""
     fixed = F.BlockGrad(embeddings)
-    # squares of numbers around 0 lose fewest digits in |a|**2 + |b|**2 - 2ab, whose memory is B * B
+    # |a|**2 + |b|**2 - 2ab needs only B * B memory, and loses the fewest digits around 0
     fixed = F.broadcast_minus(fixed, F.mean(fixed, axis=0, keepdims=True))
     squares = F.sum(F.square(fixed), axis=1, keepdims=True)
     sums = F.broadcast_add(squares, F.transpose(squares))
     apart = F.relu(sums - 2 * F.dot(fixed, fixed, transpose_b=True))
     alike = F.broadcast_equal(F.expand_dims(label, 1), F.expand_dims(label, 0))
     alike = F.where(alike, F.ones_like(apart), F.zeros_like(apart))
-    # above every distance, and in its unit: a constant would swallow their digits or be too small
+    # larger than every distance, and of its scale: a constant would lose their digits or be too small
     beyond = F.broadcast_mul(alike, 1 + 2 * F.max(apart))
     usable = (F.sum(alike, axis=1) > 1.5) * (F.sum(1 - alike, axis=1) > 0.5)
     return F.argmax(apart * alike, axis=1), F.argmin(apart + beyond, axis=1), usable
 
 
 class Agreement(NamedTuple):
-    """How often distances tell pairs of one class from others.
+    """How often distances classify pairs correctly.
 
     Attributes:
-        accuracy: Share of pairs told right.
-        threshold: Pairs nearer than this were taken for one class.
+        accuracy: Share of pairs that are classified correctly.
+        threshold: Pairs nearer than this count as one class.
     """
 
     accuracy: float
@@ -159,23 +164,23 @@ class Agreement(NamedTuple):
 
 
 def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = None) -> Agreement:
-    """Share of pairs whose distance tells whether they are of one class.
+    """Share of pairs that a threshold on their distance classifies correctly, as of one class or not.
 
-    Search the threshold on pairs that were trained or validated on, and pass it for those that are tested on: one
-    searched on the test's own pairs makes it look better than it is.
+    Search the threshold on training or validation pairs and pass it for the test: a threshold that is searched on the
+    test pairs gives too high an accuracy.
 
     Args:
         a: Embeddings, NDArray or NumPy of shape (N, D), as `mxkit.predict` gives them for a `Siamese`.
-        b: Those of the other ones, of the same shape.
+        b: Embeddings of the other samples of the pairs, of the same shape.
         same: Shape (N,) or (N, 1), above 0 for a pair of one class.
-        threshold: Pairs nearer than this are taken for one class. None searches the one with the most
-            pairs right: halfway between two neighbouring distances, the lowest of equals.
+        threshold: Pairs nearer than this count as one class. None searches the threshold with the highest accuracy:
+            halfway between two neighbouring distances, the lowest of equals.
 
     Returns:
-        The share of pairs told right, from 0 to 1, and the threshold that told them.
+        The accuracy, from 0 to 1, and the threshold.
 
     Raises:
-        DataError: Shapes do not fit, or an embedding is NaN or infinite.
+        DataError: Shapes do not match, or an embedding is NaN or infinite.
 
     >>> pair_accuracy(np.array([[0.0], [0.0], [0.0]]), np.array([[1.0], [2.0], [4.0]]), np.array([1, 1, 0]))
     Agreement(accuracy=1.0, threshold=3.0)
@@ -197,14 +202,14 @@ def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
 
     Args:
         anchor: Embeddings, NDArray or NumPy of shape (N, D).
-        positive: Those of samples of the anchors' classes, of the same shape.
-        negative: Those of samples of other classes, of the same shape.
+        positive: Embeddings of samples of the anchors' classes, of the same shape.
+        negative: Embeddings of samples of other classes, of the same shape.
 
     Returns:
         The share, from 0 to 1.
 
     Raises:
-        DataError: Shapes do not fit, or an embedding is NaN or infinite.
+        DataError: Shapes do not match, or an embedding is NaN or infinite.
 
     >>> triplet_accuracy(np.zeros((2, 1)), np.array([[1.0], [3.0]]), np.array([[2.0], [2.0]]))
     0.5
@@ -214,7 +219,7 @@ def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
 
 
 def _best_threshold(distances: "np.ndarray", alike: "np.ndarray") -> float:
-    """Cut between sorted distances where most pairs are right: those before it are alike, those after it not."""
+    """Threshold with the most correct pairs: those below it count as one class, those above it do not."""
     values, group = np.unique(distances, return_inverse=True)
     gain = np.bincount(group, weights=np.where(alike, 1.0, -1.0), minlength=len(values))
     best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
@@ -231,6 +236,6 @@ def _distances(name: str, a: Any, b: Any) -> "np.ndarray":
     if first.shape != second.shape or first.ndim != 2 or not len(first):
         raise DataError(f"{name}: expected embeddings of one shape (N, D); received {first.shape} and {second.shape}")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
-        raise DataError(f"{name}: embeddings hold NaN or infinity, of which no distance tells anything (T26)")
+        raise DataError(f"{name}: embeddings hold NaN or infinity, so their distances mean nothing (T26)")
     distances: np.ndarray = np.sqrt(np.sum(np.square(first - second), axis=1))
     return distances

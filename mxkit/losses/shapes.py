@@ -1,44 +1,21 @@
-"""Labels and sample weights in the shape and dtype that a loss of Gluon's needs; what does not fit is refused."""
+"""Brings labels and sample weights to the shape and dtype that a loss of Gluon needs, and refuses wrong shapes."""
 
+from functools import lru_cache
 import inspect
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import LossKind, Shape, class_axis, has_class_numbers, is_plain, kind_of, squeezed
 from mxkit.errors import DataError, LabelError
+from mxkit.losses.values import needed_steps, refuse_labels, symbol_rule
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-Shape = Tuple[int, ...]
 # What is done to one array: ("cast", dtype), ("reshape", shape), ("expand", axis), or ("like", None): reshaped to the
 # shape of the net's output.
 Step = Tuple[str, Any]
 Steps = Tuple[Tuple[Step, ...], ...]
-
-# Losses whose labels have the shape of the net's outputs.
-ELEMENTWISE = (
-    gluon.loss.L1Loss,
-    gluon.loss.L2Loss,
-    gluon.loss.HuberLoss,
-    gluon.loss.HingeLoss,
-    gluon.loss.SquaredHingeLoss,
-    gluon.loss.LogisticLoss,
-    gluon.loss.SigmoidBCELoss,
-    gluon.loss.PoissonNLLLoss,
-)
-_KINDS = (
-    *ELEMENTWISE,
-    gluon.loss.SoftmaxCrossEntropyLoss,
-    gluon.loss.KLDivLoss,
-    gluon.loss.CTCLoss,
-    gluon.loss.CosineEmbeddingLoss,
-    gluon.loss.TripletLoss,
-)
-
-
-def is_plain(loss: Any) -> bool:
-    """Whether a loss computes what the class of Gluon's or mxkit's that it is of computes, and nothing of a user's."""
-    owners = [kind for kind in type(loss).__mro__ if "hybrid_forward" in vars(kind) or "forward" in vars(kind)]
-    return isinstance(loss, gluon.loss.Loss) and owners[0].__module__.startswith(("mxnet.gluon.", "mxkit."))
 
 
 def weight_place(loss: Any, output: Any) -> Optional[int]:
@@ -47,34 +24,40 @@ def weight_place(loss: Any, output: Any) -> Optional[int]:
         return None
     if hasattr(loss, "check_shapes"):  # mxkit's own
         return int(loss.weight_place(output))
-    places = _WEIGHTS.get(type(loss), -1)
-    if places == -1:
-        names = list(inspect.signature(type(loss).hybrid_forward).parameters)[2:]
-        places = _WEIGHTS[type(loss)] = names.index("sample_weight") - 1 if "sample_weight" in names else None
-    return places
+    _, names = _arguments(loss.__class__)
+    return names.index("sample_weight") if "sample_weight" in names else None
 
 
-_WEIGHTS: Dict[type, Optional[int]] = {}
+@lru_cache(maxsize=None)
+def _arguments(kind: Any) -> Tuple[int, List[str]]:
+    """How many arrays a class of losses needs after the net's output, and the names of those that it takes."""
+    taken = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
+    return sum(one.default is one.empty for one in taken), [one.name for one in taken]
 
 
 def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
-    """Tell what must be done to the labels of a batch before a loss of Gluon's gets them; () for nothing.
+    """Steps that prepare the labels of a batch for a loss of Gluon; () for none.
 
     Gluon reshapes labels to the outputs' shape and pairs elements that do not belong together, and multiplies losses
     of shape (B, 1) by weights of shape (B,), which gives (B, B) (T118, T119).
 
     Args:
-        loss: Any loss. One with code of a user's own only gets its sample weights reshaped.
+        loss: Any loss. For one with a user's own code only sample weights are reshaped.
         output: What the net returned.
         labels: What the loss gets after it.
 
     Raises:
-        DataError: A shape has no meaning for this loss. The text names the expected and the received shape.
+        DataError: The loss cannot use a shape. The text names the expected and the received shape.
     """
-    if not isinstance(loss, _KINDS) or hasattr(loss, "check_shapes"):
+    kind = kind_of(loss)
+    if kind is None or hasattr(loss, "check_shapes"):
         return ()
     if is_plain(loss):
-        _check_count(loss, labels)
+        least, names = _arguments(loss.__class__)
+        if not least <= len(labels) <= len(names):
+            received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
+            taken = ", ".join(names)
+            raise DataError(f"{type(loss).__name__} takes {taken} after the net's output; received {received}")
     if not isinstance(output, mx.nd.NDArray):
         if is_plain(loss) and isinstance(output, (list, tuple)):
             raise DataError(
@@ -86,18 +69,18 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     place = weight_place(loss, output)
     targets = labels if place is None else labels[:place]
     if is_plain(loss):
-        _check_targets(loss, output, targets)
-        if not getattr(loss, "_sparse_label", False):
+        _check_targets(loss, kind, output, targets)
+        if not has_class_numbers(loss):
             for number, label in enumerate(targets):
                 if label.dtype != output.dtype:
                     steps[number].append(("cast", np.dtype(output.dtype).name))
     if place is not None and len(labels) > place:
-        steps[place] = _weight_steps(loss, output, labels[place])
+        steps[place] = _weight_steps(loss, kind.labels, output, labels[place])
     return tuple(map(tuple, steps)) if any(steps) else ()
 
 
 def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[Any]:
-    """Labels after the steps of `label_steps`; arrays and symbols alike."""
+    """Apply the steps of `label_steps` to labels, which are arrays or symbols."""
     if not steps:
         return labels
     return [_applied(own, output, label) for own, label in zip(steps, labels)]
@@ -118,13 +101,13 @@ def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
 
 
 def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optional[List[Step]]:
-    """Steps that bring weights to the axes of losses of shape `target`; None where the shape has no meaning.
+    """Steps that bring weights to the axes of losses of shape `target`; None for a shape that does not fit.
 
     Args:
-        weight: One for each sample; or of the losses' axes, each of their length or 1; or of the losses' shape but
-            for axes of length 1, as the labels have it.
+        weight: One for each sample; or one for each loss, where an axis may have length 1; or with the labels' shape,
+            which equals the losses' up to axes of length 1.
         target: Shape of the losses before their mean over a sample.
-        axis: Of the classes, which the losses have with length 1.
+        axis: Axis of the classes, which has length 1 in `target`.
     """
     shape = tuple(weight.shape)
     if shape[0] == target[0] and weight.size == target[0]:
@@ -139,23 +122,14 @@ def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optio
     return None
 
 
-def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1 after the first.
-
-    >>> squeezed((4, 1, 3)), squeezed((1, 3)), squeezed((5,))
-    ((4, 3), (1, 3), (5,))
-    """
-    return (*shape[:1], *(length for length in shape[1:] if length != 1))
-
-
-def _weight_steps(loss: Any, output: Any, weight: Any) -> List[Step]:
+def _weight_steps(loss: Any, labels: str, output: Any, weight: Any) -> List[Step]:
     samples, axis = output.shape[0], None
-    if isinstance(loss, gluon.loss.CTCLoss):
+    if labels == kinds.SYMBOLS:
         target: Shape = (weight.shape[0],)  # the outputs may begin with another axis
-    elif isinstance(loss, gluon.loss.CosineEmbeddingLoss):
+    elif labels == kinds.PAIRED:
         target = (samples, 1)
-    elif isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        axis = loss._axis % output.ndim
+    elif labels == kinds.CLASS_NUMBERS:
+        axis = class_axis(loss) % output.ndim
         target = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     else:
         target = tuple(output.shape)
@@ -167,7 +141,7 @@ def _weight_steps(loss: Any, output: Any, weight: Any) -> List[Step]:
 
 
 def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> DataError:
-    """The error for sample weights whose shape has no meaning."""
+    """The error for sample weights whose shape does not fit."""
     forms = [f"({target[0]},)", f"({target[0]}, 1)"]
     positions = target if axis is None else target[:axis] + target[axis + 1 :]
     if squeezed(positions) != target[:1]:
@@ -178,42 +152,28 @@ def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> 
     )
 
 
-def _check_count(loss: Any, labels: Sequence[Any]) -> None:
-    if type(loss) not in _COUNTS:
-        taken = list(inspect.signature(type(loss).hybrid_forward).parameters.values())[3:]
-        _COUNTS[type(loss)] = (sum(one.default is one.empty for one in taken), [one.name for one in taken])
-    least, names = _COUNTS[type(loss)]
-    if not least <= len(labels) <= len(names):
-        received = f"{len(labels)} arrays" if labels else "none: batches are (x, y)"
-        raise DataError(f"{type(loss).__name__} takes {', '.join(names)} after the net's output; received {received}")
-
-
-_COUNTS: Dict[type, Tuple[int, List[str]]] = {}
-
-
-def _check_targets(loss: Any, output: Any, labels: Sequence[Any]) -> None:
-    """Refuse shapes of labels that the loss would reshape or broadcast into something else."""
+def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]) -> None:
+    """Refuse labels that the loss would reshape or broadcast to wrong pairs."""
     name, scores = type(loss).__name__, tuple(output.shape)
     shape = tuple(labels[0].shape)
-    if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        _check_classes(loss, scores, shape)
-    elif isinstance(loss, gluon.loss.CTCLoss):
+    if kind.labels == kinds.CLASS_NUMBERS:
+        check_classes(loss, scores, shape)
+    elif kind.labels == kinds.SYMBOLS:
         _check_sequences(loss, scores, labels)
-    elif isinstance(loss, gluon.loss.KLDivLoss):
-        if shape != scores:
-            raise _mismatch(name, scores, shape, "Labels are a probability for each output")
-    elif isinstance(loss, gluon.loss.CosineEmbeddingLoss):
+    elif kind.labels == kinds.DISTRIBUTIONS and shape != scores:
+        raise _mismatch(name, scores, shape, "Labels are a probability for each output")
+    elif kind.labels == kinds.PAIRED:
         _check_pair(name, scores, [tuple(label.shape) for label in labels])
-    elif isinstance(loss, gluon.loss.TripletLoss):
+    elif kind.labels == kinds.TRIPLES:
         for label in labels:
             if not _same(tuple(label.shape), scores):
                 raise _mismatch(name, scores, tuple(label.shape), "Positives and negatives are like the net's outputs")
-    elif not _same(shape, scores):
+    elif kind.is_elementwise and not _same(shape, scores):
         raise _mismatch(name, scores, shape, _way_out(scores, shape))
 
 
 def _same(shape: Shape, scores: Shape) -> bool:
-    """Whether elements pair up: shapes are equal but for axes of length 1, or one is flat where the other is not."""
+    """Whether elements pair up: shapes are equal up to axes of length 1, or one of them is flattened."""
     own, other = squeezed(shape), squeezed(scores)
     flat = min(len(own), len(other)) == 2 and own[0] == other[0] and np.prod(own) == np.prod(other)
     return own == other or bool(flat)
@@ -238,17 +198,31 @@ def _way_out(scores: Shape, shape: Shape) -> str:
     return "Give the net outputs of the labels' shape"
 
 
-def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
-    name, axis = type(loss).__name__, loss._axis % max(1, len(scores))
+def check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
+    """Refuse outputs without classes, and labels that are no class number, or value for each class, of each position.
+
+    Args:
+        loss: A softmax cross-entropy.
+        scores: Shape of the net's outputs.
+        shape: Of the labels.
+
+    Raises:
+        DataError: The shapes do not fit.
+    """
+    name, axis, is_sparse = type(loss).__name__, class_axis(loss) % max(1, len(scores)), has_class_numbers(loss)
     if len(scores) < 2 or axis == 0:
         raise DataError(
-            f"{name}: scores: expected shape (B, ...) with the classes on axis {loss._axis}; received {scores}"
+            f"{name}: scores: expected shape (B, ...) with the classes on axis {class_axis(loss)}; received {scores}"
+        )
+    if scores[axis] == 1:
+        raise DataError(
+            f"{name}: the net has one output, whose softmax is always 1: the loss is 0 and nothing is trained. For "
+            "two classes take the loss 'sigmoid_bce', or a net of 2 outputs (T121)"
         )
     without, kept = scores[:axis] + scores[axis + 1 :], (*scores[:axis], 1, *scores[axis + 1 :])
-    if scores[axis] == 1:
-        raise one_class(loss)
-    check_class_axis(loss, scores, shape)
-    if loss._sparse_label and shape not in (without, kept):
+    if is_sparse:
+        _check_class_axis(loss, scores, shape)
+    if is_sparse and shape not in (without, kept):
         way = "Reshape the labels"
         if shape == scores:
             way = "Labels of a column for each class need ('softmax_ce', {'sparse_label': False})"
@@ -256,41 +230,28 @@ def _check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
             f"{name}: labels: expected class numbers of shape {without} for outputs of shape {scores}; received "
             f"{shape}. {way}"
         )
-    if not loss._sparse_label and shape != scores:
-        way = (
-            "Class numbers need sparse_label=True, the default" if shape in (without, kept) else _way_out(scores, shape)
-        )
+    if not is_sparse and shape != scores:
+        is_number = shape in (without, kept)
+        way = "Class numbers need sparse_label=True, the default" if is_number else _way_out(scores, shape)
         raise _mismatch(name, scores, shape, way)
 
 
-def check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
-    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124).
-
-    Raises:
-        DataError: They do.
-    """
-    if not loss._sparse_label or loss._axis != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
+def _check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
+    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124)."""
+    if class_axis(loss) != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
         return
     name, last = type(loss).__name__, len(scores) - 1
-    if shape == scores[:-1] and last > 2:
-        raise DataError(
-            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
-            f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
-            "(T124)"
-        )
     if shape != scores[:-1]:
         raise DataError(
             f"{name}: labels: expected class numbers of shape {scores[:-1]} for outputs of shape {scores}; received "
             f"{shape}. Classes on axis 1 need the argument axis=1, like ('softmax_ce', {{'axis': 1}}) (T124)"
         )
-
-
-def one_class(loss: Any) -> DataError:
-    """The error for a softmax over one output."""
-    return DataError(
-        f"{type(loss).__name__}: the net has one output, whose softmax is always 1: the loss is 0 and nothing is "
-        "trained. For two classes take the loss 'sigmoid_bce', or a net of 2 outputs (T121)"
-    )
+    if last > 2:
+        raise DataError(
+            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
+            f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
+            "(T124)"
+        )
 
 
 def _check_pair(name: str, scores: Shape, shapes: Sequence[Shape]) -> None:
@@ -320,9 +281,9 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
             f"{name}: labels: expected shape ({samples}, L) with L at most the {steps} steps of the outputs; received "
             f"{shape}{way}"
         )
-    # values of every batch: MXNet reads past its arrays where they are too large, which ends the process or hangs it
+    # checked in every batch: for values that are too large MXNet reads past its arrays, and crashes or hangs
     found = labels[0].asnumpy()
-    refuse_labels(found, *sequence_range(scores[2]))
+    refuse_labels(found, symbol_rule(scores[2]))
     limits = []
     for which, lengths, most in zip(("pred_lengths", "label_lengths"), labels[1:], (steps, shape[1])):
         if tuple(lengths.shape) != (samples,):
@@ -341,52 +302,3 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
                 f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
                 "one between two equal labels. MXNet gives such rows the loss 0, and trains nothing. Leave them out"
             )
-
-
-def needed_steps(labels: "np.ndarray") -> "np.ndarray":
-    """Steps that each row of labels needs at least; -1 is padding.
-
-    >>> needed_steps(np.array([[0, 1, -1], [2, 2, -1]]))
-    array([2, 3])
-    """
-    repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
-    needed: np.ndarray = (labels >= 0).sum(axis=1) + repeated.sum(axis=1)
-    return needed
-
-
-def sequence_range(classes: int) -> Tuple[str, Callable[["np.ndarray"], "np.ndarray"], str]:
-    """What labels of CTC must be, for `refuse_labels`."""
-
-    def right(found: "np.ndarray") -> "np.ndarray":
-        ranged: np.ndarray = np.isfinite(found) & (found == np.floor(found)) & (found >= -1) & (found < classes - 1)
-        return ranged
-
-    return (
-        f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank",
-        right,
-        "Number the symbols from 0, or give the net more outputs (T121)",
-    )
-
-
-def refuse_labels(found: "np.ndarray", expected: str, right: Callable[["np.ndarray"], "np.ndarray"], way: str) -> None:
-    """Refuse labels with wrong values.
-
-    Args:
-        found: The labels.
-        expected: For the message, after "labels must be".
-        right: Tells of each value whether it is; of each row, where it returns fewer.
-        way: What to do, a sentence.
-
-    Raises:
-        LabelError: There is a wrong one; the text shows some of them.
-    """
-    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-        fine = right(found)
-    if fine.all():
-        return
-    wrong, whole = found[~fine], fine.ndim == found.ndim
-    some = ", ".join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])
-    if not whole:
-        some = f"a row of {', '.join(str(value) for value in wrong.reshape(len(wrong), -1)[0][:5].tolist())}"
-    of = f"{(~fine).sum()} of {fine.size} {'labels' if whole else 'rows'}"
-    raise LabelError(f"labels must be {expected}; received {some} in {of}. {way}")

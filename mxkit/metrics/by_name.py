@@ -1,4 +1,4 @@
-"""Metrics by name. Each name gives a figure of the whole part of the data, the same for any cut into batches."""
+"""Metrics by name. Each gives one figure for a whole data set, whatever the batches are."""
 
 import copy
 import reprlib
@@ -33,38 +33,25 @@ METRICS: Dict[str, Callable[..., Metric]] = {
     "top_k": TopK,
 }
 # Names of MXNet and other libraries for the same figures.
-ALIASES: Dict[str, str] = {
-    "acc": "accuracy",
-    "binary_accuracy": "accuracy",
-    "categorical_accuracy": "accuracy",
-    "sparse_categorical_accuracy": "accuracy",
-    "ce": "cross-entropy",
-    "cross_entropy": "cross-entropy",
-    "crossentropy": "cross-entropy",
-    "log_loss": "cross-entropy",
-    "nll-loss": "cross-entropy",
-    "nll_loss": "cross-entropy",
-    "negativeloglikelihood": "cross-entropy",
-    "confusion_matrix": "confusion",
-    "f1_score": "f1",
-    "precision_score": "precision",
-    "recall_score": "recall",
-    "root_mean_squared_error": "rmse",
-    "exact_match": "subset_accuracy",
-    "matthews_corrcoef": "mcc",
-    "mean_absolute_error": "mae",
-    "mean_squared_error": "mse",
-    "pcc": "mcc",
-    "pearson": "pearsonr",
-    "pearsoncorrelation": "pearsonr",
-    "r2_score": "r2",
-    "top_k_acc": "top_k",
-    "top_k_accuracy": "top_k",
-    "topkaccuracy": "top_k",
+_OTHER_NAMES = {
+    "accuracy": "acc binary_accuracy categorical_accuracy sparse_categorical_accuracy",
+    "confusion": "confusion_matrix",
+    "cross-entropy": "ce cross_entropy crossentropy log_loss nll-loss nll_loss negativeloglikelihood",
+    "f1": "f1_score",
+    "mae": "mean_absolute_error",
+    "mcc": "matthews_corrcoef pcc",
+    "mse": "mean_squared_error",
+    "pearsonr": "pearson pearsoncorrelation",
+    "precision": "precision_score",
+    "r2": "r2_score",
+    "recall": "recall_score",
+    "rmse": "root_mean_squared_error",
+    "subset_accuracy": "exact_match",
+    "top_k": "top_k_acc top_k_accuracy topkaccuracy",
 }
+ALIASES: Dict[str, str] = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
-
-# Figures of all scores in their order, which no sum over batches gives.
+# Figures that depend on the order of all scores, so that no sum over batches gives them.
 _OF_RANKS = {"auc", "roc_auc", "roc_auc_score", "average_precision", "pr_auc"}
 
 
@@ -75,12 +62,12 @@ def own_metrics() -> Dict[str, Any]:
 
 
 def get_metric(spec: MetricSpec, *, loss: Any = None) -> Metric:
-    """Return a fresh metric that `spec` means; the caller's own object is never changed.
+    """Return a new metric for `spec`; an object of the caller's is copied.
 
     Args:
         spec: A name of `METRICS`, one that was registered by `mx.metric.register`, a pair of a name and its arguments,
-            a `Metric` or an `mx.metric.EvalMetric`, of which a copy is returned.
-        loss: The loss that the net is trained with, which says what its outputs are. None leaves it to their shape.
+            a `Metric` or an `mx.metric.EvalMetric`.
+        loss: The loss that the net is trained with, which decides what its outputs are. None infers it from shapes.
 
     Raises:
         UnknownNameError: No metric has this name; the known ones and the nearest are listed.
@@ -95,15 +82,14 @@ def get_metric(spec: MetricSpec, *, loss: Any = None) -> Metric:
 
 
 def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric]:
-    """Return fresh metrics, whose names must differ; one for each metric of a CompositeEvalMetric.
+    """Return new metrics, whose names must differ; a CompositeEvalMetric gives one for each of its metrics.
 
     Args:
         specs: As for `get_metric`.
         loss: As for `get_metric`.
 
     Raises:
-        ValueError: Two metrics have one name, or one is called "loss" as the loss is; or `specs` is one metric instead
-            of a list.
+        ValueError: Two metrics have the same name, or one is called "loss"; or `specs` is one metric instead of a list.
     """
     if isinstance(specs, (str, Metric, mx.metric.EvalMetric)):
         shown = repr(specs) if isinstance(specs, str) else type(specs).__name__

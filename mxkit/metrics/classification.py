@@ -1,32 +1,33 @@
-"""Metrics of classes: one of several, two in one output, or several labels a sample."""
+"""Metrics of classes: one of several classes, one output for two classes, or several labels per sample."""
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.loss_kinds import CLASSES
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
-from mxkit.metrics.tasks import CLASSES, LABELS, Task, task_of
+from mxkit.metrics.tasks import LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 
 
 class ClassMetric(Metric):
-    """Base of metrics that ask which class an output stands for.
+    """Base of metrics that read classes from outputs.
 
-    The loss says it: under softmax cross-entropy the class is the largest output, under "sigmoid_bce", "logistic" and
-    the hinges an output above the threshold is class 1, and several such outputs are several labels of a sample.
-    Without a known loss, several outputs against one class number a sample are classes; anything else is refused with
-    what to pass.
+    The loss decides how: under softmax cross-entropy the class is the largest output; under "sigmoid_bce", "logistic"
+    and the hinge losses an output above the threshold is class 1, and several such outputs are several labels of a
+    sample. Without a known loss, several outputs against one class number per sample are classes; anything else is
+    refused, with the argument to pass.
 
-    Labels are class numbers of shape (B,) or (B, 1), or (B, ...) where outputs have more axes, as for tokens
+    Labels are class numbers of shape (B,) or (B, 1), or (B, ...) if outputs have more axes, as for tokens
     (B, T, classes) and pixels (B, classes, H, W), each of which then counts; 0 and 1, or -1 and 1, for one output;
     (B, labels) for several labels; of the outputs' shape for dense labels, of which the largest is the class.
 
     Args:
-        threshold: Outputs above it are class 1, for nets of one output and of several labels. None follows from the
+        threshold: Outputs above it are class 1, for nets of one output and of several labels. None takes it from the
             loss: 0 for scores, 0.5 for probabilities.
-        axis: Of the classes. None follows from the loss, or from the labels' shape.
-        ignore_label: A label that does not count, as of padding. A sample of several labels counts by the others.
+        axis: Axis of the classes. None takes it from the loss, or from the labels' shape.
+        ignore_label: A label that does not count, as for padding; the other labels of the sample count.
         output: As for `Metric`.
         label: As for `Metric`.
         name: As for `Metric`.
@@ -53,16 +54,16 @@ class ClassMetric(Metric):
 
     def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
         super().load_state(numbers, arrays, devices)
-        # a run may resume behind the last batch of an epoch, whose figure is still to be made
+        # a run may resume after the last batch of an epoch, before the figure is computed
         self._task = Task(**numbers["task"]) if numbers.get("task") else None
 
     def read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
-        """What the outputs of a batch stand for, and its labels and outputs as flat class numbers, or as 0 and 1."""
+        """The task of a batch, and its labels and outputs as flat class numbers, or as 0 and 1."""
         task, label, scores = self._read(labels, output)
         return (task, *_classes(mx.nd, label, scores, task))
 
     def _read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
-        """The task, the label and the scores of a batch; a batch of other shapes is looked at once more."""
+        """The task, the label and the scores of a batch; the task is determined again if the shapes change."""
         label, scores = self._labelled(labels, output)
         shapes = (label.shape[1:], scores.shape[1:])
         if self._task is None or shapes != self._shapes or label.shape[:1] != scores.shape[:1]:
@@ -87,9 +88,9 @@ class ClassMetric(Metric):
 
 
 class Accuracy(ClassMetric):
-    """Share of labels that are read right: samples, or tokens, pixels and labels where a sample has several.
+    """Share of correct labels: of samples, or of tokens, pixels and labels if a sample has several.
 
-    With several labels a sample it is the share of all labels; `SubsetAccuracy` asks for all labels of a sample.
+    With several labels per sample each label counts; `SubsetAccuracy` counts samples with all labels correct.
     Arguments are those of `ClassMetric`.
     """
 
@@ -104,7 +105,7 @@ class Accuracy(ClassMetric):
             self.add_total(graph_of(_right_of, self._task, self.ignore_label)(label, scores), 1)
 
     def size_of(self, label: Any) -> int:
-        """How many labels a batch has, once one was seen."""
+        """Number of labels of a batch, after the first batch."""
         size: int = label.size
         return size // label.shape[self._task.axis] if self._task is not None and self._task.dense else size
 
@@ -114,7 +115,7 @@ class Accuracy(ClassMetric):
         return graph_of(_right, self._task)(labels, scores)
 
     def total_of(self, operators: Any, labels: Any, scores: Any) -> Any:
-        """How many labels are read right, shape (1,), once a batch was seen; `operators` is `mx.nd` or `mx.sym`."""
+        """Number of correct labels, shape (1,), after the first batch; `operators` is `mx.nd` or `mx.sym`."""
         return _right(operators, labels, scores, self._task)
 
     def figure(self, total: "np.ndarray") -> float:
@@ -145,7 +146,7 @@ def _right_of(F: Any, labels: Any, scores: Any, task: Any, ignored: int) -> Any:
 
 
 class SubsetAccuracy(ClassMetric):
-    """Share of samples all of whose labels are read right; for one label a sample it is the accuracy."""
+    """Share of samples with all labels correct; with one label per sample it is the accuracy."""
 
     name = "subset_accuracy"
     counts = True
@@ -203,10 +204,10 @@ class TopK(ClassMetric):
 
 
 class ConfusionMatrix(ClassMetric):
-    """Counts of samples by their label (row) and by the class that is read (column).
+    """Counts of samples by their label (row) and by the predicted class (column).
 
-    `get` returns the matrix as lists of whole numbers, which a History keeps and JSON holds: (classes, classes), for
-    one output (2, 2), for several labels (labels, 2, 2), as scikit-learn has them.
+    `get` returns the matrix as lists of whole numbers, for a History and for JSON: (classes, classes), for one output
+    (2, 2), for several labels (labels, 2, 2), as in scikit-learn.
     """
 
     name = "confusion"
@@ -229,7 +230,7 @@ class ConfusionMatrix(ClassMetric):
         """The counts, int64 of shape (classes, classes); (0, 0) before the first sample. Waits for the device.
 
         Raises:
-            LabelError: Labels of a batch behind the first were out of range, and are in no cell.
+            LabelError: Labels of a batch after the first were out of range, and are in no cell.
         """
         if not self._samples:
             return np.zeros((0, 0), np.int64)
@@ -249,7 +250,7 @@ def _class_count(task: Task, scores: Any) -> int:
 
 
 def _each_label(scores: Any, *flat: Any) -> List[Any]:
-    """Flat arrays of labels with the labels on axis 0, (K, n); they stand on axis 1 of the outputs."""
+    """Flat arrays as (K, n) with a row for each of K labels, which are axis 1 of the outputs."""
     samples, labels = scores.shape[:2]
     return [mx.nd.swapaxes(one.reshape((samples, labels, -1)), 0, 1).reshape((labels, -1)) for one in flat]
 
@@ -263,7 +264,7 @@ def _refuse_lost(name: str, counted: float, samples: float) -> None:
 
 
 class _Counted(ClassMetric):
-    """A figure made of three counts for each class: right, read, and occurring."""
+    """A figure from three counts for each class: correct predictions, predictions, and labels."""
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         task, label, scores = self._read(labels, output)
@@ -293,11 +294,11 @@ class F1(_Counted):
     """Harmonic mean of precision and recall.
 
     Args:
-        positive: Number of the one class that counts. None leaves it to `average`.
-        average: "macro": the mean over the classes that occur or are read, each with the same weight; over all labels
-            where a sample has several. "weighted": by how often a class occurs. "micro": of the counts of all classes
-            added up. "binary": of class 1. "none": a list, one number a class. None is "binary" for one output, else
-            "macro".
+        positive: Class number of the only class that counts. None uses `average`.
+        average: "macro": the mean over the classes that occur or are predicted, with equal weights; over all labels if
+            a sample has several. "weighted": weighted by how often a class occurs. "micro": from the summed counts of
+            all classes. "binary": of class 1. "none": a list with a number for each class. None is "binary" for one
+            output, else "macro".
         threshold: As for `ClassMetric`.
         axis: As for `ClassMetric`.
         ignore_label: As for `ClassMetric`.
@@ -348,12 +349,12 @@ class F1(_Counted):
         return self._task is not None and self._task.kind not in (CLASSES, LABELS)
 
     def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
-        """The score of each class; 0 where it is 0 / 0, as in scikit-learn."""
+        """The score of each class; 0 for 0 / 0, as in scikit-learn."""
         return _divided(2.0 * right, read + occur)
 
 
 class Precision(F1):
-    """Share of what is read as a class that is of that class; arguments as for `F1`."""
+    """Share of the predictions of a class that are correct; arguments as for `F1`."""
 
     name = "precision"
 
@@ -362,7 +363,7 @@ class Precision(F1):
 
 
 class Recall(F1):
-    """Share of a class that is read as that class; arguments as for `F1`."""
+    """Share of the samples of a class that are predicted as that class; arguments as for `F1`."""
 
     name = "recall"
 
@@ -379,7 +380,7 @@ def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray"
 class MCC(_Counted):
     """Matthews correlation coefficient, for two classes or more (Gorodkin 2004), from -1 to 1.
 
-    0.0 where all samples are of one class, or read as one, as in scikit-learn.
+    0.0 if all samples are of one class, or predicted as one, as in scikit-learn.
     """
 
     name = "mcc"

@@ -1,26 +1,27 @@
-"""Metrics of probabilities: how likely a net says the labels are."""
+"""Metrics of the probabilities that a net gives to the labels."""
 
 import math
 from typing import Any, Optional, Sequence
 
+from mxkit.core.loss_kinds import CLASSES, LOGS, PROBABILITIES, SCORES
 from mxkit.errors import DataError
 from mxkit.metrics.classification import ClassMetric
-from mxkit.metrics.tasks import BINARY, CLASSES, LABELS, LOGS, PROBABILITIES, SCORES, Task, task_of
+from mxkit.metrics.tasks import BINARY, LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 
-# Probabilities below it count as it, as MXNet's and scikit-learn's do in their ways: the logarithm of 0 is infinite.
+# Lower bound of probabilities, as MXNet and scikit-learn have one: the logarithm of 0 is infinite.
 LEAST = 1e-12
 
 
 class CrossEntropy(ClassMetric):
     """Mean of `-log(probability of the label)`, in nats: of samples, or of tokens, pixels and labels.
 
-    The loss says what the outputs are: scores before a softmax or a sigmoid, probabilities, or their logarithms.
-    Without a known loss, outputs must be probabilities, or `outputs` must say what they are.
+    The loss decides what the outputs are: scores before a softmax or a sigmoid, probabilities, or their logarithms.
+    Without a known loss, outputs must be probabilities, or pass `outputs`.
 
     Args:
-        outputs: "scores", "probabilities" or "log_probabilities". None follows from the loss.
+        outputs: "scores", "probabilities" or "log_probabilities". None takes it from the loss.
         ignore_label: As for `ClassMetric`.
         axis: As for `ClassMetric`.
         output: As for `Metric`.
@@ -83,7 +84,7 @@ class CrossEntropy(ClassMetric):
         self.add_total(mx.nd.concat((missed * counted).sum(), counted.sum(), dim=0), scores.shape[0])
 
     def _refuse_no_probabilities(self, task: Task, scores: Any) -> None:
-        """Look at the first batch: the logarithm of what is no probability is a number without meaning."""
+        """Refuse outputs of a first batch that are no probabilities: their logarithms would mean nothing."""
         if task.outputs == SCORES:
             return
         found = scores.asnumpy().astype(np.float64)

@@ -1,4 +1,4 @@
-"""The base of all metrics: sums over samples, kept on the device, so that no batch waits and none counts too much."""
+"""The base class of metrics: sums over samples stay on the device, so no batch waits and each sample counts once."""
 
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -17,26 +17,26 @@ COUNT_EVERY = 64
 class Metric:
     """A number per sample, averaged over every sample seen since `reset`.
 
-    `update` queues work for the device and returns at once; `get` waits for it. Sums are kept in float64
-    on each device, so counts stay exact beyond the 2**24 where float32 stops counting. The figure does not depend on
-    how the samples are cut into batches or split over devices.
+    `update` queues work for the device and returns at once; `get` waits for it. Sums are float64 on each device, so
+    counts stay exact beyond 2**24, where float32 stops counting. The figure depends neither on the batches nor on the
+    number of devices.
 
-    Subclasses implement `per_sample`; values known already are given to `add`. A figure that is no mean overrides
-    `update`, which gives a row of sums to `add_total`, and `figure`, which makes the number of the summed row.
+    Subclasses implement `per_sample`, or call `add` with values. A metric that is not a mean overrides `update`, which
+    passes a row of sums to `add_total`, and `figure`, which computes the result from the summed row.
 
     Args:
-        output: Which output is measured, where the net returns several.
-        label: Which label it is measured against, where there are several. None is the first; with another output
-            than the first it must be said.
-        name: In place of the metric's own.
+        output: Which output is measured, if the net returns several.
+        label: Which label it is compared with, if there are several. None is the first; it is required if `output` is
+            not the first.
+        name: Replaces the metric's name.
 
     Attributes:
-        name: Key under which the value stands in a History or in what `evaluate` returns.
-        loss: The loss that the net is trained with, set by `fit` and `evaluate`; None where it is not known.
+        name: Key of the value in a History and in the result of `evaluate`.
+        loss: The loss that the net is trained with, set by `fit` and `evaluate`; None if it is unknown.
     """
 
     name: str = "metric"
-    #: Values are 0 or 1: float32 adds a batch of them up without rounding.
+    #: Values are 0 or 1, so that float32 sums a batch without rounding.
     counts: bool = False
     loss: Any = None
 
@@ -48,7 +48,7 @@ class Metric:
         self.reset()
 
     def reset(self) -> None:
-        """Forget every sample."""
+        """Remove all samples."""
         self._sums: Dict[Any, Any] = {}
         self._waiting: Dict[Any, List[Any]] = {}
         self._later: List[Tuple[Any, Any]] = []
@@ -77,7 +77,7 @@ class Metric:
         self.add(self._one_a_sample(values, scores))
 
     def _one_a_sample(self, values: Any, scores: Any) -> Any:
-        """Refuse what is no value per sample; a scalar would count as one sample, (n, n) as n means (T11)."""
+        """Refuse values that are not one per sample; a scalar would count as one sample, (n, n) as n means (T11)."""
         samples = scores.shape[0]
         if isinstance(values, np.ndarray):
             values = mx.nd.array(values, ctx=scores.context, dtype=values.dtype)
@@ -129,7 +129,7 @@ class Metric:
 
         Args:
             values: NDArray of shape (B,) or more axes.
-            count: What they count in the mean's divisor; None is B.
+            count: Number by which the mean's divisor grows; None is B.
         """
         total = (values if self.counts else values.astype("float64")).sum()
         self.add_total(total, values.shape[0] if count is None else count)
@@ -144,13 +144,13 @@ class Metric:
             self._fold(device)
 
     def add_later(self, labels: Any, scores: Any, count: float) -> None:
-        """Add a batch by `total_of`, together with many others: an operator costs more than what it does to a few.
+        """Queue a batch for `total_of`, which counts many batches at once: an operator costs more than its work.
 
         Args:
-            labels: What `total_of` takes, of the same shape but for axis 0, and on the same device, as in the batches
-                before, or else call `catch_up` first. Nobody may write into it later.
-            scores: The same.
-            count: Of values.
+            labels: Labels for `total_of`. Shape (up to axis 0) and device must equal those of the queued batches, or
+                call `catch_up` first. The array must not change later.
+            scores: Outputs for `total_of`, with the same conditions.
+            count: Number of values.
         """
         self._later.append((labels, scores))
         self._samples += count
@@ -158,7 +158,7 @@ class Metric:
             self.catch_up()
 
     def catch_up(self) -> None:
-        """Queue the counting of the batches that `add_later` holds."""
+        """Count the batches that `add_later` queued."""
         if self._later:
             labels, scores = zip(*self._later)
             self._later = []
@@ -168,7 +168,7 @@ class Metric:
         raise NotImplementedError
 
     def _fold(self, device: Any) -> None:
-        """Queue the addition of a device's queued sums, many in one operator: each costs as much as the kernel."""
+        """Add up a device's queued sums in one operator: starting an operator costs as much as its kernel."""
         waiting = self._waiting.pop(device)
         widths = {total.size for total in waiting} | {total.size for total in self._sums.values()}
         if len(widths) > 1:
@@ -191,21 +191,21 @@ class Metric:
         raise NotImplementedError
 
     def figure(self, total: "np.ndarray") -> Any:
-        """The metric's value of the sums over all samples, float64 of shape (k,): here the mean."""
+        """Compute the result, here the mean, from the sums over all samples, float64 of shape (k,)."""
         return float(total[0]) / self._samples
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
-        """What a resumed run must restore inside an epoch: plain JSON values, and copies of arrays by name."""
+        """What a run that resumes inside an epoch restores: JSON values, and copies of arrays by name."""
         self.catch_up()
         arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
         width = 1
-        for device, waiting in self._waiting.items():  # as they are: adding them up now would round elsewhere
+        for device, waiting in self._waiting.items():  # not summed: the sum would be rounded in another order
             width = waiting[0].size
             arrays[f"waiting@{device}"] = mx.nd.concat(*waiting, dim=0).as_in_context(mx.cpu())
         return {"samples": self._samples, "width": width}, arrays
 
     def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
-        """Take over what `state` gave; sums go to their device, or to the first where it is not among `devices`."""
+        """Restore what `state` returned; sums go to their device, or to the first if theirs is not in `devices`."""
         self.reset()
         self._samples = numbers["samples"]
         width = numbers.get("width", 1)
@@ -256,7 +256,7 @@ class Mean(Metric):
 
 @lru_cache(maxsize=None)
 def graph_of(function: Callable[..., Any], *settings: Any) -> Any:
-    """A graph of `function(operators, *arrays, *settings)`, made once: several operators take twice as long alone."""
+    """A cached graph of `function(operators, *arrays, *settings)`: separate operators take twice as long."""
 
     def call(operators: Any, *arrays: Any) -> Any:
         return partial(function, operators)(*arrays, *settings)

@@ -1,4 +1,4 @@
-"""Metrics of MXNet and of users' own subclasses of it, wrapped; what they hide is reported."""
+"""Wraps metrics of MXNet and users' subclasses of them, and reports results that depend on the batches."""
 
 import copy
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -9,7 +9,7 @@ from mxkit.metrics.metric import Metric
 import mxnet as mx
 import numpy as np
 
-# The exact metric, as `metrics=` takes it, for each of MXNet's that depends on how samples are cut into batches.
+# mxkit's metric for each of MXNet's that depends on how samples are cut into batches.
 EXACT: Dict[str, str] = {
     "MAE": "'mae'",
     "MSE": "'mse'",
@@ -26,11 +26,11 @@ _OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
 
 
 class MXNetMetric(Metric):
-    """Any `mx.metric.EvalMetric`. It waits for the device at every batch, as MXNet's metrics do (T17).
+    """Any `mx.metric.EvalMetric`. It waits for the device in every batch, as MXNet's metrics do (T17).
 
     Args:
-        metric: The metric, which is changed.
-        place: Which of its values is taken, where `get` gives several.
+        metric: The metric, which is updated.
+        place: Which of its values is used, if `get` returns several.
     """
 
     def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
@@ -68,7 +68,7 @@ class MXNetMetric(Metric):
                 )
 
     def _warn_of_cuts(self, labels: List[Any], outputs: List[Any]) -> None:
-        """Measure whether a batch and its two parts give one figure; a mean of batches' figures does not (T128)."""
+        """Warn if a batch and its two parts give different figures, as a mean of batches' figures does (T128)."""
         samples = outputs[0].shape[0]
         cut = max(1, samples // 3)
         values = []
@@ -109,10 +109,10 @@ class MXNetMetric(Metric):
 
 
 def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:
-    """One metric for each column of an MXNet metric, which is copied: several for a CompositeEvalMetric.
+    """Copies of an MXNet metric, one for each of its values; a CompositeEvalMetric gives those of all its metrics.
 
     Raises:
-        DataError: A CompositeEvalMetric holds none.
+        DataError: A CompositeEvalMetric holds no metric.
     """
     if isinstance(metric, mx.metric.CompositeEvalMetric):
         found = [part for one in metric.metrics for part in wrapped(one)]
@@ -128,7 +128,7 @@ def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:
 
 
 def _kind(metric: Any) -> str:
-    """Name of MXNet's class that a metric is of, also for a user's subclass of it; empty for others."""
+    """Name of MXNet's class, also for a user's subclass; empty for other metrics."""
     return next((one.__name__ for one in type(metric).__mro__ if one.__module__ == mx.metric.__name__), "")
 
 
@@ -138,10 +138,10 @@ def _value(metric: Any, place: Optional[int]) -> float:
 
 
 def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """Refuse MXNet's metrics of classes for one output a sample: they read class 0, or cut scores off (T129).
+    """Refuse MXNet's metrics of classes for one output per sample: they always read class 0 (T129).
 
     Raises:
-        DataError: It is one, and the outputs are no class numbers.
+        DataError: The outputs are no class numbers.
     """
     if _kind(metric) not in _OF_CLASSES or not labels:
         return
@@ -159,7 +159,7 @@ def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any
 
 
 def _numbers(owner: Any) -> Dict[str, Any]:
-    """Numbers, arrays and parts of an MXNet metric, as plain JSON: what it has counted is among them."""
+    """Attributes of an MXNet metric that are numbers, arrays or metrics, its counts among them, as JSON."""
     found: Dict[str, Any] = {}
     for name, value in vars(owner).items():
         if isinstance(value, (int, float, np.number)):

@@ -1,4 +1,4 @@
-"""Metrics of quantities: errors, and how well labels follow from outputs."""
+"""Metrics of quantities: errors, and the correlation of labels and outputs."""
 
 from typing import Any, NamedTuple, Sequence, Tuple
 
@@ -9,19 +9,19 @@ import numpy as np
 
 
 class _Regression(Metric):
-    """A metric of labels and outputs of one shape, but for axes of length 1."""
+    """A metric of labels and outputs with equal shapes, up to axes of length 1."""
 
     def _pair(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
         """Labels in the outputs' shape, and the outputs, both float64."""
         refuse_classes(self.name, self.loss)
         label, values = self._labelled(labels, output)
         check_form(self.name, values, label)
-        # reshaped, because (n, 1) - (n,) is (n, n) without a word (T11)
+        # reshaped, because (n, 1) - (n,) is (n, n) without an error (T11)
         return label.astype("float64").reshape(values.shape), values.astype("float64")
 
 
 class MSE(_Regression):
-    """Mean squared error over all values; labels and outputs of one shape."""
+    """Mean squared error over all values; labels and outputs have equal shapes."""
 
     name = "mse"
 
@@ -35,7 +35,7 @@ class MSE(_Regression):
 
 
 class MAE(MSE):
-    """Mean absolute error over all values; labels and outputs of one shape."""
+    """Mean absolute error over all values; labels and outputs have equal shapes."""
 
     name = "mae"
 
@@ -53,14 +53,14 @@ class RMSE(MSE):
 
 
 class Moments(NamedTuple):
-    """Moments of labels and outputs over all samples; arrays are float64 of shape (K,), one number a column.
+    """Moments of labels and outputs over all samples; arrays are float64 of shape (K,), with a number for each column.
 
     Attributes:
-        samples: Their number.
-        label: Mean.
-        output: Mean.
-        label_squares: Sum of squared deviations from the mean.
-        output_squares: The same.
+        samples: Number of samples.
+        label: Mean of the labels.
+        output: Mean of the outputs.
+        label_squares: Sum of the labels' squared deviations from their mean.
+        output_squares: Sum of the outputs' squared deviations from their mean.
         products: Sum of the products of both deviations.
     """
 
@@ -73,10 +73,10 @@ class Moments(NamedTuple):
 
 
 class _OfMoments(_Regression):
-    """Count, means, and sums of squared deviations of labels and outputs, pooled without cancellation.
+    """Base of metrics from means and squared deviations of labels and outputs, pooled without cancellation.
 
-    A row is (count, mean label, mean output, squares of labels, squares of outputs, their products), of which all but
-    the count stand there for each of K columns. Rows are pooled as by Chan, Golub and LeVeque 1979.
+    A row is (count, mean label, mean output, squares of labels, squares of outputs, products); all but the count have
+    K numbers, one for each column. Rows are pooled as in Chan, Golub and LeVeque 1979.
     """
 
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
@@ -117,8 +117,8 @@ class _OfMoments(_Regression):
 class R2(_OfMoments):
     """Coefficient of determination, `1 - residual squares / squares of the labels`, at most 1; the mean over columns.
 
-    A column is one of the values of a sample. Where labels do not vary it is 1 for outputs without an error, and 0
-    otherwise. Both as scikit-learn's `r2_score`.
+    Each value of a sample is a column. If labels do not vary it is 1 for exact outputs and 0 for others, as in
+    scikit-learn's `r2_score`.
     """
 
     name = "r2"
@@ -135,7 +135,7 @@ class R2(_OfMoments):
 
 
 class PearsonR(_OfMoments):
-    """Correlation coefficient of labels and outputs over all values, from -1 to 1; NaN where one does not vary."""
+    """Correlation coefficient of labels and outputs over all values, from -1 to 1; NaN if one of them does not vary."""
 
     name = "pearsonr"
 

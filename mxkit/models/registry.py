@@ -5,32 +5,17 @@ from typing import Any, Callable, Dict, List, Union
 
 from mxkit.errors import unknown_name
 from mxkit.models import zoo
-from mxkit.models.alexnet import alexnet
-from mxkit.models.densenet import densenet121
-from mxkit.models.googlenet import googlenet
+from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, vgg19
 from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax_regression
-from mxkit.models.nin import nin
-from mxkit.models.resnet import resnet18, resnet34, resnet50
-from mxkit.models.vgg import vgg11, vgg13, vgg16, vgg19
+from mxkit.models.residual import densenet121, resnet18, resnet34, resnet50
 from mxkit.models.weights import load_weights
 
 MODELS: Dict[str, Callable[..., Any]] = {
-    "alexnet": alexnet,
-    "densenet121": densenet121,
-    "googlenet": googlenet,
-    "lenet": lenet,
-    "lenet5": lenet5,
-    "linear_regression": linear_regression,
-    "mlp": mlp,
-    "nin": nin,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "resnet50": resnet50,
-    "softmax_regression": softmax_regression,
-    "vgg11": vgg11,
-    "vgg13": vgg13,
-    "vgg16": vgg16,
-    "vgg19": vgg19,
+    build.__name__: build
+    for build in (
+        *(linear_regression, softmax_regression, mlp, lenet, lenet5, alexnet, nin, googlenet, densenet121),
+        *(vgg11, vgg13, vgg16, vgg19, resnet18, resnet34, resnet50),
+    )
 }
 
 

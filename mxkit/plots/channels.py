@@ -6,14 +6,11 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
+from mxkit.core.arguments import whole_number
 from mxkit.plots.grids import (
-    BLUE,
-    GREY,
     Layer,
-    PathLike,
     arrays_of,
     check_channels,
-    check_count,
     check_index,
     choose,
     colour_scale,
@@ -23,13 +20,13 @@ from mxkit.plots.grids import (
     how_many,
     unit_axis,
 )
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import BLUE, GREY, PathLike, new_figure
 import mxnet as mx
 import numpy as np
 
 
 class Pictures(Dict[str, Any]):
-    """Figures by path of the layer, in order; a notebook shows them one below the other."""
+    """Figures by layer path, in order; a notebook shows one below the other."""
 
     def _repr_html_(self) -> str:
         pictures = (base64.b64encode(figure._repr_png_()).decode("ascii") for figure in self.values())
@@ -46,31 +43,32 @@ def plot_features(
     image: Any = None,
     path: Optional[PathLike] = None,
 ) -> Pictures:
-    """Draw the channels of each feature of one sample: one picture a layer, one colour scale a picture.
+    """Draw the channels of each feature of one sample: a picture for each layer, with one colour scale each.
 
-    (N, C, H, W) is a grid of channels, (N, C, D, H, W) one of middle slices, (N, C) bars, and (N, T, C) a map of
-    steps by channels; of the (N, C, T) of a Conv1D swap the axes first. The scale is centred at 0 where values
-    have both signs. Channels that are 0 everywhere are pale, with grey labels; what is not finite is green.
+    (N, C, H, W) is drawn as a grid of channels, (N, C, D, H, W) as a grid of middle slices, (N, C) as bars, and
+    (N, T, C) as a map of steps by channels; swap the axes of a Conv1D's (N, C, T) first. The scale is centred at 0 if
+    values have both signs. Channels that are 0 everywhere are pale, with grey labels; values that are not finite are
+    green.
 
     Args:
-        features: Arrays by path, as `Features(net, names)(x)` gives them; a list is drawn as `path[0]`, `path[1]`.
-        sample: Which of the batch.
-        channels: At most so many a layer, or the indices of those to draw.
-        order: "index" as they come, or "strength": by mean |value| of this sample, the strongest first.
-        columns: Of a grid; by default the picture is about square.
-        image: What went into the net, drawn first, stretched from its minimum to its maximum:
-            (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3 colours.
-        path: The folder to save a PNG of each layer in, or the file (`layer.png`, `layer.pdf`) of a single one.
+        features: Arrays by path, as from `Features(net, names)(x)`; a list is drawn as `path[0]`, `path[1]`.
+        sample: Index of the sample in the batch.
+        channels: Largest number of channels per layer, or their indices.
+        order: "index", or "strength": by mean |value| of this sample, the largest first.
+        columns: Columns of a grid; by default the picture is about square.
+        image: The net's input, drawn first, scaled from its minimum to its maximum: (N, C, H, W), (C, H, W) or
+            (H, W, C) with 1 or 3 colours.
+        path: Folder for a PNG of each layer, or a file (`layer.png`, `layer.pdf`) for a single layer.
 
     Returns:
-        Figures by path, in the order of `features`: a dict that a notebook shows.
+        Figures by path, in the order of `features`; a dict that notebooks show.
 
     Raises:
         ValueError: A feature cannot be drawn, a sample or a channel does not exist, or an argument is wrong.
-            Nothing is written then.
+            Nothing is written.
 
     Side effects:
-        Writes files where `path` is given: existing ones are replaced. Copies one sample of each feature to the host.
+        Writes files to `path`, and replaces existing ones. Copies one sample of each feature to the host.
 
     >>> list(plot_features({"conv": mx.nd.ones((2, 3, 4, 4)), "dense": mx.nd.ones((2, 5))}))
     ['conv', 'dense']
@@ -79,7 +77,7 @@ def plot_features(
     if order not in ("index", "strength"):
         raise ValueError(f"plot_features: order: expected 'index' or 'strength'; received {order!r}")
     if columns is not None:
-        check_count("plot_features: columns", columns)
+        whole_number(columns, "plot_features: columns")
     for name, array in arrays.items():
         _check_drawable(name, array, sample, channels)
     picture = None if image is None else _input_picture(image, sample)
@@ -104,7 +102,7 @@ def _check_drawable(name: str, array: Any, sample: int, channels: Any) -> None:
 
 
 def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Layer:
-    """Copy one sample to the host and pick its channels."""
+    """Copy one sample to the host and select its channels."""
     values = array[sample].asnumpy().astype("float64")
     if array.ndim == 3:
         values = values.T
@@ -174,7 +172,7 @@ def _input_picture(image: Any, sample: int) -> Any:
 
 
 def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
-    """Where each layer's picture goes: one file, or files in a folder, no two the same."""
+    """Path of each layer's picture: one file, or files with different names in a folder."""
     if path is None:
         return {}
     if Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes() and not Path(path).is_dir():
@@ -189,7 +187,7 @@ def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
     for name in names:
         stem = base = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net"
         number = 1
-        # file systems that ignore case would make one file of `Conv` and `conv`
+        # some file systems ignore case, so that `Conv` and `conv` would be one file
         while stem.lower() in taken:
             number += 1
             stem = f"{base}-{number}"

@@ -1,8 +1,7 @@
-"""Pictures of data: images with their labels, a batch of a loader, what an augmentation does to an image."""
+"""Pictures of data: images with their labels, a batch of a loader, results of an augmentation."""
 
 from contextlib import contextmanager
 from math import ceil, sqrt
-from pathlib import Path
 import random
 import textwrap
 from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
@@ -12,22 +11,19 @@ from mxkit.core.device import unpack
 from mxkit.data.augmentation.augment import Augment
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import CHARACTER, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np
 
-PathLike = Union[str, Path]
 Colour = Union[float, Sequence[float]]
 _RIGHT, _WRONG = "#2E7D32", "#C62828"
-# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
-_CHARACTER = 0.0092
 _POINTS = 7.5
-# Inches between images, and of a line of a title.
+# Inches between images, and height of a title's line.
 _GAP, _LINE = 0.09, 0.125
 
 
 class _Cell(NamedTuple):
-    """One image of a grid: (H, W) or (H, W, 3) from 0 to 1, and what stands above it."""
+    """An image of a grid, (H, W) or (H, W, 3) from 0 to 1, and its title."""
 
     pixels: Any
     title: str
@@ -51,31 +47,32 @@ def show_images(
     Args:
         images: (N, 1 or 3, H, W) or (N, H, W, 1 or 3) or (N, H, W), NumPy or NDArray; or a list of single images of
             any sizes. uint8 is 0 to 255, floats are 0 to 1, or to 255 if one is above 1; other floats need `mean` and
-            `std`. What is not finite is green.
-        labels: Of each image its class number, text, or soft label of shape (classes,): the two largest are told.
-        predicted: Of each image what a net said, in the same form: where they differ, the title is the label and
-            "read as" what the net said, in red.
+            `std`. Pixels that are not finite are green.
+        labels: For each image its class number, a text, or a soft label of shape (classes,), whose two largest classes
+            are written.
+        predicted: For each image the net's prediction, in the same form. If it differs from the label, the title has
+            both, in red.
         classes: Names of the class numbers.
-        columns: Of the grid; by default the picture is about square.
-        mean: What was subtracted from the images, for each channel or one for all, in a unit where white is 1.
-        std: What they were divided by after that.
+        columns: Columns of the grid; by default the picture is about square.
+        mean: Mean that was subtracted from the images, for each channel or for all, where white is 1.
+        std: Standard deviation that they were then divided by.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
         The matplotlib Figure.
 
     Raises:
-        DataError: Something is no image, has another range, or there are not as many labels as images.
+        DataError: An array is not an image or has another range, or the number of labels is not that of images.
 
     >>> figure = show_images(np.zeros((3, 1, 8, 8)), [0, 1, 1], classes=["cat", "dog"])
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['cat', 'dog', 'dog']
     """
     pixels = _pixels(images, mean, std)
-    truth = _told(labels, len(pixels), classes, "labels")
-    guess = _told(predicted, len(pixels), classes, "predicted")
+    truth = _texts(labels, len(pixels), classes, "labels")
+    guess = _texts(predicted, len(pixels), classes, "predicted")
     cells = [_cell(image, truth[number], guess[number], "") for number, image in enumerate(pixels)]
-    return _saved(_grid(cells, columns), path)
+    return saved(_grid(cells, columns), path)
 
 
 def show_batch(
@@ -88,23 +85,22 @@ def show_batch(
     std: Optional[Colour] = None,
     path: Optional[PathLike] = None,
 ) -> Any:
-    """Draw the first images of the batch that a loader gives next, as the net will see them.
+    """Draw the first images of a loader's next batch, as the net will get them.
 
     Args:
-        data: Anything that `fit` reads. A loader goes on as if nobody had looked; what can be read only once is
-            refused.
-        count: At most so many images.
-        classes: As for `show_images`, like all that follow.
-        columns: Of the grid.
-        mean: What was subtracted from the images.
-        std: What they were divided by.
-        path: Where to save the picture, or None.
+        data: Anything that `fit` reads. The state of a loader does not change; an iterator is refused.
+        count: Largest number of images.
+        classes: As for `show_images`.
+        columns: As for `show_images`.
+        mean: As for `show_images`.
+        std: As for `show_images`.
+        path: As for `show_images`.
 
     Returns:
-        The matplotlib Figure; several inputs of a net are rows below one another.
+        The matplotlib Figure, with a row for each input of the net.
 
     Raises:
-        DataError: The batch holds no images; or `data` is an iterator, whose first batch the look would use up.
+        DataError: The batch holds no images; or `data` is an iterator, which would lose its first batch.
     """
     if is_one_shot(data):
         raise DataError(
@@ -118,29 +114,29 @@ def show_batch(
             data.reset()
     images = [image for array in inputs for image in _pixels(array[:count], mean, std)]
     shown = len(images) // len(inputs)
-    told = _told(labels[0][:count] if labels else None, shown, classes, "labels")
+    told = _texts(labels[0][:count] if labels else None, shown, classes, "labels")
     cells = [_cell(image, told[number % shown], None, "") for number, image in enumerate(images)]
-    return _saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
+    return saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
 
 
 def show_augment(
     image: Any, augment: Any, rows: int = 3, columns: int = 3, *, seed: int = 0, path: Optional[PathLike] = None
 ) -> Any:
-    """Draw what an augmentation makes of an image: the image itself first, then one try after the other.
+    """Draw an image, and results of an augmentation of it.
 
     Args:
         image: (H, W, 1 or 3), NumPy or NDArray, uint8 or float, as `Augment` takes it.
-        augment: An `Augment`, or what it is made of: a list of steps, a name, or a transform of MXNet's or gluoncv's.
-        rows: Of the grid.
-        columns: Of the grid.
-        seed: Try number i draws from a generator of `(seed, i)`, so the picture is the same each time.
+        augment: An `Augment`, or its steps: a list, a name, or a transform of MXNet or gluoncv.
+        rows: Rows of the grid.
+        columns: Columns of the grid.
+        seed: Result i uses a generator of `(seed, i)`, so the picture is the same each time.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
-        The matplotlib Figure of `rows` x `columns` images. "normalize" is undone for it.
+        The matplotlib Figure of `rows` x `columns` images. "normalize" is undone.
 
     Raises:
-        DataError: The image has another form or range, or is too small.
+        DataError: The image has another shape or range, or is too small.
     """
     count = whole_number(rows, "show_augment: rows") * whole_number(columns, "show_augment: columns") - 1
     if not isinstance(augment, Augment):
@@ -152,7 +148,7 @@ def show_augment(
     for one in found:
         shown += _pixels([one], mean, std, 1.0 if augment.tensor else augment.white)
     named = [f"{name}: {one.shape[1]}x{one.shape[0]}" for name, one in zip(["original", *range(count)], shown)]
-    return _saved(
+    return saved(
         _grid([_Cell(*pair, framed=not number) for number, pair in enumerate(zip(shown, named))], columns), path
     )
 
@@ -169,7 +165,7 @@ def generators_kept() -> Iterator[None]:
 
 
 def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[float] = None) -> List[Any]:
-    """Images as (H, W) or (H, W, 3), float from 0 to 1, NaN where one is not finite."""
+    """Images as (H, W) or (H, W, 3), floats from 0 to 1; NaN for pixels that are not finite."""
     hosts = [_host(image) for image in images] if isinstance(images, (list, tuple)) else list(_split(_host(images)))
     planes = [_channels_last(image) for image in hosts]
     if not planes:
@@ -227,8 +223,8 @@ def _channels_last(image: "np.ndarray") -> "np.ndarray":
     raise DataError(f"show_images: expected an image with 1 or 3 channels, first or last; received {image.shape}")
 
 
-def _told(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[Optional[str]]:
-    """What to write for each image."""
+def _texts(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[Optional[str]]:
+    """The text for each image."""
     if labels is None:
         return [None] * count
     found = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else labels
@@ -263,7 +259,7 @@ def _cell(pixels: Any, truth: Optional[str], guess: Optional[str], nothing: str)
 
 
 def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
-    """Images in rows, in one plane measured in inches, so that no title can reach into another image."""
+    """Draw images in rows on one plane in inches, so that no title overlaps another image."""
     from matplotlib.patches import Rectangle
 
     columns = min(whole_number(columns, "columns"), len(cells)) if columns else ceil(sqrt(len(cells)))
@@ -293,19 +289,19 @@ def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
 
 
 def _drawable(pixels: Any) -> Any:
-    """Colours, green where a pixel is not finite."""
+    """Colours of pixels; green for those that are not finite."""
     colours = np.repeat(pixels[..., None], 3, axis=-1) if pixels.ndim == 2 else pixels
     lost = ~np.isfinite(colours).all(axis=-1)
     return np.where(lost[..., None], (0.0, 1.0, 0.0), colours)
 
 
 def _wrapped(title: str, inches: float, figure: Any) -> str:
-    """At most two lines for each line, none wider than `inches`; the rest is cut off."""
+    """Wrap each line to at most two lines of `inches`, and cut off the rest."""
     found = []
     for line in title.split("\n"):
-        limit = max(int(inches / (_POINTS * _CHARACTER)), 6)
+        limit = max(int(inches / (_POINTS * CHARACTER)), 6)
         found += textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
-    # matplotlib reads what stands between dollars as mathematics
+    # matplotlib reads text between dollars as mathematics
     return "\n".join(_shortened(line, inches, figure) for line in found).replace("$", r"\$")
 
 
@@ -320,9 +316,3 @@ def _shortened(line: str, inches: float, figure: Any) -> str:
     if fits(line):
         return line
     return next((line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1) if fits(line[:end] + "\u2026")), "")
-
-
-def _saved(figure: Any, path: Optional[PathLike]) -> Any:
-    if path is not None:
-        figure.savefig(str(path))
-    return figure

@@ -1,37 +1,37 @@
-"""Histograms of what layers give out."""
+"""Histograms of the outputs of layers."""
 
 from math import ceil
 from typing import Any, List, Mapping, Optional, Tuple
 
-from mxkit.plots.grids import BLUE, PathLike, arrays_of, check_count, shorten, unit_axis
-from mxkit.plots.plotting import new_figure
+from mxkit.core.arguments import whole_number
+from mxkit.plots.grids import arrays_of, shorten, unit_axis
+from mxkit.plots.plotting import BLUE, PathLike, new_figure, saved
 import numpy as np
 
 
 def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optional[PathLike] = None) -> Any:
-    """Draw how the values of each feature are distributed over the whole batch: one panel a layer, in one figure.
+    """Draw a histogram of each feature over the whole batch: a panel for each layer, in one figure.
 
-    Above each panel stand mean and standard deviation, the share of exact zeros, the units that are dead (0, or one
-    and the same number, for every sample and position), and how many values are not finite: these are left out of
-    all the rest. Counts are on a logarithmic axis in all panels where one needs it. Units are along axis 1,
-    of (N, T, C) along axis 2.
+    The title of a panel has mean and standard deviation, the share of exact zeros, the number of dead units (0, or a
+    constant, for every sample and position), and the number of values that are not finite, which nothing else counts.
+    If one panel needs a logarithmic axis for counts, all have one. Units are on axis 1, for (N, T, C) on axis 2.
 
     Args:
-        features: Arrays by path, as `Features(net, names)(x)` gives them, or lists of arrays.
-        bins: Bars of a histogram, at least 1.
+        features: Arrays by path, as from `Features(net, names)(x)`, or lists of arrays.
+        bins: Number of bars of a histogram, at least 1.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
-        The matplotlib Figure, as high as its layers need.
+        The matplotlib Figure; its height depends on the number of layers.
 
     Raises:
-        ValueError: There is no feature, one is no array or holds no value, or `bins` is below 1.
+        ValueError: There is no feature, one is not an array or is empty, or `bins` is below 1.
 
     Side effects:
         Copies each feature to the host, one at a time.
     """
     arrays = arrays_of("plot_activations", features)
-    check_count("plot_activations: bins", bins)
+    whole_number(bins, "plot_activations: bins")
     columns = min(len(arrays), 4)
     rows = ceil(len(arrays) / columns)
     figure = new_figure()
@@ -47,7 +47,7 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
         panels.append((axes, counts, edges))
     needs_log = any(counts.max() > 50 * np.median(counts[counts > 0]) for _, counts, _ in panels if counts.any())
     for axes, counts, edges in panels:
-        # half a value is the floor of a logarithmic axis: a bin of one value stands above it
+        # a logarithmic axis begins at 0.5, so that a bin with one value is visible
         axes.stairs(counts, edges, fill=True, color=BLUE, baseline=0.5 if needs_log else 0)
         if not counts.any():
             axes.set(xticks=[], yticks=[])
@@ -56,16 +56,14 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
             axes.set_ylim(0.5, 2 * counts.max())
     figure.supxlabel("value", fontsize=9)
     figure.supylabel(f"values in a bin{' (log)' if needs_log else ''}", fontsize=9)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
-    """What stands above a panel, and its counts and edges."""
+    """Title lines of a panel, and its counts and edges."""
     values = values[:, None] if values.ndim == 1 else values
     units = np.moveaxis(values, unit_axis(values.ndim), 0).reshape(values.shape[unit_axis(values.ndim)], -1)
-    # one value says nothing about being constant
+    # a single value does not show that a unit is constant
     dead = (units == (units[:, :1] if units.shape[1] > 1 else 0)).all(axis=1)
     finite = values[np.isfinite(values)].astype("float64")
     lost = values.size - finite.size
@@ -73,7 +71,7 @@ def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
     if not finite.size:
         return ["no finite value", last], np.zeros(1), np.array([0.0, 1.0])
     low, high = finite.min(), finite.max()
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too narrow to be cut into bins
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # too narrow for bins
         low, high = low - (abs(low) / 100 or 1), high + (abs(high) / 100 or 1)
     counts, edges = np.histogram(finite, bins=bins, range=(low, high))
     zeros = np.count_nonzero(finite == 0) / finite.size

@@ -6,36 +6,36 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
-from mxkit.plots.grids import BLUE, ORANGE, PathLike, shorten
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.grids import shorten
+from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np
 
-# More rows than these make a picture of gradients that nobody scrolls through: then a row is a block.
+# With more parameters than this, a row of the picture is a block.
 _ROWS = 200
 
 
 def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
-    """Draw the norms of the last gradients and of the weights, one row a parameter, in the order of the net.
+    """Draw the norms of the last gradients and of the weights, a row for each parameter, in the order of the net.
 
-    Bars are L2 norms on a logarithmic axis; beside them stands gradient over weight. Frozen parameters (`grad_req`
-    "null") and gradients of 0 are marked; running statistics, which no gradient trains, are left out. The
-    gradients are what the net holds: after Gluon's `backward` sums over samples. With several devices the bar is
-    the first one's own, dots are the others'. Of more than 200 parameters a row is a block, over its trainable ones.
+    Bars are L2 norms on a logarithmic axis, with the ratio of gradient to weight beside them. Frozen parameters
+    (`grad_req` "null") and gradients of 0 are marked; running statistics are omitted. The gradients are those that the
+    net holds, which are sums over samples after Gluon's `backward`. With several devices the bar is the first device's
+    gradient, and dots are the others'. With more than 200 parameters a row is a block with its trainable parameters.
 
     Args:
         net: Any block, after a backward pass.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
-        The matplotlib Figure, as high as its rows need.
+        The matplotlib Figure; its height depends on the number of rows.
 
     Raises:
         NotInitializedError: A parameter has no value yet.
-        ValueError: Everything is frozen, or there is no gradient: no backward yet, or it was zeroed since.
+        ValueError: All parameters are frozen, or all gradients are 0: no backward pass yet, or they were zeroed.
 
     Side effects:
-        Norms are computed on the devices, and copied to the host once a device.
+        Computes norms on the devices, with one copy to the host for each device.
     """
     devices = net_devices(net)
     parameters = _trainable(net)
@@ -54,9 +54,7 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
         f" in {len(names)} blocks" if count > _ROWS else ""
     )
     figure = _draw_gradients(title, names, norms, frozen, devices)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _trainable(net: Any) -> Dict[str, Any]:
@@ -90,7 +88,7 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
 
 
 def _by_block(names: List[str], norms: Any, frozen: Any) -> Tuple[List[str], Any, Any]:
-    """Rows of parameters as rows of the blocks that own them; a block is frozen where all of it is."""
+    """Join rows of parameters to rows of their blocks; a block is frozen if all of its parameters are."""
     owners = [name.rpartition(".")[0] for name in names]
     blocks = list(dict.fromkeys(owners))
     member = np.array([[owner == block for owner in owners] for block in blocks])
@@ -129,7 +127,7 @@ def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devic
 
 
 def _mark(frozen: bool, finite: bool, gradient: float, weight: float) -> str:
-    """What a row without a whole bar says in its place."""
+    """The mark of a row without a complete bar."""
     if frozen:
         return "frozen"
     if not finite:
@@ -145,7 +143,7 @@ def _drawable(values: Any) -> Any:
 
 
 def _log_bars(axes: Any, rows: Any, values: Any, label: str, xlabel: str, all_values: Any) -> None:
-    """Horizontal bars where there is a value above 0, from whole decade to whole decade."""
+    """Draw horizontal bars of the values above 0, on an axis of whole decades."""
     drawn = _drawable(values)
     axes.barh(rows[drawn], values[drawn], height=0.7, color=BLUE, label=label)
     within = all_values[_drawable(all_values)]

@@ -1,20 +1,13 @@
-"""Grids of channels on one scale, and what all pictures of features share."""
+"""Grids of channels on one scale, and helpers for all pictures of features."""
 
 from math import ceil, sqrt
-from pathlib import Path
 import textwrap
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.plots.plotting import new_figure
+from mxkit.core.arguments import whole_number
+from mxkit.plots.plotting import CHARACTER, GREY, new_figure
 import mxnet as mx
 import numpy as np
-
-PathLike = Union[str, Path]
-
-BLUE, ORANGE, GREY = "#4C72B0", "#DD8452", "0.55"
-
-# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
-CHARACTER = 0.0092
 
 
 class Layer(NamedTuple):
@@ -28,7 +21,7 @@ class Layer(NamedTuple):
 
 
 def arrays_of(where: str, features: Any) -> Dict[str, Any]:
-    """Features as one array a name, in order."""
+    """Features as one array per name, in order."""
     if not isinstance(features, Mapping) or not features:
         raise ValueError(
             f"{where}: expected a dict of arrays by path, like mxkit.Features(net, names)(x); "
@@ -48,11 +41,6 @@ def arrays_of(where: str, features: Any) -> Dict[str, Any]:
     return arrays
 
 
-def check_count(what: str, count: Any) -> None:
-    if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 1:
-        raise ValueError(f"{what}: expected a whole number above 0; received {count!r}")
-
-
 def check_index(what: str, index: Any, size: int) -> None:
     if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < size:
         raise ValueError(f"{what}: expected a whole number from 0 to {size - 1}; received {index!r}")
@@ -60,7 +48,7 @@ def check_index(what: str, index: Any, size: int) -> None:
 
 def check_channels(what: str, channels: Any, size: int) -> None:
     if isinstance(channels, (int, np.integer)):
-        check_count(what, channels)
+        whole_number(channels, what)
     elif not isinstance(channels, (Sequence, np.ndarray)) or isinstance(channels, str) or not len(channels):
         raise ValueError(f"{what}: expected a number, or a list of indices; received {channels!r}")
     else:
@@ -74,7 +62,7 @@ def unit_axis(ndim: int) -> int:
 
 
 def choose(channels: Any, count: int, strength: Any = None) -> Any:
-    """Indices of the channels to draw: the given ones or the first so many, ranked where there is a strength."""
+    """Indices of the channels to draw: those that are given, or the first ones, sorted by strength if it is given."""
     limited = isinstance(channels, (int, np.integer))
     indices = np.arange(count) if limited else np.asarray(channels)
     if strength is not None:
@@ -89,14 +77,14 @@ def how_many(shown: int, count: int, things: str) -> str:
 
 
 def faults(empty: Any, values: Any) -> List[str]:
-    """Notes on what is 0 everywhere and what is no number."""
+    """Notes on channels that are 0 everywhere, and on values that are not finite."""
     lost = int((~np.isfinite(values)).sum())
     counts = [(int(empty.sum()), "all 0 (grey)"), (lost, "not finite (green)" if values.ndim > 1 else "not finite")]
     return [f"{count} {what}" for count, what in counts if count]
 
 
 def draw_grid(layer: Layer, columns: Optional[int], picture: Any) -> Any:
-    """Planes (n, H, W), or pictures (n, H, W, 3), side by side on one scale, with their indices where these fit."""
+    """Draw planes (n, H, W), or pictures (n, H, W, 3), side by side on one scale, with their indices if these fit."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
 
@@ -127,10 +115,10 @@ def draw_grid(layer: Layer, columns: Optional[int], picture: Any) -> Any:
 
 
 def framed(layer: Layer, width: float, height: float, picture: Any) -> Tuple[Any, Any]:
-    """Make a figure: title and notes above, the input to the left of axes of `width` x `height` inches."""
+    """Make a figure with title, notes, and the input to the left of axes of `width` x `height` inches."""
     beside = 0.0 if picture is None else 2.2
     total = max(width + beside + 1.0, 4.6)
-    # a line is broken between notes, not inside of one
+    # break lines between notes, not inside of one
     whole = " \u00b7 ".join(note.replace(" ", "\u00a0") for note in layer.notes)
     lines = textwrap.wrap(whole, max(int(total / (8.5 * CHARACTER)), 20), break_on_hyphens=False)
     figure = new_figure()
@@ -147,7 +135,7 @@ def framed(layer: Layer, width: float, height: float, picture: Any) -> Tuple[Any
 
 
 def colour_scale(values: Any) -> Dict[str, Any]:
-    """Colours for values: diverging around 0 where both signs occur, sequential where not."""
+    """Colours for values: diverging around 0 if both signs occur, else sequential."""
     import matplotlib
     from matplotlib.colors import Normalize
 
@@ -166,4 +154,4 @@ def shorten(text: str, inches: float, points: float) -> str:
     limit = max(int(inches / (points * CHARACTER)), 8)
     if len(text) > limit:
         text = f"{text[: limit // 2 - 1]}\u2026{text[-((limit + 1) // 2) :]}"
-    return text.replace("$", r"\$")  # or matplotlib reads it as mathematics
+    return text.replace("$", r"\$")  # matplotlib reads text between dollars as mathematics

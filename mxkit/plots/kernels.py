@@ -4,7 +4,8 @@ from typing import Any, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
 from mxkit.errors import NotInitializedError, unknown_name
-from mxkit.plots.grids import Layer, PathLike, check_channels, check_index, choose, draw_grid, faults, how_many
+from mxkit.plots.grids import Layer, check_channels, check_index, choose, draw_grid, faults, how_many
+from mxkit.plots.plotting import PathLike, saved
 from mxnet.gluon.nn.conv_layers import _Conv
 import numpy as np
 
@@ -17,16 +18,16 @@ def plot_filters(
     plane: Optional[int] = None,
     path: Optional[PathLike] = None,
 ) -> Any:
-    """Draw the kernels of a convolution, all on one scale: in colour where it reads three channels.
+    """Draw the kernels of a convolution on one scale, in colour if it has three input channels.
 
-    Other kernels are drawn as their mean over the inputs. Of a 3D convolution it is the middle slice, of a 1D one
-    each picture holds inputs (down) by taps (across).
+    Other kernels are drawn as their mean over the inputs. For a 3D convolution the middle slice is drawn, for a 1D
+    convolution a picture of inputs (down) by taps (across).
 
     Args:
         net: Any block, initialized.
         layer: Path of the convolution, like `features.0`, or of its weight, `features.0.weight`.
-        channels: At most so many kernels, or the indices of those to draw; a kernel gives one output channel.
-        plane: The input whose plane to draw alone, in place of colours or the mean.
+        channels: Largest number of kernels, or their indices; each kernel computes one output channel.
+        plane: Input channel to draw alone, instead of colours or the mean.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
@@ -35,7 +36,7 @@ def plot_filters(
     Raises:
         UnknownNameError: The net has no such path; the text names the nearest.
         NotInitializedError: The weight has no value yet.
-        ValueError: It is no convolution; a channel or the plane does not exist.
+        ValueError: The block is not a convolution; or a channel or the plane does not exist.
     """
     title, kernels = _kernels(net, layer)
     outputs, inputs = kernels.shape[:2]
@@ -63,9 +64,7 @@ def plot_filters(
     empty = ~shown.reshape(len(shown), -1).any(axis=1)
     notes += faults(empty, shown)
     figure = draw_grid(Layer(title, notes, planes, chosen, empty), None, None)
-    if path is not None:
-        figure.savefig(str(path))
-    return figure
+    return saved(figure, path)
 
 
 def _kernels(net: Any, layer: str) -> Tuple[str, Any]:

@@ -1,71 +1,92 @@
-"""Pictures of a run, drawn without touching the program's own matplotlib state."""
+"""Pictures of a run, and helpers for all pictures; pyplot's state does not change."""
 
 import io
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-_COLOURS = {"train": "#4C72B0", "valid": "#DD8452"}
+PathLike = Union[str, Path]
+
+BLUE, ORANGE, GREY = "#4C72B0", "#DD8452", "0.55"
+# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
+CHARACTER = 0.0092
+_COLOURS = {"train": BLUE, "valid": ORANGE}
 
 
-def plot_history(rows: Sequence[Mapping[str, Any]], path: Union[str, Path, None] = None) -> Any:
+def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = None) -> Any:
     """Draw each loss and metric over epochs, training and validation in one panel.
 
     Args:
-        rows: Of a `History`; columns `train_NAME` and `valid_NAME` make the panel NAME.
+        rows: Rows of a `History`; columns `train_NAME` and `valid_NAME` share the panel NAME.
         path: Where to save the picture (its suffix decides the format), or None.
 
     Returns:
-        The matplotlib Figure, one panel a quantity, the loss first.
+        The matplotlib Figure with a panel for each quantity, the loss first.
 
     Raises:
         ValueError: There is no row.
     """
     if not rows:
         raise ValueError("plot: the history has no epoch yet")
-    from matplotlib.ticker import MaxNLocator
+    quantities = columns_by_quantity(rows)
+    figure = new_figure(len(quantities))
+    for position, (quantity, columns) in enumerate(quantities.items()):
+        axes = figure.add_subplot(1, len(quantities), position + 1)
+        everything: List[float] = []
+        for column in columns:
+            # None if an epoch was not evaluated
+            points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
+            epochs, values = zip(*points)
+            everything += values
+            part = column.partition("_")[0]
+            label = f"{part} {values[-1]:.4g}"
+            axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
+        scale_epochs(axes, quantity, everything)
+        axes.set_title(quantity.replace("_", " "))
+        axes.grid(alpha=0.3)
+        # the corner opposite to the curve's end; matplotlib takes too long to find the best one
+        corner = "upper right" if values[-1] < values[0] else "lower right"
+        axes.legend(title="last epoch", frameon=False, loc=corner)
+    return saved(figure, path)
 
-    panels: Dict[str, List[str]] = {}
+
+def columns_by_quantity(rows: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
+    """Columns `train_NAME` and `valid_NAME` of a history by NAME, without those that hold no number."""
+    quantities: Dict[str, List[str]] = {}
     # a confusion matrix is a column too, and no curve
     numbers = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
     for column in dict.fromkeys(numbers):
         part, _, quantity = column.partition("_")
         if part in _COLOURS:
-            panels.setdefault(quantity, []).append(part)
-    figure = new_figure(len(panels))
-    for position, (quantity, parts) in enumerate(panels.items()):
-        axes = figure.add_subplot(1, len(panels), position + 1)
-        everything: List[float] = []
-        for part in parts:
-            # None stands where an epoch was not evaluated
-            column = f"{part}_{quantity}"
-            points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
-            epochs, values = zip(*points)
-            everything += values
-            label = f"{part} {values[-1]:.4g}"
-            axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
-        # a loss that fell a hundredfold is a flat line on a linear axis for all but its first epochs
-        if quantity == "loss" and min(everything) > 0 and max(everything) > 20 * min(everything):
-            axes.set_yscale("log")
-        axes.set_title(quantity.replace("_", " "))
-        axes.set_xlabel("epoch")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(alpha=0.3)
-        # the corner that the curve left; to look for the best one takes so long that Matplotlib may warn
-        corner = "upper right" if values[-1] < values[0] else "lower right"
-        axes.legend(title="last epoch", frameon=False, loc=corner)
+            quantities.setdefault(quantity, []).append(column)
+    return quantities
+
+
+def scale_epochs(axes: Any, quantity: str, values: Sequence[float], **label: Any) -> None:
+    """Whole epochs on the horizontal axis; a logarithmic scale for a loss that fell far, `label` as for a text."""
+    from matplotlib.ticker import MaxNLocator
+
+    # a loss that fell a hundredfold is a flat line on a linear axis for all but its first epochs
+    if quantity == "loss" and min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_yscale("log")
+    axes.set_xlabel("epoch", **label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def saved(figure: Any, path: Optional[PathLike]) -> Any:
+    """Save a figure where a path is given, whose suffix decides the format; return it."""
     if path is not None:
         figure.savefig(str(path))
     return figure
 
 
 def new_figure(panels: int = 1) -> Any:
-    """Make a matplotlib Figure for panels side by side, which pyplot does not know and a notebook shows."""
+    """Make a matplotlib Figure for panels side by side, which notebooks show and pyplot does not manage."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(5.2 * panels, 3.8), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
-    # A Figure that pyplot does not know is shown as text in a notebook: this is what IPython asks for.
+    # IPython calls this; without it a notebook would show text for a Figure that pyplot does not manage
     figure._repr_png_ = lambda: _png(figure)
     return figure
 

@@ -1,15 +1,13 @@
-"""What a net's outputs say of a sample, by the loss that it was trained with."""
+"""Writes what a net's outputs say of each sample; the loss decides what an output is."""
 
 from typing import Any, List, Sequence
 
+from mxkit.core import loss_kinds as kinds
+from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
+from mxkit.losses.by_name import get_loss
 from mxkit.recipe.schema import Recipe
 import numpy as np
-
-_SOFTMAX = {"softmax_ce", "label_smoothing", "distillation", "focal", "kl_div"}
-_SIGMOID = {"sigmoid_bce", "logistic"}
-_MARGIN = {"hinge", "squared_hinge"}
-_VALUES = {"l1", "l2", "huber", "poisson_nll", "contrastive", "triplet", "batch_hard_triplet", "cosine_embedding"}
 
 
 def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
@@ -32,25 +30,28 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} a sample; expected one. Use mxkit.predict")
     host = scores.asnumpy().astype(np.float64)
-    loss = recipe.loss.name
-    if loss in _VALUES:
-        return [[f"{value:.6g}" for value in row] for row in host.reshape(len(host), -1)]
+    loss = get_loss(recipe.loss.spec)
+    kind = outputs_of(loss)
+    if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
+        return _values(host)
     host = host[:, None] if host.ndim == 1 else host
     if host.ndim != 2:
         raise DataError(
-            f"the net gives {host.shape[1:]} a sample under {loss}; expected one value a class. Use mxkit.predict"
+            f"the net gives {host.shape[1:]} a sample under {recipe.loss.name}; expected one value a class. Use "
+            "mxkit.predict"
         )
-    if loss not in _SOFTMAX | _SIGMOID | _MARGIN and (host.shape[1] < 2 or len(classes) != host.shape[1]):
-        return [[f"{value:.6g}" for value in row] for row in host]  # of an own loss that nobody knows
-    if loss in _SIGMOID:
-        logits = not (loss == "sigmoid_bce" and recipe.loss.arguments.get("from_sigmoid"))
-        return _labels(0.5 * (1 + np.tanh(host / 2)) if logits else host, classes)
-    if loss in _MARGIN:
+    if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (
+        host.shape[1] < 2 or len(classes) != host.shape[1]
+    ):
+        return _values(host)
+    if kind == kinds.YES_OR_NO:
+        return _labels(host if unit_of(loss) == kinds.PROBABILITIES else 0.5 * (1 + np.tanh(host / 2)), classes)
+    if kind == kinds.MARGINS:
         return _margins(host, classes)
     if host.shape[1] == 1:
         raise DataError(
-            f"the net gives one output under {loss}, whose softmax is 1 for every sample. One output for two classes "
-            "is trained with sigmoid_bce, a quantity with l2"
+            f"the net gives one output under {recipe.loss.name}, whose softmax is 1 for every sample. One output for "
+            "two classes is trained with sigmoid_bce, a quantity with l2"
         )
     names = _names(classes, host.shape[1])
     powers = np.exp(host - host.max(axis=1, keepdims=True))
@@ -69,6 +70,10 @@ def refuse_pairs(recipe: Recipe) -> None:
             "the net compares samples, and says nothing of one alone: call it with two batches, "
             "net(a, b) with `from mxkit.recipe.run import load_run` and `recipe, net = load_run(RUN)`"
         )
+
+
+def _values(host: "np.ndarray") -> List[List[str]]:
+    return [[f"{value:.6g}" for value in row] for row in host.reshape(len(host), -1)]
 
 
 def _labels(sure: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:

@@ -3,9 +3,9 @@
 import io
 import math
 import re
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
-from mxkit.plots.plotting import new_figure
+from mxkit.plots.plotting import columns_by_quantity, new_figure, scale_epochs
 from mxkit.reports.run_files import RunFiles, is_number
 
 # They are told apart on white and on black.
@@ -53,12 +53,8 @@ def panels(runs: Sequence[RunFiles]) -> List[Panel]:
     Args:
         runs: One run has a line for training and one for validation; several have one colour each.
     """
-    quantities: Dict[str, List[str]] = {}
     rows = [row for run in runs for row in run.rows]
-    for column in dict.fromkeys(name for row in rows for name, one in row.items() if is_number(one)):
-        part, _, quantity = column.partition("_")
-        if part in ("train", "valid"):
-            quantities.setdefault(quantity, []).append(column)
+    quantities = columns_by_quantity(rows)
     ordered = sorted(quantities.items(), key=lambda one: one[0] != "loss")
     ordered += [(name, [name]) for name in _LABELS if any(is_number(row.get(name)) for row in rows)]
     return [_panel(quantity, columns, runs) for quantity, columns in ordered]
@@ -85,7 +81,6 @@ def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> P
 
 def _svg(title: str, lines: Sequence[Line], quantity: str) -> str:
     from matplotlib import rc_context
-    from matplotlib.ticker import MaxNLocator
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
         figure = new_figure()
@@ -97,10 +92,7 @@ def _svg(title: str, lines: Sequence[Line], quantity: str) -> str:
         values = [value for line in lines for _, value in line.points]
         if quantity in _LABELS:
             axes.set_ylim(0, 1.15 * max(values) or 1)
-        elif quantity == "loss" and min(values) > 0 and max(values) > 20 * min(values):  # as plot_history does
-            axes.set_yscale("log")
-        axes.set_xlabel("epoch", color=_INK)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        scale_epochs(axes, quantity, values, color=_INK)
         axes.tick_params(which="both", colors=_INK)
         axes.grid(alpha=0.25, color=_INK)
         for side, spine in axes.spines.items():

@@ -6,12 +6,13 @@ import io
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.device import as_ndarray, unpack
+from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
 from mxkit.data.source import read_epoch
 from mxkit.data.splits import Splits
 from mxkit.errors import DataError
 from mxkit.losses.by_name import get_loss
 from mxkit.metrics import ConfusionMatrix
-from mxkit.metrics.tasks import BINARY, CLASSES, PROBABILITIES, QUANTITIES, Task
+from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images
 from mxkit.recipe.batches import batches
 from mxkit.recipe.building import augment_of
@@ -76,7 +77,7 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
         raise DataError("the net compares samples, and gives none a class")
     counts = ConfusionMatrix()
     counts.loss = get_loss(recipe.loss.spec)
-    if isinstance(counts.loss, QUANTITIES):
+    if outputs_of(counts.loss) == QUANTITIES:
         raise DataError("the net gives quantities, of which none is a class")
     mistakes: List[Mistake] = []
     seen, ranked = 0, True

@@ -1,30 +1,29 @@
-"""What each loss wants of a net's outputs and of labels, checked on the first batch: Gluon computes with anything."""
+"""Checks outputs, labels and weights of the first batch for the loss: Gluon computes with anything."""
 
 from contextlib import contextmanager
 from contextvars import ContextVar
 import json
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 import warnings
 
+from mxkit.core import loss_kinds as kinds
 from mxkit.core.device import Shard
+from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, squeezed, unit_of
 from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.by_name import Loss
-from mxkit.losses.classification import KnowledgeDistillation
-from mxkit.losses.distances import ContrastiveLoss, TripletLoss
-from mxkit.losses.shapes import is_plain, needed_steps, refuse_labels, squeezed, weight_place
+from mxkit.losses.shapes import weight_place
+from mxkit.losses.values import ROUNDED, label_rules, refuse_labels
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Labels of a whole epoch are looked at up to this size; beyond, those of the first batch.
+# Labels of a whole epoch are checked up to this size; if they are larger, only those of the first batch.
 LOOKED_BYTES = 2**28
-# Deviation from 1 of a sum of probabilities, which float16 and bfloat16 round.
-ROUNDED = 1e-2
-# Outputs between 0 and 1 that are no accident, for a net that cannot be traced.
+# So many outputs between 0 and 1 are no coincidence, for a net that cannot be traced.
 SEVERAL = 16
-# Operators that leave a net's last activation what it is.
+# Operators that do not change the kind of a net's last activation.
 _PASSING = {
     "reshape",
     "flatten",
@@ -38,29 +37,12 @@ _PASSING = {
     "blockgrad",
 }
 
-_SIGNS = "Number the classes -1 and 1: 2 * y - 1"
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
-
-
-class Rule(NamedTuple):
-    """What the values of labels must be.
-
-    Attributes:
-        expected: For the message, after "labels must be".
-        right: Tells of each value of an array whether it is; of each row, where it returns fewer.
-        way: What to do, a sentence.
-        place: Of the array among the labels.
-    """
-
-    expected: str
-    right: Callable[["np.ndarray"], "np.ndarray"]
-    way: str
-    place: int = 0
 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Inside `with`, outputs are not warned of: a training does so once, and not for each validation."""
+    """Inside `with` there are no warnings about outputs: `fit` warns once, and not for each validation."""
     token = _quiet.set(True)
     try:
         yield
@@ -69,10 +51,10 @@ def without_warnings() -> Iterator[None]:
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:
-    """Refuse a loss without one value per sample: the mean over true samples could not be formed (T4).
+    """Refuse a loss that does not give one value per sample: its mean over samples is unknown (T4).
 
     Raises:
-        LossShapeError: The loss of a batch of B samples has not the shape (B,).
+        LossShapeError: The losses of a batch of B samples do not have the shape (B,).
     """
     shape = tuple(losses.shape)
     if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
@@ -102,15 +84,15 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
     """Check outputs, labels and weights of a first batch; waits for them.
 
     Args:
-        net: Traced where its outputs look like those of a sigmoid.
+        net: It is traced if its outputs look like those of a sigmoid.
         shard: The batch.
         output: What the net returned for it.
-        loss: Gluon's and mxkit's are known; of a user's own nothing is expected.
-        data: Where the batch comes from: an `ArrayLoader` has the labels of the whole epoch, all of which are checked.
+        loss: Losses of Gluon and of mxkit are checked; a user's own is not.
+        data: Source of the batch. All labels of an `ArrayLoader` are checked.
 
     Raises:
-        LabelError: A label means nothing to the loss.
-        DataError: Weights are negative or not finite, or the loss cannot be computed of these outputs.
+        LabelError: A label has a value that the loss cannot use.
+        DataError: Weights are negative or not finite, or the outputs do not suit the loss.
     """
     check_labels(loss, output, shard.labels, data)
     if not isinstance(loss, gluon.loss.Loss) or not is_plain(loss):
@@ -120,22 +102,22 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
 
 
 def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:
-    """Refuse labels that a loss would compute with although they mean nothing to it (T10, T121).
+    """Refuse labels with values that the loss cannot use, although it computes with them (T10, T121).
 
     Raises:
-        LabelError: There is such a label; the text names what is expected, and the way out.
+        LabelError: There is such a label; the text names the expected values, and the way out.
     """
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
-    for rule in _rules(loss, output, labels):
-        found = _values(data, labels, rule.place)
-        if getattr(loss, "_sparse_label", False) and is_plain(loss):
-            found = _weighed(loss, output, labels, data, found)
-        refuse_labels(found, rule.expected, rule.right, rule.way)
+    for rule in label_rules(loss, output, labels):
+        values = _values(data, labels, rule.place)
+        if labels_of(loss) == kinds.CLASS_NUMBERS and is_plain(loss):
+            values = _weighed(loss, output, labels, data, values)
+        refuse_labels(values, rule)
 
 
 def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "np.ndarray") -> "np.ndarray":
-    """Class numbers without those of the weight 0: the loss clips them, and counts nothing of it."""
+    """Class numbers whose weight is not 0: a weight of 0 removes the loss, whatever the label is."""
     place = weight_place(loss, output)
     if place is None or len(labels) <= place:
         return found
@@ -151,7 +133,7 @@ def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "n
 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
-    """Labels of the whole epoch, where a loader hands over its arrays as they are; else those of the batch."""
+    """Labels of the whole epoch if a loader passes its arrays on unchanged, else those of the batch."""
     if type(data) is ArrayLoader and data.transform is None:
         arrays = data.y if isinstance(data.y, tuple) else (data.y,)
         found = arrays[place] if place < len(arrays) else None
@@ -159,125 +141,6 @@ def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
             return found
     array: np.ndarray = labels[place].asnumpy()
     return array
-
-
-def _rules(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-    if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
-        if isinstance(output, mx.nd.NDArray):  # several outputs: which of them the loss reads, it does not tell
-            yield from _rules_of_classes(loss, output)
-        return
-    if not is_plain(loss):
-        return
-    name = type(loss).__name__
-    if isinstance(loss, (gluon.loss.HingeLoss, gluon.loss.SquaredHingeLoss)):
-        yield Rule("-1 or 1", _is_sign, f"{name} trains nothing for a label of 0. {_SIGNS} (T121)")
-    elif isinstance(loss, gluon.loss.LogisticLoss) and loss._label_format == "signed":
-        way = f"{name} takes 0 for half of a class. {_SIGNS}, or pass label_format='binary' (T121)"
-        yield Rule("-1 or 1", _is_sign, way)
-    elif isinstance(loss, (gluon.loss.SigmoidBCELoss, gluon.loss.LogisticLoss)):
-        way = (
-            f"{name} falls without end for others. Class numbers need the loss 'softmax_ce', or a column of 0 and 1 "
-            "for each class; divide bytes by 255, and make (y + 1) / 2 of labels -1 and 1 (T121)"
-        )
-        yield Rule("from 0 to 1", _is_share, way)
-    elif isinstance(loss, (gluon.loss.L1Loss, gluon.loss.L2Loss, gluon.loss.HuberLoss)):
-        yield Rule("finite numbers", np.isfinite, "Leave such samples out, or give them the weight 0 and another label")
-    elif isinstance(loss, gluon.loss.PoissonNLLLoss):
-        way = f"{name} is for counts; for other numbers take 'l2' or 'huber' (T121)"
-        yield Rule("finite numbers of at least 0", lambda found: np.isfinite(found) & (found >= 0), way)
-    elif isinstance(loss, gluon.loss.KLDivLoss):
-        way = f"{name} takes a probability for each output; class numbers need 'softmax_ce' (T121)"
-        yield Rule("distributions, at least 0 with the sum 1", _distributions(_axes_of(output)), way)
-    elif isinstance(loss, gluon.loss.CTCLoss):
-        yield from _rules_of_sequences(loss, output, labels)
-    elif isinstance(loss, gluon.loss.CosineEmbeddingLoss):
-        way = f"{name} takes 1 for a pair of one class and -1 for others; a label of 0 trains nothing (T121)"
-        yield Rule("-1 or 1", _is_sign, way, place=1)
-    elif isinstance(loss, KnowledgeDistillation):
-        yield Rule("finite teacher's scores", np.isfinite, "Look at what the teacher predicts")
-        way = "Number the classes from 0; a batch is (x, (teacher's scores, y)) (T10)"
-        yield _class_rule(output.shape[-1], way, place=1)
-    elif isinstance(loss, ContrastiveLoss):
-        way = f"{name} takes a number above 0 for a pair of one class; class numbers become pairs in PairLoader (T121)"
-        yield Rule("1 for a pair of one class, and 0 or -1 for others", lambda one: _is_sign(one) | (one == 0), way)
-    elif isinstance(loss, TripletLoss) and not isinstance(output, (list, tuple)):
-        yield Rule("class numbers, which are whole", _is_whole, f"{name} compares them (T121)")
-    elif isinstance(loss, gluon.loss.TripletLoss):
-        for place in range(len(labels)):
-            yield Rule("finite embeddings", np.isfinite, "Look at what computes them", place)
-
-
-def _rules_of_classes(loss: Any, output: Any) -> Iterator[Rule]:
-    axis = loss._axis % output.ndim
-    if loss._sparse_label:
-        way = (
-            "SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, or give the net more "
-            "outputs. Padding may have any label where its weight is 0"
-        )
-        yield _class_rule(output.shape[axis], way)
-    elif is_plain(loss):
-        way = "Divide each row by its sum; a sample counts less by a weight, not by its label (T121)"
-        yield Rule("distributions, at least 0 with the sum 1", _distributions([axis]), way)
-
-
-def _class_rule(classes: int, way: str, place: int = 0) -> Rule:
-    expected = f"whole numbers from 0 to {classes - 1}, because the net has {classes} outputs"
-    return Rule(expected, lambda found: _is_whole(found) & (found >= 0) & (found < classes), way, place)
-
-
-def _rules_of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-    """CTC: labels below the blank, which is the last class; -1 after them; no row that the steps are too few for."""
-    steps, classes = output.shape[1 if loss._layout == "NTC" else 0], output.shape[2]
-    ranged = f"whole numbers from 0 to {classes - 2}, or -1 for padding, because class {classes - 1} is the blank"
-    yield Rule(
-        ranged, lambda one: _is_whole(one) & (one >= -1) & (one < classes - 1), "Number the symbols from 0 (T121)"
-    )
-    if len(labels) > 1:  # lengths are looked at with each batch
-        return
-    yield Rule(
-        "followed by padding alone, -1, and at least one a row",
-        lambda one: (one[:, 0] >= 0) & ((one[:, 1:] < 0) | (one[:, :-1] >= 0)).all(axis=1),
-        "MXNet drops what comes after the first -1, and computes a loss of nothing for an empty row (T121)",
-    )
-    yield Rule(
-        f"short enough for {steps} steps: one for each label, and one between two equal labels",
-        lambda one: needed_steps(one) <= steps,
-        "MXNet gives such a row the loss 0, and trains nothing. Give the net more steps, or leave the row out (T121)",
-    )
-
-
-def _is_whole(found: "np.ndarray") -> "np.ndarray":
-    whole: np.ndarray = np.isfinite(found) & (found == np.floor(found))
-    return whole
-
-
-def _is_sign(found: "np.ndarray") -> "np.ndarray":
-    sign: np.ndarray = (found == 1) | (found == -1)
-    return sign
-
-
-def _is_share(found: "np.ndarray") -> "np.ndarray":
-    share: np.ndarray = (found >= 0) & (found <= 1)
-    return share
-
-
-def _distributions(axes: Sequence[int]) -> Callable[["np.ndarray"], "np.ndarray"]:
-    """Tells of each row along one of the axes whether it is a distribution; along the one where most are."""
-
-    def right(found: "np.ndarray") -> "np.ndarray":
-        tried = [
-            ((found >= 0).all(axis=axis) & (abs(found.sum(axis=axis, dtype="float64") - 1) <= ROUNDED))
-            for axis in axes
-            if axis < found.ndim
-        ]
-        best: np.ndarray = max(tried, key=lambda one: one.mean())
-        return best
-
-    return right
-
-
-def _axes_of(output: Any) -> Sequence[int]:
-    return range(output.ndim - 1, 0, -1)
 
 
 def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> None:
@@ -297,52 +160,53 @@ def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> 
 
 
 def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard: Shard) -> None:
-    """Refuse outputs of which a loss cannot be computed; warn of an activation that is applied twice (T12).
+    """Refuse outputs that do not suit the loss; warn of an activation that is applied twice (T12).
 
     Raises:
-        DataError: The loss takes probabilities, or their logarithms, and the outputs are none.
+        DataError: The loss takes probabilities, or their logarithms, and the outputs are something else.
     """
-    if not isinstance(output, mx.nd.NDArray):
+    kind, name = kind_of(loss), type(loss).__name__
+    if kind is None or not isinstance(output, mx.nd.NDArray):
         return
-    if isinstance(loss, gluon.loss.SoftmaxCrossEntropyLoss):
+    if kind.outputs == kinds.YES_OR_NO:
+        _check_sigmoid(loss, output, net, shard)
+    elif kind.labels == kinds.CLASS_NUMBERS:
         _check_softmax(loss, output, net, shard)
-    elif isinstance(loss, gluon.loss.KLDivLoss):
+    elif kind.labels == kinds.DISTRIBUTIONS:
         _check_divergence(loss, output)
-    elif isinstance(loss, gluon.loss.CTCLoss) and _is_softmax(output, 2):
-        _warn_of_softmax("CTCLoss")
-    elif isinstance(loss, KnowledgeDistillation):
+    elif kind.labels == kinds.SYMBOLS and _is_softmax(output, 2):
+        _warn_of_softmax(name)
+    elif kind.labels == kinds.TAUGHT:
         for what, scores in (("the net's outputs", output), ("the teacher's scores", labels[0])):
             if _is_softmax(scores, 1):
-                _warn_of_softmax("KnowledgeDistillation", what)
-    elif isinstance(loss, (gluon.loss.SigmoidBCELoss, gluon.loss.LogisticLoss)):
-        _check_sigmoid(loss, output, net, shard)
-    elif isinstance(loss, gluon.loss.PoissonNLLLoss) and not loss._from_logits and _least(output) < 0:
+                _warn_of_softmax(name, what)
+    elif kind.labels == kinds.COUNTS and not loss._from_logits and _least(output) < 0:
         raise DataError(
-            f"{type(loss).__name__}(from_logits=False) takes expected counts, and the net's outputs go down to "
+            f"{name}(from_logits=False) takes expected counts, and the net's outputs go down to "
             f"{_least(output):.4g}, whose logarithm is NaN. Leave from_logits out, or end the net in softrelu (T121)"
         )
-    elif isinstance(loss, TripletLoss) and labels:
+    elif kind.labels == kinds.MINED and labels:
         _, counts = np.unique(labels[0].asnumpy(), return_counts=True)
         if len(counts) < 2 or counts.max() < 2:
             _warn(
-                f"{type(loss).__name__} finds no triplet in a batch of {output.shape[0]} samples of {len(counts)} "
-                "classes: every loss is 0 and nothing is trained. Batches need two samples of a class, and two classes"
+                f"{name} finds no triplet in a batch of {output.shape[0]} samples of {len(counts)} classes: every "
+                "loss is 0 and nothing is trained. Batches need two samples of a class, and two classes"
             )
 
 
 def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
-    axis = loss._axis % output.ndim
+    axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == kinds.LOGS
     if output.shape[axis] < 2:
         return
-    least = 0.0 if loss._from_logits else _least(output)  # of most nets it is below 0, which settles it in one wait
-    if not loss._from_logits and least >= 0 and _is_softmax(output, axis):
+    least = 0.0 if is_logs else _least(output)  # below 0 for most nets, so that one wait is enough
+    if not is_logs and least >= 0 and _is_softmax(output, axis):
         _warn_of_softmax("SoftmaxCrossEntropyLoss")
     elif least > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
         _warn(
             "the net ends in a sigmoid, and SoftmaxCrossEntropyLoss applies a softmax to its outputs, which are then "
             "nearly equal. Take the sigmoid out of the net, or take the loss 'sigmoid_bce' for several labels (T12)"
         )
-    if loss._from_logits and not _is_log_softmax(output, axis, 1e-4):
+    if is_logs and not _is_log_softmax(output, axis, 1e-4):
         _warn(
             "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, the net's outputs are none: leave "
             "from_logits out, or end the net in log_softmax (T12)"
@@ -350,10 +214,10 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
 
 
 def _check_divergence(loss: Any, output: Any) -> None:
-    if not loss._from_logits:
-        if _is_softmax(output, loss._axis % output.ndim):
+    if unit_of(loss) != kinds.LOGS:
+        if _is_softmax(output, class_axis(loss) % output.ndim):
             _warn_of_softmax("KLDivLoss")
-    elif not any(_is_log_softmax(output, axis, ROUNDED) for axis in _axes_of(output)):
+    elif not any(_is_log_softmax(output, axis, ROUNDED) for axis in range(1, output.ndim)):
         raise DataError(
             "KLDivLoss takes log-probabilities, and the net's outputs are none: the loss would fall without end. End "
             "the net in log_softmax, or pass ('kl_div', {'from_logits': False}) (T121)"
@@ -365,7 +229,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     with np.errstate(invalid="ignore"):
         outside = bool(((values < 0) | (values > 1)).any())
         inside = bool(((values > 0) & (values < 1)).all())
-    if getattr(loss, "_from_sigmoid", False):
+    if unit_of(loss) == kinds.PROBABILITIES:
         if outside:
             raise DataError(
                 f"{type(loss).__name__}(from_sigmoid=True) takes probabilities, and the net's outputs go from "
@@ -384,7 +248,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
 
 
 def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
-    """Lower-case name of the operator or activation that gives a net's one output; None where nobody can tell."""
+    """Lower-case name of the operator or activation that computes a net's one output; None if it is unknown."""
     if not isinstance(net, gluon.HybridBlock):
         return None
     try:
@@ -425,5 +289,5 @@ def _warn_of_softmax(loss: str, what: str = "the net's outputs") -> None:
 
 def _warn(text: str) -> None:
     if not _quiet.get():
-        # of the line that called `fit`, as far as one can say: the loop is a generator
+        # points to the call of `fit`, approximately: the loop is a generator
         warnings.warn(text, TrapWarning, stacklevel=6)

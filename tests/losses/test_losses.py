@@ -1,6 +1,7 @@
 """Losses by name: each gives one value per sample."""
 
 import mxkit
+from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
 import mxnet as mx
@@ -42,6 +43,10 @@ def test_every_loss_gives_one_value_per_sample(name):
     for sample in range(B):  # it depends on its own sample alone
         rows = [one_row(array, sample) for array in (output, *labels)]
         np.testing.assert_allclose(get_loss(name)(*rows).asnumpy(), found[sample : sample + 1].asnumpy(), rtol=1e-5)
+
+
+def test_every_loss_has_a_row_in_the_table_of_kinds():
+    assert {name for name in LOSSES if kind_of(get_loss(name)) is None} == set()
 
 
 def test_specs():

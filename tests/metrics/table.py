@@ -1,11 +1,6 @@
-"""The table of docs/metrics.md: what each metric does with each kind of outputs and labels, by `evaluate`.
+"""Tables of docs/metrics.md: what `evaluate` does; `python tests/made_tables.py metrics` writes them."""
 
-python tests/metrics/table.py           writes the page
-python tests/metrics/table.py --check   exit code 1 if it is out of date
-"""
-
-from pathlib import Path
-import sys
+from functools import lru_cache
 import warnings
 
 import mxkit
@@ -14,7 +9,6 @@ from mxkit.metrics import METRICS
 from mxnet.gluon import nn
 import numpy as np
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
 RANDOM = np.random.RandomState(0)
 N = 12
 SCORES, CLASS = RANDOM.randn(N, 6).astype("float32"), np.arange(N, dtype="int32") % 6
@@ -80,51 +74,24 @@ def table(situations):
     return lines, list(texts)
 
 
-def page():
-    right, refused = table(SITUATIONS)
-    wrong, broken = table(WRONG)
-    summaries = []
+def summaries():
+    lines = ["| metric | what it says |", "|---|---|"]
     for name in NAMES:
-        kind = METRICS[name]
-        summary = " ".join((kind.__doc__ or "").split("\n\n")[0].split()).replace("`", "")
-        summaries.append(f"| `{name}` | {summary} |")
-    texts = [f"- {text}" for text in refused + [text for text in broken if text not in refused]]
-    return "\n".join(
-        [
-            "# Metrics",
-            "",
-            "What each metric by name says, and what it takes. `tests/metrics/table.py` writes this page from what",
-            "`evaluate` does. Each figure equals scikit-learn's or NumPy's over the whole part to 1e-6, for any cut",
-            "into batches, on several devices and after a resume (`tests/metrics/test_equals_scikit_learn.py`).",
-            "",
-            "| metric | what it says |",
-            "|---|---|",
-            *summaries,
-            "",
-            "## Outputs and labels",
-            "",
-            "The loss says what outputs stand for; `fit` and `evaluate` pass it on. An error comes before anything is",
-            "trained or reported.",
-            "",
-            *right,
-            "",
-            "## Wrong ones",
-            "",
-            "NaN in labels is a class that is not there. `fit` stops at NaN in outputs (`check_finite`); `evaluate`",
-            "warns, and counts NaN as class 0.",
-            "",
-            *wrong,
-            "",
-            "## What the errors say",
-            "",
-            *texts,
-            "",
-        ]
-    )
+        summary = " ".join((METRICS[name].__doc__ or "").split("\n\n")[0].split()).replace("`", "")
+        lines.append(f"| `{name}` | {summary} |")
+    return lines
 
 
-if __name__ == "__main__":
-    made = page()
-    if "--check" in sys.argv:
-        sys.exit(PAGE.read_text(encoding="utf-8") != made)
-    PAGE.write_text(made, encoding="utf-8")
+@lru_cache(maxsize=None)
+def tables():
+    """Both tables, and the texts of the errors in them."""
+    (right, refused), (wrong, broken) = table(SITUATIONS), table(WRONG)
+    return right, wrong, [f"- {text}" for text in refused + [text for text in broken if text not in refused]]
+
+
+TABLES = {
+    "metrics": summaries,
+    "outputs and labels": lambda: tables()[0],
+    "wrong ones": lambda: tables()[1],
+    "texts": lambda: tables()[2],
+}

@@ -1,5 +1,6 @@
 """What a metric reads in outputs and labels: known from the loss and the shapes, or refused with what to pass."""
 
+import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
 from mxkit.losses.by_name import get_loss
@@ -86,6 +87,8 @@ REFUSED = [
     ("accuracy", "l2", ONE, [1, 2, 3], "'accuracy' is for classes, but L2Loss is a loss for quantities"),
     ("f1", "huber", ONE, [1, 2, 3], "Use mae, mse, rmse, r2 or pearsonr"),
     ("accuracy", "triplet", THREE, [1, 2, 3], "under TripletLoss the net gives embeddings"),
+    ("accuracy", "batch_hard_triplet", THREE, [0, 1, 2], "under TripletLoss the net gives embeddings"),
+    ("accuracy", "contrastive", THREE, [0, 1, 0], "under ContrastiveLoss the net gives embeddings"),
     ("accuracy", "ctc", THREE, [1, 2, 3], "under CTCLoss the net gives sequences"),
     ("mse", "softmax_ce", THREE, [1, 2, 3], "'mse' is for quantities, but under SoftmaxCrossEntropyLoss"),
     ("r2", "sigmoid_bce", ONE, [1, 0, 1], "Use accuracy, f1, precision, recall, mcc, confusion or cross-entropy"),
@@ -136,6 +139,16 @@ def test_labels_of_no_class(spec, loss, output, labels, text):
     metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
     with pytest.raises(LabelError, match=text):
         metric.update([mx.nd.array(labels)], output)
+
+
+def test_scores_under_distillation_are_those_of_a_softmax():
+    labels = [THREE + 1, mx.nd.array([0, 3, 1])]
+    for name in ("cross-entropy", "accuracy"):
+        taught = get_metric((name, {"label": 1}), loss=get_loss("distillation"))
+        plain = get_metric(name, loss=get_loss("softmax_ce"))
+        taught.update(labels, THREE)
+        plain.update(labels[1:], THREE)
+        assert taught.get() == plain.get()
 
 
 @pytest.mark.parametrize("name", ["confusion", "f1", "mcc"])
@@ -315,7 +328,6 @@ def test_t129_mxnets_accuracy_reads_one_output_as_class_0():
 
 
 def test_the_page_of_metrics_is_what_evaluate_does():
-    """If not: python tests/metrics/table.py"""
-    import table
-
-    assert table.PAGE.read_text(encoding="utf-8") == table.page()
+    """If not: python tests/made_tables.py metrics"""
+    _, text, new = made_tables.made("metrics")
+    assert new == text

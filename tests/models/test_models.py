@@ -64,7 +64,8 @@ def test_get_model_reaches_the_zoos(name, shape, classes):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 def test_names_are_listed_by_source():
     assert {"lenet", "mlp", "resnet18", "softmax_regression"} <= set(model_names())
-    assert model_names() == sorted(set(mxkit.models.__all__) - {"SizedNet", "get_model", "model_names", "usable_sizes"})
+    others = {"Siamese", "SizedNet", "get_model", "model_names", "usable_sizes"}
+    assert model_names() == sorted(set(mxkit.models.__all__) - others)
     assert {"resnet18_v2", "alexnet", "mobilenetv2_1.0"} <= set(model_names("zoo"))
     assert "cifar_resnet20_v1" in model_names("gluoncv")
     with pytest.raises(UnknownNameError, match="unknown source of models 'torch': Known: gluoncv, zoo"):

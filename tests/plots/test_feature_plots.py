@@ -260,11 +260,11 @@ FEATURE = {"a": mx.nd.ones((2, 3, 4, 4))}
         (FEATURE, {"sample": 2}, "'a': sample: expected a whole number from 0 to 1; received 2"),
         (FEATURE, {"sample": -1}, "'a': sample: expected a whole number from 0 to 1; received -1"),
         (FEATURE, {"channels": [0, 3]}, "'a': channels: expected a whole number from 0 to 2; received 3"),
-        (FEATURE, {"channels": 0}, "'a': channels: expected a whole number above 0; received 0"),
+        (FEATURE, {"channels": 0}, "'a': channels: expected a whole number, at least 1; received 0"),
         (FEATURE, {"channels": []}, "'a': channels: expected a number, or a list of indices; received []"),
         (FEATURE, {"channels": "all"}, "'a': channels: expected a number, or a list of indices; received 'all'"),
         (FEATURE, {"order": "best"}, "order: expected 'index' or 'strength'; received 'best'"),
-        (FEATURE, {"columns": 0}, "columns: expected a whole number above 0; received 0"),
+        (FEATURE, {"columns": 0}, "columns: expected a whole number, at least 1; received 0"),
         (FEATURE, {"image": mx.nd.ones((4, 4))}, "image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3"),
         (FEATURE, {"image": mx.nd.ones((2, 5, 4, 4))}, "received the shape (2, 5, 4, 4)"),
         (FEATURE, {"image": mx.nd.ones((1, 3, 4, 4)), "sample": 1}, "image: sample: expected a whole number from 0"),
@@ -449,7 +449,7 @@ def test_counts_are_linear_where_no_panel_needs_more():
 
 @pytest.mark.parametrize("bins", [0, 2.5, True])
 def test_bins_that_are_none(bins):
-    with pytest.raises(ValueError, match="plot_activations: bins: expected a whole number above 0"):
+    with pytest.raises(ValueError, match="plot_activations: bins: expected a whole number, at least 1"):
         plot_activations(FEATURE, bins=bins)
 
 

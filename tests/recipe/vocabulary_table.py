@@ -1,16 +1,12 @@
-"""Tables of docs/recipes.md, made from the schema: `python tests/recipe/vocabulary_table.py` writes them anew."""
+"""Tables of docs/recipes.md, made from the schema; `python tests/made_tables.py recipes` writes them."""
 
 import inspect
-from pathlib import Path
 import re
-import sys
 
-import mxkit
 from mxkit.recipe import schema
 from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments, public_name
 from pydantic import BaseModel
 
-PAGE = Path(mxkit.__file__).parents[1] / "docs" / "recipes.md"
 SECTIONS = [
     ("", schema.Recipe),
     ("data.", schema.DataComponent),
@@ -87,17 +83,4 @@ def names():
     return lines
 
 
-def written(text):
-    """The page with both tables made anew."""
-    for mark, lines in (("keys", keys()), ("names", names())):
-        begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-        before, after = text.split(begin)[0], text.split(end)[1]
-        text = f"{before}{begin}\n" + "\n".join(lines).strip() + f"\n{end}{after}"
-    return text
-
-
-if __name__ == "__main__":
-    page = written(PAGE.read_text(encoding="utf-8"))
-    if "--check" in sys.argv:
-        sys.exit(page != PAGE.read_text(encoding="utf-8"))
-    PAGE.write_text(page, encoding="utf-8")
+TABLES = {"keys": keys, "names": names}

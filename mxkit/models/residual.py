@@ -1,11 +1,14 @@
-"""ResNet: the paper's from MXNet's own blocks, and the tutorials' ResNet-18."""
+"""ResNet and DenseNet: the papers' from MXNet's own blocks, and the tutorials'."""
 
 from typing import Any, Sequence
 
 from mxkit.core.arguments import whole_number
 from mxkit.models.sizes import SizedNet, finished
-from mxnet.gluon import nn
+from mxnet.gluon import contrib, nn
 from mxnet.gluon.model_zoo import vision
+
+_DEPTHS = (6, 12, 24, 16)
+_GROWTH = 32
 
 
 def resnet18(
@@ -78,3 +81,70 @@ def _tutorial_block(channels: int, halves: bool = False) -> Any:
         block.downsample = nn.HybridSequential()
         block.downsample.add(nn.Conv2D(channels, kernel_size=1, strides=2))
     return block
+
+
+def densenet121(
+    classes: int = 10, small: bool = False, tutorial: bool = False, in_channels: int = 0, input_size: int = 0
+) -> "SizedNet":
+    """DenseNet-121: 6,964,106 parameters on any size from 29 on.
+
+    Args:
+        classes: Number of outputs.
+        small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and
+            the first pooling is left out.
+        tutorial: As Gluon's tutorials build it: no 1x1 convolution before those of 3x3, so that 63 layers have weights,
+            biases, and no pooling at the end: 11,470,602 parameters on 3x32x32, 11,567,882 on 3x96x96 and 12,054,282
+            on 3x224x224.
+        in_channels: Channels of the images; 0 takes them from the first batch.
+        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit.
+
+    Returns:
+        An uninitialized net from images (B, C, H, W) of at least 29 pixels a side (8 if small) to scores of shape
+        (B, classes). The tutorials' takes one size only, that of the first batch.
+
+    Raises:
+        ValueError: `input_size` is too small, or an argument is no whole number.
+
+    Source:
+        Huang et al. 2016, Densely connected convolutional networks. The blocks are `zoo:densenet121`'s, whose last
+        pooling is 7x7 and takes 221 to 444 pixels; here it is global.
+    """
+    whole_number(classes, "classes")
+    net = SizedNet(input_size)
+    if small:
+        net.add(nn.Conv2D(64, kernel_size=3, padding=1, use_bias=tutorial))
+    else:
+        net.add(nn.Conv2D(64, kernel_size=7, strides=2, padding=3, use_bias=tutorial))
+        net.add(nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(pool_size=3, strides=2, padding=1))
+    if tutorial:
+        _add_tutorial_blocks(net)
+        net.add(nn.BatchNorm(), nn.Activation("relu"), nn.AvgPool2D(pool_size=1))
+    else:
+        made = vision.DenseNet(64, _GROWTH, list(_DEPTHS))
+        net.add(*list(made.features._children.values())[4:-2], nn.GlobalAvgPool2D())
+    net.add(nn.Flatten(), nn.Dense(classes))
+    return finished("densenet121", net, in_channels, "" if small else "small=True makes it for images like CIFAR's")
+
+
+def _add_tutorial_blocks(net: SizedNet) -> None:
+    channels = 64
+    for depth in _DEPTHS:
+        block = nn.HybridSequential()
+        for _ in range(depth):
+            block.add(_tutorial_layer())
+        net.add(block)
+        channels += depth * _GROWTH
+        if depth != _DEPTHS[-1]:
+            net.add(_normalized(nn.Conv2D(channels // 2, kernel_size=1), nn.AvgPool2D(pool_size=2, strides=2)))
+
+
+def _tutorial_layer() -> Any:
+    block = contrib.nn.HybridConcurrent(axis=1)
+    block.add(contrib.nn.Identity(), _normalized(nn.Conv2D(_GROWTH, kernel_size=3, padding=1)))
+    return block
+
+
+def _normalized(*layers: Any) -> Any:
+    stage = nn.HybridSequential()
+    stage.add(nn.BatchNorm(), nn.Activation("relu"), *layers)
+    return stage

@@ -1,0 +1,144 @@
+"""Losses of Gluon whose values or gradients are wrong somewhere, corrected; weights of the two classes."""
+
+import math
+from typing import Any, Optional, Sequence, Union
+
+from mxkit.errors import DataError
+from mxkit.losses.per_sample import ClassWeight, ClassWeights, number
+import mxnet as mx
+from mxnet import gluon
+
+
+class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
+    """Gluon's loss with the right gradient at a score of exactly 0; arguments and values are the same (T105).
+
+    At 0 Gluon's gradient is `-label` instead of `0.5 - label`: a last layer that starts at 0 learns nothing from
+    samples of class 0, and twice too much from those of class 1.
+
+    >>> scores = mx.nd.zeros((1, 1)); scores.attach_grad()
+    >>> with mx.autograd.record():
+    ...     loss = SigmoidBCELoss()(scores, mx.nd.zeros((1, 1)))
+    >>> loss.backward(); scores.grad.asnumpy().tolist()
+    [[0.5]]
+    """
+
+    def hybrid_forward(
+        self,
+        F: Any,  # noqa: N803
+        pred: Any,
+        label: Any,
+        sample_weight: Any = None,
+        pos_weight: Any = None,
+    ) -> Any:
+        pred = pred if self._from_sigmoid else _off_zero(pred)
+        return super().hybrid_forward(F, pred, label, sample_weight, pos_weight)
+
+
+class LogisticLoss(gluon.loss.LogisticLoss):  # type: ignore[misc]
+    """Gluon's loss with the right gradient at a score of exactly 0: see `SigmoidBCELoss`."""
+
+    def hybrid_forward(self, F: Any, pred: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        return super().hybrid_forward(F, _off_zero(pred), label, sample_weight)
+
+
+class WeightedSigmoidBCELoss(SigmoidBCELoss):
+    """`SigmoidBCELoss` with weights for the two classes, or for label 1 of each output.
+
+    Losses are divided by the number of samples, as in Keras, and not by the sum of the weights, as in PyTorch.
+
+    Args:
+        pos_weight: Multiplies the loss of label 1: one number, or one for each output.
+        class_weight: Weights of labels 0 and 1: `[1, 5]` or `{0: 1, 1: 5}`. A label between 0 and 1, as from label
+            smoothing, gets an interpolated weight.
+        arguments: As for Gluon's loss.
+
+    Raises:
+        ValueError: A weight is below 0, or `class_weight` names another class than 0 and 1.
+        DataError: In a call, the net has another number of outputs than `pos_weight` has numbers.
+
+    >>> loss = WeightedSigmoidBCELoss(class_weight={1: 3})(mx.nd.zeros((2, 1)), mx.nd.array([0, 1]))
+    >>> [round(value, 4) for value in loss.asnumpy().tolist()]
+    [0.6931, 2.0794]
+    """
+
+    def __init__(
+        self,
+        pos_weight: Union[None, float, Sequence[float]] = None,
+        class_weight: Optional[ClassWeight] = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(**arguments)
+        self._positive = self._by_output = self._classes = None
+        if isinstance(pos_weight, (list, tuple)):
+            self._by_output = ClassWeights("SigmoidBCELoss: pos_weight", pos_weight)
+        elif pos_weight is not None:
+            self._positive = number("SigmoidBCELoss: pos_weight", pos_weight, 0)
+        if class_weight is not None:
+            try:
+                self._classes = ClassWeights("SigmoidBCELoss: class_weight", class_weight).among(2)
+            except DataError:
+                raise ValueError(
+                    f"SigmoidBCELoss: class_weight: expected weights of the labels 0 and 1, [1, 5]; received "
+                    f"{class_weight!r:.100}. For a weight per output pass pos_weight=[...]"
+                ) from None
+
+    def forward(self, pred: Any, label: Any, sample_weight: Any = None) -> Any:
+        """Compute the loss of arrays."""
+        if not isinstance(pred, mx.nd.NDArray):
+            raise ValueError("SigmoidBCELoss: class_weight, pos_weight: call the loss with arrays, not inside a graph")
+        label, positive = label.reshape(pred.shape).astype(pred.dtype, copy=False), None
+        if self._by_output is not None:
+            positive = self._by_output.array(pred.shape[-1], pred)
+        elif self._positive is not None:
+            positive = mx.nd.full((1,), self._positive, ctx=pred.context, dtype=pred.dtype)
+        if self._classes is not None:
+            weight = self._classes[0] + (self._classes[1] - self._classes[0]) * label
+            sample_weight = weight if sample_weight is None else mx.nd.broadcast_mul(weight, sample_weight)
+        return super().forward(pred, label, sample_weight, positive)
+
+
+class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
+    """Gluon's loss with one value per sample, and finite values for a target of 0; the arguments are the same.
+
+    Gluon's loss is one mean over the batch, which a loop cannot divide by the true number of samples. With
+    `compute_full=True` it is NaN for a target of 0 (T120).
+
+    >>> loss = PoissonNLLLoss(compute_full=True)(mx.nd.zeros((2, 1)), mx.nd.array([0, 2]))
+    >>> [round(value, 4) for value in loss.asnumpy().tolist()]
+    [1.0, 1.6518]
+    """
+
+    def hybrid_forward(self, F: Any, pred: Any, target: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        target = F.reshape_like(target, pred)
+        loss = F.exp(pred) - target * pred if self._from_logits else pred - target * F.log(pred + 1e-8)
+        if self._compute_full:  # Stirling's formula for log(target!)
+            above = F.maximum(target, 1)
+            loss = loss + (target > 1) * (target * F.log(above) - target + 0.5 * F.log(2 * math.pi * above))
+        loss = loss if sample_weight is None else F.broadcast_mul(loss, sample_weight)
+        loss = loss if self._weight is None else loss * self._weight
+        return F.mean(loss, axis=self._batch_axis, exclude=True)
+
+
+class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
+    """Gluon's loss with a finite gradient for an embedding of zeros; arguments and values are the same.
+
+    Gluon's gradient is NaN there, while the loss is finite (T106); this one points to the other embedding, or away from
+    it. Gluon's loss also creates its constants on the current device, in float32.
+    """
+
+    def hybrid_forward(self, F: Any, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
+        cosine = self._cosine_similarity(F, F.reshape_like(input1, input2), input2)
+        label = F.reshape(label, (-1, 1))
+        apart = F.where(label == -1, F.relu(cosine - self._margin), F.zeros_like(cosine))
+        loss = F.where(label == 1, 1 - cosine, apart)
+        loss = loss if sample_weight is None else F.broadcast_mul(loss, sample_weight)
+        return loss if self._weight is None else loss * self._weight
+
+    def _cosine_similarity(self, F: Any, x: Any, y: Any, axis: int = -1) -> Any:  # noqa: N803
+        lengths = [F.sqrt(squares + (squares == 0)) for squares in (F.sum(F.square(one), axis) for one in (x, y))]
+        return F.reshape(F.sum(x * y, axis) / (lengths[0] * lengths[1]), (-1, 1))
+
+
+def _off_zero(scores: Any) -> Any:
+    # MXNet's relu and abs have slope 0 at 0; the slope of a loss made of both is then wrong
+    return scores + (scores == 0) * 1e-7
