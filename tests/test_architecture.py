@@ -28,20 +28,6 @@ LAYERS = [
     {"__main__"},
 ]
 
-# Imports that break this rule today: who imports, what, and how it ends. An import that is gone leaves the list.
-EXCEPTIONS = {
-    ("core.trainers", "nets.settings"): "check_number belongs to core",
-    ("data.describing", "plots.data_plots"): "a description draws itself; a function of plots can draw it",
-    ("metrics.tasks", "losses.shapes"): "squeezed belongs to core",
-    ("nets.architecture.building", "models.zoo"): "models can register the function that makes a net by its name",
-    ("nets.architecture.comparing", "models.zoo"): "the table of nets made by name belongs to nets",
-    ("nets.architecture.describing", "models.zoo"): "the table of nets made by name belongs to nets",
-    ("nets.finetuning", "models.zoo"): "the same as for nets.architecture.building",
-    ("nets.saving", "exporting.exporters"): "parameter_bytes belongs to storage",
-    ("storage.loading", "nets.settings"): "match_parameters belongs to core",
-    ("storage.optimizer_state", "nets.settings"): "refuse_remote belongs to core",
-}
-
 
 def room_of(module):
     """The room of `module` (dotted, without `mxkit.`) and the number of its layer."""
@@ -87,15 +73,9 @@ def test_imports_go_downward(dotted, path):
     room, layer = room_of(dotted)
     for imported in imports_of(dotted, path):
         other, below = room_of(imported)
-        assert other == room or below < layer or (dotted, imported) in EXCEPTIONS, (
+        assert other == room or below < layer, (
             f"mxkit.{dotted} (layer {layer}) imports mxkit.{imported} (layer {below})"
         )
-
-
-def test_every_exception_is_still_needed():
-    assert set(EXCEPTIONS) <= {
-        (dotted, imported) for dotted, path in modules() for imported in imports_of(dotted, path)
-    }
 
 
 def test_modules_do_not_import_each_other_in_a_circle():

@@ -16,6 +16,7 @@ import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import blocks_by_path
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.layer_faults import layer_fault
@@ -149,13 +150,6 @@ def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]]
     held = None if batch is None else batch()
     told = "" if held is None else f", batch {describe_batch(held)}"
     return f"out of memory on {where}{told} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
-
-
-def arrays_in(values: Any) -> List[Any]:
-    """NDArrays inside nested lists and tuples, in their order."""
-    if isinstance(values, (list, tuple)):
-        return [array for value in values for array in arrays_in(value)]
-    return [values] if isinstance(values, mx.nd.NDArray) else []
 
 
 def _told(call: _Call, phrase: str) -> ForwardError:

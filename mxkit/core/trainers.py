@@ -3,12 +3,12 @@
 import inspect
 import math
 from numbers import Real
+import os
 from typing import Any, Dict, List, Mapping, Tuple, Union
 
-from mxkit.core.arguments import split_spec
+from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
 from mxkit.errors import DeviceError, nearest, unknown_name
-from mxkit.nets.settings import check_number
 import mxnet as mx
 from mxnet import gluon
 
@@ -54,9 +54,9 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     """
     where = net_devices(net)
     if isinstance(spec, gluon.Trainer):
-        if spec._contexts is not None and list(spec._contexts) != where:
+        if trainer_devices(spec) not in ([], where):
             raise DeviceError(
-                f"the Trainer was made for {spec._contexts}, the net now lives on {where}: "
+                f"the Trainer was made for {trainer_devices(spec)}, the net now lives on {where}: "
                 "make the Trainer after the net is where it stays"
             )
         optimizer = spec.optimizer
@@ -121,3 +121,87 @@ def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
     guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
     told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
     return "; ".join([f"accepted: {', '.join(known)}", *told])
+
+
+def trainer_parameters(trainer: "gluon.Trainer") -> List[Any]:
+    """Parameters that a Trainer was made over, in the order of its optimizer's indices."""
+    return list(trainer._params)
+
+
+def trainer_devices(trainer: "gluon.Trainer") -> List["mx.Context"]:
+    """Devices on which the parameters lived when the Trainer was made; none for a Trainer over nothing."""
+    return list(trainer._contexts or ())
+
+
+def has_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether the Trainer has decided about its kvstore, as its first step does."""
+    return bool(trainer._kv_initialized)
+
+
+def begin_kvstore(trainer: "gluon.Trainer") -> None:
+    """Make the Trainer's kvstore, as its first step would."""
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+
+
+def steps_on_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether the optimizer steps inside the kvstore, which was made."""
+    return bool(trainer._kvstore and trainer._update_on_kvstore)
+
+
+def shall_step_on_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether a Trainer on several devices is to step inside its kvstore, before it has made one."""
+    asked = trainer._kvstore_params["update_on_kvstore"]
+    return os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0" if asked is None else bool(asked)
+
+
+def refuse_remote(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer whose optimizer steps on servers: they got a copy, which no change reaches.
+
+    Raises:
+        ValueError: The kvstore is distributed and updates there.
+    """
+    kvstore = trainer._kvstore_params["kvstore"]
+    kind = getattr(kvstore, "type", kvstore)
+    if has_kvstore(trainer):
+        remote = trainer._distributed and trainer._update_on_kvstore
+    else:
+        remote = shall_step_on_kvstore(trainer) and "dist" in str(kind)
+    if remote:
+        raise ValueError(
+            f"the optimizer steps on the servers of kvstore {kind!r}, which got a copy of it without multipliers: no "
+            "later change would reach them. Make the Trainer with update_on_kvstore=False"
+        )
+
+
+def updaters_of(trainer: "gluon.Trainer") -> List[Any]:
+    """What holds the optimizer's states: the kvstore's one updater, or one for each device."""
+    return [trainer._kvstore._updater] if steps_on_kvstore(trainer) else list(trainer._updaters)
+
+
+def forget_states(trainer: "gluon.Trainer") -> None:
+    """Let the optimizer make the states of all parameters anew at the next update."""
+    for updater in _all_updaters(trainer):
+        updater.states.clear()
+        updater.states_synced.clear()
+
+
+def lacks_states(trainer: "gluon.Trainer") -> bool:
+    """Whether the optimizer keeps no state for a parameter that it has updated, like a momentum that was 0."""
+    return any(state is None for updater in _all_updaters(trainer) for state in updater.states.values())
+
+
+def _all_updaters(trainer: "gluon.Trainer") -> List[Any]:
+    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
+
+
+def set_update_counts(optimizer: Any, counts: Mapping[int, Mapping[int, int]]) -> None:
+    """Let an optimizer have made so many updates of each parameter, by its index, on each device, by its number."""
+    optimizer._all_index_update_counts = {device: dict(of_device) for device, of_device in counts.items()}
+    optimizer._set_current_context(min(counts))
+
+
+def update_counts(optimizer: Any, device: int) -> Dict[int, int]:
+    """Updates of each parameter on a device, by index."""
+    counts: Dict[int, int] = optimizer._all_index_update_counts.get(device, {})
+    return counts

@@ -4,7 +4,6 @@ from contextlib import contextmanager
 import json
 from pathlib import Path
 import re
-import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
@@ -13,7 +12,7 @@ from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.files import write_atomically
 from mxkit.errors import CheckpointError, NotInitializedError, unknown_name
-from mxkit.storage.parameter_file import describe_file, read_arrays
+from mxkit.storage.parameter_file import parameter_bytes, read_arrays
 from mxkit.storage.symbol_file import parameters_without_array, read_symbol, sealed, without_labels
 import mxnet as mx
 from mxnet import gluon
@@ -155,15 +154,6 @@ def load_exported(
         parameter.cast(arrays[name].dtype)
         parameter._load_init(arrays[name], where)
     return block
-
-
-def parameter_bytes(arrays: Mapping[str, Any]) -> bytes:
-    """A parameter file's content, as `mx.nd.save` writes it, and whole: it does not tell of a full disk (T59)."""
-    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
-        file = Path(folder) / "net.params"
-        mx.nd.save(str(file), dict(arrays))
-        describe_file(file)
-        return file.read_bytes()
 
 
 def _check_format(format: str) -> None:

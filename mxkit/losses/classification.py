@@ -5,7 +5,7 @@ import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.forward_errors import arrays_in
+from mxkit.core.arrays import arrays_in
 from mxkit.errors import DataError
 from mxkit.losses.shapes import apply_steps, check_class_axis, one_class, weight_axes, weight_error
 import mxnet as mx

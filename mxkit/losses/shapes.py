@@ -3,6 +3,7 @@
 import inspect
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from mxkit.core.arrays import squeezed
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
 from mxnet import gluon
@@ -137,15 +138,6 @@ def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optio
     if axis is None and squeezed(shape) == squeezed(target):
         return [("like", None)]
     return None
-
-
-def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1 after the first.
-
-    >>> squeezed((4, 1, 3)), squeezed((1, 3)), squeezed((5,))
-    ((4, 3), (1, 3), (5,))
-    """
-    return (*shape[:1], *(length for length in shape[1:] if length != 1))
 
 
 def _weight_steps(loss: Any, output: Any, weight: Any) -> List[Step]:

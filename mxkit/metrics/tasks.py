@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.arrays import squeezed
 from mxkit.errors import DataError, LabelError
-from mxkit.losses.shapes import squeezed
 from mxnet import gluon
 import numpy as np
 

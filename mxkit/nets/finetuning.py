@@ -5,17 +5,16 @@ from copy import deepcopy
 from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, match_parameters, net_devices, parameters_by_path, unknown_path
 from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
-from mxkit.models.zoo import zoo_names
 from mxkit.nets.architecture.building import build
 from mxkit.nets.architecture.describing import describe
+from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.initializers import InitializerSpec, initialize
-from mxkit.nets.parameter_table import unknown_path
 from mxkit.nets.replacing import replace
 from mxkit.nets.settings import freeze as freeze_parameters
-from mxkit.nets.settings import match_parameters, set_multipliers
+from mxkit.nets.settings import set_multipliers
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm

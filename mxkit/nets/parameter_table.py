@@ -2,13 +2,12 @@
 
 from copy import copy
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
-from mxkit.errors import NotInitializedError, UnknownNameError, nearest
+from mxkit.core.blocks import never_trained, parameters_by_path, unknown_path, wait_before_reading
+from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
-from mxnet import gluon
 import numpy as np
 
 Row = Dict[str, Any]
@@ -16,23 +15,6 @@ Row = Dict[str, Any]
 _STATES = ("trained", "frozen", "statistics", "fixed")
 _MEASURED = ("norm", "gradient_norm", "update_ratio")
 _LEFT = ("path", "shape", "dtype", "state", "devices", "shared_with")
-
-
-class UnknownPathError(UnknownNameError, KeyError):
-    """A path that a net does not have; the text has the nearest."""
-
-    __str__ = Exception.__str__  # KeyError's shows the text as Python would write it, in quotes
-
-
-def unknown_path(told: str, near: str, paths: Iterable[str]) -> UnknownPathError:
-    """Build the error for a path: what was looked for, the nearest one, and what there is.
-
-    >>> print(unknown_path("no block stands at '1'", "", ["0", "0.act"]))
-    no block stands at '1': Paths of the net: 0, 0.act
-    """
-    some = list(paths)
-    more = f" and {len(some) - 8} more" if len(some) > 8 else ""
-    return UnknownPathError(f"{told}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}{more}")
 
 
 class Parameters(Mapping[str, Any]):
@@ -271,23 +253,6 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
             )
         total += size
     return total
-
-
-def has_gradient(parameter: Any) -> bool:
-    """Whether a parameter can be trained, as far as it says itself."""
-    return bool(parameter._differentiable) and not isinstance(parameter, gluon.Constant)
-
-
-def never_trained(net: Any) -> Set[int]:
-    """Ids of parameters that have no gradient by design."""
-    never = {id(parameter) for parameter in parameters_by_path(net).values() if not has_gradient(parameter)}
-    for _, block in blocks_by_path(net):
-        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
-        arguments = getattr(block, "_kwargs", None)
-        for switch, name in (("scale", "gamma"), ("center", "beta")):
-            if isinstance(arguments, dict) and arguments.get(switch) is False and name in block._reg_params:
-                never.add(id(block._reg_params[name]))
-    return never
 
 
 def _size(parameter: Any) -> Optional[int]:

@@ -3,9 +3,8 @@
 from typing import Any, Dict, Iterator, List, Tuple
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, check_net, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, check_net, parameters_by_path, unknown_path
 from mxkit.errors import TrapWarning, nearest
-from mxkit.nets.parameter_table import unknown_path
 from mxnet import gluon
 
 # A path, the block above, the child's name there, and all blocks on the way down to it.

@@ -23,11 +23,10 @@ from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.files import write_atomically
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.exporting.exporters import parameter_bytes
 from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions
 from mxkit.storage.loading import match_arrays, put_arrays
-from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.parameter_file import parameter_bytes, read_arrays
 import mxnet as mx
 
 FORMAT = 1

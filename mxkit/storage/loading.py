@@ -4,11 +4,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.blocks import check_net, parameters_by_path
+from mxkit.core.blocks import check_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.errors import CheckpointError, nearest
-from mxkit.nets.settings import match_parameters
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import dtype_name, read_arrays
 import mxnet as mx

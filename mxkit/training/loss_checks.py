@@ -6,6 +6,7 @@ import json
 from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence
 import warnings
 
+from mxkit.core.arrays import squeezed
 from mxkit.core.device import Shard
 from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
@@ -13,7 +14,7 @@ from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.by_name import Loss
 from mxkit.losses.classification import KnowledgeDistillation
 from mxkit.losses.distances import ContrastiveLoss, TripletLoss
-from mxkit.losses.shapes import is_plain, needed_steps, refuse_labels, squeezed, weight_place
+from mxkit.losses.shapes import is_plain, needed_steps, refuse_labels, weight_place
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

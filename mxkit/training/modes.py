@@ -6,9 +6,10 @@ import os
 from typing import Any, Dict, Iterator, List, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import split_batch, unpack
-from mxkit.core.forward_errors import arrays_in, explained
+from mxkit.core.forward_errors import explained
 from mxkit.core.modes import batch_norms, kept_statistics, running_statistics
 from mxkit.core.tracing import opened
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part

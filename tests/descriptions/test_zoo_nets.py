@@ -4,8 +4,9 @@ import re
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
-from mxkit.models.zoo import get_model, zoo_names
+from mxkit.models.zoo import get_model
 from mxkit.nets.architecture import build, describe
+from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.saving import load_net, save_net
 from mxnet import gluon
 from mxnet.gluon import nn

@@ -4,7 +4,6 @@ from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple, Ty
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ArchitectureError, nearest
-from mxkit.models.zoo import NUMBERS, get_model
 from mxkit.nets.architecture.registered import REGISTERED, decode
 from mxkit.nets.architecture.stock import OPTIONAL, SUPPORTED, Stock
 from mxkit.nets.architecture.values import (
@@ -18,6 +17,7 @@ from mxkit.nets.architecture.values import (
     initializer,
     kind_of,
 )
+from mxkit.nets.architecture.zoos import NUMBERS, make_model
 import mxnet as mx
 from mxnet import gluon
 
@@ -184,7 +184,7 @@ def _model(fields: Mapping[str, Any], where: str) -> Any:
     refused = [one for one in NUMBERS if one in arguments]
     if refused:
         raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without numbers")
-    return _call(lambda **given: get_model(name, **given), arguments, f"{where}: {name}")
+    return _call(lambda **given: make_model(name, given), arguments, f"{where}: {name}")
 
 
 def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:

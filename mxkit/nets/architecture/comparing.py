@@ -3,9 +3,9 @@
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 from mxkit.core.blocks import parameters_by_path
-from mxkit.models.zoo import MADE
 from mxkit.nets.architecture.registered import CALL
 from mxkit.nets.architecture.values import plain
+from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 import numpy as np
 

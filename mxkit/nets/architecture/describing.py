@@ -3,12 +3,12 @@
 from typing import Any, Dict, Iterator, List, Tuple, Type
 
 from mxkit.errors import ArchitectureError
-from mxkit.models.zoo import MADE
 from mxkit.nets.architecture.building import FORMAT, build
 from mxkit.nets.architecture.comparing import losses, shared_parameters, states, where
 from mxkit.nets.architecture.registered import CALL, REGISTERED, encode
 from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
 from mxkit.nets.architecture.values import kind_of, plain
+from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 
 _LINES = 20

@@ -5,10 +5,10 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
+from mxkit.core.trainers import refuse_remote
 from mxkit.errors import CheckpointError
-from mxkit.nets.parameter_table import never_trained
-from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
+from mxkit.nets.settings import unfreeze
 from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
