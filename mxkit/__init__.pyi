@@ -10,8 +10,8 @@ from . import profiling as profiling
 from . import storage as storage
 from . import training as training
 from .core.device import devices as devices
-from .core.modes import mode as mode
 from .core.seeding import seed_all as seed_all
+from .core.train_mode import mode as mode
 from .exporting.exporters import export as export
 from .exporting.exporters import load_exported as load_exported
 from .metrics import Metric as Metric

@@ -3,7 +3,7 @@
 from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from mxkit.core.replicas import is_differentiable, is_initialized
+from mxkit.core.replicas import is_initialized, is_trainable
 from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
 from mxnet import gluon
@@ -190,7 +190,7 @@ def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
 
 def never_trained(net: Any) -> Set[int]:
     """Ids of parameters that have no gradient by design."""
-    never = {id(parameter) for parameter in parameters_by_path(net).values() if not is_differentiable(parameter)}
+    never = {id(parameter) for parameter in parameters_by_path(net).values() if not is_trainable(parameter)}
     for _, block in blocks_by_path(net):
         # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
         for switch, name in (("scale", "gamma"), ("center", "beta")):

@@ -9,13 +9,13 @@ from typing import Any, Iterable, List, Optional, Sequence
 from mxnet import autograd, gluon
 
 
-def values(parameter: Any) -> Optional[List[Any]]:
+def values_of(parameter: Any) -> Optional[List[Any]]:
     """Values by device, dense or sparse; None where there are none yet. `list_data` raises, and refuses sparse ones."""
     found: Optional[List[Any]] = parameter._data
     return found
 
 
-def gradients(parameter: Any) -> Optional[List[Any]]:
+def gradients_of(parameter: Any) -> Optional[List[Any]]:
     """Gradients by device, None where there are none. Gluon makes a new list with the arrays."""
     found: Optional[List[Any]] = parameter._grad
     return found
@@ -28,17 +28,27 @@ def is_deferred(parameter: Any) -> bool:
 
 def is_initialized(parameter: Any) -> bool:
     """Whether the parameter has values, or gets them with the first batch."""
-    return values(parameter) is not None or is_deferred(parameter)
+    return values_of(parameter) is not None or is_deferred(parameter)
 
 
 def is_differentiable(parameter: Any) -> bool:
+    """Whether backward passes reach the parameter: they do not reach running statistics."""
+    return bool(parameter._differentiable)
+
+
+def is_trainable(parameter: Any) -> bool:
     """Whether the parameter can be trained, as far as it says itself: running statistics and constants cannot."""
-    return bool(parameter._differentiable) and not isinstance(parameter, gluon.Constant)
+    return is_differentiable(parameter) and not isinstance(parameter, gluon.Constant)
 
 
 def is_sparse(parameter: Any) -> bool:
     """Whether the values are row-sparse."""
     return bool(parameter._stype != "default")
+
+
+def has_sparse_gradient(parameter: Any) -> bool:
+    """Whether the gradients are row-sparse, as those of an Embedding may be."""
+    return bool(parameter._grad_stype != "default")
 
 
 def finish_initialization(parameter: Any, shape: Sequence[int]) -> None:
@@ -58,7 +68,7 @@ def copy_parameter(parameter: Any) -> Any:
     """Copy a Parameter with its values on every device, without its Trainer; gradients are 0."""
     new = copy(parameter)
     new._trainer = new._var = new._grad = None
-    if values(parameter) is not None:
+    if values_of(parameter) is not None:
         new._data = None
         devices = parameter.list_ctx()
         set_values(new, parameter._reduce() if is_sparse(parameter) else parameter.data(devices[0]), devices)
@@ -85,7 +95,7 @@ def request_gradient(parameter: Any, request: str) -> None:
     Gluon would make new ones, which a static graph does not write to (T109).
     """
     parameter._grad_req = request
-    if gradients(parameter) is not None:
+    if gradients_of(parameter) is not None:
         autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
 
 
@@ -113,7 +123,7 @@ class GradientWatch:
 
     def moved(self) -> bool:
         """Whether one has other arrays than at the last call; true for the first."""
-        now = [gradients(parameter) for parameter in self._parameters]
+        now = [gradients_of(parameter) for parameter in self._parameters]
         same = len(now) == len(self._seen) and all(one is seen for one, seen in zip(now, self._seen))
         self._seen = now
         return not same

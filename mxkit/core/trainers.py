@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Tuple, Union
 
 from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
+from mxkit.core.replicas import values_of
 from mxkit.errors import DeviceError, nearest, unknown_name
 import mxnet as mx
 from mxnet import gluon
@@ -133,6 +134,22 @@ def trainer_devices(trainer: "gluon.Trainer") -> List["mx.Context"]:
     return list(trainer._contexts or ())
 
 
+def gradient_scale(trainer: "gluon.Trainer") -> float:
+    """What the optimizer multiplies gradients by beside the number of samples."""
+    return float(trainer._scale)
+
+
+def kvstore_settings(trainer: "gluon.Trainer") -> Dict[str, Any]:
+    """What the Trainer was made with: `kvstore` and `update_on_kvstore`."""
+    return dict(trainer._kvstore_params)
+
+
+def trainer_like(trainer: "gluon.Trainer", optimizer: "mx.optimizer.Optimizer") -> "gluon.Trainer":
+    """Make a Trainer over the same parameters, with the same kvstore and another optimizer."""
+    parameters, compression = trainer_parameters(trainer), trainer._compression_params
+    return gluon.Trainer(parameters, optimizer, compression_params=compression, **kvstore_settings(trainer))
+
+
 def has_kvstore(trainer: "gluon.Trainer") -> bool:
     """Whether the Trainer has decided about its kvstore, as its first step does."""
     return bool(trainer._kv_initialized)
@@ -151,7 +168,7 @@ def steps_on_kvstore(trainer: "gluon.Trainer") -> bool:
 
 def shall_step_on_kvstore(trainer: "gluon.Trainer") -> bool:
     """Whether a Trainer on several devices is to step inside its kvstore, before it has made one."""
-    asked = trainer._kvstore_params["update_on_kvstore"]
+    asked = kvstore_settings(trainer)["update_on_kvstore"]
     return os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0" if asked is None else bool(asked)
 
 
@@ -161,7 +178,7 @@ def refuse_remote(trainer: "gluon.Trainer") -> None:
     Raises:
         ValueError: The kvstore is distributed and updates there.
     """
-    kvstore = trainer._kvstore_params["kvstore"]
+    kvstore = kvstore_settings(trainer)["kvstore"]
     kind = getattr(kvstore, "type", kvstore)
     if has_kvstore(trainer):
         remote = trainer._distributed and trainer._update_on_kvstore
@@ -205,3 +222,28 @@ def update_counts(optimizer: Any, device: int) -> Dict[int, int]:
     """Updates of each parameter on a device, by index."""
     counts: Dict[int, int] = optimizer._all_index_update_counts.get(device, {})
     return counts
+
+
+def push_values(trainer: "gluon.Trainer") -> None:
+    """Give the kvstore that steps here the values of the parameters as they are now.
+
+    It keeps weights of its own, and the next update would bring those back.
+    """
+    store = trainer._kvstore
+    if not steps_on_kvstore(trainer) or "dist" in store.type:
+        return
+    updater = store._updater
+    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))  # assign in place of updating
+    try:
+        waiting = {id(parameter) for parameter in trainer._params_to_init}
+        for number, parameter in enumerate(trainer_parameters(trainer)):
+            if values_of(parameter) and id(parameter) not in waiting:
+                store.push(number, parameter.list_data()[0])
+    finally:
+        store._set_updater(updater)
+
+
+def finish_kvstore(trainer: "gluon.Trainer") -> None:
+    """Give the kvstore its parameters, as the first step would: each replica gets the first one's values (T98)."""
+    if trainer._params_to_init:
+        trainer._init_params()

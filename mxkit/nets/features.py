@@ -8,7 +8,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.forward_errors import explained
-from mxkit.core.tracing import Call, Trace, infer_shapes, opened, recorded_calls, regroup, trace, unknown_variables
+from mxkit.core.graphs import opened
+from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
 from mxkit.errors import DeviceError, UnknownNameError
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -7,7 +7,7 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.device import DeviceSpec, as_ndarray
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.forward_errors import explained
-from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.core.graphs import drop_static_graphs
 from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import autograd
@@ -89,7 +89,7 @@ def initialize(
     _refuse_vectors(net, chosen)
     net.initialize(chosen, ctx=where, force_reinit=force)
     if force:
-        forget_static_graphs(net)
+        drop_static_graphs(net)
     if sample is not None:
         is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
         inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)

@@ -7,8 +7,8 @@ from typing import Any, List, Mapping, Optional, Set, Tuple
 
 from mxkit.core.arguments import check_number
 from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
-from mxkit.core.replicas import is_differentiable
-from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.core.graphs import drop_static_graphs
+from mxkit.core.replicas import is_trainable
 from mxkit.core.trainers import refuse_remote
 from mxkit.errors import unknown_name
 import mxnet as mx
@@ -192,7 +192,7 @@ def no_weight_decay(net: Any) -> List[str]:
     found = {}
     for path, parameter in parameters_by_path(net).items():
         flat = parameter.shape is not None and len(parameter.shape) == 1
-        if is_differentiable(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
+        if is_trainable(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
             found[path] = parameter
     for parameter in found.values():
         parameter.wd_mult = 0.0
@@ -261,5 +261,5 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     for path in changed:
         fitting[path].grad_req = "write"
     if changed:
-        forget_static_graphs(net)
+        drop_static_graphs(net)
     return changed

@@ -6,7 +6,7 @@ from reprlib import repr as brief
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 from mxkit.core.blocks import first_paths, parameters_by_path
-from mxkit.core.replicas import values
+from mxkit.core.replicas import values_of
 from mxkit.core.trainers import (
     begin_kvstore,
     refuse_remote,
@@ -119,7 +119,7 @@ def load_optimizer_state(
     """
     _check_form(state)
     optimizer, paths = trainer.optimizer, _paths(net, trainer)
-    without = [path for path, parameter in zip(paths, trainer_parameters(trainer)) if values(parameter) is None]
+    without = [path for path, parameter in zip(paths, trainer_parameters(trainer)) if values_of(parameter) is None]
     if without:
         raise NotInitializedError(
             f"load_optimizer_state: parameter {without[0]!r} has no value yet. Initialize the net and run it once on a "
@@ -293,7 +293,7 @@ def _cumulated(trainer: "gluon.Trainer", paths: Sequence[str], arrays: Dict[str,
 
 
 def _weight(trainer: "gluon.Trainer", index: int, device: int) -> Any:
-    return (values(trainer_parameters(trainer)[index]) or ())[device]  # data() refuses sparse weights
+    return (values_of(trainer_parameters(trainer)[index]) or ())[device]  # data() refuses sparse weights
 
 
 def _blank(optimizer: Any, weight: Any) -> Any:
