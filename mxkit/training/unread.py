@@ -6,6 +6,7 @@ import time
 from typing import Any, Deque, Iterable, List, Optional, Sequence, Tuple
 
 from mxkit.core.device import Shards
+from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import NonFiniteError
 from mxkit.training.accumulator import Accumulator
 from mxkit.training.place import numbers
@@ -133,7 +134,7 @@ class Unread:
 
 def watch_weights(update: Update, trainer: Any) -> None:
     """Let `update` tell whether the weights after it are finite; replicas are equal, so one is looked at."""
-    update.watch([parameter.list_data()[0] for parameter in trainer._params if parameter.grad_req != "null"])
+    update.watch([one.list_data()[0] for one in trainer_parameters(trainer) if one.grad_req != "null"])
 
 
 def refuse_broken(done: Sequence[Update], epoch: Optional[int], newest: int) -> None:

@@ -9,9 +9,10 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import DeviceSpec, Shards, split_batch, unpack
 from mxkit.core.device import devices as resolve_devices
+from mxkit.core.graphs import drop_static_graphs
 from mxkit.core.packed import worth_packing
-from mxkit.core.static_graphs import GradientWatch, forget_static_graphs
-from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.core.replicas import GradientWatch
+from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
@@ -213,7 +214,7 @@ class Training:
         )
         self._several = accumulate > 1 or accumulate_samples is not None
         self._graph: Optional[OneGraph] = None
-        self._gradients = GradientWatch(self._trainer._params)
+        self._gradients = GradientWatch(trainer_parameters(self._trainer))
         self._unread: Optional[Unread] = None
         self._shapes: Optional[ShapeWatch] = None
 
@@ -394,7 +395,7 @@ class _Batches:
             warn_of_single_samples(self._norms)
             self._norms = []
         if self._gradients.moved():  # by a callback, by the user between two epochs, or before the first batch
-            forget_static_graphs(self._net)
+            drop_static_graphs(self._net)
             self._graph.forget()
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]
