@@ -46,11 +46,11 @@ def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
     """Yield every block with its path, the net itself as ''; a shared one under each of its paths."""
     check_net(net)
     yield path, net
-    for name, child in children(net).items():
+    for name, child in child_blocks(net).items():
         yield from blocks_by_path(child, f"{path}.{name}" if path else name)
 
 
-def children(block: Any) -> Dict[str, Any]:
+def child_blocks(block: Any) -> Dict[str, Any]:
     """Blocks that a block holds itself, by name: Gluon's own dict, so that a change of it changes the block."""
     held: Dict[str, Any] = block._children
     return held
@@ -62,10 +62,24 @@ def own_parameters(block: Any) -> Dict[str, Any]:
     return held
 
 
+def replace_parameter(block: Any, name: str, new: Any) -> None:
+    """Let a block use another parameter in place of its own, as `params=` of its constructor does."""
+    old = own_parameters(block)[name]
+    own_parameters(block)[name] = new
+    vars(block)[name] = new
+    block._params._params.pop(old.name, None)
+    block._params._params[new.name] = new
+
+
 def layer_settings(block: Any) -> Dict[str, Any]:
     """Arguments of the operator that a stock layer calls, like "kernel" of a convolution: its own dict, or none."""
     settings = getattr(block, "_kwargs", None)
     return settings if isinstance(settings, dict) else {}
+
+
+def operator_name(layer: Any) -> str:
+    """The operator that a convolution calls, like "Deconvolution"."""
+    return str(layer._op_name)
 
 
 def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:

@@ -202,3 +202,22 @@ def hooks_replaced(net: Any, hooks: Callable[[str, Any], Tuple[Any, Any]] = lamb
     finally:
         for block, before, after in own:
             block._forward_pre_hooks, block._forward_hooks = before, after
+
+
+@contextmanager
+def copyable(net: Any) -> Iterator[None]:
+    """Inside `with`, a net can be copied by `copy.deepcopy`: its blocks hold no graphs (T54) and no hooks.
+
+    A trace leaves on a block the scope of the net that it was made in, whose graph cannot be copied either.
+    """
+    blocks = list(distinct(dict(blocks_by_path(net))).values())
+    scopes = [(block._scope, block._scope._old_scope) for block in blocks]
+    try:
+        with attributes_restored(blocks), hooks_replaced(net):
+            for block in blocks:
+                block._scope._old_scope = None
+                drop_graph(block)
+            yield
+    finally:
+        for scope, outer in scopes:
+            scope._old_scope = outer

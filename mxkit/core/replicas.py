@@ -36,6 +36,11 @@ def is_differentiable(parameter: Any) -> bool:
     return bool(parameter._differentiable)
 
 
+def set_differentiable(parameter: Any, differentiable: bool) -> None:
+    """Decide whether backward passes reach the parameter."""
+    parameter._differentiable = differentiable
+
+
 def is_trainable(parameter: Any) -> bool:
     """Whether the parameter can be trained, as far as it says itself: running statistics and constants cannot."""
     return is_differentiable(parameter) and not isinstance(parameter, gluon.Constant)
@@ -62,6 +67,16 @@ def set_values(parameter: Any, array: Any, devices: Sequence[Any]) -> None:
     """Give a parameter these values on these devices, in place of any others, with gradients of 0."""
     with autograd.pause():
         parameter._init_impl(array, list(devices))
+
+
+def load_values(parameter: Any, array: Any, devices: Any) -> None:
+    """Give a parameter the values of a file, of its dtype and its shape, which they complete, on these devices."""
+    parameter._load_init(array, devices)
+
+
+def lend_values(parameter: Any, replicas: List[Any]) -> None:
+    """Put other arrays in the place of a parameter's values by device; its gradients stay as they are."""
+    parameter._data = replicas
 
 
 def copy_parameter(parameter: Any) -> Any:

@@ -4,7 +4,7 @@ import inspect
 import math
 from numbers import Real
 import os
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
@@ -218,10 +218,10 @@ def set_update_counts(optimizer: Any, counts: Mapping[int, Mapping[int, int]]) -
     optimizer._set_current_context(min(counts))
 
 
-def update_counts(optimizer: Any, device: int) -> Dict[int, int]:
-    """Updates of each parameter on a device, by index."""
-    counts: Dict[int, int] = optimizer._all_index_update_counts.get(device, {})
-    return counts
+def update_counts(optimizer: Any, device: Optional[int] = None) -> Dict[int, int]:
+    """Updates of each parameter, by its index, on the device of this number; None: on the one that stepped last."""
+    every: Dict[int, Dict[int, int]] = optimizer._all_index_update_counts
+    return optimizer._index_update_count if device is None else every.get(device, {})
 
 
 def push_values(trainer: "gluon.Trainer") -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import child_blocks
 from mxkit.models.sizes import SizedNet, finished
 from mxnet.gluon import contrib, nn
 from mxnet.gluon.model_zoo import vision
@@ -49,7 +50,7 @@ def densenet121(
         net.add(nn.BatchNorm(), nn.Activation("relu"), nn.AvgPool2D(pool_size=1))
     else:
         made = vision.DenseNet(64, _GROWTH, list(_DEPTHS))
-        net.add(*list(made.features._children.values())[4:-2], nn.GlobalAvgPool2D())
+        net.add(*list(child_blocks(made.features).values())[4:-2], nn.GlobalAvgPool2D())
     net.add(nn.Flatten(), nn.Dense(classes))
     return finished("densenet121", net, in_channels, "" if small else "small=True makes it for images like CIFAR's")
 

@@ -3,6 +3,7 @@
 from typing import Any, Sequence
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import child_blocks
 from mxkit.models.sizes import SizedNet, finished
 from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
@@ -63,7 +64,7 @@ def _resnet(
     widths = [64, 64, 128, 256, 512] if block is vision.BasicBlockV1 else [64, 256, 512, 1024, 2048]
     made = vision.ResNetV1(block, list(depths), widths, classes=whole_number(classes, "classes"), thumbnail=small)
     net = SizedNet(input_size)
-    net.add(*made.features._children.values(), made.output)
+    net.add(*child_blocks(made.features).values(), made.output)
     return finished(name, net, in_channels)
 
 

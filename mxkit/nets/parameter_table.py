@@ -5,6 +5,7 @@ import math
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import never_trained, parameters_by_path, unknown_path, wait_before_reading
+from mxkit.core.replicas import gradients_of, is_initialized, values_of
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
@@ -87,7 +88,6 @@ class Parameters(Mapping[str, Any]):
         return [self._row(path, parameter) for path, parameter in self._parameters.items()]
 
     def _row(self, path: str, parameter: Any) -> Row:
-        initialized = parameter._data is not None or parameter._deferred_init
         return {
             "path": path,
             "shape": parameter.shape,
@@ -96,7 +96,7 @@ class Parameters(Mapping[str, Any]):
             "state": self._state(path, parameter),
             "lr_mult": parameter.lr_mult,
             "wd_mult": parameter.wd_mult,
-            "devices": list(map(str, parameter.list_ctx())) if initialized else None,
+            "devices": list(map(str, parameter.list_ctx())) if is_initialized(parameter) else None,
             **self._measured.get(id(parameter), {}),
             "shared_with": [other for other in self._paths[id(parameter)] if other != path],
         }
@@ -131,7 +131,7 @@ class Parameters(Mapping[str, Any]):
 
         Waits for nothing. Takes the memory of the values on one device again, as long as it is kept.
         """
-        firsts = ((first, self._parameters[first]._data) for first, *_ in self._paths.values())
+        firsts = ((first, values_of(self._parameters[first])) for first, *_ in self._paths.values())
         return {path: replicas[0].copy() for path, replicas in firsts if replicas is not None}
 
     def with_norms(self, since: Optional[Mapping[str, Any]] = None) -> "Parameters":
@@ -166,12 +166,13 @@ class Parameters(Mapping[str, Any]):
         squares: Dict[Tuple[int, str], Any] = {}
         for key, (first, *_) in self._paths.items():
             parameter = self._parameters[first]
-            if parameter._data is None:
+            replicas, gradients = values_of(parameter), gradients_of(parameter)
+            if replicas is None:
                 continue
-            value, old = as_float64(parameter._data[0]), (since or {}).get(first)
+            value, old = as_float64(replicas[0]), (since or {}).get(first)
             squares[key, "norm"] = square(value)
-            if parameter._grad is not None:
-                squares[key, "gradient_norm"] = square(as_float64(parameter._grad[0]))
+            if gradients is not None:
+                squares[key, "gradient_norm"] = square(as_float64(gradients[0]))
             if old is not None and old.shape == value.shape:
                 old = as_float64(old).as_in_context(value.context)
                 squares[key, "old"], squares[key, "change"] = square(old), square(value - old)

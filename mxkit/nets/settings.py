@@ -8,8 +8,8 @@ from typing import Any, List, Mapping, Optional, Set, Tuple
 from mxkit.core.arguments import check_number
 from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
 from mxkit.core.graphs import drop_static_graphs
-from mxkit.core.replicas import is_trainable
-from mxkit.core.trainers import refuse_remote
+from mxkit.core.replicas import is_trainable, trainer_of
+from mxkit.core.trainers import forget_states, lacks_states, refuse_remote, trainer_parameters
 from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import gluon
@@ -72,7 +72,7 @@ def set_hyperparameters(
             )
     elif changes:
         refuse_remote(trainer)
-    if changes.get("momentum") and (not optimizer.momentum or _without_velocity(trainer)):
+    if changes.get("momentum") and (not optimizer.momentum or lacks_states(trainer)):
         _begin_momentum(trainer)
     for name, value in changes.items():
         setattr(optimizer, name, value)
@@ -93,30 +93,19 @@ def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
     return found - _FIXED
 
 
-def _updaters(trainer: "gluon.Trainer") -> List[Any]:
-    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
-
-
-def _without_velocity(trainer: "gluon.Trainer") -> bool:
-    """Whether somebody set the optimizer's momentum by hand after its states were made without."""
-    return any(state is None for updater in _updaters(trainer) for state in updater.states.values())
-
-
 def _begin_momentum(trainer: "gluon.Trainer") -> None:
     """Drop states that hold no velocity, or a stale one, so that the next update makes them anew.
 
     MXNet makes none while momentum is 0. With momentum set later the update fails; on a kvstore the
     error is printed and swallowed, and the weights stand still from there on.
     """
-    half = [parameter.name for parameter in trainer._params if str(parameter.dtype).endswith("float16")]
+    half = [parameter.name for parameter in trainer_parameters(trainer) if str(parameter.dtype).endswith("float16")]
     if trainer.optimizer.multi_precision and half:
         raise ValueError(
             "momentum: states of float16 weights hold their float32 copies, which a momentum that begins at 0 cannot "
             "keep. Make a new Trainer with the momentum. Nothing was changed"
         )
-    for updater in _updaters(trainer):
-        updater.states.clear()
-        updater.states_synced.clear()
+    forget_states(trainer)
 
 
 def refuse_fixed_rate(trainer: "gluon.Trainer") -> None:
@@ -164,7 +153,7 @@ def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) ->
                 raise ValueError(f"{glob!r}: {name}: expected a number, at least 0; received {value!r}")
             planned.extend((parameter, f"{name}_mult", float(value)) for parameter in parameters.values())
     for parameter, _, _ in planned:
-        trainer = getattr(parameter, "_trainer", None)
+        trainer = trainer_of(parameter)
         if isinstance(trainer, gluon.Trainer):
             refuse_remote(trainer)
     for parameter, name, value in planned:

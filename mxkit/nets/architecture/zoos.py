@@ -10,7 +10,7 @@ import inspect
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from mxkit.core.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path, own_parameters
 from mxkit.errors import unknown_name
 from mxnet import gluon
 from mxnet.gluon.model_zoo import vision
@@ -99,7 +99,10 @@ def _without_numbers(name: str, arguments: Dict[str, Any]) -> Any:
         with ThreadPoolExecutor(1) as thread:
             fresh = thread.submit(gluoncv_model, name, more).result()
         for graph, other in zip(graphs, _graphs(fresh)):
-            graph._reg_params = dict(zip(other._reg_params, graph._reg_params.values()))
+            held = own_parameters(graph)
+            renamed = dict(zip(own_parameters(other), held.values()))
+            held.clear()
+            held.update(renamed)
     return net
 
 
