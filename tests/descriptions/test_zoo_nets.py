@@ -128,7 +128,7 @@ def test_hostile_models_are_clear_errors(node, text):
 
 
 def test_models_count_with_their_blocks(monkeypatch):
-    monkeypatch.setattr("mxkit.nets.architecture.building._BLOCKS", 60)
+    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 60)
     node = {"model": "zoo:alexnet"}
     with pytest.raises(ArchitectureError, match="more than 60 blocks"):
         build({"format": 1, "net": {"class": "HybridSequential", "children": [node] * 9}})

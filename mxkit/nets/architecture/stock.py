@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Ty
 
 from mxkit.core.blocks import layer_settings
 from mxkit.core.replicas import is_differentiable
-from mxkit.nets.architecture.graphs import graph, inputs, outputs, symbol_block
+from mxkit.nets.architecture.symbol_blocks import graph, inputs, outputs, symbol_block
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 from mxnet.gluon.model_zoo import vision

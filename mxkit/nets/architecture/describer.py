@@ -4,8 +4,8 @@ from typing import Any, Dict, Iterator, List, Tuple, Type
 
 from mxkit.core.blocks import child_blocks, join_path
 from mxkit.errors import ArchitectureError
-from mxkit.nets.architecture.building import FORMAT, build
-from mxkit.nets.architecture.comparing import losses, shared_parameters, states, where
+from mxkit.nets.architecture.builder import FORMAT, build
+from mxkit.nets.architecture.rebuilt import losses, shared_parameters, states, where
 from mxkit.nets.architecture.registered import CALL, REGISTERED, encode
 from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
 from mxkit.nets.architecture.values import kind_of, plain
