@@ -10,10 +10,8 @@ from . import profiling as profiling
 from . import storage as storage
 from . import training as training
 from .core.device import devices as devices
-from .core.modes import mode as mode
 from .core.seeding import seed_all as seed_all
-from .exporting.exporters import export as export
-from .exporting.exporters import load_exported as load_exported
+from .core.train_mode import mode as mode
 from .metrics import Metric as Metric
 from .nets.features import Features as Features
 from .nets.finetuning import finetune as finetune
@@ -27,6 +25,8 @@ from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
 from .recipe.registry import register as register
 from .recipe.run import run_recipe as run_recipe
+from .storage.exporters import export as export
+from .storage.exporters import load_exported as load_exported
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint

@@ -1,13 +1,19 @@
-"""The house: imports go downward, the export list is whole, heavy libraries stay out of `import mxkit`."""
+"""The house: imports go downward, only core reads Gluon's inside, functions are short, `import mxkit` is light."""
 
 import ast
+import inspect
+import io
 import json
 import os
 from pathlib import Path
 import subprocess
 import sys
+import textwrap
+import tokenize
 
 import mxkit
+import mxnet as mx
+from mxnet import gluon
 import pytest
 
 ROOT = Path(mxkit.__file__).parent
@@ -20,26 +26,13 @@ LAYERS = [
     {"core"},
     {"data", "storage", "losses", "metrics", "gradients"},
     {"nets"},
-    {"models", "plots", "exporting"},
+    {"models", "plots"},
     {"training"},
     {"recipe", "profiling"},
     {"reports"},
     {"cli"},
     {"__main__"},
 ]
-
-# Imports that break this rule today: who imports, what, and how it ends. An import that is gone leaves the list.
-EXCEPTIONS = {
-    ("core.trainers", "nets.settings"): "check_number belongs to core",
-    ("data.describing", "plots.data_plots"): "a description draws itself; a function of plots can draw it",
-    ("nets.architecture.building", "models.zoo"): "models can register the function that makes a net by its name",
-    ("nets.architecture.comparing", "models.zoo"): "the table of nets made by name belongs to nets",
-    ("nets.architecture.describing", "models.zoo"): "the table of nets made by name belongs to nets",
-    ("nets.finetuning", "models.zoo"): "the same as for nets.architecture.building",
-    ("nets.saving", "exporting.exporters"): "parameter_bytes belongs to storage",
-    ("storage.loading", "nets.settings"): "match_parameters belongs to core",
-    ("storage.optimizer_state", "nets.settings"): "refuse_remote belongs to core",
-}
 
 
 def room_of(module):
@@ -86,15 +79,9 @@ def test_imports_go_downward(dotted, path):
     room, layer = room_of(dotted)
     for imported in imports_of(dotted, path):
         other, below = room_of(imported)
-        assert other == room or below < layer or (dotted, imported) in EXCEPTIONS, (
+        assert other == room or below < layer, (
             f"mxkit.{dotted} (layer {layer}) imports mxkit.{imported} (layer {below})"
         )
-
-
-def test_every_exception_is_still_needed():
-    assert set(EXCEPTIONS) <= {
-        (dotted, imported) for dotted, path in modules() for imported in imports_of(dotted, path)
-    }
 
 
 def test_modules_do_not_import_each_other_in_a_circle():
@@ -122,15 +109,164 @@ def test_export_list_is_whole_and_sorted():
     assert set(mxkit.__all__) <= set(dir(mxkit))
 
 
-def test_no_module_shares_its_name_with_a_public_function():
-    # `import mxkit.x` binds the module as `mxkit.x`, over a function of this name; so the list is read, not asked
-    stub = ast.parse((ROOT / "__init__.pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom) and node.module]
-    names = {alias.asname for node in imports for alias in node.names}
-    names -= {"callbacks"}  # a room of the public names, whose code stands in mxkit/training
+def public_names():
+    """Names that the root and the rooms export: those of their stubs, or of an `__init__.py` that lists them."""
+    for path in [*ROOT.rglob("__init__.pyi"), *ROOT.rglob("__init__.py")]:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                if alias.asname == alias.name:
+                    yield path.parent, alias.name
+
+
+def test_the_root_has_few_names():
+    names = {name for place, name in public_names() if place == ROOT} - {"callbacks"}  # a room, in mxkit/training
     assert "fit" in names
-    assert len([name for name in names if not name.startswith("__")]) <= 32  # the others stand in their rooms
-    assert not names & {dotted.split(".")[-1] for dotted, _ in modules()}
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()} | {"errors"}
+    assert len([name for name in names - rooms if not name.startswith("__")]) <= 32
+
+
+# Modules that share their name with a module of another room, with a room, or with a public function, and why.
+SAME_NAMES = {
+    "image_records": "a file for one function; `mxkit.data` binds the function after the module",
+    "arguments": "recipe's becomes its vocabulary",
+    "files": "recipe's joins its reading",
+    "registry": "recipe's becomes its vocabulary",
+    "nets": "in recipe: to be renamed",
+    "variables": "in recipe and the doctor: to be renamed",
+    "machine": "in cli and the doctor: to be renamed",
+    "checking": "in gradients and recipe: to be renamed",
+    "by_name": "in losses and metrics: to be renamed",
+    "classification": "in losses and metrics: to be renamed",
+    "channels": "in plots and profiling: to be renamed",
+    "gradients": "in plots: to be renamed",
+    "operators": "in profiling and runtime: to be renamed",
+    "threads": "in data and runtime: to be renamed",
+    "workers": "in data and runtime: to be renamed",
+}
+
+
+def shared_names():
+    rooms = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    functions = {name for place, name in public_names()} - rooms - {"errors"}
+    places = {}
+    for dotted, path in modules():
+        if path.name not in ("__init__.py", "__main__.py"):
+            places.setdefault(path.stem, set()).add(dotted)
+    for name, found in places.items():
+        if len({dotted.split(".")[0] for dotted in found}) > 1 or name in functions or name in rooms - found:
+            yield name
+
+
+def test_no_module_shares_its_name():
+    # `import mxkit.x` binds the module as `mxkit.x`, over a function of this name; two `files.py` are told apart by
+    # nobody who reads a traceback
+    assert set(shared_names()) == set(SAME_NAMES)
+
+
+def test_the_house_has_few_rooms():
+    shown = [path for path in ROOT.iterdir() if path.name != "__pycache__"]
+    rooms = {path.name for path in shown if path.is_dir()}
+    assert rooms == set().union(*LAYERS) - {"errors", "version", "__main__"}
+    assert len(rooms) <= 15
+    assert len(shown) - len(rooms) <= 6
+
+
+# The classes whose private attributes only core and runtime may read, so that a fork of MXNet is met in one place.
+INSIDE = [
+    *(gluon.Block, gluon.HybridBlock, gluon.SymbolBlock, gluon.Parameter, gluon.Constant, gluon.ParameterDict),
+    *(gluon.nn.Conv2D.__mro__[1], gluon.nn.BatchNorm.__mro__[1], gluon.Trainer, mx.optimizer.Optimizer),
+    *(mx.optimizer.Updater, mx.kvstore.KVStore, mx.nd.NDArray, mx.sym.Symbol, gluon.data.DataLoader),
+    *(gluon.data.BatchSampler, gluon.data.SimpleDataset, gluon.data.ArrayDataset, gluon.data.vision.MNIST.__mro__[1]),
+    *(
+        getattr(gluon.data.dataset, f"_{name}")
+        for name in ("LazyTransformDataset", "SampledDataset", "FilteredDataset")
+    ),
+]
+# File and attribute, and why.
+READS_INSIDE = {
+    ("training/one_graph.py", "_label"): "of a Metric, which is mxkit's own",
+}
+
+
+def is_private(name):
+    return isinstance(name, str) and name.startswith("_") and not name.startswith("__")
+
+
+def private_attributes(kind):
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(kind)))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            yield node.attr
+        elif isinstance(node, ast.FunctionDef):
+            yield node.name
+
+
+def foreign_reads(tree):
+    """Names of attributes that a module reads or writes on anything but `self`, `cls` and `super()`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
+            if not own and not (isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "super"):
+                yield node.attr
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("attr", "__setattr__")):
+            yield from (one.value for one in node.args[1:2] if isinstance(one, ast.Constant))
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value).startswith("vars("):
+            yield from (one.value for one in ast.walk(node.slice) if isinstance(one, ast.Constant))
+
+
+def own_names(tree):
+    """Attributes and methods that the classes of a module give themselves."""
+    for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(kind):
+            if isinstance(node, ast.FunctionDef):
+                yield node.name
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and ast.unparse(node.value) == "self"
+            ):
+                yield node.attr
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="ast.unparse is of Python 3.9")
+def test_only_core_and_runtime_read_what_gluon_keeps_private():
+    inside = {name for kind in INSIDE for name in private_attributes(kind) if is_private(name)}
+    assert {"_cached_graph", "_kv_initialized", "_fresh_grad", "_children", "_batch_sampler", "_kwargs"} <= inside
+    found = set()
+    for dotted, path in modules():
+        if dotted.split(".")[0] not in ("core", "runtime"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            reads = inside.intersection(foreign_reads(tree)) - set(own_names(tree))
+            found |= {(path.relative_to(ROOT).as_posix(), name) for name in reads}
+    assert found == set(READS_INSIDE)
+
+
+# Functions of more lines of code, until they are cut.
+LONG_FUNCTIONS = {("training/loop.py", "fit")}
+
+
+def code_lines(path):
+    """Numbers of the lines that hold code, and every function of a file with the lines of its docstring."""
+    source = path.read_text(encoding="utf-8")
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    lines = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            own = lines.intersection(range(node.lineno, node.end_lineno + 1))
+            text = node.body[0] if ast.get_docstring(node) else None
+            yield node.name, len(own - set(range(text.lineno, text.end_lineno + 1)) if text else own)
+
+
+def test_no_function_is_long():
+    found = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for _, path in modules()
+        for name, count in code_lines(path)
+        if count > 60
+    }
+    assert found == LONG_FUNCTIONS
 
 
 def loaded_after(statement, names):

@@ -183,7 +183,7 @@ def export(
 ) -> None:
     """Write a RUN's net as MXNet's symbol and parameters, for other programs and languages."""
     with lean_mxnet():
-        from mxkit.exporting.exporters import export as export_net
+        from mxkit.storage.exporters import export as export_net
     from mxkit.recipe.run import load_run, run_facts
 
     recipe, net = load_run(run, which)

@@ -1,7 +1,8 @@
 """How arguments may be given: a component by name or as an object, a count as a whole number."""
 
 import inspect
-from numbers import Integral
+import math
+from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.errors import nearest
@@ -81,3 +82,15 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
     if not whole or value < least:
         raise ValueError(f"{name}: expected a whole number, at least {least}; received {value!r:.100}")
     return int(value)
+
+
+def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
+    """Refuse what is no finite number, or negative where `least_0`: MXNet takes a text for a rate in silence (T26).
+
+    Raises:
+        ValueError: `value` is refused; the text ends in `after`.
+    """
+    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or (least_0 and value < 0):
+        least = ", at least 0" if least_0 else ""
+        raise ValueError(f"{name}: expected a finite number{least}; received {value!r:.100}{after}")

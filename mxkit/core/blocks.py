@@ -1,10 +1,14 @@
-"""What can be asked of any Gluon block: its parameters by path, and the devices it lives on."""
+"""What can be asked of any Gluon block: its parts and parameters by path, and the devices it lives on."""
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from fnmatch import fnmatchcase
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from mxkit.errors import DeviceError, NotInitializedError
+from mxkit.core.replicas import is_initialized, is_trainable
+from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
 from mxnet import gluon
+
+_Thing = TypeVar("_Thing")
 
 
 def check_net(net: Any) -> None:
@@ -42,8 +46,65 @@ def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
     """Yield every block with its path, the net itself as ''; a shared one under each of its paths."""
     check_net(net)
     yield path, net
-    for name, child in net._children.items():
+    for name, child in child_blocks(net).items():
         yield from blocks_by_path(child, f"{path}.{name}" if path else name)
+
+
+def child_blocks(block: Any) -> Dict[str, Any]:
+    """Blocks that a block holds itself, by name: Gluon's own dict, so that a change of it changes the block."""
+    held: Dict[str, Any] = block._children
+    return held
+
+
+def own_parameters(block: Any) -> Dict[str, Any]:
+    """Parameters that a block holds itself, by attribute: Gluon's own dict. A plain Block has none here."""
+    held: Dict[str, Any] = getattr(block, "_reg_params", {})
+    return held
+
+
+def replace_parameter(block: Any, name: str, new: Any) -> None:
+    """Let a block use another parameter in place of its own, as `params=` of its constructor does."""
+    old = own_parameters(block)[name]
+    own_parameters(block)[name] = new
+    vars(block)[name] = new
+    block._params._params.pop(old.name, None)
+    block._params._params[new.name] = new
+
+
+def layer_settings(block: Any) -> Dict[str, Any]:
+    """Arguments of the operator that a stock layer calls, like "kernel" of a convolution: its own dict, or none."""
+    settings = getattr(block, "_kwargs", None)
+    return settings if isinstance(settings, dict) else {}
+
+
+def operator_name(layer: Any) -> str:
+    """The operator that a convolution calls, like "Deconvolution"."""
+    return str(layer._op_name)
+
+
+def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:
+    """Things by path, each under the first of its paths only."""
+    first = {id(thing): path for path, thing in reversed(list(named.items()))}
+    return {path: thing for path, thing in named.items() if first[id(thing)] == path}
+
+
+def first_paths(named: Mapping[str, Any]) -> Dict[int, str]:
+    """The first path of each thing, by its id."""
+    return {id(thing): path for path, thing in distinct(named).items()}
+
+
+def join_path(path: str, name: str) -> str:
+    """Path of what `name` means below `path`; either may be '', the net itself."""
+    return f"{path}.{name}" if path and name else path or name
+
+
+def place_of(path: str, block: Any) -> str:
+    """How errors name a block.
+
+    >>> place_of("0.body", gluon.nn.Dense(2)), place_of("", gluon.nn.Dense(2))
+    ("'0.body' (Dense)", 'the net (Dense)')
+    """
+    return f"{repr(path) if path else 'the net'} ({type(block).__name__})"
 
 
 def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:
@@ -79,7 +140,7 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
     found: Optional[List[mx.Context]] = None
     first = ""
     for path, parameter in parameters_by_path(net).items():
-        if parameter._data is None and not parameter._deferred_init:
+        if not is_initialized(parameter):
             raise NotInitializedError(
                 f"the net is not initialized: parameter {path!r} has no value. "
                 "Call mxkit.initialize(net, 'xavier') or net.initialize() first"
@@ -100,3 +161,53 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
             f"or ask for {found}"
         )
     return found
+
+
+class UnknownPathError(UnknownNameError, KeyError):
+    """A path that a net does not have; the text has the nearest."""
+
+    __str__ = Exception.__str__  # KeyError's shows the text as Python would write it, in quotes
+
+
+def unknown_path(told: str, near: str, paths: Iterable[str]) -> UnknownPathError:
+    """Build the error for a path: what was looked for, the nearest one, and what there is.
+
+    >>> print(unknown_path("no block stands at '1'", "", ["0", "0.act"]))
+    no block stands at '1': Paths of the net: 0, 0.act
+    """
+    some = list(paths)
+    more = f" and {len(some) - 8} more" if len(some) > 8 else ""
+    return UnknownPathError(f"{told}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}{more}")
+
+
+def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
+    """Parameters whose structural path fits a glob.
+
+    Args:
+        net: Any block.
+        glob: A path like "features.0.weight", where `*` stands for any text, dots too, and `?` for a sign.
+
+    Raises:
+        UnknownNameError: No path fits.
+
+    >>> list(match_parameters(mxkit.models.mlp(hidden=[8]), "*.bias"))
+    ['1.bias', '2.bias']
+    """
+    everything = parameters_by_path(net)
+    found = {path: parameter for path, parameter in everything.items() if fnmatchcase(path, glob)}
+    if not found:
+        blocks = {path.rsplit(".", count)[0] for path in everything for count in range(1, path.count(".") + 1)}
+        near = nearest(glob, [*everything, *(f"{block}.*" for block in sorted(blocks))])
+        raise unknown_path(f"no parameter fits {glob!r}", near, everything)
+    return found
+
+
+def never_trained(net: Any) -> Set[int]:
+    """Ids of parameters that have no gradient by design."""
+    never = {id(parameter) for parameter in parameters_by_path(net).values() if not is_trainable(parameter)}
+    for _, block in blocks_by_path(net):
+        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
+        for switch, name in (("scale", "gamma"), ("center", "beta")):
+            if layer_settings(block).get(switch) is False and name in own_parameters(block):
+                never.add(id(own_parameters(block)[name]))
+    return never

@@ -7,7 +7,6 @@ was raised where somebody waited (T40) by running the call with a wait after eac
 nothing is run again: whichever block asks for it next would be blamed (T135).
 """
 
-from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from functools import partial
 import inspect
@@ -16,10 +15,13 @@ import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path
+from mxkit.core.arrays import arrays_in
+from mxkit.core.blocks import blocks_by_path, own_parameters, place_of
 from mxkit.core.device import describe_batch, is_gpu
+from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.layer_faults import layer_fault
-from mxkit.core.modes import kept_statistics
+from mxkit.core.replicas import is_deferred, values_of
+from mxkit.core.statistics import kept_statistics
 from mxkit.errors import ForwardError, MxkitError
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -42,7 +44,7 @@ class _Call(NamedTuple):
 
     @property
     def place(self) -> str:
-        return f"{repr(self.path) if self.path else 'the net'} ({type(self.block).__name__})"
+        return place_of(self.path, self.block)
 
     @property
     def arrays(self) -> List[Any]:
@@ -151,13 +153,6 @@ def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]]
     return f"out of memory on {where}{told} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
 
 
-def arrays_in(values: Any) -> List[Any]:
-    """NDArrays inside nested lists and tuples, in their order."""
-    if isinstance(values, (list, tuple)):
-        return [array for value in values for array in arrays_in(value)]
-    return [values] if isinstance(values, mx.nd.NDArray) else []
-
-
 def _told(call: _Call, phrase: str) -> ForwardError:
     return ForwardError(f"{call.place}{phrase}", call.path, call.block)
 
@@ -185,11 +180,11 @@ def _of_mxnet(frame: Any) -> bool:
 
 
 def _is_graph(call: _Call) -> bool:
-    return isinstance(call.block, gluon.HybridBlock) and call.block._active and bool(call.arrays)
+    return is_hybridized(call.block) and bool(call.arrays)
 
 
 def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
-    with kept_statistics(net), _opened(net), autograd.pause(train_mode=autograd.is_training()):
+    with kept_statistics(net), _block_by_block(net), autograd.pause(train_mode=autograd.is_training()):
         try:
             call()
         except Exception as error:
@@ -198,22 +193,13 @@ def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
 
 
 @contextmanager
-def _opened(net: Any) -> Iterator[None]:
+def _block_by_block(net: Any) -> Iterator[None]:
     """Have a net run block by block: no graphs, none of the user's hooks, and a wait after each block."""
-    blocks = list({id(block): block for _, block in blocks_by_path(net)}.values())
-    deferred = [parameter for parameter in net.collect_params().values() if parameter._deferred_init]
-    before = [(one, dict(vars(one))) for one in [*blocks, *deferred]]
-    try:
-        for block in blocks:
-            block._forward_pre_hooks = OrderedDict()
-            block._forward_hooks = OrderedDict({0: _wait})
-            block._active = False
+    blocks = [block for _, block in blocks_by_path(net)]
+    deferred = [parameter for parameter in net.collect_params().values() if is_deferred(parameter)]
+    no_hooks_but_wait = hooks_replaced(net, lambda path, block: (None, _wait))
+    with attributes_restored([*blocks, *deferred]), run_as_code(blocks), no_hooks_but_wait:
         yield
-    finally:
-        for one, attributes in before:
-            for added in set(vars(one)) - set(attributes):
-                del vars(one)[added]
-            vars(one).update(attributes)
 
 
 def _wait(block: Any, inputs: Any, outputs: Any) -> None:
@@ -245,7 +231,7 @@ def _phrase(call: _Call, error: Exception) -> str:
 def _wrong_count(call: _Call) -> str:
     block, hybrid = call.block, type(call.block).forward is gluon.HybridBlock.forward
     signature = inspect.signature(block.hybrid_forward if hybrid else block.forward)
-    own = getattr(block, "_reg_params", {})
+    own = own_parameters(block)
     try:
         signature.bind(*[mx.nd] * hybrid, *call.inputs, **own)
     except TypeError:
@@ -266,7 +252,7 @@ def _wrong_kind(call: _Call) -> str:
 
 
 def _filled(parameters: Any) -> List[Any]:
-    return [one for one in parameters.values() if one._data is not None]
+    return [one for one in parameters.values() if values_of(one)]
 
 
 def _wrong_device(call: _Call, error: Exception) -> str:
@@ -285,7 +271,7 @@ def _wrong_device(call: _Call, error: Exception) -> str:
 def _wrong_dtype(call: _Call, error: Exception) -> str:
     if not _DTYPES.search(str(error)):
         return ""
-    own = {np.dtype(one.dtype).name for one in _filled(getattr(call.block, "_reg_params", {}))}
+    own = {np.dtype(one.dtype).name for one in _filled(own_parameters(call.block))}
     got = {np.dtype(array.dtype).name for array in call.arrays}
     if len(own) != 1 or got == own:
         return ""
@@ -323,7 +309,7 @@ def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Di
 def _operator(call: _Call, error: Exception) -> str:
     """Tell of the operator of a graph that raised, and of the shapes it got, where MXNet named it."""
     named = _OPERATOR.search(str(error))
-    graph = getattr(call.block, "_cached_graph", ())
+    graph = traced_graph(call.block)
     if not named or not graph:
         return ""
     internals = graph[1].get_internals()

@@ -124,12 +124,3 @@ def is_plain(loss: Any) -> bool:
     """Whether a loss computes what its class of Gluon's or mxkit's computes, and no code of a user's own."""
     owners = [kind for kind in type(loss).__mro__ if "hybrid_forward" in vars(kind) or "forward" in vars(kind)]
     return isinstance(loss, gluon.loss.Loss) and owners[0].__module__.startswith(("mxnet.gluon.", "mxkit."))
-
-
-def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1 after the first.
-
-    >>> squeezed((4, 1, 3)), squeezed((1, 3)), squeezed((5,))
-    ((4, 3), (1, 3), (5,))
-    """
-    return (*shape[:1], *(length for length in shape[1:] if length != 1))

@@ -1,8 +1,9 @@
 """Every source of randomness, from one number."""
 
+from contextlib import contextmanager
 import hashlib
 import random
-from typing import Tuple
+from typing import Iterator, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -58,3 +59,14 @@ def permutation(size: int, key: Tuple[int, ...]) -> "np.ndarray":
         int64 of shape (size,).
     """
     return np.random.Generator(np.random.PCG64(list(key))).permutation(size)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Gluon's samplers draw from NumPy's global generator: a look must not change what is drawn after it (T61)."""
+    before = (random.getstate(), np.random.get_state())
+    try:
+        yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

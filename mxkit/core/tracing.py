@@ -1,12 +1,12 @@
 """A net's forward pass as a graph of MXNet's, with the blocks that made each part of it."""
 
-from collections import OrderedDict
 from contextlib import contextmanager
 import copy
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.graphs import hooks_replaced, traced_graph
 import mxnet as mx
 from mxnet.gluon import SymbolBlock
 from mxnet.gluon.block import _flatten, _gather_type_ctx_info, _regroup
@@ -141,42 +141,11 @@ def recorded_calls(net: Any, ended: Callable[[Call], None] = lambda call: None) 
         ended: Is called after each call; what it raises comes out of the forward pass.
     """
     recorder = _Recorder(ended)
-    hooks = []
-    seen = set()
-    for path, block in blocks_by_path(net):
-        if id(block) in seen:
-            continue
-        seen.add(id(block))
-        hooks.append((block, block._forward_pre_hooks, block._forward_hooks))
-        block._forward_pre_hooks = OrderedDict([(0, recorder.begin(path))])
-        block._forward_hooks = OrderedDict([(0, recorder.end)])
-    try:
-        yield recorder.calls
-    finally:
-        recorder.unwind(0)
-        for block, before, after in hooks:
-            block._forward_pre_hooks, block._forward_hooks = before, after
-
-
-@contextmanager
-def opened(net: Any, paths: Collection[str]) -> Iterator[None]:
-    """Inside `with`, blocks above those at `paths` run as plain ones, so that calls of these can be recorded (T35)."""
-    blocks = list(blocks_by_path(net))
-    sought = {id(block) for path, block in blocks if path in paths}
-    # a shared block may be called from above each of its paths
-    found = [path for path, block in blocks if path and id(block) in sought]
-    above = {
-        block
-        for path, block in blocks
-        if getattr(block, "_active", False) and any(one.startswith(f"{path}." if path else path) for one in found)
-    }
-    for block in above:
-        block._active = False
-    try:
-        yield
-    finally:
-        for block in above:
-            block._active = True
+    with hooks_replaced(net, lambda path, block: (recorder.begin(path), recorder.end)):
+        try:
+            yield recorder.calls
+        finally:
+            recorder.unwind(0)
 
 
 class _Recorder:
@@ -258,7 +227,7 @@ def _variables(net: Any, parameters: Mapping[str, Any]) -> Iterator[None]:
     """Inside `with`, parameters have variables of these names, also in the graphs that SymbolBlocks bring."""
     variables = {id(parameter): _variable(name) for name, parameter in parameters.items()}
     own = [(parameter, parameter._var) for parameter in parameters.values()]
-    graphs = {block: block._cached_graph for _, block in blocks_by_path(net) if isinstance(block, SymbolBlock)}
+    graphs = {block: traced_graph(block) for _, block in blocks_by_path(net) if isinstance(block, SymbolBlock)}
     try:
         for parameter in parameters.values():
             parameter._var = variables[id(parameter)]

@@ -3,12 +3,13 @@
 import inspect
 import math
 from numbers import Real
-from typing import Any, Dict, List, Mapping, Tuple, Union
+import os
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from mxkit.core.arguments import split_spec
+from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
+from mxkit.core.replicas import values_of
 from mxkit.errors import DeviceError, nearest, unknown_name
-from mxkit.nets.settings import check_number
 import mxnet as mx
 from mxnet import gluon
 
@@ -54,9 +55,9 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     """
     where = net_devices(net)
     if isinstance(spec, gluon.Trainer):
-        if spec._contexts is not None and list(spec._contexts) != where:
+        if trainer_devices(spec) not in ([], where):
             raise DeviceError(
-                f"the Trainer was made for {spec._contexts}, the net now lives on {where}: "
+                f"the Trainer was made for {trainer_devices(spec)}, the net now lives on {where}: "
                 "make the Trainer after the net is where it stays"
             )
         optimizer = spec.optimizer
@@ -121,3 +122,128 @@ def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
     guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
     told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
     return "; ".join([f"accepted: {', '.join(known)}", *told])
+
+
+def trainer_parameters(trainer: "gluon.Trainer") -> List[Any]:
+    """Parameters that a Trainer was made over, in the order of its optimizer's indices."""
+    return list(trainer._params)
+
+
+def trainer_devices(trainer: "gluon.Trainer") -> List["mx.Context"]:
+    """Devices on which the parameters lived when the Trainer was made; none for a Trainer over nothing."""
+    return list(trainer._contexts or ())
+
+
+def gradient_scale(trainer: "gluon.Trainer") -> float:
+    """What the optimizer multiplies gradients by beside the number of samples."""
+    return float(trainer._scale)
+
+
+def kvstore_settings(trainer: "gluon.Trainer") -> Dict[str, Any]:
+    """What the Trainer was made with: `kvstore` and `update_on_kvstore`."""
+    return dict(trainer._kvstore_params)
+
+
+def trainer_like(trainer: "gluon.Trainer", optimizer: "mx.optimizer.Optimizer") -> "gluon.Trainer":
+    """Make a Trainer over the same parameters, with the same kvstore and another optimizer."""
+    parameters, compression = trainer_parameters(trainer), trainer._compression_params
+    return gluon.Trainer(parameters, optimizer, compression_params=compression, **kvstore_settings(trainer))
+
+
+def has_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether the Trainer has decided about its kvstore, as its first step does."""
+    return bool(trainer._kv_initialized)
+
+
+def begin_kvstore(trainer: "gluon.Trainer") -> None:
+    """Make the Trainer's kvstore, as its first step would."""
+    if not trainer._kv_initialized:
+        trainer._init_kvstore()
+
+
+def steps_on_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether the optimizer steps inside the kvstore, which was made."""
+    return bool(trainer._kvstore and trainer._update_on_kvstore)
+
+
+def shall_step_on_kvstore(trainer: "gluon.Trainer") -> bool:
+    """Whether a Trainer on several devices is to step inside its kvstore, before it has made one."""
+    asked = kvstore_settings(trainer)["update_on_kvstore"]
+    return os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0" if asked is None else bool(asked)
+
+
+def refuse_remote(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer whose optimizer steps on servers: they got a copy, which no change reaches.
+
+    Raises:
+        ValueError: The kvstore is distributed and updates there.
+    """
+    kvstore = kvstore_settings(trainer)["kvstore"]
+    kind = getattr(kvstore, "type", kvstore)
+    if has_kvstore(trainer):
+        remote = trainer._distributed and trainer._update_on_kvstore
+    else:
+        remote = shall_step_on_kvstore(trainer) and "dist" in str(kind)
+    if remote:
+        raise ValueError(
+            f"the optimizer steps on the servers of kvstore {kind!r}, which got a copy of it without multipliers: no "
+            "later change would reach them. Make the Trainer with update_on_kvstore=False"
+        )
+
+
+def updaters_of(trainer: "gluon.Trainer") -> List[Any]:
+    """What holds the optimizer's states: the kvstore's one updater, or one for each device."""
+    return [trainer._kvstore._updater] if steps_on_kvstore(trainer) else list(trainer._updaters)
+
+
+def forget_states(trainer: "gluon.Trainer") -> None:
+    """Let the optimizer make the states of all parameters anew at the next update."""
+    for updater in _all_updaters(trainer):
+        updater.states.clear()
+        updater.states_synced.clear()
+
+
+def lacks_states(trainer: "gluon.Trainer") -> bool:
+    """Whether the optimizer keeps no state for a parameter that it has updated, like a momentum that was 0."""
+    return any(state is None for updater in _all_updaters(trainer) for state in updater.states.values())
+
+
+def _all_updaters(trainer: "gluon.Trainer") -> List[Any]:
+    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
+
+
+def set_update_counts(optimizer: Any, counts: Mapping[int, Mapping[int, int]]) -> None:
+    """Let an optimizer have made so many updates of each parameter, by its index, on each device, by its number."""
+    optimizer._all_index_update_counts = {device: dict(of_device) for device, of_device in counts.items()}
+    optimizer._set_current_context(min(counts))
+
+
+def update_counts(optimizer: Any, device: Optional[int] = None) -> Dict[int, int]:
+    """Updates of each parameter, by its index, on the device of this number; None: on the one that stepped last."""
+    every: Dict[int, Dict[int, int]] = optimizer._all_index_update_counts
+    return optimizer._index_update_count if device is None else every.get(device, {})
+
+
+def push_values(trainer: "gluon.Trainer") -> None:
+    """Give the kvstore that steps here the values of the parameters as they are now.
+
+    It keeps weights of its own, and the next update would bring those back.
+    """
+    store = trainer._kvstore
+    if not steps_on_kvstore(trainer) or "dist" in store.type:
+        return
+    updater = store._updater
+    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))  # assign in place of updating
+    try:
+        waiting = {id(parameter) for parameter in trainer._params_to_init}
+        for number, parameter in enumerate(trainer_parameters(trainer)):
+            if values_of(parameter) and id(parameter) not in waiting:
+                store.push(number, parameter.list_data()[0])
+    finally:
+        store._set_updater(updater)
+
+
+def finish_kvstore(trainer: "gluon.Trainer") -> None:
+    """Give the kvstore its parameters, as the first step would: each replica gets the first one's values (T98)."""
+    if trainer._params_to_init:
+        trainer._init_params()

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, Iterator, List, Optional, Sequence
 
+from mxkit.core.gluon_data import loader_parts
 from mxkit.data.source import is_one_shot, shuffles
 from mxkit.data.streaming_statistics import ArraySummary
 
@@ -104,10 +105,7 @@ def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
 
 
 def _drops(data: Any) -> bool:
-    return (
-        getattr(data, "drop_last", False) is True
-        or getattr(getattr(data, "_batch_sampler", None), "_last_batch", None) == "discard"
-    )
+    return getattr(data, "drop_last", False) is True or getattr(loader_parts(data), "last_batch", None) == "discard"
 
 
 def _beside(train: Any, part: Any) -> Iterator[str]:

@@ -6,12 +6,12 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.device import unpack
+from mxkit.core.seeding import generators_kept
 from mxkit.data.data_warnings import warnings_of
 from mxkit.data.source import Data, read_epoch
 from mxkit.data.splits import Split, Splits
 from mxkit.data.streaming_statistics import ArraySummary, common, sample_hashes
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.plots.data_plots import generators_kept, show_images
 import mxnet as mx
 import numpy as np
 
@@ -108,11 +108,12 @@ class Duplicates(NamedTuple):
 
 
 class DataDescription:
-    """What `describe` found; it prints as a text.
+    """What `describe` found; it prints as a text, and `mxkit.plots.show_data` draws its images.
 
     Attributes:
         parts: By name.
         duplicates: Of each pair of parts that share samples.
+        classes: Names of the class numbers, or None.
         warnings: What is mostly a mistake, a line each.
     """
 
@@ -121,39 +122,6 @@ class DataDescription:
     ) -> None:
         self.parts, self.duplicates, self.classes = parts, duplicates, classes
         self.warnings = warnings_of(list(parts.values()), duplicates, classes)
-
-    def plot(self, *, mean: Any = None, std: Any = None, path: Any = None) -> Any:
-        """Draw the first images of each part with their labels, as `show_images` does.
-
-        Args:
-            mean: What was subtracted from the images. Without it and `std`, images below 0 are stretched from their
-                least value to their greatest.
-            std: What they were divided by.
-            path: Where to save the picture, or None.
-
-        Returns:
-            The matplotlib Figure.
-
-        Raises:
-            DataError: The samples are no images.
-        """
-        images: List[Any] = []
-        names: List[str] = []
-        for part in self.parts.values():
-            summary = part.inputs[0]
-            if not summary.is_image:
-                raise DataError(f"plot: samples of {part.name} have shape {summary.shape}; expected images")
-            low, high = summary.low or 0.0, summary.high or 0.0
-            if mean is None and std is None:  # each part in its own unit
-                black, white = (low, high) if low < 0 else (0.0, 255.0 if high > 1.01 else 1.0)
-                images += [(one - black) / ((white - black) or 1) for one in part.images]
-            else:
-                images += part.images
-            before = f"{part.name}: " if len(self.parts) > 1 else ""
-            names += [
-                before + (_class(part.names[i], self.classes) if part.names else "") for i in range(len(part.images))
-            ]
-        return show_images(images, names, mean=mean, std=std, columns=8, path=path)
 
     def __repr__(self) -> str:
         lines = [str(part) for part in self.parts.values()]
@@ -273,7 +241,8 @@ def _duplicates(parts: Sequence[PartDescription], orders: Mapping[str, "np.ndarr
     return found
 
 
-def _class(label: Any, classes: Optional[Sequence[str]]) -> str:
+def class_name(label: Any, classes: Optional[Sequence[str]]) -> str:
+    """Name of a sample's class, its number where it has no name; '' for a label of several numbers."""
     value = np.asarray(label)
     if value.size != 1:
         return ""

@@ -3,10 +3,10 @@
 import hashlib
 from typing import Any, List, Optional
 
+from mxkit.core.gluon_data import held_arrays, loader_parts, transformed
 from mxkit.data.host_arrays import narrow_dtype
 from mxkit.data.order import EpochOrder
 from mxnet import gluon
-from mxnet.gluon.data.dataset import _LazyTransformDataset
 import numpy as np
 
 # Samples that are read of an array, and values of each of them.
@@ -53,11 +53,14 @@ def fingerprint(data: Any) -> Optional[str]:
 
 
 def _arrays(data: Any) -> List[Any]:
-    dataset = getattr(data, "_dataset", getattr(data, "dataset", None))
-    while isinstance(dataset, _LazyTransformDataset):
-        dataset = dataset._data
+    loader = loader_parts(data)
+    dataset = loader.dataset if loader else getattr(data, "dataset", None)
+    lazy = transformed(dataset)
+    while lazy:
+        dataset = lazy[0]
+        lazy = transformed(dataset)
     if isinstance(dataset, gluon.data.ArrayDataset):
-        return list(dataset._data)
+        return held_arrays(dataset)
     if not isinstance(data, EpochOrder):
         return []
     found = [getattr(data, name, None) for name in ("x", "y", "sequences", "labels")]

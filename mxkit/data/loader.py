@@ -99,7 +99,8 @@ class ArrayLoader(EpochOrder):
 
         if self.prefetch:
             return read_ahead(make, numbers, threads=1, ahead=self.prefetch)
-        return (self._batch(self._rows(order, number), epoch, number, packed) for number in numbers)
+        cuts = [self._rows(order, number) for number in numbers]  # views, made once an epoch
+        return (self._batch(rows, epoch, number, packed) for rows, number in zip(cuts, numbers))
 
     def _batch(self, rows: "np.ndarray", epoch: int, number: int, packed: bool) -> Any:
         if self.transform is not None:

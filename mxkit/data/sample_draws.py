@@ -8,9 +8,10 @@ read one sample at a time. What is known draws what it is known to draw; what is
 import inspect
 from typing import Any, Dict, FrozenSet, Iterable, Optional
 
+from mxkit.core.blocks import child_blocks
+from mxkit.core.gluon_data import chosen, held_arrays, of_first, own_transform, transformed
 import mxnet as mx
 from mxnet import gluon
-from mxnet.gluon.data import dataset as gluon_dataset
 from mxnet.gluon.data import vision
 from mxnet.gluon.data.vision import transforms
 import numpy as np
@@ -68,16 +69,16 @@ def drawn_by_transform(function: Any) -> FrozenSet[str]:
     """
     if function is None:
         return NOTHING
-    if isinstance(function, gluon_dataset._TransformFirstClosure):
-        return drawn_by_transform(function._fn)
+    if of_first(function) is not None:
+        return drawn_by_transform(of_first(function))
     if hasattr(function, "draws"):
         return frozenset(function.draws)
     if takes_rng(function):
         return NOTHING
     if type(function) in _CONTAINERS:
-        children = [drawn_by_transform(child) for child in function._children.values()]
+        inside = [drawn_by_transform(child) for child in child_blocks(function).values()]
         inner = drawn_by_transform(function.transforms) if hasattr(function, "transforms") else NOTHING
-        return _CONTAINERS[type(function)].union(inner, *children)
+        return _CONTAINERS[type(function)].union(inner, *inside)
     if isinstance(function, mx.image.Augmenter) and type(function).__module__.startswith("mxnet."):
         return frozenset([PYTHON, NUMPY])
     return _DRAWN.get(type(function), ANYTHING)
@@ -96,20 +97,19 @@ def drawn_by_dataset(dataset: Any) -> FrozenSet[str]:
         return frozenset(dataset.draws)
     if kind in _ARRAYS:
         return NOTHING
-    if kind is gluon_dataset._LazyTransformDataset:
-        return drawn_by_dataset(dataset._data) | drawn_by_transform(dataset._fn)
-    if kind in (gluon_dataset._SampledDataset, gluon_dataset._FilteredDataset):
-        return drawn_by_dataset(dataset._dataset)
-    if kind is gluon.data.SimpleDataset:
-        return drawn_by_dataset(dataset._data)
-    if kind is gluon.data.ArrayDataset:
-        return NOTHING.union(*map(drawn_by_dataset, dataset._data))
+    lazy, part = transformed(dataset), chosen(dataset)
+    if lazy:
+        return drawn_by_dataset(lazy[0]) | drawn_by_transform(lazy[1])
+    if part:
+        return drawn_by_dataset(part[0])
+    if kind in (gluon.data.SimpleDataset, gluon.data.ArrayDataset):
+        return NOTHING.union(*map(drawn_by_dataset, held_arrays(dataset)))
     if kind is gluon.data.RecordFileDataset:
         return frozenset([FILE])
     if kind is vision.ImageRecordDataset:
-        return drawn_by_transform(dataset._transform) | {FILE}
+        return drawn_by_transform(own_transform(dataset)) | {FILE}
     if kind in (*_DOWNLOADED, vision.ImageFolderDataset):
-        return drawn_by_transform(dataset._transform)
+        return drawn_by_transform(own_transform(dataset))
     return ANYTHING
 
 

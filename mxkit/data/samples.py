@@ -6,11 +6,11 @@ import random
 import threading
 from typing import Any, Callable, FrozenSet, Iterable, Iterator, List, Optional, Sequence
 
+from mxkit.core.gluon_data import chosen, of_first, transformed
 from mxkit.data.collate import Allocate, Structure, place, stack
 from mxkit.data.sample_draws import FILE, MXNET, NUMPY, PYTHON, takes_rng
 from mxkit.errors import DataError
 import mxnet as mx
-from mxnet.gluon.data import dataset as gluon_dataset
 import numpy as np
 
 Read = Callable[[int, Any], Any]
@@ -147,12 +147,12 @@ def _with_rng(dataset: Any, transform: Any) -> Read:
 
 
 def _reading(dataset: Any) -> Read:
-    if type(dataset) is gluon_dataset._LazyTransformDataset:
-        function = dataset._fn
-        first = isinstance(function, gluon_dataset._TransformFirstClosure)
-        return _then(_reading(dataset._data), function._fn if first else function, first)
-    if type(dataset) in (gluon_dataset._SampledDataset, gluon_dataset._FilteredDataset):
-        inner, indices = _reading(dataset._dataset), dataset._indices
+    lazy, part = transformed(dataset), chosen(dataset)
+    if lazy:
+        first = of_first(lazy[1])
+        return _then(_reading(lazy[0]), lazy[1] if first is None else first, first is not None)
+    if part:
+        inner, indices = _reading(part[0]), part[1]
         return lambda row, key: inner(indices[row], key)
     return lambda row, key: dataset[row]
 

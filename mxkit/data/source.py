@@ -4,6 +4,7 @@ from itertools import chain, repeat
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
+from mxkit.core.gluon_data import loader_parts
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
@@ -119,10 +120,9 @@ def _missed(data: Any) -> str:
         handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
         if handle != "pad" and (rows is None or rows % part.batch_size):
             return f"has last_batch_handle={handle!r}, which leaves out the last ones. Make it with 'pad'"
-    sampler: Any = getattr(data, "_batch_sampler", None)  # of gluon's DataLoader
-    handle = getattr(sampler, "_last_batch", "keep")
-    if handle != "keep" and len(sampler._sampler) % sampler._batch_size:
-        return f"has last_batch={handle!r}, which leaves out the last ones. Make it with 'keep'"
+    loader = loader_parts(data)
+    if loader and loader.last_batch != "keep" and len(loader.sampler) % (loader.batch_size or 1):
+        return f"has last_batch={loader.last_batch!r}, which leaves out the last ones. Make it with 'keep'"
     if getattr(data, "drop_last", False) is True:
         left = data.size - len(data) * data.batch_size if isinstance(data, EpochOrder) else None
         if left != 0:
@@ -140,7 +140,8 @@ def _iterators(data: Any) -> List[Any]:
 
 def shuffles(data: Any) -> bool:
     """Whether the samples come in another order than that of the data, as far as `data` tells."""
-    sampler = getattr(getattr(data, "_batch_sampler", None), "_sampler", None)  # of gluon's DataLoader
+    loader = loader_parts(data)
+    sampler = loader and loader.sampler
     # gluon.contrib, where IntervalSampler is, would be imported for this alone
     if isinstance(sampler, gluon.data.RandomSampler) or type(sampler).__name__ == "IntervalSampler":
         return True

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 from mxkit.core.blocks import net_devices, parameters_by_path, wait_before_reading
 from mxkit.core.device import as_ndarray
+from mxkit.core.replicas import is_deferred, lend_values, values_of
 from mxkit.gradients.custom import callback_error
 from mxkit.gradients.functions import UNREACHED, Function, Which, as_numbers, is_floating, leaves_of, one_array
 import mxnet as mx
@@ -117,7 +118,7 @@ def _cast(one: Any, dtype: str) -> Any:
 def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
     if isinstance(f, gluon.Block):
         net_devices(f)
-        if any(one._deferred_init for one in parameters_by_path(f).values()):
+        if any(is_deferred(one) for one in parameters_by_path(f).values()):
             with autograd.pause():
                 f(*[as_ndarray(one) if isinstance(one, np.ndarray) else one for one in inputs])
 
@@ -134,15 +135,16 @@ def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[D
             if id(parameter) in kept or np.dtype(parameter.dtype).kind != "f":
                 continue
             leaf = parameter.data(device).astype(dtype)
-            kept[id(parameter)] = parameter, parameter._data
-            parameter._data = [leaf if one.context == leaf.context else one for one in parameter._data]
+            replicas = values_of(parameter) or []
+            kept[id(parameter)] = parameter, replicas
+            lend_values(parameter, [leaf if one.context == leaf.context else one for one in replicas])
             if parameter.grad_req != "null":
                 leaf.attach_grad()
                 lent[path] = leaf
         yield lent
     finally:
-        for parameter, data in kept.values():
-            parameter._data = data
+        for parameter, replicas in kept.values():
+            lend_values(parameter, replicas)
 
 
 def _some(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:

@@ -2,7 +2,7 @@
 
 from typing import Any, Optional, Tuple
 
-from mxkit.core.forward_errors import arrays_in
+from mxkit.core.arrays import arrays_in
 from mxkit.core.loss_kinds import CLASSES, TAUGHT, LossKind
 from mxkit.errors import DataError
 from mxkit.losses.per_sample import (

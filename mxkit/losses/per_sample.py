@@ -5,7 +5,7 @@ import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.forward_errors import arrays_in
+from mxkit.core.arrays import arrays_in
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon

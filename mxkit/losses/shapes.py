@@ -5,9 +5,10 @@ import inspect
 from typing import Any, List, Optional, Sequence, Tuple
 
 from mxkit.core import loss_kinds as kinds
-from mxkit.core.loss_kinds import LossKind, Shape, class_axis, has_class_numbers, is_plain, kind_of, squeezed
+from mxkit.core.arrays import squeezed
+from mxkit.core.loss_kinds import LossKind, Shape, class_axis, has_class_numbers, is_plain, kind_of
 from mxkit.errors import DataError, LabelError
-from mxkit.losses.values import needed_steps, refuse_labels, symbol_rule
+from mxkit.losses.label_values import needed_steps, refuse_labels, symbol_rule
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

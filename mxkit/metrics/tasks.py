@@ -3,7 +3,8 @@
 from typing import Any, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core import loss_kinds as kinds
-from mxkit.core.loss_kinds import class_axis, has_class_numbers, outputs_of, squeezed, unit_of
+from mxkit.core.arrays import squeezed
+from mxkit.core.loss_kinds import class_axis, has_class_numbers, outputs_of, unit_of
 from mxkit.errors import DataError, LabelError
 import numpy as np
 

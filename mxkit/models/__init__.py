@@ -3,7 +3,7 @@
 import lazy_loader as _lazy
 
 # both register a block that a description of a net may name
-from mxkit.models import siamese as siamese
-from mxkit.models import sizes as sizes
+from mxkit.models import siamese as _siamese  # noqa: F401
+from mxkit.models import sizes as _sizes  # noqa: F401
 
 __getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)

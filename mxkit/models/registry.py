@@ -9,6 +9,7 @@ from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, v
 from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax_regression
 from mxkit.models.residual import densenet121, resnet18, resnet34, resnet50
 from mxkit.models.weights import load_weights
+from mxkit.nets.architecture.zoos import zoo_names
 
 MODELS: Dict[str, Callable[..., Any]] = {
     build.__name__: build
@@ -33,7 +34,7 @@ def model_names(source: str = "") -> List[str]:
     """
     if source == "":
         return sorted(MODELS)
-    return zoo.zoo_names(source)
+    return zoo_names(source)
 
 
 def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: Any) -> Any:
@@ -71,7 +72,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     if source:
         return zoo.get_model(name, weights=weights, **kwargs)
     if short not in MODELS:
-        raise unknown_name("model", name, [*MODELS, *(f"zoo:{one}" for one in zoo.zoo_names("zoo"))])
+        raise unknown_name("model", name, [*MODELS, *(f"zoo:{one}" for one in zoo_names("zoo"))])
     try:
         net = MODELS[short](**kwargs)
     except TypeError as error:

@@ -3,6 +3,7 @@
 from typing import Any, Sequence
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import child_blocks
 from mxkit.models.sizes import SizedNet, finished
 from mxnet.gluon import contrib, nn
 from mxnet.gluon.model_zoo import vision
@@ -66,7 +67,7 @@ def _resnet(
     widths = [64, 64, 128, 256, 512] if block is vision.BasicBlockV1 else [64, 256, 512, 1024, 2048]
     made = vision.ResNetV1(block, list(depths), widths, classes=whole_number(classes, "classes"), thumbnail=small)
     net = SizedNet(input_size)
-    net.add(*made.features._children.values(), made.output)
+    net.add(*child_blocks(made.features).values(), made.output)
     return finished(name, net, in_channels)
 
 
@@ -121,7 +122,7 @@ def densenet121(
         net.add(nn.BatchNorm(), nn.Activation("relu"), nn.AvgPool2D(pool_size=1))
     else:
         made = vision.DenseNet(64, _GROWTH, list(_DEPTHS))
-        net.add(*list(made.features._children.values())[4:-2], nn.GlobalAvgPool2D())
+        net.add(*(made.features[i] for i in range(4, len(made.features) - 2)), nn.GlobalAvgPool2D())
     net.add(nn.Flatten(), nn.Dense(classes))
     return finished("densenet121", net, in_channels, "" if small else "small=True makes it for images like CIFAR's")
 

@@ -9,7 +9,7 @@ import io
 from typing import Any, List, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path, child_blocks
 from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
 from mxkit.nets.architecture.stock import SUPPORTED, Stock
@@ -187,14 +187,14 @@ def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]
         return None
     if _positions(net, taken) == 1:
         return None
-    path = list(net._children)[-1]
+    path, last = list(child_blocks(net).items())[-1]
     height, width = taken[2:]
     return ForwardError(
-        f"{path!r} ({type(net._children[path]).__name__}) gets {height} x {width} positions from the pooling before "
+        f"{path!r} ({type(last).__name__}) gets {height} x {width} positions from the pooling before "
         f"it for shape {shape}, and would give {taken[1]} x {height} x {width} = {taken[1] * height * width} numbers a "
         f"sample in place of {taken[1]}. Take smaller images, or a global pooling",
         path,
-        net._children[path],
+        last,
     )
 
 

@@ -1,10 +1,10 @@
 from .architecture import build as build
 from .architecture import describe as describe
 from .architecture import register_block as register_block
-from .comparing import compare as compare
 from .finetuning import preprocess as preprocess
 from .hybridizing import try_hybridize as try_hybridize
 from .layer_table.table import LayerTable as LayerTable
+from .net_comparison import compare as compare
 from .own_layer import Layer as Layer
 from .parameter_table import count as count
 from .replacing import replace as replace

@@ -6,9 +6,11 @@ from fnmatch import fnmatchcase
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.blocks import blocks_by_path, net_devices
+from mxkit.core.blocks import blocks_by_path, child_blocks, net_devices
 from mxkit.core.forward_errors import explained
-from mxkit.core.tracing import Call, Trace, infer_shapes, opened, recorded_calls, regroup, trace, unknown_variables
+from mxkit.core.graphs import opened
+from mxkit.core.replicas import finish_initialization
+from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
 from mxkit.errors import DeviceError, UnknownNameError
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -219,8 +221,7 @@ class _Graph:
     def _finish_initialization(self, arrays: Sequence[Any]) -> None:
         _, shapes = infer_shapes(self._traced, self._symbols, [array.shape for array in arrays])
         for name, shape in shapes.items():
-            self._traced.parameters[name].shape = shape
-            self._traced.parameters[name]._finish_deferred_init()
+            finish_initialization(self._traced.parameters[name], shape)
 
 
 def _single(symbol: Any) -> List[Any]:
@@ -294,7 +295,7 @@ def _block(net: Any, path: str, blocks: Mapping[str, Any]) -> Any:
     """The block at `path`, whose steps may be negative numbers."""
     block, walked = net, ""
     for step in path.split(".") if path else []:
-        children = block._children
+        children = child_blocks(block)
         if step.startswith("-") and step[1:].isdigit() and 0 < int(step[1:]) <= len(children):
             step = list(children)[int(step)]
         if step not in children:

@@ -1,23 +1,31 @@
 """A trained net given other classes, and the preprocessing that its weights were trained with."""
 
-from copy import copy as shallow_copy
 from copy import deepcopy
-from typing import Any, Dict, NamedTuple, Optional, Set, Tuple
+from typing import Any, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path
+from mxkit.core.blocks import (
+    blocks_by_path,
+    layer_settings,
+    match_parameters,
+    net_devices,
+    own_parameters,
+    parameters_by_path,
+    unknown_path,
+)
+from mxkit.core.graphs import copyable, drop_graph, hybridize_like
+from mxkit.core.replicas import copy_parameter, values_of
 from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
-from mxkit.models.zoo import zoo_names
-from mxkit.nets.architecture.building import build
-from mxkit.nets.architecture.describing import describe
+from mxkit.nets.architecture.builder import build
+from mxkit.nets.architecture.describer import describe
+from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.initializers import InitializerSpec, initialize
-from mxkit.nets.parameter_table import unknown_path
 from mxkit.nets.replacing import replace
 from mxkit.nets.settings import freeze as freeze_parameters
-from mxkit.nets.settings import match_parameters, set_multipliers
+from mxkit.nets.settings import set_multipliers
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 import numpy as np
 
@@ -111,42 +119,10 @@ def copy_net(net: Any) -> Any:
     >>> twin.weight.set_data(mx.nd.zeros((2, 1))); net.weight.data().asnumpy().tolist()
     [[1.0], [1.0]]
     """
-    blocks = list({id(block): block for _, block in blocks_by_path(net)}.values())
-    kept = [(block, dict(vars(block))) for block in blocks]
-    # a trace leaves the scope of the net that it was made in, whose graph nobody can copy
-    scopes = [(block._scope, block._scope._old_scope) for block in blocks]
-    own = {id(one): one for block in blocks for one in [*block.params.values(), *block._reg_params.values()]}
-    memo: Dict[int, Any] = {key: _copy_parameter(parameter) for key, parameter in own.items()}
-    try:
-        for block in blocks:
-            block._scope._old_scope = None
-            for name in ("_forward_hooks", "_forward_pre_hooks"):
-                vars(block)[name] = type(vars(block)[name])()
-            if isinstance(block, gluon.HybridBlock):
-                block._clear_cached_op()
-        return deepcopy(net, memo)
-    finally:
-        for block, attributes in kept:
-            vars(block).clear()
-            vars(block).update(attributes)
-        for scope, outer in scopes:
-            scope._old_scope = outer
-
-
-def _copy_parameter(parameter: Any) -> Any:
-    new = shallow_copy(parameter)
-    new._trainer = new._var = new._grad = None
-    if parameter._data is not None:
-        new._data = None
-        devices = parameter.list_ctx()
-        with autograd.pause():
-            new._init_impl(
-                parameter.data(devices[0]) if parameter._stype == "default" else parameter._reduce(), devices
-            )
-            if parameter._stype == "default":
-                for device in devices:  # BatchNorm's statistics differ (T71)
-                    parameter.data(device).copyto(new.data(device))
-    return new
+    with copyable(net):
+        held = [block for _, block in blocks_by_path(net)]
+        own = {id(one): one for block in held for one in [*block.params.values(), *own_parameters(block).values()]}
+        return deepcopy(net, {key: copy_parameter(parameter) for key, parameter in own.items()})
 
 
 def _head(base: Any, head: Optional[str]) -> str:
@@ -169,7 +145,7 @@ def _head(base: Any, head: Optional[str]) -> str:
 
 def _refuse_values_missing(base: Any) -> None:
     for path, parameter in parameters_by_path(base).items():
-        if parameter._data is None:
+        if values_of(parameter) is None:
             raise NotInitializedError(
                 f"finetune: parameter {path!r} of the base has no value yet: load its weights, or train it, first"
             )
@@ -196,8 +172,7 @@ def _like(layer: Any, classes: int) -> Any:
     arguments = {**node["arguments"], _UNITS[type(layer)]: classes}
     new = build({"format": 1, "net": {**node, "arguments": arguments}})
     new.cast(layer.weight.dtype)
-    if getattr(layer, "_active", False):
-        new.hybridize(**dict(layer._flags))
+    hybridize_like(new, layer)
     return new
 
 
@@ -207,12 +182,11 @@ def _keep_statistics(net: Any, frozen: Set[str]) -> None:
             continue
         names = [f"{path}.{name}" if path else name for name in ("gamma", "beta")]
         if frozen.intersection(names) and block.gamma.grad_req == "null" == block.beta.grad_req:
-            block._kwargs["use_global_stats"] = True
+            layer_settings(block)["use_global_stats"] = True
             for statistic in (block.running_mean, block.running_var):
                 statistic.set_data(statistic.data(statistic.list_ctx()[0]))  # as a Trainer's first step would (T98)
     for _, block in blocks_by_path(net):
-        if isinstance(block, gluon.HybridBlock):
-            block._clear_cached_op()
+        drop_graph(block)
 
 
 class Preprocessing(NamedTuple):

@@ -4,9 +4,10 @@ import linecache
 import traceback
 from typing import Any, List, NamedTuple, Tuple
 
+from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import blocks_by_path, check_net
-from mxkit.core.forward_errors import arrays_in, explain_forward_error, explained
-from mxkit.core.modes import kept_statistics
+from mxkit.core.forward_errors import explain_forward_error, explained
+from mxkit.core.statistics import kept_statistics
 from mxnet import autograd, gluon
 import numpy as np
 

@@ -7,7 +7,8 @@ from mxkit.core.blocks import parameters_by_path
 from mxkit.core.device import DeviceSpec, as_ndarray
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.forward_errors import explained
-from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.core.graphs import drop_static_graphs
+from mxkit.core.replicas import is_initialized
 from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import autograd
@@ -80,7 +81,7 @@ def initialize(
     """
     where = resolve_devices(devices)
     for path, parameter in parameters_by_path(net).items():
-        if not force and (parameter._data is not None or parameter._deferred_init):
+        if not force and is_initialized(parameter):
             raise ValueError(
                 f"initialize: parameter {path!r} has a value already, on {parameter.list_ctx()}. Pass force=True for "
                 f"new values, or move the net with mxkit.to(net, {where})"
@@ -89,7 +90,7 @@ def initialize(
     _refuse_vectors(net, chosen)
     net.initialize(chosen, ctx=where, force_reinit=force)
     if force:
-        forget_static_graphs(net)
+        drop_static_graphs(net)
     if sample is not None:
         is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
         inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)

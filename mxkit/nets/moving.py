@@ -1,14 +1,16 @@
 """A net brought to other devices, whatever state it is in."""
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, List
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, distinct, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
+from mxkit.core.graphs import drop_graph
+from mxkit.core.replicas import is_deferred, is_initialized, is_sparse, set_trainer, set_values, trainer_of, values_of
 from mxkit.errors import TrapWarning
 from mxkit.nets.initializers import get_initializer
-from mxnet import autograd, gluon, nd
+from mxnet import nd
 
 
 def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
@@ -44,13 +46,10 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     [cpu(0), cpu(1)]
     """
     where = resolve_devices(devices)
-    everything: Dict[int, Tuple[str, Any]] = {}
-    for path, one in parameters_by_path(net).items():
-        everything.setdefault(id(one), (path, one))
-    moving = [(path, one) for path, one in everything.values() if _devices(one) != where]
+    moving = [(path, one) for path, one in distinct(parameters_by_path(net)).items() if _devices(one) != where]
     if not drop_trainer:
-        _refuse_trainers([(path, one) for path, one in moving if one._trainer is not None])
-    adding = [path for path, one in moving if one._data is not None and one.grad_req == "add"]
+        _refuse_trainers([(path, one) for path, one in moving if trainer_of(one) is not None])
+    adding = [path for path, one in moving if values_of(one) and one.grad_req == "add"]
     if adding:
         raise ValueError(
             f"to: grad_req of {adding[0]!r} is 'add': gradients summed up so far would be lost. Move the net outside "
@@ -58,29 +57,26 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
         )
     for _, one in moving:
         if drop_trainer:
-            one._trainer = None
+            set_trainer(one, None)
         _move(one, where)
     for path, block in blocks_by_path(net):
-        if moving and isinstance(block, gluon.HybridBlock):
-            block._clear_cached_op()  # it holds memory where the net was
+        if moving:
+            drop_graph(block)  # it holds memory where the net was
         _warn_of_arrays(path, block, where)
     return net
 
 
 def _devices(parameter: Any) -> List[Any]:
-    initialized = parameter._data is not None or parameter._deferred_init
-    return list(parameter.list_ctx()) if initialized else []
+    return list(parameter.list_ctx()) if is_initialized(parameter) else []
 
 
 def _move(parameter: Any, where: List[Any]) -> None:
-    if parameter._data is None and not parameter._deferred_init:
+    if not is_initialized(parameter):
         parameter.initialize(ctx=where, default_init=get_initializer("xavier"))
-    elif parameter._data is None or parameter._stype != "default":
+    elif is_deferred(parameter) or is_sparse(parameter):
         parameter.reset_ctx(where)
     else:
-        first = parameter.data(parameter.list_ctx()[0])
-        with autograd.pause():
-            parameter._init_impl(first, where)
+        set_values(parameter, parameter.data(parameter.list_ctx()[0]), where)
 
 
 def _refuse_trainers(held: List[Any]) -> None:

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from mxkit.core.replicas import finish_initialization
 from mxkit.errors import NotInitializedError
 import mxnet as mx
 from mxnet import gluon
@@ -123,8 +124,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
             if expected is None or not _whole(tuple(shape)) or not _fits(tuple(shape), expected):
                 what = f"a whole shape like {expected}" if expected else f"names among {', '.join(self._reg_params)}"
                 raise ValueError(f"{self!r}: infer() must return {what}; it returned {name!r}: {shape}")
-            one.shape = tuple(shape)
-            one._finish_deferred_init()
+            finish_initialization(one, shape)
 
     def _check_name(self, name: str) -> None:
         if not (isinstance(name, str) and name.isidentifier()) or hasattr(self, name):

@@ -2,13 +2,13 @@
 
 from copy import copy
 import math
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
-from mxkit.errors import NotInitializedError, UnknownNameError, nearest
+from mxkit.core.blocks import never_trained, parameters_by_path, unknown_path, wait_before_reading
+from mxkit.core.replicas import gradients_of, is_initialized, values_of
+from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
-from mxnet import gluon
 import numpy as np
 
 Row = Dict[str, Any]
@@ -16,23 +16,6 @@ Row = Dict[str, Any]
 _STATES = ("trained", "frozen", "statistics", "fixed")
 _MEASURED = ("norm", "gradient_norm", "update_ratio")
 _LEFT = ("path", "shape", "dtype", "state", "devices", "shared_with")
-
-
-class UnknownPathError(UnknownNameError, KeyError):
-    """A path that a net does not have; the text has the nearest."""
-
-    __str__ = Exception.__str__  # KeyError's shows the text as Python would write it, in quotes
-
-
-def unknown_path(told: str, near: str, paths: Iterable[str]) -> UnknownPathError:
-    """Build the error for a path: what was looked for, the nearest one, and what there is.
-
-    >>> print(unknown_path("no block stands at '1'", "", ["0", "0.act"]))
-    no block stands at '1': Paths of the net: 0, 0.act
-    """
-    some = list(paths)
-    more = f" and {len(some) - 8} more" if len(some) > 8 else ""
-    return UnknownPathError(f"{told}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}{more}")
 
 
 class Parameters(Mapping[str, Any]):
@@ -105,7 +88,6 @@ class Parameters(Mapping[str, Any]):
         return [self._row(path, parameter) for path, parameter in self._parameters.items()]
 
     def _row(self, path: str, parameter: Any) -> Row:
-        initialized = parameter._data is not None or parameter._deferred_init
         return {
             "path": path,
             "shape": parameter.shape,
@@ -114,7 +96,7 @@ class Parameters(Mapping[str, Any]):
             "state": self._state(path, parameter),
             "lr_mult": parameter.lr_mult,
             "wd_mult": parameter.wd_mult,
-            "devices": list(map(str, parameter.list_ctx())) if initialized else None,
+            "devices": list(map(str, parameter.list_ctx())) if is_initialized(parameter) else None,
             **self._measured.get(id(parameter), {}),
             "shared_with": [other for other in self._paths[id(parameter)] if other != path],
         }
@@ -149,7 +131,7 @@ class Parameters(Mapping[str, Any]):
 
         Waits for nothing. Takes the memory of the values on one device again, as long as it is kept.
         """
-        firsts = ((first, self._parameters[first]._data) for first, *_ in self._paths.values())
+        firsts = ((first, values_of(self._parameters[first])) for first, *_ in self._paths.values())
         return {path: replicas[0].copy() for path, replicas in firsts if replicas is not None}
 
     def with_norms(self, since: Optional[Mapping[str, Any]] = None) -> "Parameters":
@@ -184,12 +166,13 @@ class Parameters(Mapping[str, Any]):
         squares: Dict[Tuple[int, str], Any] = {}
         for key, (first, *_) in self._paths.items():
             parameter = self._parameters[first]
-            if parameter._data is None:
+            replicas, gradients = values_of(parameter), gradients_of(parameter)
+            if replicas is None:
                 continue
-            value, old = as_float64(parameter._data[0]), (since or {}).get(first)
+            value, old = as_float64(replicas[0]), (since or {}).get(first)
             squares[key, "norm"] = square(value)
-            if parameter._grad is not None:
-                squares[key, "gradient_norm"] = square(as_float64(parameter._grad[0]))
+            if gradients is not None:
+                squares[key, "gradient_norm"] = square(as_float64(gradients[0]))
             if old is not None and old.shape == value.shape:
                 old = as_float64(old).as_in_context(value.context)
                 squares[key, "old"], squares[key, "change"] = square(old), square(value - old)
@@ -271,23 +254,6 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
             )
         total += size
     return total
-
-
-def has_gradient(parameter: Any) -> bool:
-    """Whether a parameter can be trained, as far as it says itself."""
-    return bool(parameter._differentiable) and not isinstance(parameter, gluon.Constant)
-
-
-def never_trained(net: Any) -> Set[int]:
-    """Ids of parameters that have no gradient by design."""
-    never = {id(parameter) for parameter in parameters_by_path(net).values() if not has_gradient(parameter)}
-    for _, block in blocks_by_path(net):
-        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
-        arguments = getattr(block, "_kwargs", None)
-        for switch, name in (("scale", "gamma"), ("center", "beta")):
-            if isinstance(arguments, dict) and arguments.get(switch) is False and name in block._reg_params:
-                never.add(id(block._reg_params[name]))
-    return never
 
 
 def _size(parameter: Any) -> Optional[int]:

@@ -3,9 +3,11 @@
 from typing import Any, Dict, Iterator, List, Tuple
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, check_net, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, check_net, child_blocks, parameters_by_path, unknown_path
+from mxkit.core.graphs import drop_graph, hybridize_like
+from mxkit.core.replicas import trainer_of
+from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import TrapWarning, nearest
-from mxkit.nets.parameter_table import unknown_path
 from mxnet import gluon
 
 # A path, the block above, the child's name there, and all blocks on the way down to it.
@@ -52,28 +54,26 @@ def replace(net: Any, path: str, block: Any) -> Any:
     if not isinstance(block, gluon.Block):
         raise TypeError(f"replace: {path!r}: expected a gluon Block; received {block!r:.100}")
     places = _find(net, path)
-    old = places[0][1]._children[places[0][2]]
+    old = child_blocks(places[0][1])[places[0][2]]
     _refuse_kinds(places, block)
     _refuse_cycle(places, block)
     _refuse_containers(places, old)
     _refuse_names(net, old, block)
     _warn_of_trainers(net, old, block)
-    if getattr(old, "_active", False):
-        block.hybridize(**dict(old._flags))
+    hybridize_like(block, old)
     for _, parent, name, above in places:
-        parent._children[name] = block
+        child_blocks(parent)[name] = block
         for attribute, value in list(vars(parent).items()):
             if value is old:
                 object.__setattr__(parent, attribute, block)  # Block's own refuses another type
         for one in above:
-            if isinstance(one, gluon.HybridBlock):
-                one._clear_cached_op()  # Gluon clears the nearest only (T36)
+            drop_graph(one)  # Gluon clears the nearest only (T36)
     return old
 
 
 def _walk(block: Any, path: str = "", above: Tuple[Any, ...] = ()) -> Iterator[_Place]:
     above = (*above, block)
-    for name, child in block._children.items():
+    for name, child in child_blocks(block).items():
         inner = f"{path}.{name}" if path else name
         yield inner, block, name, above
         yield from _walk(child, inner, above)
@@ -84,14 +84,14 @@ def _find(net: Any, path: str) -> List[_Place]:
     if path == "":
         raise ValueError("replace: '' is the net itself, with nothing above it to hold another. Use the other one")
     places = list(_walk(net))
-    found = [parent._children[name] for known, parent, name, _ in places if known == path]
+    found = [child_blocks(parent)[name] for known, parent, name, _ in places if known == path]
     if not found:
         known = [place[0] for place in places]
         near = nearest(path, known) if isinstance(path, str) else ""
         if path in parameters_by_path(net):
             near = "this is a parameter; its block stands one name above."
         raise unknown_path(f"replace: no block stands at {path!r}", near, known)
-    return [place for place in places if place[1]._children[place[2]] is found[0]]
+    return [place for place in places if child_blocks(place[1])[place[2]] is found[0]]
 
 
 def _refuse_kinds(places: List[_Place], block: Any) -> None:
@@ -148,13 +148,13 @@ def _after(block: Any, old: Any, new: Any) -> Iterator[Any]:
         yield from (one for _, one in blocks_by_path(new))
         return
     yield block
-    for child in block._children.values():
+    for child in child_blocks(block).values():
         yield from _after(child, old, new)
 
 
 def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:
-    trainers = {id(one._trainer): one._trainer for one in parameters_by_path(net).values() if one._trainer}
-    known = {id(parameter) for trainer in trainers.values() for parameter in trainer._params}
+    trainers = {id(one): one for one in map(trainer_of, parameters_by_path(net).values()) if one}
+    known = {id(parameter) for trainer in trainers.values() for parameter in trainer_parameters(trainer)}
     new = parameters_by_path(block)
     untrained = [path for path, one in new.items() if one.grad_req != "null" and id(one) not in known]
     gone = known - {id(parameter) for parameter in new.values()}

@@ -22,12 +22,12 @@ import zipfile
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.files import write_atomically
+from mxkit.core.replicas import values_of
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.exporting.exporters import parameter_bytes
 from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions
 from mxkit.storage.loading import match_arrays, put_arrays
-from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.parameter_file import parameter_bytes, read_arrays
 import mxnet as mx
 
 FORMAT = 1
@@ -127,7 +127,7 @@ def _values(net: Any) -> Dict[str, Any]:
     arrays: Dict[str, Any] = {}
     seen = set()
     for path, parameter in parameters_by_path(net).items():
-        if parameter._data is None:
+        if values_of(parameter) is None:
             raise NotInitializedError(
                 f"save_net: parameter {path!r} {parameter.shape} has no value yet. "
                 "Initialize the net and run it once on a batch"

@@ -1,16 +1,16 @@
 """What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen."""
 
-from fnmatch import fnmatchcase
 import inspect
 import math
 from numbers import Real
-import os
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, List, Mapping, Optional, Set, Tuple
 
-from mxkit.core.blocks import parameters_by_path
-from mxkit.core.static_graphs import forget_static_graphs
-from mxkit.errors import nearest, unknown_name
-from mxkit.nets.parameter_table import has_gradient, never_trained, unknown_path
+from mxkit.core.arguments import check_number
+from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
+from mxkit.core.graphs import drop_static_graphs
+from mxkit.core.replicas import is_trainable, trainer_of
+from mxkit.core.trainers import forget_states, lacks_states, refuse_remote, trainer_parameters
+from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import gluon
 
@@ -72,7 +72,7 @@ def set_hyperparameters(
             )
     elif changes:
         refuse_remote(trainer)
-    if changes.get("momentum") and (not optimizer.momentum or _without_velocity(trainer)):
+    if changes.get("momentum") and (not optimizer.momentum or lacks_states(trainer)):
         _begin_momentum(trainer)
     for name, value in changes.items():
         setattr(optimizer, name, value)
@@ -93,63 +93,19 @@ def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
     return found - _FIXED
 
 
-def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
-    """Refuse what is no finite number, or negative where `least_0`: MXNet takes a text for a rate in silence (T26).
-
-    Raises:
-        ValueError: `value` is refused; the text ends in `after`.
-    """
-    number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (least_0 and value < 0):
-        least = ", at least 0" if least_0 else ""
-        raise ValueError(f"{name}: expected a finite number{least}; received {value!r:.100}{after}")
-
-
-def _updaters(trainer: "gluon.Trainer") -> List[Any]:
-    return [one for one in (*trainer._updaters, getattr(trainer._kvstore, "_updater", None)) if one is not None]
-
-
-def _without_velocity(trainer: "gluon.Trainer") -> bool:
-    """Whether somebody set the optimizer's momentum by hand after its states were made without."""
-    return any(state is None for updater in _updaters(trainer) for state in updater.states.values())
-
-
 def _begin_momentum(trainer: "gluon.Trainer") -> None:
     """Drop states that hold no velocity, or a stale one, so that the next update makes them anew.
 
     MXNet makes none while momentum is 0. With momentum set later the update fails; on a kvstore the
     error is printed and swallowed, and the weights stand still from there on.
     """
-    half = [parameter.name for parameter in trainer._params if str(parameter.dtype).endswith("float16")]
+    half = [parameter.name for parameter in trainer_parameters(trainer) if str(parameter.dtype).endswith("float16")]
     if trainer.optimizer.multi_precision and half:
         raise ValueError(
             "momentum: states of float16 weights hold their float32 copies, which a momentum that begins at 0 cannot "
             "keep. Make a new Trainer with the momentum. Nothing was changed"
         )
-    for updater in _updaters(trainer):
-        updater.states.clear()
-        updater.states_synced.clear()
-
-
-def refuse_remote(trainer: "gluon.Trainer") -> None:
-    """Refuse a Trainer whose optimizer steps on servers: they got a copy, which no change reaches.
-
-    Raises:
-        ValueError: The kvstore is distributed and updates there.
-    """
-    kvstore = trainer._kvstore_params["kvstore"]
-    on_kvstore = trainer._kvstore_params["update_on_kvstore"]
-    if trainer._kv_initialized:
-        remote = trainer._distributed and trainer._update_on_kvstore
-    else:
-        if on_kvstore is None:
-            on_kvstore = os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0"
-        remote = on_kvstore and "dist" in str(getattr(kvstore, "type", kvstore))
-    if remote:
-        raise ValueError(
-            f"the optimizer steps on the servers of kvstore {getattr(kvstore, 'type', kvstore)!r}, which got a copy of "
-            "it without multipliers: no later change would reach them. Make the Trainer with update_on_kvstore=False"
-        )
+    forget_states(trainer)
 
 
 def refuse_fixed_rate(trainer: "gluon.Trainer") -> None:
@@ -167,28 +123,6 @@ def refuse_fixed_rate(trainer: "gluon.Trainer") -> None:
     if isinstance(optimizer, mx.optimizer.AdaDelta):
         raise ValueError("AdaDelta ignores the learning rate (T21): setting it would change nothing")
     refuse_remote(trainer)
-
-
-def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
-    """Parameters whose structural path fits a glob.
-
-    Args:
-        net: Any block.
-        glob: A path like "features.0.weight", where `*` stands for any text, dots too, and `?` for a sign.
-
-    Raises:
-        UnknownNameError: No path fits.
-
-    >>> list(match_parameters(mxkit.models.mlp(hidden=[8]), "*.bias"))
-    ['1.bias', '2.bias']
-    """
-    everything = parameters_by_path(net)
-    found = {path: parameter for path, parameter in everything.items() if fnmatchcase(path, glob)}
-    if not found:
-        blocks = {path.rsplit(".", count)[0] for path in everything for count in range(1, path.count(".") + 1)}
-        near = nearest(glob, [*everything, *(f"{block}.*" for block in sorted(blocks))])
-        raise unknown_path(f"no parameter fits {glob!r}", near, everything)
-    return found
 
 
 def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) -> None:
@@ -219,7 +153,7 @@ def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) ->
                 raise ValueError(f"{glob!r}: {name}: expected a number, at least 0; received {value!r}")
             planned.extend((parameter, f"{name}_mult", float(value)) for parameter in parameters.values())
     for parameter, _, _ in planned:
-        trainer = getattr(parameter, "_trainer", None)
+        trainer = trainer_of(parameter)
         if isinstance(trainer, gluon.Trainer):
             refuse_remote(trainer)
     for parameter, name, value in planned:
@@ -247,7 +181,7 @@ def no_weight_decay(net: Any) -> List[str]:
     found = {}
     for path, parameter in parameters_by_path(net).items():
         flat = parameter.shape is not None and len(parameter.shape) == 1
-        if has_gradient(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
+        if is_trainable(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
             found[path] = parameter
     for parameter in found.values():
         parameter.wd_mult = 0.0
@@ -316,5 +250,5 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
     for path in changed:
         fitting[path].grad_req = "write"
     if changed:
-        forget_static_graphs(net)
+        drop_static_graphs(net)
     return changed

@@ -1,13 +1,12 @@
 """Pictures of data: images with their labels, a batch of a loader, results of an augmentation."""
 
-from contextlib import contextmanager
 from math import ceil, sqrt
-import random
 import textwrap
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.device import unpack
+from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.augment import Augment
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
@@ -151,17 +150,6 @@ def show_augment(
     return saved(
         _grid([_Cell(*pair, framed=not number) for number, pair in enumerate(zip(shown, named))], columns), path
     )
-
-
-@contextmanager
-def generators_kept() -> Iterator[None]:
-    """Gluon's samplers draw from NumPy's global generator: a look must not change what is drawn after it (T61)."""
-    before = (random.getstate(), np.random.get_state())
-    try:
-        yield
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
 
 
 def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[float] = None) -> List[Any]:

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
 from mxkit.plots.grids import shorten
@@ -40,7 +41,9 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
     devices = net_devices(net)
     parameters = _trainable(net)
     norms = _norms(parameters, devices)
-    if not norms[1:].any() and not any(data._fresh_grad for p in parameters.values() if p._grad for data in p._data):
+    if not norms[1:].any() and not any(
+        is_fresh(data) for p in parameters.values() if gradients_of(p) for data in values_of(p) or ()
+    ):
         raise ValueError(
             "plot_gradients: every gradient of the net is 0 and no backward pass wrote it: call it after "
             "loss.backward(), before the gradients are zeroed (an Accumulator and fit(accumulate=...) zero them "
@@ -61,12 +64,12 @@ def _trainable(net: Any) -> Dict[str, Any]:
     """Parameters with values by path, without running statistics; a shared one under its first path."""
     found: Dict[int, Tuple[str, Any]] = {}
     for path, parameter in parameters_by_path(net).items():
-        if parameter._data is None:
+        if values_of(parameter) is None:
             raise NotInitializedError(
                 f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
                 "Run one batch forward and backward first"
             )
-        if parameter._differentiable:
+        if is_differentiable(parameter):
             found.setdefault(id(parameter), (path, parameter))
     if all(parameter.grad_req == "null" for _, parameter in found.values()):
         raise ValueError(
@@ -80,9 +83,9 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
     """L2 norms of the weights on the first device, then of the gradients on each: (1 + devices, parameters)."""
     columns = []
     for position, device in enumerate(devices):
-        arrays = [p._data[position] for p in parameters.values()] if not position else []
-        zero = mx.nd.zeros((1,), ctx=device)
-        arrays += [zero if p._grad is None else p._grad[position] for p in parameters.values()]
+        arrays = [p.list_data()[position] for p in parameters.values()] if not position else []
+        zeros = [mx.nd.zeros((1,), ctx=device)] * len(devices)
+        arrays += [(gradients_of(p) or zeros)[position] for p in parameters.values()]
         columns.append(mx.nd.concat(*[square(as_float64(a)).sqrt() for a in arrays], dim=0).asnumpy())
     return np.concatenate(columns).reshape(1 + len(devices), len(parameters))
 

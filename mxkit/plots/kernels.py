@@ -2,7 +2,8 @@
 
 from typing import Any, Optional, Sequence, Tuple, Union
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
+from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name, parameters_by_path, wait_before_reading
+from mxkit.core.replicas import values_of
 from mxkit.errors import NotInitializedError, unknown_name
 from mxkit.plots.grids import Layer, check_channels, check_index, choose, draw_grid, faults, how_many
 from mxkit.plots.plotting import PathLike, saved
@@ -81,17 +82,17 @@ def _kernels(net: Any, layer: str) -> Tuple[str, Any]:
             f"plot_filters: {layer!r}: expected a convolution, or the weight of one; received {found}. "
             f"Convolutions of the net: {', '.join(map(repr, known)) or 'none'}"
         )
-    if block.weight._data is None:
+    if values_of(block.weight) is None:
         raise NotInitializedError(
             f"plot_filters: the weight of {layer!r} has no value yet: its shape is {block.weight.shape}. "
             "Initialize the net and run one batch through it first"
         )
     wait_before_reading()
     values = block.weight.data(block.weight.list_ctx()[0]).asnumpy().astype("float64")
-    if block._kwargs["layout"].endswith("C"):
+    if layer_settings(block)["layout"].endswith("C"):
         values = np.moveaxis(values, -1, 1)
-    if block._op_name == "Deconvolution":  # its weight is (inputs, outputs of a group, *taps)
-        groups = block._kwargs["num_group"]
+    if operator_name(block) == "Deconvolution":  # its weight is (inputs, outputs of a group, *taps)
+        groups = layer_settings(block)["num_group"]
         split = values.reshape(groups, -1, *values.shape[1:]).swapaxes(1, 2)
         values = split.reshape(-1, *split.shape[2:])
     return f"{layer or type(block).__name__}  {block.weight.shape}", values

@@ -5,6 +5,7 @@ import os
 from typing import Any, List, Sequence
 
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.graphs import is_hybridized
 from mxkit.profiling.result import Profile, short_name
 from mxkit.runtime.doctor.resources import thread_line
 from mxkit.runtime.processors import read_processors
@@ -56,7 +57,7 @@ def _overhead(found: Profile, net: Any) -> List[str]:
             f"Python prepares work for {python:.3g} of {found.ms:.3g} ms an update ({share:.0%}), whatever the batch "
             f"holds: larger batches cost little more than these {found.samples:g} samples"
         )
-    if isinstance(net, gluon.HybridBlock) and not net._active:
+    if isinstance(net, gluon.HybridBlock) and not is_hybridized(net):
         passes = sum(found.phase(name).python_ms for name in ("forward", "backward"))
         lines.append(
             f"the net is not hybridized: Python calls each layer, {passes:.3g} ms an update for forward and backward. "

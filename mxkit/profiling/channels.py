@@ -4,7 +4,7 @@ from pathlib import Path
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path
+from mxkit.core.blocks import blocks_by_path, layer_settings, operator_name
 from mxkit.nets.layer_table.table import layers
 import mxnet as mx
 from mxnet import autograd
@@ -68,8 +68,8 @@ def measure_paddings(net: Any, inputs: Sequence[Tuple[int, ...]]) -> List[Paddin
 
 
 def _misfit(block: Any, width: int) -> bool:
-    given = block._kwargs
-    if block._op_name != "Convolution" or given["num_group"] != 1 or not given["layout"].startswith("NC"):
+    given = layer_settings(block)
+    if operator_name(block) != "Convolution" or given["num_group"] != 1 or not given["layout"].startswith("NC"):
         return False
     out, into = block.weight.shape[:2]
     return bool(out % width or (into > _IMAGE and into % width))
@@ -92,7 +92,7 @@ def _measure(path: str, block: Any, output: Tuple[int, ...], width: int) -> Padd
 
 def _call(block: Any, output: Tuple[int, ...], into: int, out: int) -> Callable[[], None]:
     """Forward and backward of the convolution with other channels, whose output has the same positions."""
-    given: Dict[str, Any] = {**block._kwargs, "num_filter": out, "no_bias": True}
+    given: Dict[str, Any] = {**layer_settings(block), "num_filter": out, "no_bias": True}
     sides = tuple(
         (size - 1) * stride + dilate * (kernel - 1) + 1 - 2 * pad
         for size, stride, dilate, kernel, pad in zip(

@@ -9,6 +9,7 @@ import traceback
 from typing import Callable, Optional, Sequence, Union
 
 from mxkit.core.files import write_atomically
+from mxkit.core.trainers import trainer_devices
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import record_environment
 from mxkit.recipe.net_facts import read_facts
@@ -161,9 +162,9 @@ class Recorder(Callback):
 
     def on_fit_begin(self, state: FitState) -> None:
         self._at_begin()
-        record_environment(self._folder.path, state.trainer._contexts)
+        record_environment(self._folder.path, trainer_devices(state.trainer))
         what = f"goes on after update {state.updates}" if state.updates else "starts"
-        self._folder.log(f"training {what}: {state.length} on {state.trainer._contexts}")
+        self._folder.log(f"training {what}: {state.length} on {trainer_devices(state.trainer)}")
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")

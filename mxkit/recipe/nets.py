@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from typing import Any, Iterator, Optional, Tuple
 
+from mxkit.core.blocks import match_parameters, never_trained
 from mxkit.core.device import devices as resolve_devices
 from mxkit.errors import MxkitError, RecipeError
 from mxkit.models.registry import get_model
@@ -10,8 +11,7 @@ from mxkit.models.weights import load_weights
 from mxkit.nets.finetuning import finetune
 from mxkit.nets.initializers import initialize
 from mxkit.nets.moving import to
-from mxkit.nets.parameter_table import never_trained
-from mxkit.nets.settings import freeze, match_parameters, no_weight_decay, set_multipliers
+from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.building import GLOBS
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import COMPOSED

@@ -17,7 +17,7 @@ import os
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import child_blocks, parameters_by_path
 from mxkit.errors import CheckpointError, UnknownNameError, nearest
 from mxnet.gluon import SymbolBlock
 
@@ -203,7 +203,7 @@ def _scope(names: Iterable[str]) -> str:
 def _kinds(net: Any) -> Set[str]:
     """Classes whose names end in a digit: `resnetv112_` is the 13th ResNetV1, not the 112th ResNetV."""
     own = {type(net).__name__.lower()} if type(net).__name__[-1].isdigit() else set()
-    return own.union(*(_kinds(child) for child in net._children.values()))
+    return own.union(*(_kinds(child) for child in child_blocks(net).values()))
 
 
 def _key(name: str, kinds: Set[str]) -> _Key:

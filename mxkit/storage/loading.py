@@ -4,11 +4,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from mxkit.core.blocks import check_net, parameters_by_path
+from mxkit.core.blocks import check_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
+from mxkit.core.replicas import is_initialized, load_values
 from mxkit.errors import CheckpointError, nearest
-from mxkit.nets.settings import match_parameters
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import dtype_name, read_arrays
 import mxnet as mx
@@ -157,9 +157,8 @@ def put_arrays(net: Any, matched: Mapping[str, Any], devices: Optional[DeviceSpe
     parameters = parameters_by_path(net)
     for path, array in matched.items():
         parameter = parameters[path]
-        initialized = parameter._data is not None or bool(parameter._deferred_init)
         value = array.as_np_ndarray() if mx.util.is_np_array() else array
-        parameter._load_init(value, parameter.list_ctx() if initialized else where)
+        load_values(parameter, value, parameter.list_ctx() if is_initialized(parameter) else where)
 
 
 def _plan(

@@ -5,9 +5,19 @@ from numbers import Integral, Real
 from reprlib import repr as brief
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import first_paths, parameters_by_path
+from mxkit.core.replicas import values_of
+from mxkit.core.trainers import (
+    begin_kvstore,
+    refuse_remote,
+    set_update_counts,
+    steps_on_kvstore,
+    trainer_devices,
+    trainer_parameters,
+    update_counts,
+    updaters_of,
+)
 from mxkit.errors import CheckpointError, NotInitializedError, nearest
-from mxkit.nets.settings import refuse_remote
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -54,10 +64,10 @@ def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any],
     >>> sorted(arrays)[:4], state["replicas"][0]["updates"]["1.bias"]
     (['1.bias:0', '1.bias:1', '1.weight:0', '1.weight:1'], 2)
     """
-    optimizer, paths, updaters = trainer.optimizer, _paths(net, trainer), updaters_of(trainer)
+    optimizer, paths, updaters = trainer.optimizer, _paths(net, trainer), local_updaters(trainer)
     arrays: Dict[str, Any] = {}
     replicas: List[Dict[str, Any]] = []
-    for device, (updater, ids) in enumerate(zip(updaters, _device_ids(trainer, updaters))):
+    for device, (updater, ids) in enumerate(zip(updaters, _device_ids(trainer))):
         layouts = {}
         for index, kept in updater.states.items():
             path, leaves = paths[index], {}  # type: str, Dict[str, Any]
@@ -109,14 +119,14 @@ def load_optimizer_state(
     """
     _check_form(state)
     optimizer, paths = trainer.optimizer, _paths(net, trainer)
-    without = [path for path, parameter in zip(paths, trainer._params) if parameter._data is None]
+    without = [path for path, parameter in zip(paths, trainer_parameters(trainer)) if values_of(parameter) is None]
     if without:
         raise NotInitializedError(
             f"load_optimizer_state: parameter {without[0]!r} has no value yet. Initialize the net and run it once on a "
             "batch, or load its weights first"
         )
     file = _File(arrays, _setting_problems(optimizer, state))
-    updaters = updaters_of(trainer, begin=True)
+    updaters = local_updaters(trainer, begin=True)
     replicas = file.replicas(state, paths, len(updaters))
     trial = copy.copy(optimizer)
     trial.param_dict = optimizer.param_dict
@@ -129,15 +139,14 @@ def load_optimizer_state(
         vars(optimizer.lr_scheduler).update(state["scheduler"]["numbers"])
     if isinstance(optimizer, mx.optimizer.LBSGD):
         optimizer.cumgrads = cumulated
-    optimizer._all_index_update_counts = {}
-    for updater, made, replica, ids in zip(updaters, states, replicas, _device_ids(trainer, updaters)):
+    counts = {}
+    for updater, made, replica, ids in zip(updaters, states, replicas, _device_ids(trainer)):
         updater.states = made
         # False: brought to the device of the weight at the next update, which only the kvstore knows.
         updater.states_synced = dict.fromkeys(made, False)
-        counts = replica["updates"]
-        for number in reversed(ids):
-            optimizer._set_current_context(number)
-            optimizer._index_update_count.update({i: counts[path] for i, path in enumerate(paths) if path in counts})
+        updates = replica["updates"]
+        counts.update(dict.fromkeys(ids, {i: updates[path] for i, path in enumerate(paths) if path in updates}))
+    set_update_counts(optimizer, counts)
 
 
 class _File:
@@ -230,39 +239,40 @@ class _File:
                 number, place = stored[path]
                 total = 0
                 if place is not None:
-                    weight = _weight(trainer, index, place if place < len(trainer._contexts) else 0)
+                    weight = _weight(trainer, index, place if place < len(trainer_devices(trainer)) else 0)
                     total = self._fill(_blank(trial, weight), path, _SUM)
                 sums[index] = {"cum_grad": total, "num_cums": number}
         return sums
 
 
 def _paths(net: Any, trainer: "gluon.Trainer") -> List[str]:
-    first: Dict[int, str] = {}
-    for path, parameter in parameters_by_path(net).items():
-        first.setdefault(id(parameter), path)
-    return [first.get(id(parameter), f"trainer.{parameter.name}") for parameter in trainer._params]
+    first = first_paths(parameters_by_path(net))
+    return [first.get(id(parameter), f"trainer.{parameter.name}") for parameter in trainer_parameters(trainer)]
 
 
-def updaters_of(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
-    """What holds the states: the kvstore's one updater, or one for each device."""
+def local_updaters(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
+    """What holds the states: the kvstore's one updater, or one for each device.
+
+    Raises:
+        CheckpointError: They live on the servers of a distributed kvstore.
+    """
     try:
         refuse_remote(trainer)
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state is out of reach: {error}") from error
-    if begin and not trainer._kv_initialized:
-        trainer._init_kvstore()
-    on_kvstore = trainer._kvstore and trainer._update_on_kvstore
-    return [trainer._kvstore._updater] if on_kvstore else list(trainer._updaters)
+    if begin:
+        begin_kvstore(trainer)
+    return updaters_of(trainer)
 
 
-def _device_ids(trainer: "gluon.Trainer", updaters: Sequence[Any]) -> List[List[int]]:
+def _device_ids(trainer: "gluon.Trainer") -> List[List[int]]:
     """Under which device numbers each updater's counts may stand: a kvstore spreads its keys over the devices."""
-    each = [context.device_id for context in trainer._contexts]
-    return [[number] for number in each] if updaters[0] in trainer._updaters else [sorted({0, *each})]
+    each = [context.device_id for context in trainer_devices(trainer)]
+    return [sorted({0, *each})] if steps_on_kvstore(trainer) else [[number] for number in each]
 
 
 def _counts(optimizer: Any, paths: Sequence[str], ids: Sequence[int]) -> Dict[str, int]:
-    counts = [optimizer._all_index_update_counts.get(number, {}) for number in ids]
+    counts = [update_counts(optimizer, number) for number in ids]
     found = {path: max(count.get(index, -1) for count in counts) for index, path in enumerate(paths)}
     return {path: number for path, number in found.items() if number >= 0}
 
@@ -275,15 +285,15 @@ def _cumulated(trainer: "gluon.Trainer", paths: Sequence[str], arrays: Dict[str,
     for index, kept in trainer.optimizer.cumgrads.items():
         total, place = kept["cum_grad"], None
         if isinstance(total, mx.nd.NDArray):
-            place = trainer._contexts.index(total.context) if total.context in trainer._contexts else 0
+            devices = trainer_devices(trainer)
+            place = devices.index(total.context) if total.context in devices else 0
             arrays[_name(paths[index], _SUM)] = total.copyto(mx.cpu())
         found[paths[index]] = [kept["num_cums"], place]
     return found
 
 
 def _weight(trainer: "gluon.Trainer", index: int, device: int) -> Any:
-    parameter = trainer._params[index]
-    return parameter._check_and_get(parameter._data, list)[device]  # data() refuses sparse weights
+    return (values_of(trainer_parameters(trainer)[index]) or ())[device]  # data() refuses sparse weights
 
 
 def _blank(optimizer: Any, weight: Any) -> Any:

@@ -22,7 +22,8 @@ import math
 import os
 from pathlib import Path
 import struct
-from typing import Any, BinaryIO, Dict, List, NamedTuple, Tuple, Union
+import tempfile
+from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Tuple, Union
 
 from mxkit.errors import CheckpointError
 import mxnet as mx
@@ -318,3 +319,12 @@ class _Walk:
         return CheckpointError(
             f"{self._path} is {what}: expected {expected}, received {received!s:.200} ({self._where})"
         )
+
+
+def parameter_bytes(arrays: Mapping[str, Any]) -> bytes:
+    """A parameter file's content, as `mx.nd.save` writes it, and whole: it does not tell of a full disk (T59)."""
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
+        file = Path(folder) / "net.params"
+        mx.nd.save(str(file), dict(arrays))
+        describe_file(file)
+        return file.read_bytes()

@@ -8,6 +8,8 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
+from mxkit.core.replicas import is_differentiable, values_of
+from mxkit.core.trainers import finish_kvstore, has_kvstore
 from mxkit.errors import CheckpointError, NotInitializedError
 from mxkit.storage.directory import (
     OPTIMIZER,
@@ -85,13 +87,13 @@ def take_snapshot(
     parameters = parameters_by_path(net)
     files: Dict[str, Dict[str, Any]] = {PARAMETERS: {}, OPTIMIZER: {}, STATE: dict(arrays or {})}
     for path, parameter in parameters.items():
-        if parameter._data is None:
+        if values_of(parameter) is None:
             raise NotInitializedError(
                 f"save_checkpoint: parameter {path!r} has no value yet. Initialize the net and run it once on a batch"
             )
         first, *others = parameter.list_data()
         files[PARAMETERS][path] = first.copyto(mx.cpu())
-        if not parameter._differentiable:
+        if not is_differentiable(parameter):
             for number, replica in enumerate(others, 1):
                 files[STATE][f"{_REPLICA}:{path}@{number}"] = replica.copyto(mx.cpu())
     told: Dict[str, Any] = {"paths": len(parameters), **(content or {})}
@@ -237,8 +239,7 @@ def put_back(
         with _undone_on_error(net, trainer):
             put_arrays(net, matched, devices)  # first: Gluon throws a kvstore's states away when weights are set
             _load_optimizer(found, net, trainer)
-        if trainer._params_to_init:  # as the first step would, which gives every replica the first one's values (T98)
-            trainer._init_params()
+        finish_kvstore(trainer)
     parameters = parameters_by_path(net)
     for path, number, array in replicas:
         if number < len(parameters[path].list_data()):  # else this net lives on fewer devices
@@ -267,9 +268,9 @@ def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any
 def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
     """Put the weights and the optimizer's state back if the block raises."""
     parameters = parameters_by_path(net).values()
-    blank = [(one, dict(vars(one))) for one in parameters if one._data is None]
-    weights = [(one, [array.copy() for array in one.list_data()]) for one in parameters if one._data is not None]
-    stepped = optimizer_state(net, trainer) if trainer._kv_initialized else None
+    blank = [(one, dict(vars(one))) for one in parameters if values_of(one) is None]
+    weights = [(one, [array.copy() for array in one.list_data()]) for one in parameters if values_of(one)]
+    stepped = optimizer_state(net, trainer) if has_kvstore(trainer) else None
     try:
         yield
     except BaseException:

@@ -4,8 +4,9 @@ from pathlib import Path
 import pickle
 from typing import Any, Union
 
+from mxkit.core.trainers import set_update_counts, trainer_devices, trainer_parameters, update_counts
 from mxkit.errors import CheckpointError
-from mxkit.storage.optimizer_state import updaters_of
+from mxkit.storage.optimizer_state import local_updaters
 
 
 def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool = False) -> None:
@@ -45,15 +46,12 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
         raise CheckpointError(
             f"{path} holds the states of {type(stored).__name__}; the Trainer's optimizer is {type(optimizer).__name__}"
         )
-    strange = sorted(index for index in states if index not in range(len(trainer._params)))
+    count = len(trainer_parameters(trainer))
+    strange = sorted(index for index in states if index not in range(count))
     if strange:
-        raise CheckpointError(
-            f"{path} holds states of parameters {strange[:5]}; the Trainer has {len(trainer._params)} parameters"
-        )
-    for updater in updaters_of(trainer, begin=True):
+        raise CheckpointError(f"{path} holds states of parameters {strange[:5]}; the Trainer has {count} parameters")
+    for updater in local_updaters(trainer, begin=True):
         updater.set_states(pickle.dumps(states))
     optimizer.num_update, optimizer.begin_num_update = stored.num_update, stored.begin_num_update
-    counts = stored._all_index_update_counts.get(0, stored._index_update_count)
-    for device in {0, *(context.device_id for context in trainer._contexts)}:
-        optimizer._all_index_update_counts[device] = dict(counts)
-    optimizer._set_current_context(0)
+    devices = {0, *(context.device_id for context in trainer_devices(trainer))}
+    set_update_counts(optimizer, dict.fromkeys(devices, update_counts(stored, 0) or update_counts(stored)))

@@ -1,12 +1,21 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
 import json
-import os
 from types import TracebackType
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core.lengths import Length, length
-from mxkit.core.trainers import DRIFTING
+from mxkit.core.replicas import gradients_of, is_fresh, request_gradient, set_fresh, values_of
+from mxkit.core.trainers import (
+    DRIFTING,
+    begin_kvstore,
+    gradient_scale,
+    kvstore_settings,
+    shall_step_on_kvstore,
+    steps_on_kvstore,
+    trainer_devices,
+    trainer_parameters,
+)
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.batch_loss import checked_count
 from mxkit.training.checks import check_sparse
@@ -86,8 +95,8 @@ class Accumulator:
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
         _refuse_trainer(trainer)
         if precision is not None:
-            precision.check_devices(trainer._contexts)
-        if len(trainer._contexts) > 1 and _updates_on_kvstore(trainer):
+            precision.check_devices(trainer_devices(trainer))
+        if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
             hidden = {
                 "clip_value": (clip_value is not None, "single values cannot be reached"),
                 "amp='float16'": (precision is not None and precision.dtype == "float16", "no overflow can be seen"),
@@ -99,6 +108,8 @@ class Accumulator:
                         "Make it with update_on_kvstore=False"
                     )
         self.trainer = trainer
+        self._parameters, self._devices = trainer_parameters(trainer), trainer_devices(trainer)
+        self._on_kvstore: Optional[bool] = None  # known once the kvstore is there
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")
         self._adds = self.every != (1, "batches")
         self.clip_norm = clip_norm
@@ -114,9 +125,9 @@ class Accumulator:
     def __enter__(self) -> "Accumulator":
         if self._adds:
             # Only "write" is touched, and before anything is recorded (T5).
-            self._switched = [parameter for parameter in self.trainer._params if parameter.grad_req == "write"]
+            self._switched = [one for one in self._parameters if one.grad_req == "write"]
             for parameter in self._switched:
-                _request(parameter, "add")
+                request_gradient(parameter, "add")
         _OPEN.add(self)
         self._zero_added_gradients()
         self._forget_fresh_gradients()  # left by a window that was broken off, or by somebody else's backward
@@ -135,7 +146,7 @@ class Accumulator:
             self._zero_added_gradients()
         for parameter in switched:
             if parameter.grad_req == "add":  # the user may have frozen it meanwhile
-                _request(parameter, "write")
+                request_gradient(parameter, "write")
         self._open_window()
         if batches and kind is None:
             raise RuntimeError(
@@ -177,7 +188,7 @@ class Accumulator:
             others: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
                 To make the zeros takes 30 us of a small net's 600.
         """
-        if self._adds and not self._switched and any(p.grad_req == "write" for p in self.trainer._params):
+        if self._adds and not self._switched and any(p.grad_req == "write" for p in self._parameters):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
         if not parts:
             raise DataError("Accumulator.backward: no loss was given")
@@ -195,8 +206,8 @@ class Accumulator:
         elif not ones:
             ones = [None] * len(parts)
         autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
-        if len(parts) == len(self.trainer._contexts):  # asking each array for its device takes longer
-            self._active.update(dict.fromkeys(self.trainer._contexts))
+        if len(parts) == len(self._devices):  # asking each array for its device takes longer
+            self._active.update(dict.fromkeys(self._devices))
         else:
             self._active.update((part.context, None) for part in parts)
         self.samples += samples
@@ -238,7 +249,7 @@ class Accumulator:
 
     def trained(self) -> List[Any]:
         """Parameters of the Trainer that are not frozen."""
-        return [parameter for parameter in self.trainer._params if parameter.grad_req != "null"]
+        return [one for one in self._parameters if one.grad_req != "null"]
 
     def _apply(self) -> Update:
         trainer, trained = self.trainer, self.trained()
@@ -248,17 +259,17 @@ class Accumulator:
                 "so that its gradient has no mean. Leave such batches out"
             )
         self._refresh_idle_replicas(trained)
-        if not trainer._kv_initialized:
-            trainer._init_kvstore()
-        on_kvstore = bool(trainer._kvstore and trainer._update_on_kvstore)
-        if not on_kvstore:
+        if self._on_kvstore is None:
+            begin_kvstore(trainer)
+            self._on_kvstore = steps_on_kvstore(trainer)
+        if not self._on_kvstore:
             trainer.allreduce_grads()
         skipped = self.precision is not None and self.precision.overflowed(trained)
         norm = None
         if skipped:
             self._forget_fresh_gradients()
         else:
-            norm = self._step(trained, on_kvstore)
+            norm = self._step(trained, self._on_kvstore)
         self._zero_added_gradients()
         self.updates += 1
         update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
@@ -285,17 +296,17 @@ class Accumulator:
         """
         unused = []
         for parameter in trained:
-            replicas = list(parameter._data or ())  # nothing, where the shape never became known
-            if len(replicas) == 1 and replicas[0]._fresh_grad:
+            replicas = values_of(parameter) or []  # nothing, where the shape never became known
+            if len(replicas) == 1 and is_fresh(replicas[0]):
                 continue
-            fresh = {data.context: data.context in self._active and data._fresh_grad for data in replicas}
+            fresh = {data.context: data.context in self._active and is_fresh(data) for data in replicas}
             if not any(fresh.values()):
                 unused.append(parameter)
                 continue
             for data, gradient in zip(replicas, parameter.list_grad()):
                 if not fresh[data.context]:
                     gradient[:] = 0
-                    data._fresh_grad = True
+                    set_fresh([data], True)
         if unused:
             raise UnusedParameterError([parameter.name for parameter in unused], unused)
 
@@ -306,7 +317,7 @@ class Accumulator:
         else:  # the kvstore adds the replicas up only while it updates: add them here for the norm alone
             gradients = [_added(parameter.list_grad()) for parameter in trained]
         # After the division by the count: before it, clipping would be as many times too hard (T9).
-        average = float(self.trainer._scale) / (self.count * self._scale)
+        average = gradient_scale(self.trainer) / (self.count * self._scale)
         norm = sum_of_squares(gradients).sqrt() * average
         if self.clip_norm != float("inf"):
             factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
@@ -323,35 +334,24 @@ class Accumulator:
 
     def _clip_values(self, trained: Sequence[Any]) -> None:
         # MXNet's own clip_gradient would do the same, but belongs to the optimizer and would stay there.
-        limit = float(self.clip_value or 0) * self.count * self._scale / float(self.trainer._scale)
+        limit = float(self.clip_value or 0) * self.count * self._scale / gradient_scale(self.trainer)
         for parameter in trained:
             for gradient in parameter.list_grad():
                 mx.nd.clip(gradient, -limit, limit, out=gradient)
 
     def _forget_fresh_gradients(self) -> None:
         for parameter in self.trained():
-            for data in parameter._data or ():
-                data._fresh_grad = False
+            set_fresh(values_of(parameter) or (), False)
 
     def _zero_added_gradients(self) -> None:
         # Without this the next window would count this one's gradients again (T1).
         by_device: Dict[Any, List[Any]] = {}
-        for parameter in self.trainer._params:
-            if parameter.grad_req == "add" and parameter._grad is not None:
+        for parameter in self._parameters:
+            if parameter.grad_req == "add" and gradients_of(parameter) is not None:
                 for gradient in parameter.list_grad():
                     by_device.setdefault(gradient.context, []).append(gradient)
         for gradients in by_device.values():
             mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
-
-
-def _request(parameter: Any, request: str) -> None:
-    """Set `grad_req` of a parameter that is trained, and leave its gradients where they are.
-
-    Gluon would make new ones, which a static graph does not write to (T109).
-    """
-    parameter._grad_req = request
-    if parameter._grad is not None:
-        autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
 
 
 def _refuse_means(losses: Sequence[Any]) -> None:
@@ -397,12 +397,6 @@ def _added(replicas: Sequence[Any]) -> Any:
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
 
 
-def _updates_on_kvstore(trainer: "gluon.Trainer") -> bool:
-    """Whether a Trainer on several devices steps inside its kvstore, before it has made one."""
-    asked = trainer._kvstore_params["update_on_kvstore"]
-    return os.environ.get("MXNET_UPDATE_ON_KVSTORE", "1") != "0" if asked is None else bool(asked)
-
-
 def _refuse_trainer(trainer: "gluon.Trainer") -> None:
     """Refuse a Trainer that cannot step, skips steps, or lets replicas drift apart without a word (T24)."""
     if not isinstance(trainer, gluon.Trainer):
@@ -415,8 +409,8 @@ def _refuse_trainer(trainer: "gluon.Trainer") -> None:
             "the Trainer was given to amp.init_trainer, and would skip updates by a loss scale of its own. Make it "
             "anew and pass amp='float16'"
         )
-    contexts = trainer._contexts or []
-    settings = trainer._kvstore_params
+    contexts = trainer_devices(trainer)
+    settings = kvstore_settings(trainer)
     if len(contexts) < 2:
         if settings["update_on_kvstore"] and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
             raise ValueError(
@@ -429,7 +423,7 @@ def _refuse_trainer(trainer: "gluon.Trainer") -> None:
             f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
             "Make it with kvstore='device' (T24)"
         )
-    if isinstance(trainer.optimizer, DRIFTING) and not _updates_on_kvstore(trainer):
+    if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
         raise ValueError(
             f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
             "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"

@@ -5,9 +5,13 @@ import re
 from typing import Any, Iterator, List, Sequence, Set, Tuple
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu
+from mxkit.core.graphs import graph_json
+from mxkit.core.replicas import has_sparse_gradient, trainer_of
+from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import infer_shapes, trace
+from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.exact import switches_off
 import mxnet as mx
@@ -71,7 +75,7 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
             made over another net.
     """
     everything = parameters_by_path(net)
-    ids = {id(parameter) for parameter in trainer._params}
+    ids = {id(parameter) for parameter in trainer_parameters(trainer)}
     known = [path for path, parameter in everything.items() if id(parameter) in ids]
     layers = {_layer(path) for path in known}
     forgotten = [
@@ -80,7 +84,7 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
         if one.grad_req != "null"
         and id(one) not in ids
         # no layer is known in part, and no parameter another Trainer's, but on purpose
-        and not (known and (_layer(path) in layers or one._trainer not in (None, trainer)))
+        and not (known and (_layer(path) in layers or trainer_of(one) not in (None, trainer)))
     ]
     places = {path: place for place, path in enumerate(everything)}
     added = [path for path in forgotten if not known or places[path] > places[known[0]]]
@@ -118,11 +122,7 @@ def check_accumulation(net: Any) -> None:
 
 def batch_norms(net: Any) -> List[str]:
     """Paths of the BatchNorm layers that take statistics from each batch."""
-    return [
-        path
-        for path, block in _walk(net)
-        if isinstance(block, gluon.nn.BatchNorm) and not block._kwargs["use_global_stats"]
-    ]
+    return [path for path, block in _walk(net) if takes_statistics(block)]
 
 
 def warn_of_single_samples(norms: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ class ShapeWatch:
 
 def _convolves(block: Any) -> bool:
     if isinstance(block, gluon.SymbolBlock):
-        return re.search('"op": "(Convolution|Deconvolution)"', block._cached_graph[1].tojson()) is not None
+        return re.search('"op": "(Convolution|Deconvolution)"', graph_json(block)) is not None
     return isinstance(block, gluon.nn.conv_layers._Conv)
 
 
@@ -182,7 +182,7 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
     Raises:
         ValueError: A parameter has sparse gradients, and `why` is not empty.
     """
-    sparse = [p.name for p in trainer._params if p._grad_stype != "default" and p.grad_req != "null"]
+    sparse = [p.name for p in trainer_parameters(trainer) if has_sparse_gradient(p) and p.grad_req != "null"]
     if sparse and why:
         raise ValueError(
             f"parameters {_some(sparse)} have sparse gradients, which MXNet cannot use for {' and '.join(why)}. Make "
@@ -265,7 +265,9 @@ def _check_norm_channels(net: Any, shard: Shard) -> None:
 
 def _first_layout(net: Any) -> Any:
     """Layout of the first convolution inside a net, or None."""
-    return next((block._kwargs["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None)
+    return next(
+        (layer_settings(block)["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None
+    )
 
 
 def _warn(text: str) -> None:

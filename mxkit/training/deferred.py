@@ -5,6 +5,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.device import split_batch
+from mxkit.core.replicas import is_deferred as parameter_is_deferred
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import TrapWarning
@@ -18,7 +19,7 @@ from mxnet import autograd
 
 def is_deferred(net: Any) -> bool:
     """Whether a parameter of `net` gets its value in the first forward pass."""
-    return any(parameter._deferred_init for parameter in parameters_by_path(net).values())
+    return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
 
 
 def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward], trainer: Any) -> Data:

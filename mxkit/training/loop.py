@@ -1,6 +1,7 @@
 """The whole loop in one call."""
 
 from contextlib import ExitStack, closing
+from itertools import islice
 from pathlib import Path
 import signal
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Sized, Union
@@ -332,15 +333,13 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
         epoch, first_step = state.epoch - 1, state.updates + 1
         stream = training.epoch(state.data, running, epoch=epoch, first_step=first_step, skip=running.position)
         with closing(stream):
-            for update in stream:
+            for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
                 state.updates = update.step
                 for hook in hooks:
                     hook.on_update(state, update)
-                if state.finished:
-                    running.whole = running.updates == state.updates_per_epoch
+                if state.stop_reason is not None:
                     break
-            else:
-                running.whole = True
+        running.whole = not state.finished or running.updates == state.updates_per_epoch
     running.settle(weights=True)  # `updates` was kept from it where the loop ended early
     row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
     row["learning_rate"] = float(state.trainer.learning_rate)

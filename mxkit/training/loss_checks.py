@@ -7,14 +7,15 @@ from typing import Any, Iterator, Optional, Sequence
 import warnings
 
 from mxkit.core import loss_kinds as kinds
+from mxkit.core.arrays import squeezed
 from mxkit.core.device import Shard
-from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, squeezed, unit_of
+from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
 from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.by_name import Loss
 from mxkit.losses.shapes import weight_place
-from mxkit.losses.values import ROUNDED, label_rules, refuse_labels
+from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -6,11 +6,12 @@ import os
 from typing import Any, Dict, Iterator, List, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, net_devices
+from mxkit.core.arrays import arrays_in
+from mxkit.core.blocks import blocks_by_path, layer_settings, net_devices
 from mxkit.core.device import split_batch, unpack
-from mxkit.core.forward_errors import arrays_in, explained
-from mxkit.core.modes import batch_norms, kept_statistics, running_statistics
-from mxkit.core.tracing import opened
+from mxkit.core.forward_errors import explained
+from mxkit.core.graphs import graph_json, opened
+from mxkit.core.statistics import batch_norms, kept_statistics, running_statistics
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.errors import DataError
 from mxkit.training.checks import warn_of_single_samples
@@ -111,7 +112,7 @@ def _watched(net: Any, layers: Dict[str, Any]) -> Iterator[Dict[str, Dict[Any, _
 
     def see(found: Dict[Any, _Moments], layer: Any, inputs: Any) -> None:
         if isinstance(inputs[0], mx.nd.NDArray):
-            found.setdefault(inputs[0].context, _Moments()).add(inputs[0], layer._kwargs["axis"])
+            found.setdefault(inputs[0].context, _Moments()).add(inputs[0], layer_settings(layer)["axis"])
 
     with opened(net, list(layers)):
         handles = [layer.register_forward_pre_hook(partial(see, moments[path])) for path, layer in layers.items()]
@@ -184,7 +185,7 @@ def _refuse_certain(net: Any) -> None:
     recurrent = os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or net_devices(net)[0].device_type != "cpu"
     for _, block in blocks_by_path(net):
         if isinstance(block, gluon.SymbolBlock):
-            random = '"op": "Dropout"' in block._cached_graph[1].tojson()
+            random = '"op": "Dropout"' in graph_json(block)
         elif isinstance(block, gluon.rnn.rnn_layer._RNNLayer):
             random = recurrent and block._dropout > 0 and block._num_layers > 1
         else:

@@ -3,8 +3,18 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.device import Shard
+from mxkit.core.graphs import (
+    drop_static_graphs,
+    free_static_memory,
+    graph_parameters,
+    has_one_plain_output,
+    hybridize_flags,
+    is_hybridized,
+    only_its_graph_runs,
+    traced_graph,
+)
 from mxkit.core.packed import Packed
-from mxkit.core.static_graphs import forget_static_graphs
+from mxkit.core.replicas import GradientWatch, first_value
 from mxkit.losses.batch_loss import BatchLoss
 from mxkit.losses.shapes import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
@@ -69,8 +79,7 @@ class OneGraph:
         self._net, self._forward, self.metrics = net, batch_loss.forward, metrics
         self._loss: Any = batch_loss.loss
         self._named = batch_loss.by_name
-        self._parameters = parameters
-        self._gradients: List[Any] = []
+        self._gradients = GradientWatch(parameters)
         # not of a subclass that may count in another way
         self._counted: List[Any] = [
             metric
@@ -102,7 +111,7 @@ class OneGraph:
     @property
     def likely(self) -> bool:
         """Whether it will take most batches, as far as can be told before the first."""
-        return bool(self._possible and self._net._active and (self._named or self._loss._active))
+        return bool(self._possible and is_hybridized(self._net) and (self._named or is_hybridized(self._loss)))
 
     def compute(self, shard: Shard) -> Computed:
         """Compute a batch, inside `record`."""
@@ -128,11 +137,9 @@ class OneGraph:
 
         A callback may have frozen a layer, the user may have moved the net between two epochs (T109).
         """
-        now = [parameter._grad for parameter in self._parameters]  # Gluon makes a new list with the arrays
-        if len(now) != len(self._gradients) or any(one is not seen for one, seen in zip(now, self._gradients)):
-            forget_static_graphs(self._net)
+        if self._gradients.moved():
+            drop_static_graphs(self._net)
             self._call = None
-        self._gradients = now
 
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
@@ -157,10 +164,10 @@ class OneGraph:
         arrays = shard.inputs + shard.labels
         scales = [array.scale if type(array) is Packed else None for array in shard.inputs]
         kind = (*scales, *[(array.shape, array.dtype, type(array)) for array in arrays])
-        if not (_is_active(self._net) and (self._named or _is_active(self._loss))):
+        if not (only_its_graph_runs(self._net) and (self._named or only_its_graph_runs(self._loss))):
             self._sources, self._call, self._kinds, self._new = None, None, {}, kind
             return None
-        sources = (self._net._cached_graph, self._loss._cached_graph)
+        sources = (traced_graph(self._net), traced_graph(self._loss))
         if self._sources is None:
             self._sources = sources
         elif any(one is not seen for one, seen in zip(sources, self._sources)):
@@ -183,7 +190,7 @@ class OneGraph:
         if self._held_twice:
             self._release()
         given = [array.array if type(array) is Packed else array for array in arrays]
-        found = self._call(*[given[number] if own is None else own._data[0] for number, own in self._places])
+        found = self._call(*[given[number] if own is None else first_value(own) for number, own in self._places])
         losses, *read = found if isinstance(found, list) else [found]
         totals = () if self._waits else read[: len(self._counted)]
         if self._ones is None:
@@ -196,9 +203,8 @@ class OneGraph:
     def _build(self, shard: Shard) -> Any:
         """Make the graph; None where it cannot be made."""
         net = self._net
-        data, output = net._cached_graph
-        single = net._out_format == 0 and type(output) is mx.sym.Symbol  # not several arrays, nor those of mx.np
-        if not single or net._backend:
+        data, output = traced_graph(net)
+        if not has_one_plain_output(net):
             return None
         given = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]
         with mx.name.NameManager():  # so that names of the user's own graphs do not depend on this one
@@ -211,7 +217,7 @@ class OneGraph:
             totals = [metric.total_of(mx.sym, given[metric._label], read) for metric in counted]
         graph = mx.sym.Group([losses, *totals, *([read] if self._others or self._waits else [])])
         places = {variable.name: number for number, variable in enumerate([*data, *given])}
-        owned = {own.name: own for is_data, own in net._cached_op_args if not is_data}
+        owned = graph_parameters(net)
         names = graph.list_inputs()
         if len(data) != len(shard.inputs) or not places.keys() <= set(names) <= places.keys() | owned.keys():
             return None
@@ -221,20 +227,18 @@ class OneGraph:
             "data_indices": [i for i, name in enumerate(names) if name in places],
             "param_indices": [i for i, name in enumerate(names) if name not in places],
         }
-        return mx.nd.CachedOp(graph, [*flags.items(), *net._flags])
+        return mx.nd.CachedOp(graph, [*flags.items(), *hybridize_flags(net).items()])
 
     def _release(self) -> None:
         """Let the net's own operator go, with the memory of a batch; a call of the net makes it anew from its graph."""
         self._held_twice = False
-        if dict(self._net._flags).get("static_alloc"):
-            self._net._cached_op = None
-            mx.nd.waitall()
+        free_static_memory(self._net)
 
     def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
         labels = apply_steps(self._steps, output, labels)
         if self._named:
             return self._loss(output, *labels)
-        data, losses = self._loss._cached_graph  # as it was traced, whatever became of its attributes since (T39)
+        data, losses = traced_graph(self._loss)  # as it was traced, whatever became of its attributes since (T39)
         return losses(**{variable.name: one for variable, one in zip(data, [output, *labels])})
 
 
@@ -245,15 +249,4 @@ def _is_graph(block: Any) -> bool:
         isinstance(block, gluon.HybridBlock)
         and kind.forward is gluon.HybridBlock.forward
         and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's looks at shapes
-    )
-
-
-def _is_active(block: Any) -> bool:
-    own = vars(block)
-    return bool(
-        block._active
-        and block._cached_graph
-        and not (block._forward_hooks or block._forward_pre_hooks or block._callback)
-        and "forward" not in own
-        and "_get_graph" not in own  # mixed precision
     )

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.core.device import is_gpu
+from mxkit.core.graphs import graph_replaced
 from mxkit.errors import DeviceError, NonFiniteError
 import mxnet as mx
 from mxnet import gluon
@@ -69,27 +70,8 @@ class MixedPrecision:
                 f"amp={self.dtype!r} rewrites the graph of a HybridBlock; received {type(net).__name__}, a plain "
                 "Block. Write it with hybrid_forward, put its layers into a HybridSequential, or leave amp out"
             )
-        if "_get_graph" in vars(net):  # `fit` holds it for all epochs, `updates` asks again for each
+        with graph_replaced(net, self._convert):
             yield
-            return
-        active, graph, own = net._active, net._cached_graph, net._get_graph
-        converted: List[Any] = []
-
-        def get_graph(*inputs: Any) -> Any:
-            if not converted:
-                converted.append(self._convert(*own(*inputs)))
-                net._cached_graph = converted[0]
-            return converted[0]
-
-        net._clear_cached_op()
-        object.__setattr__(net, "_get_graph", get_graph)
-        net._active = True
-        try:
-            yield
-        finally:
-            object.__delattr__(net, "_get_graph")
-            net._clear_cached_op()
-            net._active, net._cached_graph = active, graph
 
     def _convert(self, inputs: Any, outputs: Any) -> Tuple[Any, Any]:
         choice: Dict[str, Any] = {}

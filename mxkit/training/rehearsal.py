@@ -7,7 +7,8 @@ from typing import Any, Iterator
 from mxkit.core.arguments import split_spec
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.device import split_batch
-from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_trainer, trainer_of, values_of
+from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.source import Data, read_epoch
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -24,7 +25,7 @@ def endless_batches(data: Data) -> Iterator[Any]:
 def with_known_shapes(net: Any, batches: Iterator[Any]) -> Any:
     """Let the first batch give shapes that are deferred, so that there are values to keep."""
     where = net_devices(net)
-    if all(parameter._data is not None for parameter in parameters_by_path(net).values()):
+    if all(values_of(parameter) for parameter in parameters_by_path(net).values()):
         return batches
     first = next(batches)
     with autograd.pause(train_mode=False):
@@ -43,10 +44,8 @@ def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     if isinstance(spec, gluon.Trainer):
         trainer = get_trainer(net, spec)  # looks at its devices
         optimizer = _fresh(trainer.optimizer)
-        optimizer.rescale_grad = trainer._scale  # the last step left it divided by its batch
-        return gluon.Trainer(
-            list(trainer._params), optimizer, compression_params=trainer._compression_params, **trainer._kvstore_params
-        )
+        optimizer.rescale_grad = gradient_scale(trainer)  # the last step left it divided by its batch
+        return trainer_like(trainer, optimizer)
     name, arguments = split_spec(spec)
     arguments.pop("lr_scheduler", None)  # it would decide the rates, and be moved on
     if isinstance(name, mx.optimizer.Optimizer):
@@ -59,8 +58,7 @@ def _fresh(optimizer: Any) -> Any:
     fresh = copy.deepcopy(optimizer)
     fresh.lr_scheduler = None
     fresh.num_update = fresh.begin_num_update
-    fresh._all_index_update_counts = {0: {}}
-    fresh._index_update_count = fresh._all_index_update_counts[0]
+    set_update_counts(fresh, {0: {}})
     if hasattr(fresh, "m_schedule"):  # Nadam's, which moves with each parameter
         fresh.m_schedule = 1.0
     return fresh
@@ -71,17 +69,17 @@ class Kept:
 
     def __init__(self, net: Any) -> None:
         distinct = {id(parameter): parameter for parameter in parameters_by_path(net).values()}
-        self._parameters = [parameter for parameter in distinct.values() if parameter._data is not None]
+        self._parameters = [parameter for parameter in distinct.values() if values_of(parameter)]
 
     def __enter__(self) -> None:
         self._kept = [
             (
                 parameter,
-                [data.copy() for data in parameter._data],
-                [data._fresh_grad for data in parameter._data],
-                [gradient.copy() for gradient in parameter._grad] if parameter.grad_req == "add" else None,
+                [data.copy() for data in values_of(parameter) or ()],
+                [is_fresh(data) for data in values_of(parameter) or ()],
+                [one.copy() for one in gradients_of(parameter) or ()] if parameter.grad_req == "add" else None,
                 parameter.grad_req,
-                parameter._trainer,
+                trainer_of(parameter),
             )
             for parameter in self._parameters
         ]
@@ -89,11 +87,11 @@ class Kept:
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         for parameter, values, fresh, gradients, grad_req, trainer in self._kept:
             parameter.grad_req = grad_req
-            parameter._trainer = trainer
-            for data, value, was_fresh in zip(parameter._data, values, fresh):
+            set_trainer(parameter, trainer)
+            for data, value, was_fresh in zip(values_of(parameter) or (), values, fresh):
                 value.copyto(data)
                 if grad_req != "null":
-                    data._fresh_grad = was_fresh
-            for gradient, value in zip(parameter._grad or (), gradients or ()):
+                    set_fresh([data], was_fresh)
+            for gradient, value in zip(gradients_of(parameter) or (), gradients or ()):
                 value.copyto(gradient)
         self._kept = []

@@ -6,6 +6,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import is_gpu
+from mxkit.core.gluon_data import loader_parts
 from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
@@ -292,10 +293,9 @@ _OTHER_SAMPLES = (
 
 def _about_data(data: Any) -> Dict[str, Any]:
     """What decides which samples lie in which batch, as far as a loader tells it."""
-    sampler = getattr(data, "_batch_sampler", None)  # of gluon's DataLoader
-    if sampler is not None and hasattr(data, "_dataset"):
-        order = type(getattr(sampler, "_sampler", None)).__name__
-        found = [getattr(sampler, "_batch_size", None), len(data._dataset), order == "RandomSampler"]
+    parts = loader_parts(data)
+    if parts is not None:
+        found: List[Any] = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
         found = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]

@@ -9,7 +9,7 @@ from mxkit.core.blocks import net_devices
 from mxkit.core.device import Shards, split_batch, unpack
 from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
-from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
@@ -201,7 +201,7 @@ class Training:
         check_frozen_dense(net, where)
         if self._graph is None or self._graph.devices != where:
             fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
-            self._graph = OneGraph(net, options.batch_loss, trainer._params, options.metrics, where, fresh)
+            self._graph = OneGraph(net, options.batch_loss, trainer_parameters(trainer), options.metrics, where, fresh)
         if self._shapes is None:
             self._shapes = ShapeWatch(net, where)
         packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
@@ -211,7 +211,7 @@ class Training:
             reader.prepare = partial(finish_initialization, net, forward_loss=forward, trainer=trainer)
         work = _Batches(net, options, accumulator, self._graph, self._shapes, where, data if first else None)
         place = Place(net, accumulator, epoch, work.forward_again)
-        ledger.start(trainer._params, options.check_finite, epoch)
+        ledger.start(trainer_parameters(trainer), options.check_finite, epoch)
         return _run(reader, work, ledger, place, partial(self._look_inside, data, where, first))
 
     def _look_inside(self, data: Data, where: Sequence["mx.Context"], first: bool, inputs: int) -> bool:

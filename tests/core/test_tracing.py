@@ -4,6 +4,7 @@ import json
 
 from mxkit.core import tracing
 from mxkit.core.blocks import blocks_by_path
+from mxkit.core.graphs import opened
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -311,7 +312,7 @@ def test_symbols_that_gluon_sends_through_blocks_are_no_calls():
         net(mx.nd.ones((1, 2)))
     assert [call.path for call in calls] == ["", "0", "0.act", "1"]
     assert tracing.CALL not in inner._cached_graph[1].tojson()
-    with tracing.recorded_calls(net) as calls, tracing.opened(net, ["1.0"]):
+    with tracing.recorded_calls(net) as calls, opened(net, ["1.0"]):
         net(mx.nd.ones((1, 2)))
     assert [call.path for call in calls] == ["", "0", "0.act", "1", "1.0"]
     assert inner._active
@@ -329,7 +330,7 @@ def test_blocks_are_opened_above_each_path_of_a_shared_one_and_nowhere_else():
     net.hybridize()
 
     def interrupted():
-        with tracing.opened(net, ["0.0"]):
+        with opened(net, ["0.0"]):
             assert [path for path, block in blocks_by_path(net) if block._active] == ["0.0", "1.0", "2", "2.0"]
             raise KeyError
 

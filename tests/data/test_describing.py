@@ -7,6 +7,7 @@ from mxkit.data.files.image_files import image_folder
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, EmptyDataError
+from mxkit.plots.described_data import show_data
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -137,7 +138,7 @@ def test_image_files_of_all_sizes(tmp_path):
     assert (found.parts["train"].samples, found.classes) == (12, ["cat", "dog"])
     assert len(found.parts["train"].inputs[0].shapes) == 6
     assert found.warnings == ["train: 6 samples are there more than once"]
-    assert len(found.plot().axes[0].images) == 12
+    assert len(show_data(found).axes[0].images) == 12
 
 
 def test_duplicates_are_found_and_told_by_their_numbers():
@@ -157,9 +158,9 @@ def test_duplicates_are_found_and_told_by_their_numbers():
     assert describe(first, second).duplicates[0].samples == 1
 
 
-def test_plot_draws_samples_of_each_part(tmp_path):
+def test_show_data_draws_samples_of_each_part(tmp_path):
     found = describe({"a": batches(), "b": batches(X * 255), "c": batches(X - 5)}, classes=list("wxyz"))
-    figure = found.plot(path=tmp_path / "p.png")
+    figure = show_data(found, path=tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 1000
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts[:5] == ["a: w", "a: x", "a: y", "a: z", "a: w"]
@@ -169,10 +170,10 @@ def test_plot_draws_samples_of_each_part(tmp_path):
     np.testing.assert_allclose(images[16], images[0], atol=1e-6)  # each part in its own unit
     stretched = (X[0] - X.min()) / (X.max() - X.min())
     np.testing.assert_allclose(images[32], stretched.transpose(1, 2, 0), atol=1e-5)
-    put_back = describe(batches((X - 0.5) / 0.25)).plot(mean=0.5, std=0.25)
+    put_back = show_data(describe(batches((X - 0.5) / 0.25)), mean=0.5, std=0.25)
     np.testing.assert_allclose(put_back.axes[0].images[0].get_array(), X[0].transpose(1, 2, 0), atol=1e-6)
     with pytest.raises(DataError, match=r"shape \(4,\); expected images"):
-        describe([np.zeros((2, 4))]).plot()
+        show_data(describe([np.zeros((2, 4))]))
 
 
 def test_data_without_a_fault_has_no_warning():

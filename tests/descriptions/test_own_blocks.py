@@ -366,7 +366,7 @@ def test_hostile_descriptions_of_registered_blocks(told, text):
 
 
 def test_a_registered_block_counts_with_its_children(monkeypatch):
-    monkeypatch.setattr("mxkit.nets.architecture.building._BLOCKS", 13)
+    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 13)
     one = {"class": "Residual", "arguments": {"channels": 1}}
     assert len(build({"format": 1, "net": {"class": "HybridSequential", "children": [one] * 2}})) == 2
     with pytest.raises(ArchitectureError, match="more than 13 blocks"):

@@ -4,8 +4,9 @@ import re
 
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
-from mxkit.models.zoo import get_model, zoo_names
+from mxkit.models.zoo import get_model
 from mxkit.nets.architecture import build, describe
+from mxkit.nets.architecture.zoos import zoo_names
 from mxkit.nets.saving import load_net, save_net
 from mxnet import gluon
 from mxnet.gluon import nn
@@ -127,7 +128,7 @@ def test_hostile_models_are_clear_errors(node, text):
 
 
 def test_models_count_with_their_blocks(monkeypatch):
-    monkeypatch.setattr("mxkit.nets.architecture.building._BLOCKS", 60)
+    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 60)
     node = {"model": "zoo:alexnet"}
     with pytest.raises(ArchitectureError, match="more than 60 blocks"):
         build({"format": 1, "net": {"class": "HybridSequential", "children": [node] * 9}})

@@ -5,8 +5,9 @@ import sys
 
 import mxkit
 from mxkit.errors import DownloadError, UnknownNameError
-from mxkit.models import zoo
-from mxkit.models.zoo import MADE, get_model, zoo_names
+from mxkit.models.zoo import get_model
+from mxkit.nets.architecture import zoos
+from mxkit.nets.architecture.zoos import MADE, zoo_names
 import mxnet as mx
 from mxnet import gluon
 import pytest
@@ -53,7 +54,7 @@ def test_bases_are_made_without_numbers(name):
 
 
 def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
-    always = [name for name in zoo_names("gluoncv") if zoo._ALWAYS_NUMBERS.fullmatch(name)]
+    always = [name for name in zoo_names("gluoncv") if zoos._ALWAYS_NUMBERS.fullmatch(name)]
     assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)
     assert "resnet18_v1b" not in always
     for name in always:

@@ -2,7 +2,7 @@
 
 import mxkit
 from mxkit.errors import NotInitializedError
-from mxkit.nets.comparing import Difference, compare
+from mxkit.nets.net_comparison import Difference, compare
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

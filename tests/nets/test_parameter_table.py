@@ -3,9 +3,9 @@
 import sys
 
 import mxkit
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import UnknownPathError, parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError
-from mxkit.nets.parameter_table import UnknownPathError, count, parameters
+from mxkit.nets.parameter_table import count, parameters
 from mxkit.nets.settings import freeze, set_multipliers
 import mxnet as mx
 from mxnet import autograd, gluon

@@ -1,9 +1,8 @@
 """Blocks put in the place of others, and what must not be left of the old ones."""
 
 import mxkit
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.blocks import UnknownPathError, blocks_by_path, parameters_by_path
 from mxkit.errors import TrapWarning
-from mxkit.nets.parameter_table import UnknownPathError
 from mxkit.nets.replacing import replace
 import mxnet as mx
 from mxnet import gluon

@@ -2,7 +2,8 @@
 
 import as_on_a_gpu
 import mxkit
-from mxkit.core.modes import mode, running_statistics
+from mxkit.core.statistics import running_statistics
+from mxkit.core.train_mode import mode
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
 from mxkit.training.modes import predict_mc_dropout, recalibrate_batch_norm
 import mxnet as mx

@@ -33,7 +33,7 @@ def test_t109_gluon_loses_gradients_that_were_made_anew():
     net[0].weight.grad_req = "write"
     net[0].weight.grad_req = "add"
     backward(net, *batch)
-    assert not net[0].weight.grad().asnumpy().any(), "MXNet is mended: mxkit/core/static_graphs.py is not needed"
+    assert not net[0].weight.grad().asnumpy().any(), "MXNet is mended: drop_static_graphs is not needed"
 
 
 @pytest.mark.parametrize("amp", [None, "bfloat16"])

@@ -7,6 +7,7 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
+from mxkit.core.blocks import child_blocks
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.host_arrays import to_batch
 from mxkit.data.sample_draws import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
@@ -128,5 +129,5 @@ def parts_of(transform: Any) -> Tuple[Any, ...]:
     """What a container of MXNet's calls one after the other; `(transform,)` if it is none."""
     compose = mx.gluon.data.vision.transforms.Compose
     if type(transform) in (compose, mx.gluon.nn.Sequential, mx.gluon.nn.HybridSequential):
-        return tuple(transform._children.values())
+        return tuple(child_blocks(transform).values())
     return tuple(transform.ts) if type(transform) is mx.image.SequentialAug else (transform,)

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.core.gluon_data import for_first, of_first
 from mxkit.data.files.decoding import decode
 from mxkit.data.sample_draws import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
-from mxnet.gluon.data.dataset import _TransformFirstClosure
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -102,11 +102,10 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
 
 def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
     """What a lazy dataset calls with NumPy images for a transform that expects gluon's NDArrays; with `rng`, itself."""
-    first = isinstance(fn, _TransformFirstClosure)
-    inner: Callable[..., Any] = getattr(fn, "_fn", fn) if first else fn
-    if takes_rng(inner):
+    first = of_first(fn)
+    if takes_rng(fn if first is None else first):
         return fn
-    return _TransformFirstClosure(WithNDArray(inner)) if first else WithNDArray(fn)
+    return WithNDArray(fn) if first is None else for_first(WithNDArray(first))
 
 
 class WithNDArray:

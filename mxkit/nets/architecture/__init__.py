@@ -1,8 +1,8 @@
 """A net's architecture as plain JSON, and the net built from it: no pickle, no eval, no import by a name."""
 
-from .building import build as build
-from .comparing import differences as differences
-from .describing import describe as describe
+from .builder import build as build
+from .describer import describe as describe
+from .rebuilt import differences as differences
 from .registered import register_block as register_block
 
 __all__ = ["build", "describe", "differences", "register_block"]

@@ -7,7 +7,9 @@ gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
 
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Type
 
-from mxkit.nets.architecture.graphs import graph, inputs, outputs, symbol_block
+from mxkit.core.blocks import layer_settings
+from mxkit.core.replicas import is_differentiable
+from mxkit.nets.architecture.symbol_blocks import graph, inputs, outputs, symbol_block
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 from mxnet.gluon.model_zoo import vision
@@ -48,7 +50,7 @@ def _keyword(**names: str) -> Dict[str, Reader]:
     """Arguments kept in the operator's keywords, under another name."""
 
     def reader(key: str) -> Reader:
-        return lambda block: block._kwargs[key]
+        return lambda block: layer_settings(block)[key]
 
     return {name: reader(key) for name, key in names.items()}
 
@@ -81,7 +83,7 @@ def _use_bias(block: Any) -> bool:
 
 
 def _input_channels(block: Any) -> int:
-    weight, layout, groups = block.weight.shape, block._kwargs["layout"], block._kwargs["num_group"]
+    weight, layout, groups = block.weight.shape, layer_settings(block)["layout"], layer_settings(block)["num_group"]
     if "Transpose" in type(block).__name__:
         return max(0, int(weight[0]))
     return max(0, int(weight[layout.find("C")])) * int(groups)
@@ -119,12 +121,12 @@ _CONVOLUTION = {
 }
 _POOL = {
     **_keyword(pool_size="kernel", strides="stride", padding="pad", layout="layout"),
-    "ceil_mode": lambda block: block._kwargs["pooling_convention"] == "full",
+    "ceil_mode": lambda block: layer_settings(block)["pooling_convention"] == "full",
 }
 _STATISTICS = {
     **_keyword(momentum="momentum", epsilon="eps", use_global_stats="use_global_stats"),
-    "center": lambda block: block.beta._differentiable,
-    "scale": lambda block: not block._kwargs["fix_gamma"],
+    "center": lambda block: is_differentiable(block.beta),
+    "scale": lambda block: not layer_settings(block)["fix_gamma"],
     **_initializers(beta="beta", gamma="gamma", running_mean="running_mean", running_variance="running_var"),
     "in_channels": _size("gamma", 0),
 }

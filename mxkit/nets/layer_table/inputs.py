@@ -4,7 +4,7 @@ import inspect
 from numbers import Integral
 from typing import Any, List, Sequence, Tuple
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import own_parameters, parameters_by_path
 from mxkit.nets.layer_table.graph import Output
 from mxkit.nets.layer_table.strides import first_stride
 from mxkit.storage.parameter_file import dtype_name
@@ -68,7 +68,7 @@ def check_count(net: Any, inputs: Sequence[Any]) -> None:
     if kind.__call__ not in (gluon.Block.__call__, gluon.HybridBlock.__call__):
         called, leading = net.__call__, 0
     elif isinstance(net, gluon.HybridBlock) and kind.forward is gluon.HybridBlock.forward:
-        called, leading, own = net.hybrid_forward, 1, dict.fromkeys(net._reg_params)
+        called, leading, own = net.hybrid_forward, 1, dict.fromkeys(own_parameters(net))
     else:
         called, leading = net.forward, 0
     signature = inspect.signature(called)

@@ -1,10 +1,11 @@
 """What the layers of a net give out and compute for inputs of some shapes, with its graph or by running it."""
 
-from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, distinct, net_devices, parameters_by_path
 from mxkit.core.forward_errors import explained
+from mxkit.core.graphs import attributes_restored, run_as_code
+from mxkit.core.replicas import is_initialized
 from mxkit.core.tracing import Call, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
@@ -45,9 +46,7 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
                 reason = find_fault(traced, shapes) or error
             except ValueError as error:
                 reason = error
-    missing = next(
-        (path for path, one in parameters_by_path(net).items() if one._data is None and not one._deferred_init), None
-    )
+    missing = next((path for path, one in parameters_by_path(net).items() if not is_initialized(one)), None)
     if missing is not None and isinstance(reason, ForwardError):
         raise reason
     if missing is not None:
@@ -135,28 +134,16 @@ def _run(net: Any, inputs: Sequence[Any], shapes: Dict[int, Shape]) -> List[Tupl
             open_.pop()
         ends[open_.pop()] = len(arguments)
 
-    with _left_as_is(net), recorded_calls(net, end) as calls, autograd.pause(train_mode=False):
-        for block in {id(block): block for _, block in blocks_by_path(net)}.values():
+    blocks = list(distinct(dict(blocks_by_path(net))).values())
+    # shapes and values of parameters whose initialization was deferred are put back too
+    left_as_is = attributes_restored([*blocks, *parameters_by_path(net).values()])
+    with left_as_is, recorded_calls(net, end) as calls, run_as_code(blocks), autograd.pause(train_mode=False):
+        for block in blocks:
             block.register_forward_pre_hook(begin)  # goes with the others that `recorded_calls` takes away
-            if isinstance(block, gluon.HybridBlock):
-                block._active = False  # hooks inside a graph never fire (T35)
         with explained(net):
             net(*inputs)
         shapes.update((id(one), tuple(one.shape)) for one in parameters_by_path(net).values() if one.shape)
     return [(call, arguments[index], ends.get(index, index + 1)) for index, call in enumerate(calls)]
-
-
-@contextmanager
-def _left_as_is(net: Any) -> Iterator[None]:
-    """Put back the attributes of blocks and parameters, of those too whose initialization was deferred."""
-    everything = [*(block for _, block in blocks_by_path(net)), *parameters_by_path(net).values()]
-    before = [(one, dict(vars(one))) for one in {id(one): one for one in everything}.values()]
-    try:
-        yield
-    finally:
-        for one, attributes in before:
-            vars(one).clear()
-            vars(one).update(attributes)
 
 
 def _measure_inside(call: Call, arguments: Tuple[Any, ...], strides: Dict[int, Optional[Stride]]) -> Optional[Measures]:

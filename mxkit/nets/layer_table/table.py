@@ -4,7 +4,7 @@ from math import prod
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
 from mxkit.errors import nearest
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.graph import Measures, Output
@@ -12,7 +12,6 @@ from mxkit.nets.layer_table.inputs import check_count, read_inputs
 from mxkit.nets.layer_table.measures import measure
 from mxkit.nets.layer_table.strides import stride_text
 from mxkit.nets.layer_table.text import arguments_of, html_table, text_table
-from mxkit.nets.parameter_table import unknown_path
 from mxkit.storage.parameter_file import dtype_name
 
 

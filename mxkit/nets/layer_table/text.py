@@ -5,6 +5,7 @@ import shutil
 import sys
 from typing import Any, List, Optional, Sequence, Tuple
 
+from mxkit.core.blocks import layer_settings
 from mxkit.nets.layer_table.costs import Shape
 
 _LEFT = ("path", "type", "output", "dtype", "note")
@@ -17,8 +18,8 @@ def arguments_of(block: Any) -> str:
     >>> arguments_of(mx.gluon.nn.Conv2D(8, (3, 5), strides=2, groups=4)), arguments_of(mx.gluon.nn.Dropout(0.5))
     ('3x5/2 groups 4', '0.5')
     """
-    given = getattr(block, "_kwargs", None)
-    if isinstance(given, dict) and "kernel" in given and not given.get("global_pool"):
+    given = layer_settings(block)
+    if "kernel" in given and not given.get("global_pool"):
         text = _axes(given["kernel"], together=False)
         text += f"/{_axes(given['stride'])}" if set(given["stride"]) != {1} else ""
         text += f" dilation {_axes(given['dilate'])}" if set(given.get("dilate", (1,))) != {1} else ""

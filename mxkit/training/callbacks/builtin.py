@@ -5,10 +5,11 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
+from mxkit.core.replicas import values_of
+from mxkit.core.trainers import push_values, refuse_remote, trainer_parameters
 from mxkit.errors import CheckpointError
-from mxkit.nets.parameter_table import never_trained
-from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
+from mxkit.nets.settings import unfreeze
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
@@ -101,7 +102,7 @@ def _copy_to_host(net: Any) -> Dict[str, List[Any]]:
     return {
         path: [array.copyto(mx.cpu()) for array in parameter.list_data()]
         for path, parameter in parameters_by_path(net).items()
-        if parameter._data is not None
+        if values_of(parameter)
     }
 
 
@@ -110,19 +111,7 @@ def _put_back(net: Any, trainer: Any, kept: Mapping[str, List[Any]]) -> None:
     for path, replicas in kept.items():
         for array, kept_array in zip(parameters[path].list_data(), replicas):
             kept_array.copyto(array)
-    store = trainer._kvstore
-    if not (store and trainer._update_on_kvstore) or "dist" in store.type:
-        return
-    # The store keeps weights of its own, and the next update would bring them back: assign in place of updating.
-    updater = store._updater
-    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))
-    try:
-        waiting = {id(parameter) for parameter in trainer._params_to_init}
-        for number, parameter in enumerate(trainer._params):
-            if parameter._data is not None and id(parameter) not in waiting:
-                store.push(number, parameter.list_data()[0])
-    finally:
-        store._set_updater(updater)
+    push_values(trainer)
 
 
 class TerminateOnNaN(Callback):
@@ -293,7 +282,7 @@ class UnfreezeAt(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         if self.lr is not None:
             refuse_remote(state.trainer)
-        never, known = never_trained(state.net), {id(parameter) for parameter in state.trainer._params}
+        never, known = never_trained(state.net), {id(parameter) for parameter in trainer_parameters(state.trainer)}
         matching = match_parameters(state.net, self.glob).items()
         frozen = {path: one for path, one in matching if one.grad_req == "null" and id(one) not in never}
         strange = [path for path, parameter in frozen.items() if id(parameter) not in known]

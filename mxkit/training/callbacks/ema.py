@@ -4,6 +4,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.replicas import is_differentiable
+from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.ledger import Update
@@ -60,7 +62,7 @@ class EMA(Callback):
         if not self._loaded:
             self.updates, self._averages = 0, {}
         self._loaded = False
-        trained = {id(parameter) for parameter in state.trainer._params if parameter._differentiable}
+        trained = {id(parameter) for parameter in trainer_parameters(state.trainer) if is_differentiable(parameter)}
         # A shared parameter stands under several paths and is averaged once, under the first. Frozen ones are
         # kept in mind because a callback may train them later.
         self._parameters = {}

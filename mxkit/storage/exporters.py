@@ -1,10 +1,8 @@
 """A net for other programs: MXNet's symbol format, written in one call and read back in one."""
 
-from contextlib import contextmanager
 import json
 from pathlib import Path
 import re
-import tempfile
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
@@ -12,8 +10,10 @@ from mxkit.core.blocks import check_net, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.files import write_atomically
+from mxkit.core.graphs import hooks_replaced, traced_graph
+from mxkit.core.replicas import finish_initialization, is_deferred, load_values, values_of
 from mxkit.errors import CheckpointError, NotInitializedError, unknown_name
-from mxkit.storage.parameter_file import describe_file, read_arrays
+from mxkit.storage.parameter_file import parameter_bytes, read_arrays
 from mxkit.storage.symbol_file import parameters_without_array, read_symbol, sealed, without_labels
 import mxnet as mx
 from mxnet import gluon
@@ -153,17 +153,8 @@ def load_exported(
         raise CheckpointError(f"{file} and {path}-symbol.json do not belong together: {reason}") from error
     for name, parameter in block.collect_params().items():
         parameter.cast(arrays[name].dtype)
-        parameter._load_init(arrays[name], where)
+        load_values(parameter, arrays[name], where)
     return block
-
-
-def parameter_bytes(arrays: Mapping[str, Any]) -> bytes:
-    """A parameter file's content, as `mx.nd.save` writes it, and whole: it does not tell of a full disk (T59)."""
-    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
-        file = Path(folder) / "net.params"
-        mx.nd.save(str(file), dict(arrays))
-        describe_file(file)
-        return file.read_bytes()
 
 
 def _check_format(format: str) -> None:
@@ -187,7 +178,7 @@ def _shapes(input_shape: Any) -> List[Tuple[int, ...]]:
 def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:
     count = len(shapes)
     if isinstance(net, gluon.SymbolBlock):
-        own = len(net._cached_graph[0])
+        own = len(traced_graph(net)[0])
         if count not in (0, own):
             raise ValueError(f"input_shape: the net has {own} inputs, received {count} shapes")
         count = own
@@ -198,7 +189,7 @@ def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:
 def _trace(net: Any, inputs: Sequence[Any]) -> Any:
     """The net's graph: its forward pass run with symbols."""
     try:
-        with _without_hooks(net):
+        with hooks_replaced(net):
             outputs = list(_flat(net(*inputs)))
     except Exception as error:
         raise ValueError(
@@ -219,21 +210,6 @@ def _flat(outputs: Any) -> Iterator[Any]:
         raise TypeError(f"forward returned {type(outputs).__name__}, not a symbol")
 
 
-@contextmanager
-def _without_hooks(net: Any) -> Iterator[None]:
-    """Hooks expect arrays, and would get symbols (T35)."""
-    blocks: List[Any] = []
-    net.apply(blocks.append)
-    taken = [(block, block._forward_hooks, block._forward_pre_hooks) for block in blocks]
-    try:
-        for block in blocks:
-            block._forward_hooks, block._forward_pre_hooks = {}, {}
-        yield
-    finally:
-        for block, hooks, pre_hooks in reversed(taken):  # a shared block stands there twice, first with its own
-            block._forward_hooks, block._forward_pre_hooks = hooks, pre_hooks
-
-
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Tell parameters the shapes that follow from the inputs', and let those that waited for them begin."""
     unused = [name for name in shapes if name not in outputs.list_inputs()]
@@ -244,9 +220,8 @@ def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[
     found = dict(zip(outputs.list_arguments(), told or ()))
     found.update(zip(outputs.list_auxiliary_states(), auxiliary or ()))
     for name, parameter in parameters.items():
-        if parameter._deferred_init and name in found:
-            parameter.shape = found[name]
-            parameter._finish_deferred_init()
+        if is_deferred(parameter) and name in found:
+            finish_initialization(parameter, found[name])
 
 
 def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[str, Any]:
@@ -258,14 +233,10 @@ def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[st
         parameter = parameters.get(name)
         if parameter is None:
             raise ValueError(f"export: the graph uses {name!r}, which is neither an input nor a parameter of the net")
-        if parameter._data is None:
+        if values_of(parameter) is None:
             raise NotInitializedError(
                 f"export: parameter {name!r} {parameter.shape} has no value. "
-                + (
-                    "Tell its shape: input_shape=(1, ...)"
-                    if parameter._deferred_init
-                    else "Call net.initialize() first"
-                )
+                + ("Tell its shape: input_shape=(1, ...)" if is_deferred(parameter) else "Call net.initialize() first")
             )
         arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = parameter.list_data()[0].copyto(mx.cpu())
     return arrays

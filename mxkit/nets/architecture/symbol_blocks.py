@@ -5,6 +5,7 @@ from pathlib import Path
 import tempfile
 from typing import Any, Dict, Iterator, List
 
+from mxkit.core.graphs import nesting, traced_graph
 from mxkit.errors import CheckpointError
 from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
@@ -13,21 +14,21 @@ from mxnet import gluon
 
 def inputs(block: Any) -> List[Any]:
     """Names of a SymbolBlock's inputs, nested as its call takes them."""
-    names = iter([str(symbol.name) for symbol in block._cached_graph[0]])
-    nested: List[Any] = _nested(names, block._in_format)
+    names = iter([str(symbol.name) for symbol in traced_graph(block)[0]])
+    nested: List[Any] = _nested(names, nesting(block)[0])
     return nested
 
 
 def outputs(block: Any) -> Any:
     """How a SymbolBlock's outputs are nested: 0 is one, a number above it a symbol with that many."""
-    return block._out_format
+    return nesting(block)[1]
 
 
 def graph(block: Any) -> Dict[str, Any]:
     """What a SymbolBlock computes, as MXNet writes it."""
-    if type(block._cached_graph[1]) is not mx.sym.Symbol:
+    if type(traced_graph(block)[1]) is not mx.sym.Symbol:
         raise TypeError("it is a graph of mx.np, which is not kept")
-    told: Dict[str, Any] = json.loads(block._cached_graph[1].tojson())
+    told: Dict[str, Any] = json.loads(traced_graph(block)[1].tojson())
     return told
 
 

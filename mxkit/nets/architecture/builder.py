@@ -2,9 +2,16 @@
 
 from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple, Type
 
-from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.blocks import (
+    blocks_by_path,
+    child_blocks,
+    join_path,
+    own_parameters,
+    parameters_by_path,
+    replace_parameter,
+)
+from mxkit.core.replicas import set_differentiable
 from mxkit.errors import ArchitectureError, nearest
-from mxkit.models.zoo import NUMBERS, get_model
 from mxkit.nets.architecture.registered import REGISTERED, decode
 from mxkit.nets.architecture.stock import OPTIONAL, SUPPORTED, Stock
 from mxkit.nets.architecture.values import (
@@ -18,6 +25,7 @@ from mxkit.nets.architecture.values import (
     initializer,
     kind_of,
 )
+from mxkit.nets.architecture.zoos import NUMBERS, make_model
 import mxnet as mx
 from mxnet import gluon
 
@@ -126,7 +134,7 @@ class _Builder:
         arguments = _mapping(fields.get("arguments", {}), f"{where}: arguments")
         children = dict(_children(fields.get("children", []), where))
         if isinstance(name, str) and name in REGISTERED:
-            made = {child: self.block(below, _join(path, child), depth + 1) for child, below in children.items()}
+            made = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
             return self._counted(_registered(REGISTERED[name], arguments, made, where), where)
         if not isinstance(name, str) or name not in SUPPORTED:
             hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
@@ -143,19 +151,15 @@ class _Builder:
         kind, stock = SUPPORTED[name]
         checked = _checked(arguments, name, stock, where)
         _check_names(children, kind, stock, where)
-        parts = {part: self.block(children.pop(part), _join(path, part), depth + 1) for part in stock.parts}
+        parts = {part: self.block(children.pop(part), join_path(path, part), depth + 1) for part in stock.parts}
         if stock.assembled:
             block = _assemble(kind, stock, checked, where)
         else:
             block = _call(stock.make or kind, {**checked, **parts}, f"{where}: {name}")
         with block.name_scope():
             for child, below in children.items():
-                _attach(block, child, self.block(below, _join(path, child), depth + 1), where)
+                _attach(block, child, self.block(below, join_path(path, child), depth + 1), where)
         return block
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}".lstrip(".")
 
 
 def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[str, Any]:
@@ -167,7 +171,8 @@ def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[st
 
 def _registered(kind: Type[Any], arguments: Mapping[str, Any], children: Mapping[str, Any], where: str) -> Any:
     block = _call(kind, _decoded(arguments, children, where), f"{where}: {kind.__name__}")
-    unused = [name for name, child in children.items() if block._children.get(name) is not child]
+    held = child_blocks(block)
+    unused = [name for name, child in children.items() if held.get(name) is not child]
     if unused:
         raise ArchitectureError(
             f"{where}: {kind.__name__} makes its children by itself, but for those among its arguments; "
@@ -184,7 +189,7 @@ def _model(fields: Mapping[str, Any], where: str) -> Any:
     refused = [one for one in NUMBERS if one in arguments]
     if refused:
         raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without numbers")
-    return _call(lambda **given: get_model(name, **given), arguments, f"{where}: {name}")
+    return _call(lambda **given: make_model(name, given), arguments, f"{where}: {name}")
 
 
 def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:
@@ -287,7 +292,9 @@ def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
 def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> None:
     """Let a block use another one's parameter, as `params=` of its constructor does."""
     old, new = _lookup(parameters, path), _lookup(parameters, twin)
-    if any(type(block) is gluon.SymbolBlock and old in block._reg_params.values() for _, block in blocks_by_path(net)):
+    if any(
+        type(block) is gluon.SymbolBlock and old in own_parameters(block).values() for _, block in blocks_by_path(net)
+    ):
         old, new = new, old  # a graph finds its parameters by their names
     # a graph's may not be known at all
     shapes = [one.shape for one in (old, new) if one.shape is not None]
@@ -295,11 +302,8 @@ def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> Non
     if len({len(shape) for shape in shapes}) > 1 or any(len(axis) > 1 for axis in sizes):
         raise ArchitectureError(f"{path!r} {old.shape} cannot be {twin!r} {new.shape}: their shapes differ")
     for _, block in blocks_by_path(net):
-        for name in [name for name, parameter in block._reg_params.items() if parameter is old]:
-            block._reg_params[name] = new
-            vars(block)[name] = new
-            block._params._params.pop(old.name, None)
-            block._params._params[new.name] = new
+        for name in [name for name, parameter in own_parameters(block).items() if parameter is old]:
+            replace_parameter(block, name, new)
 
 
 def _set_states(parameter: Any, path: str, states: Any) -> None:
@@ -313,8 +317,9 @@ def _set_states(parameter: Any, path: str, states: Any) -> None:
         try:
             if name == "initializer":
                 parameter.init = initializer(value)
+            elif name == "differentiable":
+                set_differentiable(parameter, value)
             else:
-                name = "_differentiable" if name == "differentiable" else name
                 setattr(parameter, name, tuple(value) if name == "shape" else value)
         except _REFUSALS as error:
             raise ArchitectureError(f"parameter {path!r} refuses {name} {value!r:.100}: {error}") from error

@@ -2,13 +2,14 @@
 
 from typing import Any, Dict, Iterator, List, Tuple, Type
 
+from mxkit.core.blocks import child_blocks, join_path
 from mxkit.errors import ArchitectureError
-from mxkit.models.zoo import MADE
-from mxkit.nets.architecture.building import FORMAT, build
-from mxkit.nets.architecture.comparing import losses, shared_parameters, states, where
+from mxkit.nets.architecture.builder import FORMAT, build
+from mxkit.nets.architecture.rebuilt import losses, shared_parameters, states, where
 from mxkit.nets.architecture.registered import CALL, REGISTERED, encode
 from mxkit.nets.architecture.stock import SUPPORTED, UNSUPPORTED
 from mxkit.nets.architecture.values import kind_of, plain
+from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 
 _LINES = 20
@@ -86,7 +87,7 @@ class _Reading:
         self._seen[id(block)] = path
         if SUPPORTED.get(name, (None, None))[0] is type(block):
             node: Dict[str, Any] = {"class": name, "arguments": self._arguments(block, path)}
-            node["children"] = list(self._children(block, path, (*above, id(block))))
+            node["children"] = list(self._described_children(block, path, (*above, id(block))))
         elif REGISTERED.get(name) is type(block) and hasattr(block, CALL):
             node = {"class": name, **self._call(block, path, (*above, id(block)))}
         elif hasattr(block, MADE):
@@ -101,12 +102,12 @@ class _Reading:
         """What a registered block was made with, and the blocks among that."""
         used: List[str] = []
         arguments = self._encoded(getattr(block, CALL), block, path, used)
-        below = [(name, child) for name, child in block._children.items() if name in used]
+        below = [(name, child) for name, child in child_blocks(block).items() if name in used]
         return {"arguments": arguments, "children": list(self._nodes(below, path, above))}
 
     def _encoded(self, arguments: Dict[str, Any], block: Any, path: str, used: List[str]) -> Dict[str, Any]:
         def child(one: Any) -> str:
-            found = [name for name, child in block._children.items() if child is one]
+            found = [name for name, child in child_blocks(block).items() if child is one]
             if not found:
                 raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
             used.append(found[0])
@@ -133,15 +134,15 @@ class _Reading:
                 self.problems.append(f"{where(path, block)}: {name}: expected {expected}, received {told[name]!r:.100}")
         return told
 
-    def _children(self, block: Any, path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
+    def _described_children(self, block: Any, path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
         stock = SUPPORTED[type(block).__name__][1]
         below = []
-        for name, child in block._children.items():
+        for name, child in child_blocks(block).items():
             if name == "act" and "activation" in stock.arguments and type(child) is gluon.nn.Activation:
                 continue  # the argument says it
             if stock.children is not None and name not in stock.children:
                 self.problems.append(
-                    f"{where(_join(path, name), child)}: {type(block).__name__} does not use a child of this name. "
+                    f"{where(join_path(path, name), child)}: {type(block).__name__} does not use a child of this name. "
                     "Remove it, or write a block of your own around both"
                 )
             below.append((name, child))
@@ -150,14 +151,10 @@ class _Reading:
     def _nodes(self, below: List[Tuple[str, Any]], path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
         for number, (name, child) in enumerate(below):
             if "." in name or not name:
-                place = where(_join(path, name), child)
+                place = where(join_path(path, name), child)
                 self.problems.append(f"{place}: a child's name has dots, or is empty; register it with another")
-            node = self.node(child, _join(path, name), above)
+            node = self.node(child, join_path(path, name), above)
             yield node if name == str(number) else {"name": name, **node}
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}".lstrip(".")
 
 
 _REPLACE = "Use the name of an operator, or a block of your own with @mxkit.nets.register_block"

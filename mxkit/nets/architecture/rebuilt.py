@@ -1,11 +1,12 @@
 """What a net would lose by being rebuilt, and where two descriptions differ."""
 
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
-from mxkit.core.blocks import parameters_by_path
-from mxkit.models.zoo import MADE
+from mxkit.core.blocks import child_blocks, distinct, first_paths, join_path, parameters_by_path
+from mxkit.core.replicas import is_differentiable, values_of
 from mxkit.nets.architecture.registered import CALL
 from mxkit.nets.architecture.values import plain
+from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 import numpy as np
 
@@ -30,10 +31,10 @@ def where(path: str, block: Any) -> str:
 
 
 def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
-    if type(block) is not type(twin) or list(block._children) != list(twin._children):
+    if type(block) is not type(twin) or list(child_blocks(block)) != list(child_blocks(twin)):
         yield (
             f"{where(path, block)}: it would be rebuilt as {type(twin).__name__} with the children "
-            f"{list(twin._children)!s:.500}, where it has {list(block._children)!s:.500}"
+            f"{list(child_blocks(twin))!s:.500}, where it has {list(child_blocks(block))!s:.500}"
         )
         return
     for name, value in vars(block).items():
@@ -41,8 +42,8 @@ def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
             loss = _loss(block, twin, name, value)
             if loss:
                 yield f"{where(path, block)}: {loss}"
-    for name, child in block._children.items():
-        yield from _block_losses(child, twin._children[name], f"{path}.{name}".lstrip("."))
+    for name, child in child_blocks(block).items():
+        yield from _block_losses(child, child_blocks(twin)[name], join_path(path, name))
 
 
 def _loss(block: Any, twin: Any, name: str, value: Any) -> str:
@@ -72,17 +73,10 @@ def _path_losses(net: Any, twin: Any) -> List[str]:
     return lost + [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
 
 
-def _first_paths(parameters: Mapping[str, Any]) -> Dict[int, str]:
-    first: Dict[int, str] = {}
-    for path, parameter in parameters.items():
-        first.setdefault(id(parameter), path)
-    return first
-
-
 def shared_parameters(net: Any, twin: Any) -> Dict[str, str]:
     """Paths that are one parameter in the net, and two in what would be built."""
     ours, theirs = parameters_by_path(net), parameters_by_path(twin)
-    first = _first_paths(ours)
+    first = first_paths(ours)
     pairs = {path: first[id(parameter)] for path, parameter in ours.items() if first[id(parameter)] != path}
     return {
         path: twin_path
@@ -95,10 +89,7 @@ def states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dict
     """What each parameter says beyond its block's arguments; `problems` gets what cannot be told."""
     theirs = parameters_by_path(twin)
     ours = parameters_by_path(net)
-    first = set(_first_paths(ours).values())
-    for path, parameter in ours.items():
-        if path not in first:
-            continue
+    for path, parameter in distinct(ours).items():
         other = theirs[path]
         for name in ("_stype", "_grad_stype"):
             if getattr(parameter, name) != getattr(other, name):
@@ -116,7 +107,7 @@ def states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dict
 
 
 def _shape(parameter: Any) -> Tuple[int, ...]:
-    if parameter.shape is None and parameter._data is not None:  # of a SymbolBlock that was read from files
+    if parameter.shape is None and values_of(parameter):  # of a SymbolBlock that was read from files
         return tuple(parameter.list_data()[0].shape)
     return parameter.shape or ()
 
@@ -125,7 +116,7 @@ def _state(parameter: Any) -> Dict[str, Any]:
     return {
         "dtype": plain(parameter.dtype),
         "grad_req": parameter.grad_req,
-        "differentiable": parameter._differentiable,
+        "differentiable": is_differentiable(parameter),
         "lr_mult": plain(parameter.lr_mult),
         "wd_mult": plain(parameter.wd_mult),
     }
@@ -174,7 +165,9 @@ def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
             lines += _unlike(name, left.get(name), right.get(name))
     mine, other = (_by_name(node.get("children", [])) for node in (ours, theirs))
     lines += _unlike("children", list(mine), list(other))
-    below = [line for name in mine if name in other for line in differences(mine[name], other[name], _join(path, name))]
+    below = [
+        line for name in mine if name in other for line in differences(mine[name], other[name], join_path(path, name))
+    ]
     return [f"{place}: {line}" for line in lines] + below
 
 
@@ -184,7 +177,3 @@ def _unlike(name: str, ours: Any, theirs: Any) -> List[str]:
 
 def _by_name(children: List[Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
     return {child.get("name", str(number)): child for number, child in enumerate(children)}
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}".lstrip(".")

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from mxkit.core.blocks import wait_before_reading
+from mxkit.core.replicas import is_deferred, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import Parameters, as_float64, parameters
 import numpy as np
@@ -124,7 +125,11 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
     wait_before_reading()
     shapes = _differing({path: (a[path].shape, b[path].shape) for path in common})
     rows_a, rows_b = ({row["path"]: row for row in table.rows} for table in (a, b))
-    values = {path: _farthest(a[path]._data, b[path]._data, rtol, atol) for path in common if path not in shapes}
+    values = {
+        path: _farthest(values_of(a[path]) or [], values_of(b[path]) or [], rtol, atol)
+        for path in common
+        if path not in shapes
+    }
     shared = {}
     for path in common:
         ours, theirs = ([one for one in rows[path]["shared_with"] if one in common] for rows in (rows_a, rows_b))
@@ -145,10 +150,10 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
 
 def _check_values(which: str, table: Parameters, paths: List[str]) -> None:
     for path in paths:
-        if table[path]._data is None:
+        if values_of(table[path]) is None:
             way = (
                 "its shape is not known yet. Run one batch through the net first"
-                if table[path]._deferred_init
+                if is_deferred(table[path])
                 else "the net is not initialized. Call mxkit.initialize(net, 'xavier') or load its parameters first"
             )
             raise NotInitializedError(f"compare: {path!r} of the {which} net has no values: {way}")
@@ -179,7 +184,7 @@ def _drifted(table: Parameters, rows: Mapping[str, Mapping[str, Any]]) -> Dict[s
     found = {}
     for path, parameter in table.items():
         if rows[path]["state"] != "statistics":
-            first, *others = parameter._data or [None]
+            first, *others = values_of(parameter) or [None]
             farthest = _farthest(others, [first], 0.0, 0.0) if others else None
             if farthest is not None:
                 found[path] = farthest

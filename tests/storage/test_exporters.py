@@ -8,7 +8,7 @@ import warnings
 
 import mxkit
 from mxkit.errors import CheckpointError, NotInitializedError, UnknownNameError
-from mxkit.exporting.exporters import export, load_exported
+from mxkit.storage.exporters import export, load_exported
 from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
 from mxnet import gluon
@@ -554,7 +554,7 @@ import json, random, resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
 import mxkit, mxnet as mx
 from mxkit.errors import CheckpointError
-from mxkit.exporting.exporters import load_exported
+from mxkit.storage.exporters import load_exported
 
 path, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 text = open(path + "-symbol.json").read()

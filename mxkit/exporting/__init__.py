@@ -1,1 +1,0 @@
-"""Ways out of mxkit: Gluon's symbol files."""
