@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean torture fuzz zoo notebooks benchmarks docs gpu
+.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks docs gpu
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -31,6 +31,9 @@ unit: $(VENV)/.tested
 	$(BIN)/python -m pytest -n auto --maxprocesses=4
 
 # What .ci/run adds to the short versions inside the tests.
+long: $(VENV)/.tested
+	$(BIN)/python -m pytest -m long
+
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --writes

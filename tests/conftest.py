@@ -3,6 +3,7 @@
 import platform
 import signal
 
+from forked import Forks
 import hypothesis
 import mxkit
 import mxnet as mx
@@ -21,6 +22,14 @@ hypothesis.settings.load_profile("check")
 
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """A server that forks processes in which MXNet is loaded."""
+    made = Forks()
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -58,15 +58,16 @@ def draw_photos(root, classes=("cats", "dogs"), count=12):
     return root
 
 
-def test_bash_blocks(tmp_path):
+def test_bash_blocks(tmp_path, forks):
     """The commands run one after another in a folder with images; `make` runs in .ci/run, on a fresh clone."""
     draw_photos(tmp_path / "photos")
-    commands = [line.split("#")[0].strip() for _, code in blocks(README, "bash") for line in code.splitlines()]
-    targets = [command for command in commands if command.startswith("make ")]
+    commands = [line for _, code in blocks(README, "bash") for line in code.splitlines()]
+    targets = [command.split("#")[0].strip() for command in commands if command.startswith("make ")]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    printed = run_commands("\n".join(command for command in commands if command not in targets), tmp_path)
+    code = "\n".join(command for command in commands if not command.startswith("make "))
+    printed = run_commands(code, tmp_path, forks)
     scores = re.findall(r"^test accuracy ([\d.]+)$", printed, re.MULTILINE)
     trained, evaluated, _, own, own_evaluated = scores
     assert trained == evaluated
