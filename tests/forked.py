@@ -31,7 +31,7 @@ class Forks:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
         self._server = subprocess.Popen([sys.executable, __file__], env=variables, **pipes)
 
-    def run(self, job, *arguments, folder=".", strict=False, timeout=300):
+    def run(self, job, *arguments, folder=".", strict=False, timeout=600):
         """Run `job` in `folder`; return its exit status and output, as `subprocess.run` does.
 
         Args:
