@@ -32,7 +32,7 @@ unit: $(VENV)/.tested
 
 # What .ci/run adds to the short versions inside the tests.
 long: $(VENV)/.tested
-	$(BIN)/python -m pytest -m long
+	MXKIT_LONG=1 $(BIN)/python -m pytest -n auto --maxprocesses=2 -m "long or hypothesis"
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0

@@ -9,13 +9,14 @@ import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests of Ctrl-C would
 # wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One state of the project gets one answer. To look further: pytest --hypothesis-profile=search
-hypothesis.settings.register_profile("check", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("check", derandomize=True, deadline=None, max_examples=examples(100))
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("check")
 

@@ -31,12 +31,13 @@ class Forks:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
         self._server = subprocess.Popen([sys.executable, __file__], env=variables, **pipes)
 
-    def run(self, job, *arguments, folder=".", strict=False, timeout=600):
+    def run(self, job, *arguments, folder=".", strict=False, timeout=600, meanwhile=None):
         """Run `job` in `folder`; return its exit status and output, as `subprocess.run` does.
 
         Args:
             job: "module:function", called with the arguments, or the path of a script, whose command line they are.
             strict: Warnings are errors.
+            meanwhile: Called with the process's number once it has begun.
         """
         with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
             streams = [out.name, err.name]
@@ -52,6 +53,9 @@ class Forks:
             ]
             self._server.stdin.write(json.dumps(order) + "\n")
             self._server.stdin.flush()
+            process = int(self._server.stdout.readline())
+            if meanwhile is not None:
+                meanwhile(process)
             code = int(self._server.stdout.readline())
             return subprocess.CompletedProcess([job, *arguments], code, out.read(), err.read())
 
@@ -88,9 +92,9 @@ def serve():
     for line in sys.stdin:
         process = forking.Process(target=_work, args=json.loads(line))
         process.start()
+        print(process.pid, flush=True)  # noqa: T201
         process.join()
-        sys.stdout.write(f"{process.exitcode}\n")
-        sys.stdout.flush()
+        print(process.exitcode, flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

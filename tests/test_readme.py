@@ -70,6 +70,7 @@ def test_bash_blocks(tmp_path, forks):
     printed = run_commands(code, tmp_path, forks)
     scores = re.findall(r"^test accuracy ([\d.]+)$", printed, re.MULTILINE)
     trained, evaluated, _, own, own_evaluated = scores
+    assert f"version  {mx.__version__}" in re.sub(r" {2,}", "  ", printed)  # of `mxkit doctor`
     assert trained == evaluated
     assert own == own_evaluated
     assert float(trained) > 0.8
