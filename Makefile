@@ -48,9 +48,9 @@ zoo: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 	$(BIN)/python tests/models/heavy_epochs.py
 
-# All ten, each in a kernel of its own; make test runs the first.
+# All ten, each in a kernel of its own.
 notebooks: $(VENV)/.tested
-	MXKIT_NOTEBOOKS=all $(BIN)/python -m pytest -n auto --maxprocesses=2 tests/test_notebooks.py
+	$(BIN)/python -m pytest -n auto --maxprocesses=2 -m notebooks tests/test_notebooks.py
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
 benchmarks: $(VENV)/.tested
