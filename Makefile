@@ -26,13 +26,15 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Few processes: each runs MXNet, which takes half of the processors for itself.
+# Few processes: each runs MXNet, which takes half of the processors for itself. Each begins with a half of the files,
+# so that what the tests of a file share is made once, and whoever has done takes tests from the other.
+PYTEST := python -m pytest -n auto --dist worksteal
 unit: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --maxprocesses=4
+	$(BIN)/$(PYTEST) --maxprocesses=4
 
 # What .ci/run adds to the short versions inside the tests.
 long: $(VENV)/.tested
-	MXKIT_LONG=1 $(BIN)/python -m pytest -n auto --maxprocesses=2 -m "long or hypothesis"
+	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=2 -m "long or hypothesis"
 
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
@@ -50,7 +52,7 @@ zoo: $(VENV)/.tested
 
 # All ten, each in a kernel of its own.
 notebooks: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --maxprocesses=2 -m notebooks tests/test_notebooks.py
+	$(BIN)/$(PYTEST) --maxprocesses=2 -m notebooks tests/test_notebooks.py
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
 benchmarks: $(VENV)/.tested

@@ -4,6 +4,7 @@ For whatever does not depend on how a process is started: importing MXNet again 
 file is the server.
 """
 
+import gc
 import importlib
 import json
 import multiprocessing
@@ -88,6 +89,7 @@ def _work(job, arguments, folder, strict, timeout, variables, paths, streams):
 def serve():
     for name in IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # a job's own collections need not look at what was imported here
     forking = multiprocessing.get_context("fork")
     for line in sys.stdin:
         process = forking.Process(target=_work, args=json.loads(line))

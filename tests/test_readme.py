@@ -151,3 +151,7 @@ def test_every_test_named_on_the_page_of_traps_exists():
     defined = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", page):
         assert f"def {name}(" in defined, name
+    for name in re.findall(r"`(test_\w+)\*`", page):
+        assert f"def {name}" in defined, name
+    for path in re.findall(r"`((?:tests/)?(?:\w+/)*test_\w+\.py)`", page):
+        assert list((ROOT / "tests").rglob(Path(path).name)) if "/" not in path else (ROOT / path).exists(), path
