@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit clean torture fuzz zoo notebooks benchmarks docs gpu
+.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks docs gpu
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -26,11 +26,16 @@ lint: $(VENV)/.tested
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Few processes: each runs MXNet, which takes half of the processors for itself.
+# Few processes: each runs MXNet, which takes half of the processors for itself. Each begins with a half of the files,
+# so that what the tests of a file share is made once, and whoever has done takes tests from the other.
+PYTEST := python -m pytest -n auto --dist worksteal
 unit: $(VENV)/.tested
-	$(BIN)/python -m pytest -n auto --maxprocesses=4
+	$(BIN)/$(PYTEST) --maxprocesses=4
 
 # What .ci/run adds to the short versions inside the tests.
+long: $(VENV)/.tested
+	MXKIT_LONG=1 $(BIN)/$(PYTEST) --maxprocesses=2 -m "long or hypothesis"
+
 torture: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --kills 50 --seed 0
 	PYTHONPATH=. $(BIN)/python tests/storage/torture.py --writes
@@ -45,9 +50,9 @@ zoo: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 	$(BIN)/python tests/models/heavy_epochs.py
 
-# All ten, each in a kernel of its own; make test runs the first.
+# All ten, each in a kernel of its own.
 notebooks: $(VENV)/.tested
-	MXKIT_NOTEBOOKS=all $(BIN)/python -m pytest -n auto --maxprocesses=2 tests/test_notebooks.py
+	$(BIN)/$(PYTEST) --maxprocesses=2 -m notebooks tests/test_notebooks.py
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
 benchmarks: $(VENV)/.tested

@@ -3,24 +3,34 @@
 import platform
 import signal
 
+from forked import Forks
 import hypothesis
 import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests of Ctrl-C would
 # wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # One state of the project gets one answer. To look further: pytest --hypothesis-profile=search
-hypothesis.settings.register_profile("check", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("check", derandomize=True, deadline=None, max_examples=examples(100))
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile("check")
 
 
 def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(f"Python {platform.python_version()}, NumPy {np.__version__}, MXNet {mx.__version__}")
+
+
+@pytest.fixture(scope="session")
+def forks():
+    """A server that forks processes in which MXNet is loaded."""
+    made = Forks()
+    yield made
+    made.end()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 import re
+import shlex
 import subprocess
 import sys
 
@@ -31,27 +32,35 @@ def run_python(page):
     return run_page(page, None)
 
 
-def run_page(page, folder):
+def run_page(page, folder, forks=None):
     """Run the page's Python in one fresh namespace, and between it the commands in `folder`; return the namespace."""
     names = {"__name__": "__main__"}
     for language, code, line in _found(page):
         if language == "python":
             exec(compile("\n" * line + code, str(page), "exec"), names)  # errors tell the page's own line
         elif language == "bash" and folder is not None:
-            run_commands(code, folder)
+            run_commands(code, folder, forks)
     return names
 
 
-def run_commands(code, folder):
-    """Run lines of bash, in which `mxkit` is this checkout's; return what they print."""
-    script = 'mxkit() { "$PYTHON" -m mxkit "$@"; }\n' + code
-    done = subprocess.run(
-        ["bash", "-ec", script],
-        cwd=str(folder),
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHON": sys.executable},
-        capture_output=True,
-        timeout=300,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def run_commands(code, folder, forks=None):
+    """Run lines that call `mxkit` in processes of their own, with bash's quotes and `*`; return what they print."""
+    printed = []
+    for line in filter(str.strip, code.replace("\\\n", " ").splitlines()):
+        command, *words = shlex.split(line, comments=True)
+        assert command == "mxkit", line
+        words = [found for word in words for found in _expanded(word, folder)]
+        done = forks.run("mxkit.cli:main", words, folder=folder) if forks else _run(words, folder)
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        printed.append(done.stdout)
+    return "".join(printed)
+
+
+def _expanded(word, folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.glob(word)) if "*" in word else [word]
+
+
+def _run(words, folder):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "mxkit", *words]
+    return subprocess.run(command, cwd=str(folder), env=variables, capture_output=True, timeout=300, text=True)

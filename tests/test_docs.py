@@ -25,10 +25,10 @@ def name_of(page):
 
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("page", EXECUTED, ids=name_of)
-def test_a_page_runs(page, tmp_path, monkeypatch):
+def test_a_page_runs(page, tmp_path, monkeypatch, forks):
     monkeypatch.chdir(tmp_path)
     assert {language for language, _ in blocks(page)} <= {*RUN, *SHOWN}
-    run_page(page, tmp_path)
+    run_page(page, tmp_path, forks)
 
 
 @pytest.mark.parametrize("page", COOKBOOK, ids=name_of)

@@ -59,17 +59,19 @@ def draw_photos(root, classes=("cats", "dogs"), count=12):
     return root
 
 
-def test_bash_blocks(tmp_path):
+def test_bash_blocks(tmp_path, forks):
     """The commands run one after another in a folder with images; `make` runs in .ci/run, on a fresh clone."""
     draw_photos(tmp_path / "photos")
-    commands = [line.split("#")[0].strip() for _, code in blocks(README, "bash") for line in code.splitlines()]
-    targets = [command for command in commands if command.startswith("make ")]
+    commands = [line for _, code in blocks(README, "bash") for line in code.splitlines()]
+    targets = [command.split("#")[0].strip() for command in commands if command.startswith("make ")]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert targets == ["make demo", "make test"]
     assert all(target in ci for target in targets)
-    printed = run_commands("\n".join(command for command in commands if command not in targets), tmp_path)
+    code = "\n".join(command for command in commands if not command.startswith("make "))
+    printed = run_commands(code, tmp_path, forks)
     scores = re.findall(r"^test accuracy ([\d.]+)$", printed, re.MULTILINE)
     trained, evaluated, _, own, own_evaluated = scores
+    assert f"version  {mx.__version__}" in re.sub(r" {2,}", "  ", printed)  # of `mxkit doctor`
     assert trained == evaluated
     assert own == own_evaluated
     assert float(trained) > 0.8
@@ -158,3 +160,7 @@ def test_every_test_named_on_the_page_of_traps_exists():
     defined = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", page):
         assert f"def {name}(" in defined, name
+    for name in re.findall(r"`(test_\w+)\*`", page):
+        assert f"def {name}" in defined, name
+    for path in re.findall(r"`((?:tests/)?(?:\w+/)*test_\w+\.py)`", page):
+        assert list((ROOT / "tests").rglob(Path(path).name)) if "/" not in path else (ROOT / path).exists(), path

@@ -14,8 +14,8 @@ from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.by_name import Loss
-from mxkit.losses.shapes import weight_place
 from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels
+from mxkit.losses.shapes import weight_place
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -11,6 +11,7 @@ from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 GPUS = mx.context.num_gpus()
 
@@ -90,7 +91,7 @@ def test_the_cpu_and_auto_without_gpus_never_ask_the_driver(monkeypatch):
             mxkit.devices("gpu")
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(samples=st.integers(1, 17), count=st.integers(1, 6), as_numpy=st.booleans())
 def test_shards_join_to_the_batch(samples, count, as_numpy):
     x = np.random.RandomState(samples).randn(samples, 2, 3).astype("float32")

@@ -9,6 +9,7 @@ from mxkit.core.seeding import permutation
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 
 def draws():
@@ -47,7 +48,7 @@ def test_seeds_that_are_no_whole_numbers(seed):
         mxkit.seed_all(seed)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(size=st.integers(0, 50), key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 10**6)))
 def test_a_permutation_is_one_and_depends_on_its_key_alone(size, key):
     first = permutation(size, key)

@@ -21,6 +21,7 @@ import mxnet as mx
 from mxnet.gluon.data.vision import transforms
 import numpy as np
 import pytest
+from sharing import examples
 
 NAMED = [
     "flip",
@@ -99,7 +100,7 @@ def test_every_step_gives_an_image_of_the_same_kind_and_leaves_the_old_one(spec,
     assert min(float(one.mean().asscalar() if kind == "NDArray" else one.mean()) for one in results) > floor * white
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     seed=st.integers(0, 2**32 - 1),
     height=st.integers(8, 40),

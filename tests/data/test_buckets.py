@@ -11,6 +11,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import examples
 
 
 def sequences(lengths, shape=(), dtype="float32"):
@@ -22,7 +23,7 @@ def read(loader):
     return [(x.asnumpy(), lengths.asnumpy(), y.asnumpy()) for (x, lengths), y in loader]
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     lengths=st.lists(st.integers(1, 30), min_size=1, max_size=50),
     batch_size=st.integers(1, 12),

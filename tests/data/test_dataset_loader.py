@@ -21,6 +21,7 @@ from mxnet import gluon
 from mxnet.gluon.data.vision import transforms
 import numpy as np
 import pytest
+from sharing import examples
 
 WAYS = [(0, None), ("thread:1", None), ("thread:3", None), ("process:1", "fork"), ("process:2", "fork")]
 
@@ -128,7 +129,7 @@ def test_another_seed_gives_other_samples():
     assert not np.intersect1d(one[:, :3], other[:, :3]).size
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     size=st.integers(1, 30),
     batch_size=st.integers(1, 32),
@@ -158,7 +159,7 @@ def test_each_epoch_holds_every_sample_once(size, batch_size, shuffle, drop_last
     assert_same(read(loader), batches[skipped:])
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(
     size=st.integers(1, 20), batch_size=st.integers(1, 8), count=st.integers(1, 3), prefetch=st.integers(1, 3),
     shuffle=st.booleans(),

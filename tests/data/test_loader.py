@@ -8,6 +8,7 @@ from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 X = np.random.RandomState(0).randint(0, 256, (11, 2, 3)).astype("uint8")
 Y = np.arange(11)
@@ -17,7 +18,7 @@ def read(loader):
     return [tuple(array.asnumpy() for array in batch) for batch in loader]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     samples=st.integers(1, 40),
     batch_size=st.integers(1, 45),

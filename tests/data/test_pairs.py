@@ -12,6 +12,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import examples
 
 Y = np.repeat([3, 1, 7], [4, 6, 2])
 X = np.arange(12.0)  # each sample is its own number
@@ -25,7 +26,7 @@ def read(loader):
     return np.stack(columns, axis=1).astype(int), labels
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     sizes=st.lists(st.integers(1, 6), min_size=2, max_size=5).filter(lambda sizes: max(sizes) > 1),
     length=st.one_of(st.none(), st.integers(1, 50)),

@@ -19,6 +19,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import examples
 
 
 def numbers(size):
@@ -46,7 +47,7 @@ def assert_equal(one, other):
             np.testing.assert_array_equal(x, y)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     size=st.integers(1, 60),
     batch_size=st.integers(1, 20),

@@ -13,6 +13,7 @@ import traceback
 from mxkit.data import threads
 from mxkit.data.threads import read_ahead
 import pytest
+from sharing import LEAN
 
 
 def at_work():
@@ -119,8 +120,10 @@ def test_a_fork_in_the_middle_harms_neither():
     assert list(results) == list(range(1, 50))
 
 
-INTERRUPTED = """
-import sys, time
+INTERRUPTED = (
+    LEAN
+    + """
+import time
 from mxkit.data import threads
 results = threads.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
 print("ready", flush=True)
@@ -130,6 +133,7 @@ except KeyboardInterrupt:
     del results
     print([window for window in threads._open if window._running], flush=True)
 """
+)
 
 
 def test_ctrl_c():

@@ -11,9 +11,10 @@ import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 import pytest
 from round_trip import assert_same, on, tokens, unroll
+from sharing import examples
 
 MORE = "MXKIT_EXAMPLES" in os.environ
-EXAMPLES = int(os.environ.get("MXKIT_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("MXKIT_EXAMPLES", examples(40)))
 SETTINGS = settings(max_examples=EXAMPLES, deadline=None, derandomize=not MORE, database=None)
 FLAGS, ONES, COUNTS = st.booleans(), st.integers(1, 3), st.integers(0, 2)
 SHARES = st.integers(0, 9).map(lambda tenth: tenth / 10)

@@ -8,9 +8,10 @@ from mxkit.metrics import get_metric, get_metrics
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=1, max_size=5),
     devices=st.integers(1, 3),

@@ -13,6 +13,7 @@ from mxkit.metrics import METRICS, get_metric
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 from sklearn import metrics as sk
 
 SOFTMAX = "softmax_ce"
@@ -265,7 +266,7 @@ def test_every_name_is_among_the_cases():
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_name)
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(
     sizes=st.lists(st.integers(1, 13), min_size=1, max_size=6),
     devices=st.integers(1, 3),

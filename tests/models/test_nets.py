@@ -10,6 +10,7 @@ from mxkit.models import get_model, lenet, linear_regression, mlp, model_names, 
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import long
 
 # SEEDS' table 2, run there on the tutorials' own code with 10 classes: name, arguments, channels, size, count.
 TABLE_2 = [
@@ -106,7 +107,15 @@ def test_every_net_is_tried():
     assert {one[0] for one in SMALLEST} | {"linear_regression"} == set(model_names())
 
 
-@pytest.mark.parametrize(("name", "arguments", "channels", "least"), SMALLEST)
+# Those that take seconds, of which a smaller one of the family is tried in `make test`.
+LARGE = [("alexnet", {}), ("vgg13", {}), ("vgg16", {}), ("vgg19", {}), ("nin", {}), ("googlenet", {}), ("resnet18", {})]
+LARGE += [("resnet18", {"tutorial": True}), ("resnet34", {}), ("resnet50", {}), ("densenet121", {})]
+LARGE += [("densenet121", {"tutorial": True}), ("densenet121", {"tutorial": True, "small": True})]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "channels", "least"), [long(*one) if one[:2] in LARGE else one for one in SMALLEST]
+)
 def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, tmp_path):
     net = get_model(name, classes=4, **arguments)
     assert usable_sizes(net, channels)[0] == least

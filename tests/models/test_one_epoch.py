@@ -13,16 +13,21 @@ from test_nets import SMALLEST
 
 HEAVY = [
     ("alexnet", {}),
+    ("alexnet", {"small": True}),
     ("vgg11", {}),
     ("vgg13", {}),
     ("vgg16", {}),
     ("vgg19", {}),
     ("nin", {}),
+    ("nin", {"small": True}),
     ("googlenet", {}),
     ("googlenet", {"small": True}),
+    ("resnet18", {}),
     ("resnet18", {"tutorial": True}),
+    ("resnet34", {}),
     ("resnet50", {}),
     ("densenet121", {}),
+    ("densenet121", {"small": True}),
     ("densenet121", {"tutorial": True}),
     ("densenet121", {"tutorial": True, "small": True}),
 ]

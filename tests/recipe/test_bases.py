@@ -1,9 +1,6 @@
 """One recipe over another, variables, and modules of the user's own."""
 
 import json
-import os
-from pathlib import Path
-import subprocess
 import sys
 
 import mxkit
@@ -207,7 +204,7 @@ def own(tmp_path, monkeypatch):
     sys.modules.pop(f"own_parts_{number}", None)
 
 
-def test_own_parts_train_resume_and_become_a_script(own, tmp_path, monkeypatch):
+def test_own_parts_train_resume_and_become_a_script(own, tmp_path, forks):
     run = run_recipe(own, output=tmp_path / "runs", progress=False)
     assert run.history.stopped == "counted"
     assert run.history[-1]["updates"] == 15
@@ -215,17 +212,12 @@ def test_own_parts_train_resume_and_become_a_script(own, tmp_path, monkeypatch):
     recipe, net = load_run(run.folder)
     assert recipe.import_path == str(tmp_path)
     assert mxkit.predict(net, np.zeros((2, 1), "float32")).shape == (2, 1)
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    command = [sys.executable, "-m", "mxkit", "show", "--as-script", str(own)]
-    done = subprocess.run(command, capture_output=True, env=environment, check=True, cwd=str(tmp_path), timeout=300)
-    (tmp_path / "same.py").write_bytes(done.stdout)
-    told = subprocess.run(
-        [sys.executable, "same.py"], capture_output=True, env=environment, cwd=str(tmp_path), timeout=300
-    )
-    assert told.returncode == 0, told.stderr.decode()
-    assert told.stdout.decode().split() == [
-        word for name, value in run.scores.items() for word in ("test", name, repr(value))
-    ]
+    script = forks.run("mxkit.cli:main", ["show", "--as-script", str(own)], folder=tmp_path)
+    assert script.returncode == 0, script.stderr
+    (tmp_path / "same.py").write_text(script.stdout)
+    told = forks.run(tmp_path / "same.py", folder=tmp_path)
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.split() == [word for name, value in run.scores.items() for word in ("test", name, repr(value))]
 
 
 def test_a_loader_of_ones_own_is_read_as_it_is(own, tmp_path):

@@ -13,6 +13,7 @@ from mxkit.recipe.files import _read as read_file
 from mxkit.recipe.files import find_recipe, lay_over_bases
 from mxkit.recipe.reading import load_recipe, recipe_names
 import pytest
+from sharing import examples
 
 # says as much as a recipe can
 RICH = {
@@ -62,7 +63,7 @@ RICH = {
 SIAMESE = {**RICH, "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": ["${width}"]}}}
 SHIPPED = {name: find_recipe(name, Path()) for name in recipe_names()}
 CONTENTS = {"rich": RICH, "siamese": SIAMESE, **{name: read_file(path) for name, path in SHIPPED.items()}}
-slow = settings(max_examples=60, suppress_health_check=list(HealthCheck))
+slow = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 
 
 def places(content, path=()):

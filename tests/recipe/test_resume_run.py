@@ -2,14 +2,10 @@
 
 import json
 import os
-from pathlib import Path
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
-import mxkit
 from mxkit.cli import main
 from mxkit.recipe.run import load_run, resume_run
 import numpy as np
@@ -28,26 +24,15 @@ checkpoints: {every: 16 updates, keep_last: 2, keep_best: [valid_accuracy, max]}
 """
 
 
-def train(*arguments):
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    return subprocess.Popen(
-        [sys.executable, "-m", "mxkit", "train", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, forks):
     """A run that nobody disturbed."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "small.yaml").write_text(RECIPE)
-    with train(folder / "small.yaml", "--output", folder / "runs") as process:
-        out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err.decode()
+    done = forks.run("mxkit.cli:main", ["train", "small.yaml", "--output", str(folder / "runs")], folder=folder)
+    assert done.returncode == 0, done.stderr
     (run,) = (folder / "runs").iterdir()
-    return run, out.decode()
+    return run, done.stdout
 
 
 def command(capsys, *arguments):
@@ -68,19 +53,22 @@ def rows(run):
 
 
 @pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, capsys):
+def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, capsys, forks):
     (tmp_path / "small.yaml").write_text(RECIPE.replace("epochs: 4", "epochs: 400"))
-    with train(tmp_path / "small.yaml", "--output", tmp_path / "runs", "--quiet") as process:
+
+    def kill(process):
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/checkpoints/step-*")) and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(death)
-        _, told = process.communicate(timeout=300)
-    assert process.returncode == (130 if death == signal.SIGINT else -death)
+        os.kill(process, death)
+
+    words = ["train", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "runs"), "--quiet"]
+    done = forks.run("mxkit.cli:main", words, meanwhile=kill)
+    assert done.returncode == (130 if death == signal.SIGINT else -death)
     (run,) = (tmp_path / "runs").iterdir()
     way = f"stopped; go on with: mxkit train --resume {run}"
-    assert (way in told.decode().splitlines()) == (death != signal.SIGKILL)
-    assert "Traceback" not in told.decode()
+    assert (way in done.stderr.splitlines()) == (death != signal.SIGKILL)
+    assert "Traceback" not in done.stderr
     newest = max(path.name for path in run.glob("checkpoints/step-*"))
     if newest > "step-00000088":
         pytest.skip("this machine trained four epochs before the signal came")

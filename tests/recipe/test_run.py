@@ -2,10 +2,6 @@
 
 import csv
 import json
-import os
-from pathlib import Path
-import subprocess
-import sys
 
 import mxkit
 from mxkit.cli import main
@@ -23,19 +19,13 @@ SHORT = ["--set", "epochs=2", "--set", "optimizer.learning_rate=3e-3"]
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, forks):
     """A run made by the real command in its own process, and what it printed."""
     output = tmp_path_factory.mktemp("runs")
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-m", "mxkit", "train", "digits_lenet", "--output", str(output), *SHORT],
-        capture_output=True,
-        env=environment,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = forks.run("mxkit.cli:main", ["train", "digits_lenet", "--output", str(output), *SHORT])
+    assert done.returncode == 0, done.stderr
     (folder,) = output.iterdir()
-    return folder, done.stdout.decode(), done.stderr.decode()
+    return folder, done.stdout, done.stderr
 
 
 def command(capsys, *arguments):
@@ -199,10 +189,7 @@ def test_show_prints_the_resolved_recipe(capsys, tmp_path):
     assert load_recipe(written) == load_recipe("digits_lenet", ["accumulate=2"])
 
 
-def test_doctor_and_version(capsys):
-    code, told, _ = command(capsys, "doctor")
-    assert code == 0
-    assert "1.9.1" in told
+def test_version(capsys):
     code, told, _ = command(capsys, "--version")
     assert (code, told) == (0, f"mxkit {mxkit.__version__}\n")
 

@@ -1,11 +1,7 @@
 """The Python of a recipe ends with the recipe's scores, bit for bit, in a process of its own."""
 
 import json
-import os
-from pathlib import Path
 import re
-import subprocess
-import sys
 
 import mxkit
 from mxkit.cli import main
@@ -16,7 +12,6 @@ import numpy as np
 from PIL import Image
 import pytest
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
 STEPS = ["to_tensor", {"name": "normalize", "mean": 0.2, "std": 0.4}]
 RICH = {
     "name": "rich",
@@ -87,14 +82,12 @@ def images(root):
     }  # fmt: skip
 
 
-def run_script(text, folder):
+def run_script(forks, text, folder):
     """What a script prints, as scores."""
     (folder / "same.py").write_text(text, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "same.py"], capture_output=True, cwd=str(folder), env=ENVIRONMENT, timeout=300
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return {line.split(" ", 2)[1]: json.loads(line.split(" ", 2)[2]) for line in done.stdout.decode().splitlines()}
+    done = forks.run(folder / "same.py", folder=folder, strict=True)
+    assert done.returncode == 0, done.stderr
+    return {line.split(" ", 2)[1]: json.loads(line.split(" ", 2)[2]) for line in done.stdout.splitlines()}
 
 
 def tuned(folder):
@@ -142,7 +135,7 @@ BEFORE = {"folders": images, "tuned": tuned, "tuned_pairs": tuned_pairs, "zoo_fi
 
 
 @pytest.mark.parametrize("which", ["digits_lenet", "rich", "pairs", *BEFORE])
-def test_a_script_ends_with_the_recipes_scores(which, tmp_path, capsys):
+def test_a_script_ends_with_the_recipes_scores(which, tmp_path, capsys, forks):
     recipe = {"rich": RICH, "pairs": PAIRS}.get(which, which)
     recipe = BEFORE[which](tmp_path / "before") if which in BEFORE else recipe
     overrides = ["epochs=2"] if which == "digits_lenet" else []
@@ -152,7 +145,7 @@ def test_a_script_ends_with_the_recipes_scores(which, tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(["show", "--as-script", which, "--set", "epochs=2"])
         assert capsys.readouterr().out == text
-    assert run_script(text, tmp_path) == run.scores
+    assert run_script(forks, text, tmp_path) == run.scores
 
 
 @pytest.mark.parametrize("name", recipe_names())

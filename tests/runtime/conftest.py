@@ -9,6 +9,7 @@ import textwrap
 import lazy_loader
 import mxkit
 import pytest
+from sharing import LEAN
 
 PACKAGE = Path(mxkit.__file__).parent
 
@@ -22,14 +23,28 @@ def _environment(paths):
 def run_python(tmp_path):
     """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
 
-    def run(code, *arguments, flags=(), timeout=300):
+    def run(code, *arguments, flags=(), timeout=300, lean=True):
         script = tmp_path / "script.py"
-        script.write_text(textwrap.dedent(code))
+        script.write_text((LEAN if lean else "") + textwrap.dedent(code))
         # The folder of the package comes last: it may be a site-packages folder.
         command = [sys.executable, *flags, str(script), *arguments]
         done = subprocess.run(
             command, env=_environment([PACKAGE.parent]), cwd=tmp_path, timeout=timeout, capture_output=True, text=True
         )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    return run
+
+
+@pytest.fixture
+def fork_python(forks, tmp_path):
+    """The same in a process in which mxkit, MXNet and gluoncv are imported already."""
+
+    def run(code, *arguments, timeout=300):
+        script = tmp_path / "script.py"
+        script.write_text(textwrap.dedent(code))
+        done = forks.run(script, *arguments, folder=tmp_path, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return done
 

@@ -11,6 +11,7 @@ from mxkit.runtime import architectures as module
 from mxkit.runtime.architectures import CU112, Architectures, kernel_architectures, runs_on
 import mxnet as mx
 import pytest
+from sharing import examples
 
 PTX, CODE, LINK_TIME = 1, 2, 8
 COMPRESSED, ONLY, FAMILY = 0x2000, 0x100000, 0x200000
@@ -232,7 +233,7 @@ def test_endless_headers_are_damage(library, monkeypatch):
     assert "more than 10 entries in a fat binary" in read(library, elf((b".nv_fatbin", many))).problem
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), min_size=1, max_size=6))
 def test_damaged_files_never_raise(library, edits):
     data = bytearray(SMALL)
@@ -241,7 +242,7 @@ def test_damaged_files_never_raise(library, edits):
     assert isinstance(read(library, bytes(data)), Architectures)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     where=st.integers(0, len(SMALL) // 8 - 1),
     value=st.sampled_from([0, 1, 16, 2**16 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 64, 2**64 - 1]),

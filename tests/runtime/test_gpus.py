@@ -9,6 +9,7 @@ from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import Wheel
 import mxnet as mx
 import pytest
+from sharing import long
 
 FIRST = Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, "")
 SECOND = Gpu(1, "NVIDIA GeForce RTX 4090", (8, 9), 24 * 2**30, "")
@@ -80,7 +81,7 @@ for spec in ("auto", "gpu", "gpu:0", mx.gpu(0)):
 @pytest.mark.parametrize(
     ("gpu", "text"),
     [
-        (H200, "it is compiled for sm_50, sm_60, sm_70, sm_80, sm_86, and here is NVIDIA H200 (sm_90, 139 GiB)"),
+        long(H200, "it is compiled for sm_50, sm_60, sm_70, sm_80, sm_86, and here is NVIDIA H200 (sm_90, 139 GiB)"),
         (RTX_3090, "`mxkit install --cuda` installs the wheel for GPUs, which has kernels for NVIDIA GeForce RTX 3090"),
     ],
 )

@@ -1,9 +1,11 @@
 """Processes of a DataLoader, under each way to start them (T91). Without the repair two of them hang for ever."""
 
 import pytest
+from sharing import LEAN, long
 
-SCRIPT = """
-import sys
+SCRIPT = (
+    LEAN
+    + """
 
 class Doubled:
     def __init__(self, np):
@@ -22,8 +24,8 @@ def main(method):
     from mxnet.gluon.data import DataLoader
     from mxnet.gluon.data.dataloader import DataLoaderV1
     multiprocessing.set_start_method(method)
-    for loader in (DataLoader, DataLoaderV1):
-        batches = list(loader(Doubled(np), 3, num_workers=2))
+    for loader in (DataLoader, DataLoaderV1)[: int(sys.argv[2])]:
+        batches = list(loader(Doubled(np), 3, num_workers=int(sys.argv[3])))
         assert [y.asnumpy().tolist() for _, y in batches] == [[0, 1, 2], [3, 4, 5]]
         assert [x.asnumpy().ravel().tolist() for x, _ in batches] == [[0, 0, 2, 2, 4, 4], [6, 6, 8, 8, 10, 10]]
 
@@ -32,8 +34,18 @@ if __name__ == "__main__":
     main(sys.argv[1])
     print("done")
 """
+)
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_loader_with_processes_gives_its_batches(run_python, method):
-    assert run_python(SCRIPT, method, timeout=300).stdout == "done\n"
+@pytest.mark.parametrize(
+    ("method", "loaders", "workers"),
+    [
+        ("fork", 2, 2),
+        ("spawn", 1, 1),
+        ("forkserver", 1, 1),
+        long("spawn", 2, 2),
+        long("forkserver", 2, 2),
+    ],
+)
+def test_a_loader_with_processes_gives_its_batches(fork_python, method, loaders, workers):
+    assert fork_python(SCRIPT, method, str(loaders), str(workers)).stdout == "done\n"

@@ -1,7 +1,4 @@
-"""Kills, signals and full disks in real processes: no run is lost, and each ends where the uninterrupted one does.
-
-As a script it forks a process for each line `[scenario, folder]` that it reads, and answers `[exit status, output]`.
-"""
+"""Kills, signals and full disks in real processes: no run is lost, and each ends where the uninterrupted one does."""
 
 import hashlib
 import json
@@ -24,10 +21,10 @@ from mxkit.storage.directory import checkpoint_paths, find_checkpoint
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import long
 import torture
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kills, limits and signals as Linux has them")
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(200, 5).astype("float32"), DATA.randint(0, 3, 200)
 
@@ -209,43 +206,25 @@ def checkpoints_every_16(folder, **arguments):
     return mxkit.Checkpoints(folder / "checkpoints", every="16 updates", **arguments)
 
 
+def in_folder(name, folder):
+    globals()[name](Path(folder))
+
+
 def enough_disk(folder):
     train(folder, width=64, checkpoint=checkpoints_every_16(folder))
-
-
-def serve():
-    for line in sys.stdin:
-        name, folder = json.loads(line)
-        process = torture.start(Path(folder), globals()[name], Path(folder))
-        _, status = os.waitpid(process, 0)
-        code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-        output = Path(folder) / "output.txt"
-        sys.stdout.write(json.dumps([code, output.read_text()]) + "\n")
-        sys.stdout.flush()
-        output.unlink()
 
 
 # the tests
 
 
 @pytest.fixture(scope="module")
-def server():
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
-    process = subprocess.Popen([sys.executable, __file__], env=ENVIRONMENT, **pipes)
-    yield process
-    process.stdin.close()
-    process.stdout.close()
-    process.wait()
-
-
-@pytest.fixture(scope="module")
-def answer(server):
+def answer(forks):
     """Play a scenario in a process of its own: exit status and output."""
 
     def play(name, folder):
-        server.stdin.write(json.dumps([name, str(folder)]) + "\n")
-        server.stdin.flush()
-        return json.loads(server.stdout.readline())
+        folder.mkdir(exist_ok=True)
+        done = forks.run("test_kills:in_folder", name, str(folder))
+        return done.returncode, done.stdout + done.stderr
 
     return play
 
@@ -267,22 +246,21 @@ def whole(answer, tmp_path_factory):
     return end_of(output)
 
 
-def torture_run(*arguments):
-    command = [sys.executable, torture.__file__, *arguments]
-    done = subprocess.run(
-        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+def torture_run(forks, *arguments):
+    done = forks.run(torture.__file__, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_runs_killed_at_random_instants_end_bit_for_bit_where_the_uninterrupted_one_does():
-    assert "6 killed" in torture_run("--kills", "6", "--seed", "0", "--only", "2")
+@pytest.mark.parametrize(("kills", "epochs"), [("2", "2"), long("6", "5")])
+def test_runs_killed_at_random_instants_end_bit_for_bit_where_the_uninterrupted_one_does(forks, kills, epochs):
+    assert f"{kills} killed" in torture_run(forks, "--kills", kills, "--epochs", epochs, "--only", "2")
 
 
-def test_every_call_of_a_save_may_be_the_last():
-    told = torture_run("--writes")
-    kinds = [f"left .{kind}-*" for kind in ("writing", "replaced", "pruned")]
+@pytest.mark.parametrize("stride", [7, long(1)])
+def test_every_call_of_a_save_may_be_the_last(forks, stride):
+    told = torture_run(forks, "--writes", "--stride", str(stride))
+    kinds = [f"left .{kind}-*" for kind in ("writing", "replaced", "pruned") if stride == 1]
     for left in [*kinds, *(f"{job.__name__}: deaths" for job in torture.SAVES)]:
         assert f" 0 {left}" not in told
         assert left in told
@@ -397,7 +375,3 @@ def test_a_directory_that_cannot_be_written_is_told_before_the_first_update(moun
             progress=False,
         )
     assert seen == []
-
-
-if __name__ == "__main__":
-    serve()

@@ -45,7 +45,7 @@ COMBINATIONS += [(2, "momentum", "generator"), (2, "adam", "loader")]
 CALLS = ["openat,open", "write", "writev", "fsync", "close", "mkdir", "rename"]
 CALLS += ["unlinkat,unlink", "rmdir", "getdents64"]
 PYTHONS = ["open", "close", "fsync", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "scandir", "stat"]
-BATCHES, SIZE, EPOCHS = 110, 4, 5
+BATCHES, SIZE = 110, 4
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(BATCHES * SIZE + 60, 6).astype("float32"), RANDOM.randint(0, 4, BATCHES * SIZE + 60)
 
@@ -69,7 +69,7 @@ def augmented():
         yield mx.nd.array(X[chosen]) + noise, mx.nd.array(Y[chosen])
 
 
-def train(folder, devices, optimizer, data, accumulate):
+def train(folder, devices, optimizer, data, accumulate, epochs):
     """Train, or go on with training, in `folder`; leave there what the run ended with."""
     warnings.filterwarnings("ignore", "accumulated micro-batches")
     net = make_net(devices)
@@ -82,7 +82,7 @@ def train(folder, devices, optimizer, data, accumulate):
         shuffled if data == "loader" else augmented,
         loss="softmax_ce",
         trainer=trainer,
-        epochs=EPOCHS,
+        epochs=epochs,
         valid=ArrayLoader(X[BATCHES * SIZE :], Y[BATCHES * SIZE :], 25),
         metrics=["accuracy", "f1", mx.metric.Accuracy(name="mxnets")],
         accumulate=accumulate,
@@ -206,9 +206,12 @@ def kill(folder, process, random_, longest):
     return ended(process, folder)
 
 
-def kills(count, seed, devices, optimizer, data, accumulate, work):
+def kills(count, seed, devices, optimizer, data, accumulate, epochs, work):
     """Kill runs `count` times; return counts, and a line for each failure."""
-    arguments, random_ = (devices, optimizer, data, accumulate), random.Random(f"{seed} {devices} {optimizer} {data}")
+    arguments, random_ = (
+        (devices, optimizer, data, accumulate, epochs),
+        random.Random(f"{seed} {devices} {optimizer} {data}"),
+    )
     whole = work / "whole"
     begun = time.monotonic()
     ended(start(whole, train, whole, *arguments), whole)
@@ -338,8 +341,8 @@ def values(directory):
         }
 
 
-def writes(strace, work):
-    """Die at each call of each kind of save; return counts, and a line for each failure."""
+def writes(strace, stride, work):
+    """Die at each call of each kind of save, or at each `stride`th; return counts, and a line for each failure."""
     found, failures = Counter(), []
     for job, after in SAVES.items():
         sound, seen = work / job.__name__, set()
@@ -358,7 +361,7 @@ def writes(strace, work):
                 wrong = [*wrongs(folder / "c", after, over, found), *recovered(folder, seen)]
                 failures += [f"{job.__name__}, death at {calls or 'call'} {limit}: {text}" for text in wrong]
                 shutil.rmtree(str(folder))
-                limit += 1
+                limit += stride
     return found, failures
 
 
@@ -407,19 +410,21 @@ def main():
     parser.add_argument("--kills", type=int, default=50, help="for each combination of devices, optimizer and data")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--accumulate", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--only", type=int, choices=range(len(COMBINATIONS)), help="one combination")
     parser.add_argument("--writes", action="store_true")
+    parser.add_argument("--stride", type=int, default=1, help="of --writes: die at each such call only")
     parser.add_argument("--strace", action="store_true")
     asked = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as work:
         if asked.writes:
-            return int(report("writes", *writes(asked.strace, Path(work))))
+            return int(report("writes", *writes(asked.strace, asked.stride, Path(work))))
         for number, (devices, optimizer, data) in enumerate(COMBINATIONS):
             if asked.only in (None, number):
                 folder = Path(work) / str(number)
                 found, failures, seconds = kills(
-                    asked.kills, asked.seed, devices, optimizer, data, asked.accumulate, folder
+                    asked.kills, asked.seed, devices, optimizer, data, asked.accumulate, asked.epochs, folder
                 )
                 name = f"{devices} device(s), {optimizer}, {data} ({seconds:.1f} s a run)"
                 failed = report(name, found, failures) or failed

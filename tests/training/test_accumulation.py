@@ -22,11 +22,12 @@ from oracle import (
     weights,
 )
 import pytest
+from sharing import examples
 
 DEVICES = ["cpu:1", "cpu:2", "cpu:3"]
 # Batches of 1 and 2 leave devices idle; of the windows of 2, 3 and 4 batches the last is short for 2 and 4.
 SIZES = [6, 1, 4, 2, 1, 7, 1, 5, 3]
-QUICK = settings(max_examples=20)
+QUICK = settings(max_examples=examples(20))
 
 
 def make_trainer(net, optimizer, on_kvstore):

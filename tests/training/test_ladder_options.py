@@ -1,10 +1,7 @@
 """What `fit` and `updates` are asked for beyond epochs of plain batches: updates=, count=, sparse gradients, NaN."""
 
-import os
 from pathlib import Path
 import re
-import subprocess
-import sys
 
 import mxkit
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
@@ -259,7 +256,7 @@ def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
     np.testing.assert_allclose(one[0]["train_loss"], by_hand / 750, rtol=1e-12)
 
 
-def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path):
+def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
     # In a cycle of garbage Python ends objects in any order: without a hold on the Trainer the loop would put
     # grad_req back on arrays that are freed already.
     script = tmp_path / "abandon.py"
@@ -277,8 +274,7 @@ def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path):
         "    gc.collect()\n"
         "print('alive')\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    done = forks.run(script)
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
 
 

@@ -25,6 +25,7 @@ import mxnet as mx
 import numpy as np
 from oracle import make_batches, make_net
 import pytest
+from sharing import LEAN, long
 
 BATCHES = make_batches([8] * 10)
 ROOT = Path(mxkit.__file__).parents[1]
@@ -257,8 +258,8 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
 
 
 def test_prints_and_warnings_appear_above_the_bar(monkeypatch):
-    script = f"""
-import sys, time, warnings
+    script = f"""{LEAN}
+import time, warnings
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
 from mxkit.training.callbacks import progress
@@ -380,8 +381,8 @@ def test_a_stop_is_explained():
 
 
 def test_ctrl_c_leaves_the_bar_and_tells_where_it_was():
-    script = f"""
-import signal, sys, time
+    script = f"""{LEAN}
+import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
@@ -512,8 +513,8 @@ widgets = [one["state"] for kind in notebook.metadata.get("widgets", {}).values(
 print(json.dumps([notebook.cells[0].outputs, [one["bar_style"] for one in widgets if one.get("bar_style")]]))
 """
 
-CELL = f"""
-import sys, time
+CELL = f"""{LEAN}
+import time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 sys.path.insert(0, {str(ROOT)!r})
 import mxkit
@@ -528,7 +529,7 @@ mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid
 """
 
 
-@pytest.mark.parametrize("widgets", [False, True])
+@pytest.mark.parametrize("widgets", [long(False), True])
 def test_a_notebook_has_its_own_bar_or_text_without_a_warning(widgets):
     import json
 

@@ -11,6 +11,7 @@ from mxnet import autograd, gluon
 import numpy as np
 from oracle import SOFTMAX, joined, make_batches, make_net, replicas, requests, weights
 import pytest
+from sharing import examples
 
 # Optimizers that divide by the gradient's own size turn the rounding of a gradient near 0 into a step of another size.
 # So Adam and LAMB run in float64; MXNet's rmsprop, adagrad, adadelta and ftrl refuse it. Where something tiny is added
@@ -145,7 +146,7 @@ def assert_every_replica_close(net, expected, tolerance):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-@settings(max_examples=16)
+@settings(max_examples=examples(16))
 @given(case=CASES)
 def test_t42_any_split_equals_one_big_batch(name, case):
     dtype, arguments = OPTIMIZERS[name]
@@ -180,7 +181,7 @@ def test_t42_any_split_equals_one_big_batch(name, case):
             np.testing.assert_array_equal(later, seen[window])
 
 
-@settings(max_examples=24)
+@settings(max_examples=examples(24))
 @given(
     first=st.sampled_from(["write", "add", "null"]),
     last=st.sampled_from(["write", "add"]),
@@ -225,7 +226,7 @@ def test_grad_req_is_what_it_was_however_the_loop_ends(first, last, batches, acc
     assert all(found == added for found in inside)
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     sizes=st.lists(st.integers(1, 9), min_size=2, max_size=6),
     broken=st.integers(1, 5),

@@ -14,6 +14,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import CLASSES, FEATURES, weights
 import pytest
+from sharing import long
 
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(230, FEATURES).astype("float32"), DATA.randint(0, CLASSES, 230)
@@ -125,9 +126,19 @@ def killed_and_resumed(tmp_path, deaths, **arguments):
 pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("data", [loader, augmented])
+@pytest.mark.parametrize(
+    ("devices", "accumulate", "data"),
+    [
+        ("cpu", 3, augmented),
+        ("cpu:2", 1, loader),
+        long("cpu", 1, loader),
+        long("cpu", 1, augmented),
+        long("cpu", 3, loader),
+        long("cpu:2", 1, augmented),
+        long("cpu:2", 3, loader),
+        long("cpu:2", 3, augmented),
+    ],
+)
 def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
     arguments = {"devices": devices, "accumulate": accumulate, "data": data}
     per_epoch = -(-50 // accumulate)
@@ -137,7 +148,7 @@ def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumul
     assert len(whole[2]) == 3
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "nag", "rmsprop", "adagrad", "nadam", "lamb"])
+@pytest.mark.parametrize("optimizer", ["sgd", "nadam", *map(long, ["nag", "rmsprop", "adagrad", "lamb"])])
 def test_optimizers_go_on_inside_an_epoch(optimizer, tmp_path):
     whole = run(tmp_path / "whole", optimizer=optimizer, epochs=2)
     assert_same(killed_and_resumed(tmp_path, [20, 70], optimizer=optimizer, epochs=2), whole)

@@ -8,6 +8,7 @@ from mxkit.errors import UnknownNameError
 from mxkit.training.schedules import Duration, get_schedule, parse_duration, schedule, schedule_names
 from mxnet import lr_scheduler as theirs
 import pytest
+from sharing import examples
 
 SCHEDULES = [
     schedule("constant", base=0.3, warmup="1 epoch"),
@@ -65,7 +66,7 @@ def test_one_cycle_is_two_halves_of_a_cosine():
     assert max(schedule("one_cycle", base=0.5, total="2 epochs").rates(20, 10)) == 0.5
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.sampled_from(SCHEDULES),
     st.lists(st.tuples(st.integers(0, 60), st.sampled_from([8, 10])), min_size=1, max_size=8),
