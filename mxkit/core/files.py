@@ -1,5 +1,6 @@
-"""Files that are either whole or as they were before."""
+"""Files that are either whole or as they were before, and their digests."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -40,3 +41,12 @@ def flush_directory(directory: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Digest of a file's content in hexadecimal digits, read in pieces."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            digest.update(block)
+    return digest.hexdigest()

@@ -10,9 +10,9 @@ import zipfile
 import zlib
 
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.files import flush_directory, name_aside
+from mxkit.core.files import file_digest, flush_directory, name_aside
 from mxkit.data.files.cache import home, homes, locked
-from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, digest_of, is_offline, read_file
+from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, is_offline, read_file
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, find_checkpoint
 from mxkit.storage.listing import checkpoints_of
@@ -33,7 +33,7 @@ class _Published(NamedTuple):
     url: str
 
     def is_at(self, path: Path) -> bool:
-        return path.is_file() and digest_of(path, f"sha1:{self.sha1}") == f"sha1:{self.sha1}"
+        return path.is_file() and file_digest(path, "sha1") == self.sha1
 
 
 def load_weights(
@@ -144,7 +144,7 @@ def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> No
             file.flush()
             os.fsync(file.fileno())
         if not published.is_at(aside):
-            raise WrongAnswer(f"gave {aside.stat().st_size} bytes with {digest_of(aside, 'sha1:')}")
+            raise WrongAnswer(f"gave {aside.stat().st_size} bytes with sha1:{file_digest(aside, 'sha1')}")
         aside.replace(path)
         flush_directory(path.parent)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
@@ -157,7 +157,7 @@ def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> No
 def _explain(published: _Published, path: Path) -> str:
     lines = [f"weights of {published.net!r}: {path} is not the published file, and was left as it is"]
     if path.is_file():
-        found = digest_of(path, "sha1:").partition(":")[2]
+        found = file_digest(path, "sha1")
         lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {found[:8]}... of {path.stat().st_size} bytes")
         try:
             lines.append(f"it is a whole parameter file of {len(describe_file(path))} arrays, but with other numbers")

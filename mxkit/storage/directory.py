@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from uuid import uuid4
 import warnings
 
-from mxkit.core.files import flush_directory
+from mxkit.core.files import file_digest, flush_directory
 from mxkit.errors import CheckpointError, CheckpointWarning
 from mxkit.storage.parameter_file import describe_file
 from mxkit.version import __version__
@@ -436,10 +436,4 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _fingerprint(path: Path) -> Dict[str, Any]:
-    digest = hashlib.sha256()
-    size = 0
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(2**20), b""):
-            digest.update(block)
-            size += len(block)
-    return {"size": size, "sha256": digest.hexdigest()}
+    return {"size": path.stat().st_size, "sha256": file_digest(path)}

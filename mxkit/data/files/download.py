@@ -2,13 +2,12 @@
 
 from contextlib import suppress
 from functools import partial
-import hashlib
 import os
 from pathlib import Path
 from time import sleep
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.core.files import flush_directory
+from mxkit.core.files import file_digest, flush_directory
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
@@ -144,11 +143,7 @@ def is_right(path: Path, file: RemoteFile) -> bool:
 def digest_of(path: Path, like: str) -> str:
     """A file's digest by the algorithm that another digest names, in the same form."""
     algorithm = like.partition(":")[0]
-    found = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            found.update(chunk)
-    return f"{algorithm}:{found.hexdigest()}"
+    return f"{algorithm}:{file_digest(path, algorithm)}"
 
 
 class NothingWorked(MxkitError):
