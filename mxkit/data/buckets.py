@@ -4,7 +4,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.seeding import permutation
-from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx

@@ -5,10 +5,9 @@ from typing import List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.data.files.cache import dataset_folder, homes
-from mxkit.data.files.class_names import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION
 from mxkit.data.files.download import fetch_files, is_right
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
-from mxkit.data.files.mirrors import files_of
+from mxkit.data.files.published import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION, files_of
 from mxkit.data.splits import Split as Split
 from mxkit.data.splits import Splits as Splits
 from mxkit.data.splits import channel_statistics, chosen_part, three_parts

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, List, Optional
 
-from mxkit.data.host_arrays import narrow_dtype
+from mxkit.data.batching import narrow_dtype
 from mxkit.data.order import EpochOrder
 from mxnet import gluon
 from mxnet.gluon.data.dataset import _LazyTransformDataset

@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.packed import Packed
-from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
@@ -116,8 +116,6 @@ class ArrayLoader(EpochOrder):
         """Rows of an array as an NDArray, written where they are to lie."""
         dtype = _batch_dtype(array, cast)
         shape = (len(rows), *array.shape[1:])
-        if 0 in shape:
-            return mx.nd.empty(shape, mx.cpu(), dtype)
         batch, view = empty_batch(shape, dtype)
         self._fill(view, array, rows, cast)
         return batch

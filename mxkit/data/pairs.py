@@ -4,7 +4,7 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, TrapWarning

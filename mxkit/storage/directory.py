@@ -57,17 +57,29 @@ class Checkpoint(NamedTuple):
         found: Optional[Mapping[str, Any]] = self.manifest.get("score")
         return found
 
+    @property
+    def run(self) -> Mapping[str, Any]:
+        """State of the run that wrote it; empty where `fit` did not."""
+        found: Mapping[str, Any] = self.manifest.get("run") or {}
+        return found
+
+    @property
+    def epoch(self) -> Optional[int]:
+        """The epoch it was written in or after, from 1; None where it was not written by `fit`."""
+        number = self.run.get("epoch")
+        return number - (not (self.run.get("running") or {}).get("updates")) if isinstance(number, int) else None
+
+    @property
+    def scores(self) -> Dict[str, float]:
+        """Losses and metrics of the last epoch that was done."""
+        last = (self.run.get("history") or [{}])[-1].items()
+        return {name: one for name, one in last if name.startswith(("train_", "valid_")) and isinstance(one, float)}
+
     def __repr__(self) -> str:
         """Step, epoch, scores and path: the manifest holds the whole history of a run."""
-        run = self.manifest.get("run") or {}
-        told = [f"step={self.step}"]
-        if isinstance(run.get("epoch"), int):
-            inside = bool((run.get("running") or {}).get("updates"))
-            told.append(f"epoch={run['epoch'] - (not inside)}")
-        last = (run.get("history") or [{}])[-1]
-        scores = {name: value for name, value in last.items() if name.startswith(("train_", "valid_"))}
-        told += [f"{name}={value:.6g}" for name, value in scores.items() if isinstance(value, float)]
-        return f"Checkpoint({', '.join([*told, f'path={str(self.path)!r}'])})"
+        epoch = [] if self.epoch is None else [f"epoch={self.epoch}"]
+        scores = [f"{name}={value:.6g}" for name, value in self.scores.items()]
+        return f"Checkpoint({', '.join([f'step={self.step}', *epoch, *scores, f'path={str(self.path)!r}'])})"
 
 
 def write_checkpoint(
@@ -184,7 +196,7 @@ def _best_that_is_gone(found: Sequence[Checkpoint], scored: Sequence[Checkpoint]
     """Tell of an epoch whose score was better than those of all checkpoints that are left, by the newest's history."""
     score: Mapping[str, Any] = scored[0].score or {}
     column, sign = score.get("column"), 1 if score["mode"] == "min" else -1
-    history = (found[0].manifest.get("run") or {}).get("history") or []
+    history = found[0].run.get("history") or []
     rows = [row for row in history if isinstance(row, dict) and isinstance(row.get(column), (int, float))]
     values = {row.get("updates"): row[column] for row in rows}
     if any(values.get(one.step, (one.score or {})["value"]) != (one.score or {})["value"] for one in scored):
@@ -215,7 +227,7 @@ def kept(
         count, unit = keep_every
         stretches: Dict[int, int] = {}
         for one in found:  # the newest first, so that the oldest of a stretch stays
-            done = one.step if unit == "update" else (one.manifest.get("run") or {}).get("epoch", 1) - 1
+            done = one.step if unit == "update" else one.run.get("epoch", 1) - 1
             stretches[int(done // count)] = one.step
         keep.update({step: "keep_every" for stretch, step in stretches.items() if stretch})
     keep.update({one.step: "newest" for one in found[:keep_last]})

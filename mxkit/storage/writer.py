@@ -8,7 +8,7 @@ class BackgroundWriter:
     """Runs one job at a time in a thread; an error waits until the owner looks."""
 
     def __init__(self) -> None:
-        self._job: Optional["Future[None]"] = None
+        self._job: Optional[Future[None]] = None
 
     def start(self, job: Callable[[], None]) -> None:
         """Run `job` in a thread; call `wait` before."""

@@ -8,8 +8,8 @@ from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, py
 import mxkit
 from mxkit.data import datasets
 from mxkit.data.datasets import cifar10, cifar100, fashion_mnist, mnist, upsample
-from mxkit.data.files.class_names import CIFAR100_COARSE, CIFAR100_FINE
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES
+from mxkit.data.files.published import CIFAR100_COARSE, CIFAR100_FINE
 from mxkit.data.splits import channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError, DownloadError
 import mxnet as mx

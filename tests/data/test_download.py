@@ -15,7 +15,7 @@ import time
 from genuine_files import mnist_files
 import mxkit
 from mxkit.data.datasets import mnist
-from mxkit.data.files import download, mirrors
+from mxkit.data.files import download, published
 from mxkit.data.files.cache import LOCK
 from mxkit.data.files.download import Mirror, RemoteFile, fetch, fetch_files
 from mxkit.errors import DownloadError
@@ -441,9 +441,9 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
     monkeypatch.setattr(
         Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]), raising=True
     )
-    monkeypatch.setattr(mirrors, "_MNIST_PLACES", [f"{server.url}/missing/", f"{server.url}/good/"])
-    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in mirrors._IDX_NAMES]
-    monkeypatch.setattr(mirrors, "_MNIST", digests)
+    monkeypatch.setattr(published, "_MNIST_PLACES", [f"{server.url}/missing/", f"{server.url}/good/"])
+    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in published._IDX_NAMES]
+    monkeypatch.setattr(published, "_MNIST", digests)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)
     assert kept(tmp_path / "datasets/mnist") == sorted(files)
@@ -454,7 +454,7 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
 def test_every_source_is_told_in_full(dataset, monkeypatch):
     monkeypatch.setenv("MXNET_GLUON_REPO", "https://mirror.example/repo")
-    for file in mirrors.files_of(dataset):
+    for file in published.files_of(dataset):
         assert file.mirrors[-1].url == f"https://mirror.example/repo/gluon/dataset/{dataset}/{file.name}"
         for mirror in file.mirrors:
             assert mirror.url.endswith(file.name)
@@ -468,6 +468,6 @@ def test_the_digests_of_mxnets_copies_are_those_gluon_knows():
 
     text = Path(vision.datasets.__file__).read_text()
     for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
-        for file in mirrors.files_of(dataset):
+        for file in published.files_of(dataset):
             assert f"'{file.name}'" in text
             assert file.mirrors[-1].digest.partition(":")[2] in text

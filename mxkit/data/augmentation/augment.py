@@ -20,7 +20,7 @@ from mxkit.data.augmentation.steps import (
     Step,
     ToTensor,
 )
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import to_batch
 from mxkit.errors import DataError, unknown_name
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms

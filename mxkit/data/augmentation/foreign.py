@@ -8,8 +8,8 @@ import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
 from mxkit.data.augmentation.steps import Rng, Step, clipped
-from mxkit.data.host_arrays import to_batch
-from mxkit.data.sample_draws import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
+from mxkit.data.batching import to_batch
+from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np

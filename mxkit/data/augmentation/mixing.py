@@ -9,7 +9,7 @@ after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classe
 from typing import Any, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import to_batch
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
 import numpy as np

@@ -12,8 +12,7 @@ import signal
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 import warnings
 
-from mxkit.data.collate import build
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import build, to_batch
 from mxkit.data.samples import Samples, abbreviated
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, copied, serve
 from mxkit.errors import DataError
