@@ -13,8 +13,9 @@ from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.files import write_atomically
 from mxkit.errors import CheckpointError, NotInitializedError, unknown_name
+from mxkit.storage.loss_heads import parameters_without_array, without_labels
 from mxkit.storage.parameter_file import describe_file, read_arrays
-from mxkit.storage.symbol_file import parameters_without_array, read_symbol, sealed, without_labels
+from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
 from mxnet import gluon
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import CheckpointError
-from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove, verify
+from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove
+from mxkit.storage.manifest import verify
 import yaml
 
 

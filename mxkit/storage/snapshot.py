@@ -9,18 +9,9 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.errors import CheckpointError, NotInitializedError
-from mxkit.storage.directory import (
-    OPTIMIZER,
-    PARAMETERS,
-    STATE,
-    Checkpoint,
-    checkpoint_paths,
-    find_checkpoint,
-    is_checkpoint,
-    verify,
-    write_checkpoint,
-)
+from mxkit.storage.directory import checkpoint_paths, find_checkpoint, write_checkpoint
 from mxkit.storage.loading import match_arrays, put_arrays
+from mxkit.storage.manifest import OPTIMIZER, PARAMETERS, STATE, Checkpoint, is_checkpoint, verify
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
 from mxkit.storage.parameter_file import dtype_name, read_arrays
 import mxnet as mx
