@@ -17,7 +17,6 @@ from mxkit.data.batching import Spec
 from mxkit.data.samples import Samples, told
 from mxkit.errors import DataError
 from mxkit.runtime.threads import take_one_thread
-import mxnet as mx
 from mxnet.base import _LIB
 import numpy as np
 
@@ -196,8 +195,3 @@ class _Slots:
             finally:
                 os.close(descriptor)
         return views(self._memory[slot], self.places)
-
-
-def copied(memory: "mmap.mmap", places: Sequence[Place], copy: Any) -> List["mx.nd.NDArray"]:
-    """Copy a batch out of shared memory, in the parent."""
-    return [copy(array) for array in views(memory, places)]

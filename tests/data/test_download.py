@@ -441,9 +441,10 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
     monkeypatch.setattr(
         Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]), raising=True
     )
-    monkeypatch.setattr(published, "_MNIST_PLACES", [f"{server.url}/missing/", f"{server.url}/good/"])
+    places = [f"{server.url}/missing/", f"{server.url}/good/"]
     digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in published._IDX_NAMES]
-    monkeypatch.setattr(published, "_MNIST", digests)
+    changed = published._PUBLISHED["mnist"]._replace(places=places, known=digests)
+    monkeypatch.setitem(published._PUBLISHED, "mnist", changed)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)
     assert kept(tmp_path / "datasets/mnist") == sorted(files)

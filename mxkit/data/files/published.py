@@ -1,7 +1,7 @@
 """Datasets that others have published: where their files are, what they hash to, and names of their classes."""
 
 import os
-from typing import Dict, List, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 from mxkit.data.files.download import Mirror, RemoteFile
 
@@ -9,75 +9,74 @@ from mxkit.data.files.download import Mirror, RemoteFile
 _MXNET = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
 _IDX_NAMES = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
 
+
+class _Published(NamedTuple):
+    """Files of a dataset: names, places, sizes and digests there, and the digests of MXNet's copies."""
+
+    names: Sequence[str]
+    places: Sequence[str]
+    known: Sequence[Tuple[int, str]]
+    of_mxnet: Sequence[str]
+
+
 _MNIST = [
     (9912422, "sha1:6c95f4b05d2bf285e1bfb0e7960c31bd3b3f8a7d"),
     (28881, "sha1:2a80914081dc54586dbdf242f9805a6b8d2a15fc"),
     (1648877, "sha1:c3a25af1f52dad7f726cce8cacb138654b760d48"),
     (4542, "sha1:763e7fa3757d93b0cdec073cef058b2004252c17"),
 ]
-_MNIST_PLACES = [
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-]
-
-_FASHION = [
-    (26421880, "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-    (29515, "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-    (4422102, "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-    (5148, "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
-]
-_FASHION_PLACES = [
-    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-]
-# What gluon's datasets.py says of MXNet's copies; it names no sizes.
-_FASHION_OF_MXNET = [
-    "sha1:0cf37b0d40ed5169c6b3aba31069a9770ac9043d",
-    "sha1:236021d52f1e40852b06a4c3008d8de8aef1e40b",
-    "sha1:626ed6a7c06dd17c0eec72fa3be1740f146a2863",
-    "sha1:17f9ab60e7257a1620f4ad76bbbaf857c3920701",
-]
-
-_CIFAR: Dict[str, Tuple[str, int, str, str]] = {
-    "cifar10": (
-        "cifar-10-binary.tar.gz",
-        170052171,
-        "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        "sha1:fab780a1e191a7eda0f345501ccd62d20f7ed891",
+_PUBLISHED = {
+    "mnist": _Published(
+        _IDX_NAMES,
+        ["https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"],
+        _MNIST,
+        [digest for _, digest in _MNIST],
     ),
-    "cifar100": (
-        "cifar-100-binary.tar.gz",
-        168513733,
-        "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        "sha1:a0bb982c76b83111308126cc779a992fa506b90b",
+    "fashion-mnist": _Published(
+        _IDX_NAMES,
+        [
+            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ],
+        [
+            (26421880, "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+            (29515, "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+            (4422102, "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+            (5148, "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+        ],
+        [
+            "sha1:0cf37b0d40ed5169c6b3aba31069a9770ac9043d",
+            "sha1:236021d52f1e40852b06a4c3008d8de8aef1e40b",
+            "sha1:626ed6a7c06dd17c0eec72fa3be1740f146a2863",
+            "sha1:17f9ab60e7257a1620f4ad76bbbaf857c3920701",
+        ],
+    ),
+    "cifar10": _Published(
+        ["cifar-10-binary.tar.gz"],
+        ["https://www.cs.toronto.edu/~kriz/"],
+        [(170052171, "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")],
+        ["sha1:fab780a1e191a7eda0f345501ccd62d20f7ed891"],
+    ),
+    "cifar100": _Published(
+        ["cifar-100-binary.tar.gz"],
+        ["https://www.cs.toronto.edu/~kriz/"],
+        [(168513733, "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec")],
+        ["sha1:a0bb982c76b83111308126cc779a992fa506b90b"],
     ),
 }
 
 
 def files_of(dataset: str) -> List[RemoteFile]:
     """The files of `mnist`, `fashion-mnist`, `cifar10` or `cifar100`, as MXNet names these folders."""
-    if dataset == "mnist":
-        return [
-            RemoteFile(name, [Mirror(place + name, digest, size) for place in [*_MNIST_PLACES, _of_mxnet(dataset)]])
-            for name, (size, digest) in zip(_IDX_NAMES, _MNIST)
-        ]
-    if dataset == "fashion-mnist":
-        return [
-            RemoteFile(
-                name,
-                [Mirror(place + name, digest, size) for place in _FASHION_PLACES]
-                + [Mirror(_of_mxnet(dataset) + name, of_mxnet)],
-            )
-            for name, (size, digest), of_mxnet in zip(_IDX_NAMES, _FASHION, _FASHION_OF_MXNET)
-        ]
-    name, size, digest, of_mxnet = _CIFAR[dataset]
-    toronto = Mirror(f"https://www.cs.toronto.edu/~kriz/{name}", digest, size)
-    return [RemoteFile(name, [toronto, Mirror(_of_mxnet(dataset) + name, of_mxnet)])]
-
-
-def _of_mxnet(dataset: str) -> str:
+    names, places, known, of_mxnet = _PUBLISHED[dataset]
     repository = os.environ.get("MXNET_GLUON_REPO") or _MXNET
-    return f"{repository.rstrip('/')}/gluon/dataset/{dataset}/"
+    last = f"{repository.rstrip('/')}/gluon/dataset/{dataset}/"
+    files = []
+    for name, (size, digest), theirs in zip(names, known, of_mxnet):
+        mirrors = [Mirror(place + name, digest, size) for place in places]
+        mirrors.append(Mirror(last + name, theirs, size if theirs == digest else None))
+        files.append(RemoteFile(name, mirrors))
+    return files
 
 
 FASHION = (
