@@ -141,7 +141,6 @@ SAME_NAMES = {
     "gradients": "in plots: to be renamed",
     "operators": "in profiling and runtime: to be renamed",
     "threads": "in data and runtime: to be renamed",
-    "workers": "in data and runtime: to be renamed",
 }
 
 

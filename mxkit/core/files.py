@@ -1,7 +1,13 @@
-"""Files that are either whole or as they were before."""
+"""Files that are either whole or as they were before, and their digests."""
 
+import hashlib
 import os
 from pathlib import Path
+
+
+def name_aside(path: Path) -> Path:
+    """A hidden name beside a file, for its content until that is whole; each call gets another one."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -14,7 +20,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: The disk is full, or the place may not be written; the file is as it was.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = name_aside(path)
     try:
         with aside.open("wb") as file:
             file.write(content)
@@ -35,3 +41,12 @@ def flush_directory(directory: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def file_digest(path: Path, algorithm: str = "sha256") -> str:
+    """Digest of a file's content in hexadecimal digits, read in pieces."""
+    digest = hashlib.new(algorithm)
+    with path.open("rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            digest.update(block)
+    return digest.hexdigest()

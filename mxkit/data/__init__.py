@@ -18,7 +18,6 @@ from .datasets import mnist as mnist
 from .describing import describe as describe
 from .files.cache import clean_cache as clean_cache
 from .files.cache import list_cache as list_cache
-from .files.cache import move_cache as move_cache
 from .files.download import fetch as fetch
 from .files.image_files import ImageFiles as ImageFiles
 from .files.image_files import image_folder as image_folder

@@ -11,6 +11,23 @@ _IMBALANCE = 10
 _MANY = 5
 
 
+# Said of data here, and of the first batch by `fit`.
+SINGLE_SAMPLE = "a batch of one sample, of which BatchNorm without height and width makes zeros in training"
+
+
+def cast_hint(dtype: str) -> str:
+    scale = " / 255" if dtype == "uint8" else ""
+    return f"cast it in the loader, x.astype('float32'){scale}, or use mxkit.data.ArrayLoader (T14)"
+
+
+def channels_last(shape: Sequence[Any]) -> str:
+    return f"images of shape ({', '.join(map(str, shape))}) look like NHWC"
+
+
+def not_scaled(high: float) -> str:
+    return f"images hold whole numbers up to {high:g}: divide by 255, or training mostly fails"
+
+
 def warnings_of(parts: Sequence[Any], duplicates: Sequence[Any], classes: Optional[Sequence[str]]) -> List[str]:
     """Lines about each part, and about parts beside each other.
 
@@ -47,13 +64,13 @@ def _about_input(summary: ArraySummary, raw: bool) -> Iterator[str]:
     if raw:
         return
     if "float64" in summary.dtypes:
-        yield "float64 does not fit nets of float32; cast to float32 (T14)"
+        yield f"nets of float32 take no float64: {cast_hint('float64')}"
     if summary.dtypes == {"uint8"} and len(shape) == 3:
-        yield "uint8 images do not fit nets of float32; cast and divide by 255, as mxkit.data.ArrayLoader does (T14)"
+        yield f"nets of float32 take no uint8: {cast_hint('uint8')}"
     elif len(shape) == 3 and summary.whole and low is not None and high is not None and low >= 0 and high > 100:
-        yield f"pixels are whole numbers up to {high:g}; divide by 255, or training mostly fails"
+        yield not_scaled(high)
     if len(shape) == 3 and shape[2] in (1, 3) and shape[0] not in (1, 3):
-        yield f"images of shape {shape} look like (height, width, channels); nets read channels first (T13)"
+        yield f"{channels_last(('N', *shape))}, but nets read NCHW: x.transpose((0, 3, 1, 2)) (T13)"
 
 
 def _about_labels(summary: ArraySummary, classes: Optional[Sequence[str]], first: bool) -> Iterator[str]:
@@ -99,7 +116,7 @@ def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
     if judged_by and _drops(part.data):
         yield "it leaves out the last short batch: scores are not of all samples"
     if not judged_by and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
-        yield "the last batch has one sample, of which BatchNorm may make zeros (T18); another batch_size, or drop_last"
+        yield f"the last batch is {SINGLE_SAMPLE} (T18). Choose another batch_size, or drop_last"
     if part.repeated:
         yield f"{part.repeated} samples are there more than once"
 

@@ -3,20 +3,17 @@
 import multiprocessing
 import re
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union
 import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.collate import Spec, build
-from mxkit.data.host_arrays import empty_batch
+from mxkit.data.batching import new_batch
 from mxkit.data.order import EpochOrder
-from mxkit.data.sample_draws import drawn
-from mxkit.data.samples import Samples
+from mxkit.data.processes import WorkerPool, default_start_method
+from mxkit.data.samples import Samples, drawn
 from mxkit.data.threads import read_ahead
-from mxkit.data.workers import WorkerPool, default_start_method
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
-import mxnet as mx
 import numpy as np
 
 _WORKERS = re.compile(r"(thread|process):([1-9]\d*)")
@@ -169,23 +166,8 @@ class DatasetLoader(EpochOrder):
 
 def _read(samples: Samples, epoch: int, rows: "np.ndarray", unwanted: Callable[[], bool]) -> Any:
     """One batch, read in this thread."""
-    arrays: List[mx.nd.NDArray] = []
-
-    def allocate(specs: Sequence[Spec]) -> Sequence["np.ndarray"]:
-        pairs = [_new(spec) for spec in specs]
-        arrays.extend(array for array, _ in pairs)
-        return [view for _, view in pairs]
-
     with samples.in_process():
-        structure = samples.batch(epoch, rows, allocate, unwanted)
-    return build(structure, iter(arrays))
-
-
-def _new(spec: Spec) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
-    shape, dtype = spec
-    if 0 in shape or not shape:
-        return mx.nd.empty(shape, mx.cpu(), dtype), np.empty(shape, dtype)
-    return empty_batch(shape, dtype)
+        return new_batch(lambda allocate: samples.batch(epoch, rows, allocate, unwanted))
 
 
 def _length(dataset: Any) -> int:

@@ -4,7 +4,7 @@ import hashlib
 from typing import Any, List, Optional
 
 from mxkit.core.gluon_data import held_arrays, loader_parts, transformed
-from mxkit.data.host_arrays import narrow_dtype
+from mxkit.data.batching import narrow_dtype
 from mxkit.data.order import EpochOrder
 from mxnet import gluon
 import numpy as np

@@ -5,7 +5,7 @@ from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.packed import Packed
-from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import as_host, each, empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
@@ -75,8 +75,8 @@ class ArrayLoader(EpochOrder):
         transform: Optional[Transform] = None,
         prefetch: Optional[int] = None,
     ) -> None:
-        self.x = _each(partial(_host, name="x"), x)
-        self.y = None if y is None else _each(partial(_host, name="y"), y)
+        self.x = each(partial(_host, name="x"), x)
+        self.y = None if y is None else each(partial(_host, name="y"), y)
         size = _size(self.x, self.y)
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.scale = scale
@@ -105,8 +105,8 @@ class ArrayLoader(EpochOrder):
     def _batch(self, rows: "np.ndarray", epoch: int, number: int, packed: bool) -> Any:
         if self.transform is not None:
             return self._transformed(self.transform, rows, epoch, number)
-        inputs = _each(lambda array: self._input(array, rows, packed), self.x)
-        return (inputs,) if self.y is None else (inputs, _each(lambda array: self._cut(array, rows), self.y))
+        inputs = each(lambda array: self._input(array, rows, packed), self.x)
+        return (inputs,) if self.y is None else (inputs, each(lambda array: self._cut(array, rows), self.y))
 
     def _input(self, array: "np.ndarray", rows: "np.ndarray", packed: bool) -> Any:
         if packed and array.dtype == np.uint8:
@@ -117,8 +117,6 @@ class ArrayLoader(EpochOrder):
         """Rows of an array as an NDArray, written where they are to lie."""
         dtype = _batch_dtype(array, cast)
         shape = (len(rows), *array.shape[1:])
-        if 0 in shape:
-            return mx.nd.empty(shape, mx.cpu(), dtype)
         batch, view = empty_batch(shape, dtype)
         self._fill(view, array, rows, cast)
         return batch
@@ -140,11 +138,11 @@ class ArrayLoader(EpochOrder):
 
             return rows_of
 
-        labels = None if self.y is None else _each(cut(False), self.y)
+        labels = None if self.y is None else each(cut(False), self.y)
         rng = np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch, number]))
-        x, y = transform(_each(cut(True), self.x), labels, rng)
-        inputs = _each(self._given_back, x)
-        return (inputs,) if y is None else (inputs, _each(self._given_back, y))
+        x, y = transform(each(cut(True), self.x), labels, rng)
+        inputs = each(self._given_back, x)
+        return (inputs,) if y is None else (inputs, each(self._given_back, y))
 
     def _given_back(self, array: Any) -> "mx.nd.NDArray":
         if isinstance(array, mx.nd.NDArray):
@@ -158,16 +156,11 @@ class ArrayLoader(EpochOrder):
 
     def __repr__(self) -> str:
         first = self.x[0] if isinstance(self.x, tuple) else self.x
-        shapes = [None if part is None else _each(lambda array: array.shape, part) for part in (self.x, self.y)]
+        shapes = [None if part is None else each(lambda array: array.shape, part) for part in (self.x, self.y)]
         return (
             f"ArrayLoader(x {shapes[0]} {first.dtype}, y {shapes[1]}, batch_size={self.batch_size}, "
             f"{len(self)} batches, shuffle={self.shuffle}, seed={self.seed})"
         )
-
-
-def _each(function: Callable[[Any], Any], arrays: Any) -> Any:
-    """Apply a function to an array, or to each of a tuple."""
-    return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)
 
 
 def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
@@ -175,7 +168,7 @@ def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
 
 
 def _host(array: Any, name: str) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = as_host(array)
     return host if _on_disk(array) else narrow(host, f"ArrayLoader: {name}")
 
 

@@ -8,7 +8,30 @@ from mxkit.errors import DataError, EmptyDataError
 import numpy as np
 
 
-class EpochOrder:
+class Epochs:
+    """Base of loaders: which epoch comes next, where it begins, and the seed that decides what is random in it."""
+
+    def __init__(self, seed: Optional[int]) -> None:
+        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
+        self.epoch = 0
+        self._skip = 0
+
+    def _next_epoch(self) -> Tuple[int, int]:
+        """Count an epoch: its number, and its first batches to leave out."""
+        epoch, skip = self.epoch, self._skip
+        self.epoch, self._skip = epoch + 1, 0
+        return epoch, skip
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Take over what `state_dict` gave."""
+        self.seed = int(state["seed"])
+
+
+class EpochOrder(Epochs):
     """Base of loaders that read samples 0 to `size` - 1, in an order that depends on `(seed, epoch)` alone.
 
     Args:
@@ -27,10 +50,8 @@ class EpochOrder:
     def __init__(self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool) -> None:
         name = type(self).__name__
         self.batch_size = whole_number(batch_size, f"{name}: batch_size")
-        self.shuffle, self.drop_last = shuffle, drop_last
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
-        self.epoch = 0
-        self._size, self._skip = size, 0
+        super().__init__(seed)
+        self.shuffle, self.drop_last, self._size = shuffle, drop_last, size
         if not len(self):
             raise EmptyDataError(
                 f"{name}: drop_last leaves no batch: there are {size} samples, a batch has {self.batch_size}"
@@ -70,17 +91,8 @@ class EpochOrder:
 
     def _begin(self) -> Tuple[int, range]:
         """Count an epoch: its number, and the batches to read of it."""
-        epoch, first = self.epoch, self._skip
-        self.epoch, self._skip = epoch + 1, 0
+        epoch, first = self._next_epoch()
         return epoch, range(first, len(self))
 
     def _rows(self, order: "np.ndarray", batch: int) -> "np.ndarray":
         return order[batch * self.batch_size : (batch + 1) * self.batch_size]
-
-    def state_dict(self) -> Dict[str, Any]:
-        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
-        return {"seed": self.seed}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self.seed = int(state["seed"])

@@ -4,11 +4,10 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import as_host, to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, TrapWarning
-import mxnet as mx
 import numpy as np
 
 
@@ -146,7 +145,7 @@ class _Classes:
     """Samples sorted by class, so that partners are drawn for all anchors at once."""
 
     def __init__(self, y: Any, size: int) -> None:
-        labels = y.asnumpy() if isinstance(y, mx.nd.NDArray) else np.asarray(y)
+        labels = as_host(y)
         if labels.shape != (size,):
             raise DataError(
                 f"PairLoader: x has {size} samples, so y must have the shape ({size},), a class for each; it has "

@@ -1,16 +1,16 @@
 """Batches from what can only be read in one direction: iterables and text files of any length."""
 
+from functools import partial
 from itertools import islice
 import sys
-from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Union
 import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.collate import Spec, build, place, stack
-from mxkit.data.host_arrays import empty_batch, narrow, to_batch
-from mxkit.data.sample_draws import takes_rng
-from mxkit.data.samples import told
+from mxkit.data.batching import narrow, new_batch, place, stack, to_batch
+from mxkit.data.order import Epochs
+from mxkit.data.samples import takes_rng, told
 from mxkit.data.source import is_one_shot
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
@@ -37,7 +37,7 @@ class _Item(NamedTuple):
     sample: Any
 
 
-class StreamLoader:
+class StreamLoader(Epochs):
     """Batches from a function that returns an iterable of samples, which may be longer than memory.
 
     The order of an epoch depends on `(seed, epoch)`, and what `transform` draws on `(seed, epoch, number of the
@@ -104,19 +104,17 @@ class StreamLoader:
         batchify: Optional[Callable[[List[Any]], Any]] = None,
         prefetch: int = 0,
     ) -> None:
+        super().__init__(seed)
         _check_factory(factory)
         if batch_size is None and (drop_last or transform or batchify):
             raise ValueError("StreamLoader: drop_last, transform and batchify need a batch_size, not ready batches")
         self.factory = factory
         self.batch_size = None if batch_size is None else whole_number(batch_size, "StreamLoader: batch_size")
         self.shuffle_buffer = whole_number(shuffle_buffer, "StreamLoader: shuffle_buffer", least=0)
-        self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
         self.drop_last = drop_last
         self.length = None if length is None else whole_number(length, "StreamLoader: length")
         self.transform, self.batchify = transform, batchify
         self.prefetch = whole_number(prefetch, "StreamLoader: prefetch", least=0)
-        self.epoch = 0
-        self._skip = 0
         self._length_told = False
         self._last: Callable[[], Any] = lambda: None
         if drop_last and (self.length or batch_size or 0) < (batch_size or 0):
@@ -130,9 +128,7 @@ class StreamLoader:
         return self.shuffle_buffer > 1
 
     def __iter__(self) -> Iterator[Any]:
-        epoch, skipped = self.epoch, self._skip
-        self.epoch, self._skip = epoch + 1, 0
-        batches = self._batches(epoch, skipped)
+        batches = self._batches(*self._next_epoch())
         return _ahead(batches, self.prefetch) if self.prefetch else batches
 
     def skip(self, batches: int) -> None:
@@ -144,14 +140,6 @@ class StreamLoader:
             batches: At least 0. If the epoch has fewer, reading it raises `DataError`.
         """
         self._skip = whole_number(batches, "StreamLoader.skip", least=0)
-
-    def state_dict(self) -> Dict[str, Any]:
-        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
-        return {"seed": self.seed}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self.seed = int(state["seed"])
 
     def _batches(self, epoch: int, skipped: int) -> Iterator[Any]:
         items, size = self._shuffled(epoch), self.batch_size or 1
@@ -165,8 +153,8 @@ class StreamLoader:
                 yield self._batch(taken, epoch)
         if count < skipped:
             raise DataError(
-                f"{self._name}: epoch {epoch + 1} has {count} batches, of which {skipped} cannot be left out: a run "
-                "must be gone on with over the data and the batch_size it was begun with"
+                f"{self._name}: epoch {epoch + 1} has {count} batches, of which {skipped} cannot be left out: "
+                "resume a run with the same data and batch_size"
             )
         if not count:
             few = f"{len(taken)} samples, and drop_last leaves them out" if taken else "no sample"
@@ -246,22 +234,16 @@ class StreamLoader:
             return ready if isinstance(ready, tuple) else (ready,)
         samples = [self._transformed(item, epoch) for item in items]
         names: List[Any] = [item.name for item in items]
-        arrays: List[mx.nd.NDArray] = []
-
-        def allocate(specs: Sequence[Spec]) -> Sequence["np.ndarray"]:
-            pairs = [empty_batch(shape, dtype) for shape, dtype in specs]
-            arrays.extend(array for array, _ in pairs)
-            return [view for _, view in pairs]
-
         try:
-            structure = place(self.batchify(samples), allocate) if self.batchify else stack(samples, names, allocate)
+            if self.batchify is None:
+                return new_batch(partial(stack, samples, names))
+            return new_batch(partial(place, self.batchify(samples)))
         except DataError as error:
             raise DataError(f"{self._name}: {error}") from error.__cause__
         except Exception as error:  # a user's batchify, or an array of theirs
             raise DataError(
                 f"{self._name}: the samples {names[0]} to {names[-1]} give no batch: {told(error)}"
             ) from error
-        return build(structure, iter(arrays))
 
     def _transformed(self, item: _Item, epoch: int) -> Any:
         if self.transform is None:

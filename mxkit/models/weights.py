@@ -1,5 +1,6 @@
 """Weights of nets: a file that is named, or the published one from the cache, whose checksum is explained."""
 
+from functools import partial
 from importlib import import_module
 import os
 from pathlib import Path
@@ -9,20 +10,18 @@ import zipfile
 import zlib
 
 from mxkit.core.blocks import parameters_by_path
-from mxkit.core.files import flush_directory
+from mxkit.core.files import file_digest, flush_directory, name_aside
 from mxkit.data.files.cache import home, homes, locked
-from mxkit.data.files.download import digest_of, is_offline
+from mxkit.data.files.download import Mirror, NothingWorked, RemoteFile, WrongAnswer, is_offline, read_file
 from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, find_checkpoint
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters, match_arrays
 from mxkit.storage.parameter_file import describe_file, read_arrays
-from tqdm import tqdm
 
 PRETRAINED = "pretrained"
 # Where each zoo lists the SHA-1 of its files.
 _STORES = {"zoo": "mxnet.gluon.model_zoo.model_store", "gluoncv": "gluoncv.model_zoo.model_store"}
-_TIMEOUT = 20.0
 
 
 class _Published(NamedTuple):
@@ -34,7 +33,7 @@ class _Published(NamedTuple):
     url: str
 
     def is_at(self, path: Path) -> bool:
-        return path.is_file() and digest_of(path, f"sha1:{self.sha1}") == f"sha1:{self.sha1}"
+        return path.is_file() and file_digest(path, "sha1") == self.sha1
 
 
 def load_weights(
@@ -94,6 +93,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
 
     Side effects:
         It is fetched where it is missing, unless `MXKIT_OFFLINE` is set: written aside, and renamed once it is right.
+        What was read of a download that broke off stays as a hidden `.part`, from which the next call goes on.
     """
     published = _published(name)
     folders = (
@@ -112,15 +112,11 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
         folders[0].mkdir(parents=True, exist_ok=True)
         with locked(folders[0]):
             if not published.is_at(paths[0]):  # another process may have fetched it while this one waited
-                _fetch(published, paths[0])
-    # requests' errors are OSErrors
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError, KeyError, _WrongContent) as error:
-        raise _by_hand(published, folders, f"{type(error).__name__}: {error}") from error
+                archive = RemoteFile(f"{paths[0].stem}.zip", [Mirror(published.url)])
+                read_file(archive, folders[0], partial(_unpack, published, paths[0]))
+    except (OSError, NothingWorked) as error:
+        raise _by_hand(published, folders, str(error)) from error
     return paths[0]
-
-
-class _WrongContent(ValueError):
-    """What was fetched is another file."""
 
 
 def _published(name: str) -> _Published:
@@ -139,36 +135,29 @@ def _published(name: str) -> _Published:
     return _Published(name, f"{file}.params", sha1, url)
 
 
-def _fetch(published: _Published, path: Path) -> None:
-    import requests  # 0.1 s that only a download needs
-
-    packed, aside = (path.with_name(f".{path.name}.{end}part") for end in ("zip.", ""))
+def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> None:
+    """Take the weights out of a downloaded archive; only those of the listed SHA-1 get their name."""
+    aside = name_aside(path)
     try:
-        with requests.get(published.url, stream=True, timeout=_TIMEOUT) as answer, packed.open("wb") as file:
-            answer.raise_for_status()
-            length = int(answer.headers.get("Content-Length") or 0) or None
-            with tqdm(total=length, desc=path.name, unit="B", unit_scale=True, disable=None) as bar:
-                for chunk in answer.iter_content(1 << 18):
-                    file.write(chunk)
-                    bar.update(len(chunk))
-        with zipfile.ZipFile(str(packed)) as archive, archive.open(path.name) as inside, aside.open("wb") as file:
+        with zipfile.ZipFile(str(part)) as archive, archive.open(path.name) as inside, aside.open("wb") as file:
             shutil.copyfileobj(inside, file)
             file.flush()
             os.fsync(file.fileno())
         if not published.is_at(aside):
-            raise _WrongContent(f"it gave {aside.stat().st_size} bytes with {digest_of(aside, 'sha1:')}")
+            raise WrongAnswer(f"gave {aside.stat().st_size} bytes with sha1:{file_digest(aside, 'sha1')}")
         aside.replace(path)
         flush_directory(path.parent)
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        raise WrongAnswer(f"gave a damaged archive, or another one ({type(error).__name__}: {error})") from error
     finally:
-        for left in (packed, aside):
-            if left.exists():
-                left.unlink()
+        if aside.exists():
+            aside.unlink()
 
 
 def _explain(published: _Published, path: Path) -> str:
     lines = [f"weights of {published.net!r}: {path} is not the published file, and was left as it is"]
     if path.is_file():
-        found = digest_of(path, "sha1:").partition(":")[2]
+        found = file_digest(path, "sha1")
         lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {found[:8]}... of {path.stat().st_size} bytes")
         try:
             lines.append(f"it is a whole parameter file of {len(describe_file(path))} arrays, but with other numbers")

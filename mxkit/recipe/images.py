@@ -78,58 +78,40 @@ def net_inputs(
             "  from mxkit.recipe.run import load_run\n"
             '  print(mxkit.predict(load_run("RUN")[1], x))'
         )
-    if form.size is not None:
-        found = read_images(paths, form, invert=invert)
-        return found if augment is None else np.asarray(augment.batch(found)[0])
-    images = []
-    for path in paths:
-        try:
-            image = decode(Path(path).read_bytes(), str(path), form.channels)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read as an image: {error}") from error
-        images.append(augment(255 - image if invert else image))  # type: ignore[misc]
-    return np.stack(images)
+    pictures = [_decoded(path, form.channels) for path in paths]
+    if form.size is None:
+        return np.stack([augment(255 - one if invert else one) for one in pictures])  # type: ignore[misc]
+    found = np.stack([_fitted(path, picture, form, invert) for path, picture in zip(paths, pictures)])
+    return found if augment is None else np.asarray(augment.batch(found)[0])
 
 
-def read_images(paths: Sequence[Union[str, Path]], form: ImageForm, *, invert: bool = False) -> "np.ndarray":
-    """Read image files of any size and mode in the form of training images that were arrays.
+def _decoded(path: Union[str, Path], channels: int) -> "np.ndarray":
+    try:
+        return decode(Path(path).read_bytes(), str(path), channels)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read as an image: {error}") from error
 
-    Args:
-        paths: Files that Pillow reads.
-        form: Of the training images.
-        invert: Swap dark and bright.
 
-    Returns:
-        float32 of shape (len(paths), C, H, W): converted to grey or RGB, resized to H x W, divided by 255.
-
-    Raises:
-        DataError: A file is no image.
+def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
+    """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
 
     Warns:
-        UserWarning: An image's border is bright where the training images' is dark, or the other way.
+        UserWarning: Its border is bright where the training images' is dark, or the other way.
     """
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image  # its resize weighs all pixels where it shrinks; OpenCV's bilinear one leaves most out
 
-    channels, (height, width), usual = form.channels, form.size or (0, 0), form.border or 0.0
-    images = []
-    for path in paths:
-        try:
-            with Image.open(path) as image:
-                resized = image.convert("L" if channels == 1 else "RGB").resize(
-                    (width, height), Image.Resampling.BILINEAR
-                )
-        except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"{path} cannot be read as an image: {error}") from error
-        pixels = np.asarray(resized, dtype=np.float32).reshape(height, width, channels).transpose(2, 0, 1) / 255
-        pixels = 1 - pixels if invert else pixels
-        if abs(_border(pixels[None]).mean() - usual) > 0.5:
-            warnings.warn(
-                f"{path}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
-                f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
-                stacklevel=2,
-            )
-        images.append(pixels)
-    return np.stack(images)
+    (height, width), usual = form.size or (0, 0), form.border or 0.0
+    whole = Image.fromarray(picture if form.channels == 3 else picture[:, :, 0])
+    resized = np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32)
+    pixels = resized.reshape(height, width, form.channels).transpose(2, 0, 1) / 255
+    pixels = 1 - pixels if invert else pixels
+    if abs(_border(pixels[None]).mean() - usual) > 0.5:
+        warnings.warn(
+            f"{path}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+            f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
+            stacklevel=3,
+        )
+    return pixels
 
 
 def _border(images: "np.ndarray") -> "np.ndarray":

@@ -1,73 +1,28 @@
 """A checkpoint is a directory that is either whole and verified, or not there."""
 
-import hashlib
-import json
 import math
 import os
 from pathlib import Path
-import platform
 import re
 import shutil
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
 import warnings
 
 from mxkit.core.files import flush_directory
 from mxkit.errors import CheckpointError, CheckpointWarning
+from mxkit.storage.manifest import FORMAT, MANIFEST, STEP, fingerprint, read_manifest, sealed_manifest, verify
+from mxkit.storage.manifest import PARAMETERS as PARAMETERS
+from mxkit.storage.manifest import Checkpoint as Checkpoint
+from mxkit.storage.manifest import is_checkpoint as is_checkpoint
+from mxkit.storage.manifest import versions as versions
 from mxkit.storage.parameter_file import describe_file
-from mxkit.version import __version__
 import mxnet as mx
-import numpy as np
 
-FORMAT = 1
-MANIFEST = "run.json"
-PARAMETERS, OPTIMIZER, STATE = "net.params", "optimizer.params", "state.params"
-FILES = (PARAMETERS, OPTIMIZER, STATE)
 WHICH = ("last", "best")
 
 _EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")
-_STEP = re.compile(r"step-(\d{8,})")
 _WRITING, _REPLACED, _PRUNED = ".writing-", ".replaced-", ".pruned-"
-# run.json begins with the digest of all that follows, so that nothing of it is believed before it is checked.
-_HEAD = '{{"sha256": "{}",\n'
-_HEAD_PATTERN = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
-
-
-class Checkpoint(NamedTuple):
-    """A checkpoint whose manifest was verified.
-
-    Attributes:
-        path: Its directory.
-        step: Updates done when it was written.
-        manifest: Contents of its `run.json`.
-    """
-
-    path: Path
-    step: int
-    manifest: Dict[str, Any]
-
-    @property
-    def size(self) -> int:
-        """Bytes of its files, without `run.json`."""
-        return sum(file["size"] for file in self.manifest["files"].values())
-
-    @property
-    def score(self) -> Optional[Mapping[str, Any]]:
-        """`{"column", "mode", "value"}` of the epoch that it ended, where a best one is kept; else None."""
-        found: Optional[Mapping[str, Any]] = self.manifest.get("score")
-        return found
-
-    def __repr__(self) -> str:
-        """Step, epoch, scores and path: the manifest holds the whole history of a run."""
-        run = self.manifest.get("run") or {}
-        told = [f"step={self.step}"]
-        if isinstance(run.get("epoch"), int):
-            inside = bool((run.get("running") or {}).get("updates"))
-            told.append(f"epoch={run['epoch'] - (not inside)}")
-        last = (run.get("history") or [{}])[-1]
-        scores = {name: value for name, value in last.items() if name.startswith(("train_", "valid_"))}
-        told += [f"{name}={value:.6g}" for name, value in scores.items() if isinstance(value, float)]
-        return f"Checkpoint({', '.join([*told, f'path={str(self.path)!r}'])})"
 
 
 def write_checkpoint(
@@ -102,10 +57,9 @@ def write_checkpoint(
         for name, arrays in files.items():
             if arrays:
                 _write_arrays(aside / name, arrays)
-                fingerprints[name] = _fingerprint(aside / name)
+                fingerprints[name] = fingerprint(aside / name)
         manifest = {"format": FORMAT, "step": step, "versions": versions(), **content, "files": fingerprints}
-        rest = json.dumps(manifest, indent=1)[1:]
-        _write(aside / MANIFEST, (_HEAD.format(hashlib.sha256(rest.encode()).hexdigest()) + rest).encode())
+        _write(aside / MANIFEST, sealed_manifest(manifest))
         flush_directory(aside)
         place = directory / f"step-{step:08d}"
         # `checkpoint_paths` finds it under this name, should the process end between the two renames
@@ -119,16 +73,6 @@ def write_checkpoint(
     finally:
         _remove(aside)
     return place
-
-
-def versions() -> Dict[str, str]:
-    """What wrote a checkpoint."""
-    return {
-        "mxkit": __version__,
-        "mxnet": mx.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpoint:
@@ -184,7 +128,7 @@ def _best_that_is_gone(found: Sequence[Checkpoint], scored: Sequence[Checkpoint]
     """Tell of an epoch whose score was better than those of all checkpoints that are left, by the newest's history."""
     score: Mapping[str, Any] = scored[0].score or {}
     column, sign = score.get("column"), 1 if score["mode"] == "min" else -1
-    history = (found[0].manifest.get("run") or {}).get("history") or []
+    history = found[0].run.get("history") or []
     rows = [row for row in history if isinstance(row, dict) and isinstance(row.get(column), (int, float))]
     values = {row.get("updates"): row[column] for row in rows}
     if any(values.get(one.step, (one.score or {})["value"]) != (one.score or {})["value"] for one in scored):
@@ -215,18 +159,13 @@ def kept(
         count, unit = keep_every
         stretches: Dict[int, int] = {}
         for one in found:  # the newest first, so that the oldest of a stretch stays
-            done = one.step if unit == "update" else (one.manifest.get("run") or {}).get("epoch", 1) - 1
+            done = one.step if unit == "update" else one.run.get("epoch", 1) - 1
             stretches[int(done // count)] = one.step
         keep.update({step: "keep_every" for stretch, step in stretches.items() if stretch})
     keep.update({one.step: "newest" for one in found[:keep_last]})
     if keep_best:
         keep.update({one.step: "best" for one in ranked(found)[:1]})
     return keep
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether a path is named like one checkpoint, not like the directory of a run."""
-    return _STEP.fullmatch(path.name) is not None
 
 
 def ranked(checkpoints: Iterable[Checkpoint]) -> List[Checkpoint]:
@@ -246,7 +185,7 @@ def checkpoint_paths(directory: Union[str, Path]) -> List[Path]:
     found = {}
     for prefix in (_REPLACED, ""):  # a replaced one counts only where its successor never came
         for path in directory.glob(f"{prefix}step-*"):
-            match = _STEP.fullmatch(path.name[len(prefix) :])
+            match = STEP.fullmatch(path.name[len(prefix) :])
             if match:
                 found[int(match[1])] = path
     return [found[step] for step in sorted(found, reverse=True)]
@@ -260,81 +199,6 @@ def manifests(directory: Union[str, Path]) -> List[Checkpoint]:
             found.append(read_manifest(path))
         except CheckpointError:
             continue
-    return found
-
-
-def read_manifest(path: Path) -> Checkpoint:
-    """Read and verify `run.json`.
-
-    Raises:
-        CheckpointError: It is missing, damaged, or of another format.
-    """
-    file = path / MANIFEST
-    if path.is_symlink() or file.is_symlink():
-        raise CheckpointError(f"{file} leads elsewhere: symbolic links are not followed")
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    head = _HEAD_PATTERN.match(content)
-    if not head:
-        raise CheckpointError(f"{file} is no manifest of a checkpoint: it does not begin with its digest")
-    if hashlib.sha256(content[head.end() :]).hexdigest().encode() != head[1]:
-        raise CheckpointError(f"{file} is damaged: it does not match its digest")
-    try:
-        manifest = json.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
-    if manifest.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path} has format {manifest.get('format')!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
-        )
-    problem = _form_problem(manifest)
-    folder = _STEP.fullmatch(path.name)
-    if not problem and folder and int(folder[1]) != manifest["step"]:
-        problem = f"it is of step {manifest['step']}, and its folder was renamed"
-    if problem:
-        raise CheckpointError(f"{file} is no manifest of a checkpoint: {problem}")
-    return Checkpoint(path, manifest["step"], manifest)
-
-
-def _form_problem(manifest: Mapping[str, Any]) -> str:
-    step, files, score = manifest.get("step"), manifest.get("files"), manifest.get("score")
-    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
-        return f"its step is {step!r}"
-    if not isinstance(files, dict) or not set(files) <= set(FILES) or PARAMETERS not in files:
-        return f"it names other files than {', '.join(FILES)}: {list(files) if isinstance(files, dict) else files!r}"
-    for name, file in files.items():
-        if not isinstance(file, dict) or not isinstance(file.get("size"), int):
-            return f"it does not tell the size of {name}"
-    for name in ("run", "optimizer"):
-        if not isinstance(manifest.get(name, {}), dict):
-            return f"its {name} is {manifest[name]!r:.100}"
-    if score is not None and not (
-        isinstance(score, dict) and score.get("mode") in ("min", "max") and isinstance(score.get("value"), (int, float))
-    ):
-        return f"its score is {score!r}"
-    return ""
-
-
-def verify(path: Path) -> Checkpoint:
-    """Check sizes and hashes before MXNet reads a byte: one wrong byte can cost it 12 GB (T58).
-
-    Raises:
-        CheckpointError: Something is missing, damaged or of another format.
-    """
-    found = read_manifest(path)
-    for name, expected in found.manifest["files"].items():
-        file = path / name
-        if file.is_symlink() or not file.is_file():
-            raise CheckpointError(f"{file} {'leads elsewhere' if file.is_symlink() else 'is missing'}")
-        try:
-            size = file.stat().st_size
-            received = {"size": size} if size != expected["size"] else _fingerprint(file)
-        except OSError as error:
-            raise CheckpointError(f"{file} cannot be read: {error}") from error
-        if received != expected:
-            raise CheckpointError(f"{file} is damaged: expected {expected}, received {received}")
     return found
 
 
@@ -433,13 +297,3 @@ def _write(file: Path, content: bytes) -> None:
         handle.write(content)
         handle.flush()
         os.fsync(handle.fileno())
-
-
-def _fingerprint(path: Path) -> Dict[str, Any]:
-    digest = hashlib.sha256()
-    size = 0
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(2**20), b""):
-            digest.update(block)
-            size += len(block)
-    return {"size": size, "sha256": digest.hexdigest()}

@@ -13,8 +13,9 @@ from mxkit.core.files import write_atomically
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, load_values, values_of
 from mxkit.errors import CheckpointError, NotInitializedError, unknown_name
+from mxkit.storage.loss_heads import parameters_without_array, without_labels
 from mxkit.storage.parameter_file import parameter_bytes, read_arrays
-from mxkit.storage.symbol_file import parameters_without_array, read_symbol, sealed, without_labels
+from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
 from mxnet import gluon
 

@@ -2,10 +2,11 @@
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import CheckpointError
-from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove, verify
+from mxkit.storage.directory import checkpoint_paths, interval, kept, prune, remove
+from mxkit.storage.manifest import verify
 import yaml
 
 
@@ -52,13 +53,7 @@ def list_checkpoints(directory: Union[str, Path]) -> List[Listed]:
         except CheckpointError as error:
             found.append(Listed(path.name, None, None, {}, size, str(error)))
             continue
-        run: Dict[str, Any] = one.manifest.get("run") or {}
-        inside = bool(run.get("running", {}).get("updates"))
-        epoch = None if not run else run["epoch"] if inside else run["epoch"] - 1
-        last = run["history"][-1] if run.get("history") else {}
-        scores = {name: value for name, value in last.items() if name.startswith(("train_", "valid_"))}
-        numbers = {name: value for name, value in scores.items() if isinstance(value, float)}
-        found.append(Listed(path.name, one.step, epoch, numbers, size, ""))
+        found.append(Listed(path.name, one.step, one.epoch, one.scores, size, ""))
     return found
 
 

@@ -12,6 +12,7 @@ from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import infer_shapes, trace
 from mxkit.core.trainers import trainer_parameters
+from mxkit.data.data_warnings import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.exact import switches_off
 import mxnet as mx
@@ -128,8 +129,8 @@ def batch_norms(net: Any) -> List[str]:
 def warn_of_single_samples(norms: Sequence[str]) -> None:
     """Warn of a batch of one sample on a device: without height and width BatchNorm makes zeros of it (T18)."""
     _warn(
-        "a device got a batch of one sample, of which BatchNorm without height and width makes zeros, in training and "
-        f"without a word: {_some(norms)} (T18). Leave such a batch out, or choose another batch size"
+        f"a device got {SINGLE_SAMPLE}, without a word: {_some(norms)} (T18). Leave such a batch out, or choose "
+        "another batch size"
     )
 
 
@@ -212,19 +213,18 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         dtype, shape = np.dtype(array.dtype).name, tuple(array.shape)
         if dtypes == {"float32"} and (dtype == "float64" or (dtype == "uint8" and len(shape) == 4)):
             raise DataError(
-                f"the net's parameters are float32, a batch of shape {shape} is {dtype}: cast it in the loader, "
-                "x.astype('float32')" + (" / 255" if dtype == "uint8" else "") + ", or use mxkit.data.ArrayLoader (T14)"
+                f"the net's parameters are float32, a batch of shape {shape} is {dtype}: {cast_hint(dtype)}"
             )
         if len(shape) != 4:
             continue
         if _first_layout(net) == "NCHW" and shape[3] in (1, 3) and shape[1] not in (1, 3):
             _warn(
-                f"images of shape {shape} look like NHWC, but the net's first convolution reads NCHW and takes "
-                f"{shape[1]} as the number of channels: x.transpose((0, 3, 1, 2)) (T13)"
+                f"{channels_last(shape)}, but the net's first convolution reads NCHW and takes {shape[1]} as the "
+                "number of channels: x.transpose((0, 3, 1, 2)) (T13)"
             )
         values = array[:2].asnumpy()
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
-            _warn(f"images hold whole numbers up to {values.max():g}: divide by 255, or training mostly fails")
+            _warn(not_scaled(values.max()))
     _check_norm_channels(net, shard)
     _check_recurrent_dropout(net, shard)
 

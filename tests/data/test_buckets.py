@@ -3,7 +3,7 @@
 from gluoncv.data.batchify import Pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
-import mxkit
+from killed_runs import check_killed_run
 from mxkit.data.buckets import BucketLoader
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
@@ -205,10 +205,6 @@ def test_wrong_arguments():
         loader.skip(4)
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 class Reader(gluon.HybridBlock):
     """The mean of a sequence's embedded tokens, with dropout."""
 
@@ -229,37 +225,19 @@ def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path):
     texts = [random.randint(0, 20, random.randint(1, 12)) for _ in range(150)]
     labels = np.array([int((text > 9).mean() > 0.5) for text in texts])
 
-    def run(directory, dies=None):
-        mxkit.seed_all(3)
+    def hybridized():
         net = Reader()
-        mxkit.initialize(net)
         net.hybridize()
+        return net
 
-        def die(state, update):
-            if update.step == dies:
-                raise Killed
-
-        history = mxkit.fit(
-            net,
-            BucketLoader(texts, labels, 4, buckets=4, shuffle=True, seed=8),
-            loss="softmax_ce",
-            trainer=("adam", {"learning_rate": 0.05}),
-            epochs=3,
-            metrics=["accuracy"],
-            seed=5,
-            checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
-            resume="auto",
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
-            progress=False,
-        )
-        return history, [p.data().asnumpy() for p in net.collect_params().values()]
-
-    history, weights = run(tmp_path / "whole")
+    history = check_killed_run(
+        tmp_path,
+        hybridized,
+        lambda: BucketLoader(texts, labels, 4, buckets=4, shuffle=True, seed=8),
+        dies=(20, 60),
+        loss="softmax_ce",
+        trainer=("adam", {"learning_rate": 0.05}),
+        epochs=3,
+        metrics=["accuracy"],
+    )
     assert history.column("train_accuracy")[-1] > 0.85
-    for dies in (20, 60):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", dies)
-    resumed, found = run(tmp_path / "killed")
-    assert resumed.column("train_loss") == history.column("train_loss")
-    for one, other in zip(found, weights):
-        np.testing.assert_array_equal(one, other)

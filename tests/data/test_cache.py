@@ -1,14 +1,13 @@
-"""The cache folder: what is in it, moved and cleaned without losing or touching anything else."""
+"""The cache folder: what is in it, cleaned without losing or touching anything else."""
 
 import hashlib
 import os
 from pathlib import Path
-import threading
 import time
 
 from genuine_files import mnist_files
 from mxkit.data.files import cache
-from mxkit.data.files.cache import CacheEntry, clean_cache, dataset_folder, home, homes, list_cache, locked, move_cache
+from mxkit.data.files.cache import CacheEntry, clean_cache, dataset_folder, home, homes, list_cache, locked
 import mxnet as mx
 import pytest
 
@@ -171,95 +170,3 @@ def test_cleaning_never_leaves_the_folder(folder, tmp_path):
     assert not (folder / "datasets/own").exists()
     assert (tmp_path / "big" / f"a.{UUID}").exists()
     assert (tmp_path / "embeddings/glove/glove.txt").exists()
-
-
-# Moving
-
-
-@pytest.fixture(params=["the same disk", "another disk"])
-def target(request, tmp_path):
-    if request.param == "the same disk":
-        yield tmp_path / "new/cache"
-        return
-    shared = Path("/dev/shm")
-    if not shared.is_dir() or shared.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("needs two file systems")
-    place = shared / f"mxkit-test-{os.getpid()}-{threading.get_ident()}"
-    yield place / "cache"
-    cache.shutil.rmtree(str(place))
-
-
-def test_a_cache_is_moved_whole(folder, target):
-    before = files_below(folder)
-    moved = move_cache(target)
-    del before["notes.txt"]
-    assert files_below(target) == before
-    assert files_below(folder) == {"notes.txt": b"mine"}
-    assert sorted(path.name for path in folder.iterdir()) == ["notes.txt"]
-    assert (moved.files, moved.bytes, moved.to) == (len(before), sum(map(len, before.values())), target.resolve())
-    assert f"export MXNET_HOME={target.resolve()}\n" in moved.advice
-    assert "ln -s" in moved.advice
-
-
-def test_a_stopped_move_is_gone_on_with(folder, target, monkeypatch):
-    before = files_below(folder)
-    usual, calls = cache._move, []
-
-    def stops(*arguments):
-        calls.append(arguments)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        usual(*arguments)
-
-    monkeypatch.setattr(cache, "_move", stops)
-    with pytest.raises(KeyboardInterrupt):
-        move_cache(target)
-    both = {**files_below(folder), **files_below(target)}
-    assert both == before
-    monkeypatch.setattr(cache, "_move", usual)
-    move_cache(target)
-    assert files_below(target) == {name: content for name, content in before.items() if name != "notes.txt"}
-
-
-def test_a_copy_that_came_out_wrong_deletes_nothing(folder, target, monkeypatch):
-    if target.parent.parent != Path("/dev/shm"):
-        pytest.skip("files are copied only to another disk")
-    before = files_below(folder)
-    monkeypatch.setattr(cache.shutil, "copy2", lambda one, other: Path(other).write_bytes(b"x"))
-    with pytest.raises(OSError, match="has another content; nothing was deleted"):
-        move_cache(target)
-    assert files_below(folder) == before
-    assert files_below(target) == {}
-
-
-def test_files_in_the_way(folder, target):
-    write(target / "datasets/own/deep/a.txt", b"other")
-    write(target / "models" / NET, NUMBERS)
-    before = files_below(folder)
-    with pytest.raises(ValueError, match=r"files with another content are in the way, nothing was moved: .*a\.txt"):
-        move_cache(target)
-    assert files_below(folder) == before
-    (target / "datasets/own/deep/a.txt").unlink()
-    move_cache(target)
-    assert files_below(target)[f"models/{NET}"] == NUMBERS
-
-
-def test_links_lead_to_the_same_place_after_a_move(folder, target, tmp_path):
-    write(tmp_path / "big/a.jpg", b"1")
-    (folder / "datasets/imagenet").symlink_to(tmp_path / "big")
-    (folder / "datasets/relative").symlink_to("../../big")
-    (folder / "datasets/inner").symlink_to("own/deep")
-    move_cache(target)
-    assert (target / "datasets/imagenet/a.jpg").read_bytes() == b"1"
-    assert (target / "datasets/relative/a.jpg").read_bytes() == b"1"
-    assert (target / "datasets/inner/a.txt").read_bytes() == b"12345"
-    assert os.readlink(str(target / "datasets/inner")) == "own/deep"
-    assert (tmp_path / "big/a.jpg").exists()
-
-
-def test_folders_that_cannot_be(folder, tmp_path):
-    for to in (folder, folder / "inner", tmp_path):
-        with pytest.raises(ValueError, match="expected two folders apart from each other"):
-            move_cache(to)
-    with pytest.raises(ValueError, match="there is no folder"):
-        move_cache(tmp_path / "new", source=tmp_path / "none")

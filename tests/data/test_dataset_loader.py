@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mxkit
 from mxkit.data import samples, threads
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.sample_draws import drawn_by_dataset, drawn_by_transform
+from mxkit.data.samples import drawn_by_dataset, drawn_by_transform
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon

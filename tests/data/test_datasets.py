@@ -2,12 +2,14 @@
 
 import gzip
 import hashlib
+from pathlib import Path
 
 from genuine_files import binary_bytes, cifar_arrays, idx_bytes, mnist_files, python_bytes, tar_bytes
 import mxkit
+from mxkit.data import datasets
 from mxkit.data.datasets import cifar10, cifar100, fashion_mnist, mnist, upsample
-from mxkit.data.files.class_names import CIFAR100_COARSE, CIFAR100_FINE
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES
+from mxkit.data.files.published import CIFAR100_COARSE, CIFAR100_FINE
 from mxkit.data.splits import channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError, DownloadError
 import mxnet as mx
@@ -43,21 +45,17 @@ def test_the_split_is_fixed(digits):
 SPLITS = {"train": "f3546226c918b406", "valid": "9d599eadd2d283f7", "test": "c174030003801b62"}
 
 
-def test_the_parts_have_no_sample_in_common_and_nothing_is_lost(digits):
-    from sklearn.datasets import load_digits
-
-    rows = [
-        [image.tobytes() + bytes([label]) for image, label in zip(split.x, split.y.tolist())] for split in digits[:3]
-    ]
-    bunch = load_digits()
-    whole = [
-        image.tobytes() + bytes([label])
-        for image, label in zip((bunch.images / 16).astype("float32"), bunch.target.tolist())
-    ]
+def test_the_table_is_scikit_learns():
+    bunch = pytest.importorskip("sklearn.datasets").load_digits()
+    data = mxkit.data.digits()
+    rows = [[x.tobytes() + bytes([y]) for x, y in zip(part.x, part.y.tolist())] for part in data[:3]]
+    images = (bunch.images / 16).astype("float32")
+    whole = [image.tobytes() + bytes([label]) for image, label in zip(images, bunch.target.tolist())]
     assert sorted(sum(rows, [])) == sorted(whole)
-    assert not set(rows[0]) & set(rows[1])
-    assert not set(rows[0]) & set(rows[2])
-    assert not set(rows[1]) & set(rows[2])
+    assert len(set(whole)) == len(whole)
+    folder = Path(datasets.__file__).parent / "files"
+    assert (folder / "digits.csv.gz").stat().st_size < 60_000
+    assert "BSD 3-Clause License" in (folder / "digits.LICENSE").read_text()
 
 
 def test_each_part_has_each_class_in_its_share(digits):

@@ -186,10 +186,10 @@ BYTES = (X * 255).round()
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ([(BYTES.astype("uint8"), Y)], "uint8 images.*T14"),
-        ([(BYTES, Y)], "pixels are whole numbers up to 255; divide by 255"),
+        ([(BYTES.astype("uint8"), Y)], "no uint8: cast it in the loader, .* / 255.*T14"),
+        ([(BYTES, Y)], "images hold whole numbers up to 255: divide by 255"),
         ([(X.astype("float64"), Y)], "float64.*T14"),
-        ([(X.transpose(0, 2, 3, 1), Y)], r"\(6, 5, 3\) look like.*channels first.*T13"),
+        ([(X.transpose(0, 2, 3, 1), Y)], r"\(N, 6, 5, 3\) look like NHWC, but nets read NCHW.*T13"),
         ([(np.where(X > 0.99, np.nan, X), Y)], "values are NaN and 0 infinite.*T25"),
         ([(np.where(X > 0.99, np.inf, X), Y)], "0 values are NaN and .* infinite"),
         ([(X * 0 + 3, Y)], "every value is 3"),
@@ -201,7 +201,7 @@ BYTES = (X * 255).round()
         ([(X, np.where(Y == 2, 3, Y))], r"classes \[2\] of 0 to 3 have no sample"),
         ([(X, (np.arange(N) == 4).astype("int32"))], "class 0 has 22 samples, class 1 has 1"),
         ([(X, np.where(Y == 2, np.nan, Y))], "5 labels are NaN|6 labels are NaN"),
-        (batches(size=22), "the last batch has one sample.*T18"),
+        (batches(size=22), "the last batch is a batch of one sample.*T18"),
         ([(X[[0, 1, 1, 2]], Y[:4])], "1 samples are there more than once"),
         ((batch for batch in batches()), "generator can be read only once.*T62"),
     ],

@@ -15,7 +15,7 @@ import time
 from genuine_files import mnist_files
 import mxkit
 from mxkit.data.datasets import mnist
-from mxkit.data.files import mirrors
+from mxkit.data.files import download, published
 from mxkit.data.files.cache import LOCK
 from mxkit.data.files.download import Mirror, RemoteFile, fetch, fetch_files
 from mxkit.errors import DownloadError
@@ -106,6 +106,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def broken(self, content):
         self.send(b"", 500)
 
+    def busy(self, content):
+        """Asks twice to come again, as its path says, and then gives the file."""
+        again = self.path.split("/")[2]
+        times = sum(how == "busy" for how, _ in self.server.requests)
+        self.send(b"", 503, Retry_After=again) if times < 3 else self.good(content)
+
     def html(self, content):
         self.send(b"<html>log in first</html>", Content_Type="text/html; charset=utf-8")
 
@@ -147,6 +153,14 @@ def server():
 def _no_proxy(monkeypatch):
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.delenv("MXKIT_OFFLINE", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    """Seconds that were waited between rounds; no test waits them."""
+    found = []
+    monkeypatch.setattr(download, "sleep", found.append)
+    return found
 
 
 def get(server, folder, *ways, size=300_000, digest=SHA256, **settings):
@@ -257,6 +271,34 @@ def test_a_page_does_not_destroy_a_part(server, tmp_path):
     with pytest.raises(DownloadError, match="offers 25 bytes of a web page, expected 300000"):
         get(server, tmp_path, "html")
     assert (tmp_path / PART).read_bytes() == CONTENT[:70_000]
+
+
+@pytest.mark.parametrize(
+    ("way", "asked", "waited"),
+    [("broken", 3, [0, 2]), ("stalls", 3, [0, 2]), ("missing", 1, []), ("html", 1, []), ("corrupts", 1, [])],
+)
+def test_only_what_may_change_is_asked_again_after_pauses(server, tmp_path, pauses, way, asked, waited):
+    with pytest.raises(DownloadError):
+        get(server, tmp_path, way)
+    assert len(server.requests) == asked
+    assert pauses == waited
+
+
+def test_the_next_mirror_comes_before_a_pause(server, tmp_path, pauses):
+    get(server, tmp_path, "broken", "good")
+    assert pauses == []
+
+
+@pytest.mark.parametrize(("after", "waited"), [("7", [7, 7]), ("0", [0, 2]), ("soon", [0, 2])])
+def test_a_server_says_when_to_come_again(server, tmp_path, pauses, after, waited):
+    assert get(server, tmp_path, f"busy/{after}").read_bytes() == CONTENT
+    assert pauses == waited
+
+
+def test_a_server_that_asks_for_a_long_pause_is_given_up(server, tmp_path, pauses):
+    with pytest.raises(DownloadError, match="503"):
+        get(server, tmp_path, "busy/3600")
+    assert (len(server.requests), pauses) == (1, [])
 
 
 def test_one_error_tells_all(server, tmp_path):
@@ -402,9 +444,10 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
     monkeypatch.setattr(
         Handler, "good", lambda self, content: self.send(files[self.path.rsplit("/", 1)[-1]]), raising=True
     )
-    monkeypatch.setattr(mirrors, "_MNIST_PLACES", [f"{server.url}/missing/", f"{server.url}/good/"])
-    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in mirrors._IDX_NAMES]
-    monkeypatch.setattr(mirrors, "_MNIST", digests)
+    places = [f"{server.url}/missing/", f"{server.url}/good/"]
+    digests = [(len(files[name]), "sha1:" + hashlib.sha1(files[name]).hexdigest()) for name in published._IDX_NAMES]
+    changed = published._PUBLISHED["mnist"]._replace(places=places, known=digests)
+    monkeypatch.setitem(published._PUBLISHED, "mnist", changed)
     with pytest.raises(mxkit.errors.DataError, match=r"expected the \(60000, 10000\) samples"):
         mnist(valid=0.1)
     assert kept(tmp_path / "datasets/mnist") == sorted(files)
@@ -415,7 +458,7 @@ def test_a_dataset_is_fetched_from_the_mirrors_into_the_cache(server, tmp_path, 
 @pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "cifar100"])
 def test_every_source_is_told_in_full(dataset, monkeypatch):
     monkeypatch.setenv("MXNET_GLUON_REPO", "https://mirror.example/repo")
-    for file in mirrors.files_of(dataset):
+    for file in published.files_of(dataset):
         assert file.mirrors[-1].url == f"https://mirror.example/repo/gluon/dataset/{dataset}/{file.name}"
         for mirror in file.mirrors:
             assert mirror.url.endswith(file.name)
@@ -429,6 +472,6 @@ def test_the_digests_of_mxnets_copies_are_those_gluon_knows():
 
     text = Path(vision.datasets.__file__).read_text()
     for dataset in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
-        for file in mirrors.files_of(dataset):
+        for file in published.files_of(dataset):
             assert f"'{file.name}'" in text
             assert file.mirrors[-1].digest.partition(":")[2] in text

@@ -4,6 +4,7 @@ import warnings
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from killed_runs import check_killed_run
 import mxkit
 from mxkit.data.pairs import PairLoader
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
@@ -221,43 +222,16 @@ def test_a_siamese_net_learns_which_digits_are_alike(kind, loss):
     assert (y[near.argmin(axis=1)] == y).mean() > 0.8
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 @pytest.mark.parametrize(("kind", "loss"), [("pairs", contrastive), ("triplets", triplet)])
 def test_a_killed_run_ends_where_the_uninterrupted_one_does(tmp_path, kind, loss):
     random = np.random.RandomState(0)
     x, y = random.randn(120, 64).astype("float32"), random.randint(0, 4, 120)
-
-    def run(directory, dies=None):
-        mxkit.seed_all(3)
-        net = Branch()
-        mxkit.initialize(net)
-
-        def die(state, update):
-            if update.step == dies:
-                raise Killed
-
-        history = mxkit.fit(
-            net,
-            PairLoader(x, y, 4, kind=kind, seed=8),
-            loss=mxkit.losses.BatchLoss(forward=loss),
-            trainer=("adam", {"learning_rate": 0.01}),
-            epochs=2,
-            seed=5,
-            checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
-            resume="auto",
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
-            progress=False,
-        )
-        return history, [p.data().asnumpy() for p in net.collect_params().values()]
-
-    history, weights = run(tmp_path / "whole")
-    for dies in (20, 50):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", dies)
-    resumed, found = run(tmp_path / "killed")
-    assert resumed.column("train_loss") == history.column("train_loss")
-    for one, other in zip(found, weights):
-        np.testing.assert_array_equal(one, other)
+    check_killed_run(
+        tmp_path,
+        Branch,
+        lambda: PairLoader(x, y, 4, kind=kind, seed=8),
+        dies=(20, 50),
+        loss=mxkit.losses.BatchLoss(forward=loss),
+        trainer=("adam", {"learning_rate": 0.01}),
+        epochs=2,
+    )

@@ -11,7 +11,7 @@ import weakref
 from gluoncv.data.batchify import Pad, Stack, Tuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
-import mxkit
+from killed_runs import check_killed_run
 from mxkit.data.stream import StreamLoader
 from mxkit.data.text_lines import from_lines
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
@@ -517,10 +517,6 @@ def test_no_file_stays_open(tmp_path, prefetch):
     gc.collect()
 
 
-class Killed(BaseException):
-    """Stands for a death that no handler of mxkit's sees."""
-
-
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_a_killed_run_over_lines_ends_where_the_uninterrupted_one_does(tmp_path, prefetch):
     random_state = np.random.RandomState(0)
@@ -528,44 +524,21 @@ def test_a_killed_run_over_lines_ends_where_the_uninterrupted_one_does(tmp_path,
         rows = [f"{' '.join(map(str, random_state.randn(4)))} {random_state.randint(3)}\n" for _ in range(50)]
         (tmp_path / f"{number}.txt").write_text("".join(rows))
 
-    def run(directory, dies=None):
-        mxkit.seed_all(3)
+    def make_net():
         net = nn.HybridSequential()
         net.add(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(3, in_units=7))
-        mxkit.initialize(net)
+        return net
 
-        def die(state, update):
-            if update.step == dies:
-                raise Killed
+    def noisy(x, rng):
+        return np.array(x) + 0.1 * rng.standard_normal(4)
 
-        data = from_lines(
-            tmp_path / "*.txt",
-            parse,
-            4,
-            shuffle_buffer=40,
-            seed=8,
-            transform=lambda x, rng: np.array(x) + 0.1 * rng.standard_normal(4),
-            prefetch=prefetch,
-        )
-        history = mxkit.fit(
-            net,
-            data,
-            loss="softmax_ce",
-            trainer=("adam", {"learning_rate": 0.01}),
-            epochs=2,
-            seed=5,
-            checkpoint=mxkit.Checkpoints(directory, every="16 updates"),
-            resume="auto",
-            callbacks=[mxkit.callbacks.LambdaCallback(on_update=die)],
-            progress=False,
-        )
-        return history, [p.data().asnumpy() for p in net.collect_params().values()]
-
-    history, weights = run(tmp_path / "whole")
-    for dies in (20, 60):
-        with pytest.raises(Killed):
-            run(tmp_path / "killed", dies)
-    resumed, found = run(tmp_path / "killed")
-    assert resumed.column("train_loss") == history.column("train_loss")
-    for one, other in zip(found, weights):
-        np.testing.assert_array_equal(one, other)
+    options = {"shuffle_buffer": 40, "seed": 8, "transform": noisy, "prefetch": prefetch}
+    check_killed_run(
+        tmp_path,
+        make_net,
+        lambda: from_lines(tmp_path / "*.txt", parse, 4, **options),
+        dies=(20, 60),
+        loss="softmax_ce",
+        trainer=("adam", {"learning_rate": 0.01}),
+        epochs=2,
+    )

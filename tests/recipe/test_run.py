@@ -114,7 +114,7 @@ def test_predict_refuses_what_is_no_image(trained, capsys, tmp_path):
     text.write_text("not an image")
     code, _, err = command(capsys, "predict", folder, text)
     assert code == 1
-    assert err.startswith(f"error: {text} cannot be read as an image")
+    assert err.startswith(f"error: {text}: it is no image that OpenCV knows; it begins with b'not an i'")
 
 
 def test_features_draws_a_picture_a_layer(trained, capsys, tmp_path):

@@ -407,7 +407,7 @@ def test_others_may_read_a_checkpoint_as_the_umask_says(tmp_path):
 
 def test_a_newer_format_is_refused_with_a_clear_word(tmp_path, monkeypatch):
     mxkit.save_checkpoint(tmp_path, make_net(), step=1)
-    monkeypatch.setattr("mxkit.storage.directory.FORMAT", 0)
+    monkeypatch.setattr("mxkit.storage.manifest.FORMAT", 0)
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="has format 1; .* Use a newer mxkit"):
         mxkit.load_checkpoint(tmp_path, make_net())
 

@@ -20,7 +20,7 @@ from mxkit.data.augmentation.steps import (
     Step,
     ToTensor,
 )
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import as_host, to_batch
 from mxkit.errors import DataError, unknown_name
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -147,7 +147,7 @@ class Augment:
         Raises:
             DataError: The image has another form or range, or is too small to be cropped.
         """
-        host: np.ndarray = image.asnumpy() if isinstance(image, mx.nd.NDArray) else np.asarray(image)
+        host = as_host(image)
         _check_layout(host)
         host, white = self._checked(host)
         changed = self._changed(host, self._generator(rng), white)
@@ -173,7 +173,7 @@ class Augment:
         Raises:
             DataError: As for `__call__`; or the images do not all become the same size.
         """
-        host: np.ndarray = x.asnumpy() if isinstance(x, mx.nd.NDArray) else np.asarray(x)
+        host = as_host(x)
         if host.ndim != 4 or host.shape[1] not in (1, 3) or not host.size:
             raise DataError(
                 f"Augment.batch: expected images of shape (N, 1 or 3, height, width); received {host.shape}"

@@ -5,9 +5,9 @@ for that of a pixel: (10, 20, 100) without colours becomes 11.4 there, and 26.1 
 """
 
 from dataclasses import dataclass
-from typing import List, Sequence, Tuple
+from typing import ClassVar, List, Sequence, Tuple
 
-from mxkit.data.augmentation.steps import Rng, Step, check_share, clipped
+from mxkit.data.augmentation.steps import Checks, Rng, Step, at_least_0, clipped, share
 import numpy as np
 
 # Weights of red, green and blue in brightness: of ContrastJitterAug, and of RandomGrayAug.
@@ -30,10 +30,7 @@ class ColourJitter(Step):
     saturation: float = 0.4
     hue: float = 0.0
 
-    def __post_init__(self) -> None:
-        for name in ("brightness", "contrast", "saturation", "hue"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"colour_jitter: {name}: expected 0 or more; received {getattr(self, name)!r}")
+    checks: ClassVar[Checks] = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), at_least_0)
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[Tuple[str, float]]:
         values = [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
@@ -51,9 +48,7 @@ class Hue(Step):
 
     hue: float = 0.1
 
-    def __post_init__(self) -> None:
-        if not self.hue >= 0:
-            raise ValueError(f"hue: hue: expected 0 or more; received {self.hue!r}")
+    checks: ClassVar[Checks] = {"hue": at_least_0}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> float:
         return float(rng.uniform(-self.hue, self.hue))
@@ -68,9 +63,7 @@ class Lighting(Step):
 
     std: float = 0.1
 
-    def __post_init__(self) -> None:
-        if not self.std >= 0:
-            raise ValueError(f"lighting: std: expected 0 or more; received {self.std!r}")
+    checks: ClassVar[Checks] = {"std": at_least_0}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> "np.ndarray":
         return np.asarray(rng.normal(0, self.std, 3))
@@ -88,8 +81,7 @@ class Gray(Step):
 
     p: float = 0.1
 
-    def __post_init__(self) -> None:
-        check_share("gray: p", self.p)
+    checks: ClassVar[Checks] = {"p": share}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> bool:
         return bool(rng.random() < self.p)

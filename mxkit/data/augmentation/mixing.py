@@ -9,7 +9,7 @@ after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classe
 from typing import Any, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import as_host, each, to_batch
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
 import numpy as np
@@ -70,7 +70,7 @@ def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tupl
         host = _host(array, len(soft), "mixup").astype(np.float32, copy=False)
         return _like(array, _mean(host, host[order], weight))
 
-    return _each(mixed, x), _like(y, _mean(soft, soft[order], weight))
+    return each(mixed, x), _like(y, _mean(soft, soft[order], weight))
 
 
 def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tuple[Any, Any]:
@@ -128,7 +128,7 @@ def _mean(first: "np.ndarray", second: "np.ndarray", weight: float) -> "np.ndarr
 def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
     """Labels as shares of the classes, float32 of shape (N, classes)."""
     classes = whole_number(classes, f"{name}: classes", least=2)
-    labels = np.asarray(y.asnumpy() if isinstance(y, mx.nd.NDArray) else y)
+    labels = as_host(y)
     if labels.ndim == 2 and labels.shape[1] == classes and labels.dtype.kind == "f":
         return labels.astype(np.float32)
     if labels.ndim != 1:
@@ -146,7 +146,7 @@ def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
 
 
 def _host(array: Any, samples: int, name: str) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = as_host(array)
     if not host.shape or len(host) != samples:
         raise DataError(f"{name}: {samples} labels and inputs of shape {host.shape}; axis 0 must be equal")
     return host
@@ -154,7 +154,3 @@ def _host(array: Any, samples: int, name: str) -> "np.ndarray":
 
 def _like(given: Any, host: "np.ndarray") -> Any:
     return to_batch(host) if isinstance(given, mx.nd.NDArray) else host
-
-
-def _each(function: Any, arrays: Any) -> Any:
-    return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)

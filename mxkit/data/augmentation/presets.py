@@ -3,7 +3,7 @@
 from math import ceil
 from typing import Any, Callable, Dict, List, Tuple
 
-# Of ImageNet's training images, red, green and blue, in a unit where white is 1: gluoncv's and everybody's.
+# Of ImageNet's training images, in RGB from 0 to 1; https://github.com/facebookarchive/fb.resnet.torch, gluoncv.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 # Of gluoncv's train_cifar10.py. This std is the mean over images of each one's own; of all pixels it is

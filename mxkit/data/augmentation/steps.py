@@ -6,7 +6,8 @@ those classes; the pixels are OpenCV's, which MXNet has inside. Tests hold each 
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Sequence, Tuple, Union
+import re
+from typing import Any, Callable, ClassVar, Mapping, Sequence, Tuple, Union
 
 from mxkit.errors import DataError
 import mxnet as mx
@@ -21,10 +22,60 @@ Rng = np.random.Generator
 INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
 
 
+# Tells what an argument should have been, or an empty text where it is right.
+Checks = Mapping[str, Callable[[Any], str]]
+
+
+def share(value: Any) -> str:
+    return "" if isinstance(value, (int, float)) and 0 <= value <= 1 else "a probability from 0 to 1"
+
+
+def sides(value: Any) -> str:
+    each = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value,)
+    right = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in each)
+    return "" if right else "a whole number, or a tuple (width, height)"
+
+
+def limits(value: Any) -> str:
+    right = isinstance(value, (tuple, list)) and len(value) == 2 and 0 < value[0] <= value[1] < np.inf
+    return "" if right else "(least, most), above 0"
+
+
+def to_one(value: Any) -> str:
+    return "" if 0 < value <= 1 else "a number above 0, up to 1"
+
+
+def colour(value: Any) -> str:
+    shares = np.atleast_1d(np.asarray(value, float))
+    right = shares.shape in ((1,), (3,)) and ((shares >= 0) & (shares <= 1)).all()
+    return "" if right else "0 for black to 1 for white, or (red, green, blue)"
+
+
+def at_least_0(value: Any) -> str:
+    return "" if value >= 0 else "0 or more"
+
+
+def whole_at_least_0(value: Any) -> str:
+    right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return "" if right else "a whole number, at least 0"
+
+
+def known_interpolation(value: Any) -> str:
+    return "" if value in INTERPOLATIONS else f"one of {', '.join(INTERPOLATIONS)}"
+
+
 class Step:
     """Base of all steps. Images are NumPy (height, width, 1 or 3), uint8 or float32 from 0 to `white`."""
 
     draws: ClassVar[bool] = True
+    checks: ClassVar[Checks] = {}
+
+    def __post_init__(self) -> None:
+        for argument, check in self.checks.items():
+            expected = check(getattr(self, argument))
+            if expected:
+                name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+                raise ValueError(f"{name}: {argument}: expected {expected}; received {getattr(self, argument)!r}")
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Any:
         """What `apply` needs for this image; nothing else may be random."""
@@ -41,8 +92,7 @@ class Flip(Step):
 
     p: float = 0.5
 
-    def __post_init__(self) -> None:
-        check_share("flip: p", self.p)
+    checks: ClassVar[Checks] = {"p": share}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> bool:
         return bool(rng.random() < self.p)
@@ -59,11 +109,7 @@ class Crop(Step):
     padding: int = 0
     fill: Fill = 0.0
 
-    def __post_init__(self) -> None:
-        check_size("crop", self.size)
-        check_fill("crop", self.fill)
-        if isinstance(self.padding, bool) or not isinstance(self.padding, int) or self.padding < 0:
-            raise ValueError(f"crop: padding: expected a whole number, at least 0; received {self.padding!r}")
+    checks: ClassVar[Checks] = {"size": sides, "padding": whole_at_least_0, "fill": colour}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int]:
         rows, columns = _room("crop", image, self.size, self.padding)
@@ -90,8 +136,7 @@ class CenterCrop(Step):
     size: Size
     draws: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        check_size("center_crop", self.size)
+    checks: ClassVar[Checks] = {"size": sides}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
         rows, columns = _room("center_crop", image, self.size)
@@ -107,9 +152,7 @@ class Resize(Step):
     interpolation: str = "bilinear"
     draws: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        check_size("resize", self.size)
-        check_interpolation("resize", self.interpolation)
+    checks: ClassVar[Checks] = {"size": sides, "interpolation": known_interpolation}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
         height, width = image.shape[:2]
@@ -131,11 +174,7 @@ class ResizedCrop(Step):
     ratio: Range = (3 / 4, 4 / 3)
     interpolation: str = "bilinear"
 
-    def __post_init__(self) -> None:
-        check_size("resized_crop", self.size)
-        check_range("resized_crop: area", self.area)
-        check_range("resized_crop: ratio", self.ratio)
-        check_interpolation("resized_crop", self.interpolation)
+    checks: ClassVar[Checks] = {"size": sides, "area": limits, "ratio": limits, "interpolation": known_interpolation}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
         rows, columns = image.shape[:2]
@@ -163,10 +202,7 @@ class Cutout(Step):
     p: float = 1.0
     fill: Fill = 0.0
 
-    def __post_init__(self) -> None:
-        check_size("cutout", self.size)
-        check_share("cutout: p", self.p)
-        check_fill("cutout", self.fill)
+    checks: ClassVar[Checks] = {"size": sides, "p": share, "fill": colour}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[bool, int, int]:
         rows, columns = image.shape[:2]
@@ -188,11 +224,7 @@ class Erasing(Step):
     ratio: float = 0.3
     fill: Fill = (125.31 / 255, 122.96 / 255, 113.86 / 255)
 
-    def __post_init__(self) -> None:
-        check_share("erasing: p", self.p)
-        check_range("erasing: area", self.area)
-        check_range("erasing: ratio", (self.ratio, 1))
-        check_fill("erasing", self.fill)
+    checks: ClassVar[Checks] = {"p": share, "area": limits, "ratio": to_one, "fill": colour}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
         rows, columns = image.shape[:2]
@@ -278,32 +310,3 @@ def _room(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tuple
             f"width {width} out of it; put a 'resize' before, or use 'resized_crop'"
         )
     return rows + 2 * padding - height, columns + 2 * padding - width
-
-
-def check_size(name: str, size: Any) -> None:
-    sides = size if isinstance(size, (tuple, list)) and len(size) == 2 else (size,)
-    if any(isinstance(side, bool) or not isinstance(side, int) or side < 1 for side in sides):
-        raise ValueError(f"{name}: size: expected a whole number, or a tuple (width, height); received {size!r}")
-
-
-def check_share(name: str, p: Any) -> None:
-    if not isinstance(p, (int, float)) or not 0 <= p <= 1:
-        raise ValueError(f"{name}: expected a probability from 0 to 1; received {p!r}")
-
-
-def check_range(name: str, limits: Any) -> None:
-    if not isinstance(limits, (tuple, list)) or len(limits) != 2 or not 0 < limits[0] <= limits[1] < np.inf:
-        raise ValueError(f"{name}: expected (least, most), above 0; received {limits!r}")
-
-
-def check_fill(name: str, fill: Any) -> None:
-    colour = np.atleast_1d(np.asarray(fill, float))
-    if colour.shape not in ((1,), (3,)) or not ((colour >= 0) & (colour <= 1)).all():
-        raise ValueError(f"{name}: fill: expected 0 for black to 1 for white, or (red, green, blue); received {fill!r}")
-
-
-def check_interpolation(name: str, interpolation: Any) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(
-            f"{name}: interpolation: expected one of {', '.join(INTERPOLATIONS)}; received {interpolation!r}"
-        )

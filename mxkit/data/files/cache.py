@@ -1,33 +1,39 @@
-"""One folder for datasets and pretrained nets: what MXNet, gluoncv and mxkit have put where, moved and cleaned."""
+"""The cache folders of MXNet, gluoncv and mxkit: what datasets and pretrained nets lie where, and cleaning."""
 
 import contextlib
-import hashlib
 import os
 from pathlib import Path
 import re
 import shutil
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Union
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+
+from mxkit.core.files import file_digest
+from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles
 
 LOCK = ".mxkit-lock"
 _ROOMS = ("datasets", "models", "embeddings")
 
-# What downloads of mxkit, of MXNet and gluoncv (`name.<uuid>`, `name.zip<uuid>`), and moves leave when they are killed.
+# What downloads of mxkit, MXNet and gluoncv (`name.<uuid>`, `name.zip<uuid>`) leave when they are killed.
 _LEFTOVER = re.compile(
-    r"(^\..+\.part$)|(^\..+\.moving$)|(\.[\w-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
+    r"(^\..+\.part$)|(\.[\w-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
     r"|(\.zip[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
 )
 _MODEL = re.compile(r"-([0-9a-f]{8})\.params$")
 
 _IDX = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
-_CIFAR10_PYTHON = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
-_CIFAR10 = [*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"]
-# Ways in which a dataset can be whole; a name stands for the file itself or its `.gz`.
-_WHOLE: Dict[str, List[List[str]]] = {
+
+
+def _forms_of(files: CifarFiles) -> List[List[str]]:
+    return [*([archive] for archive in files.archives), *map(list.__add__, files.train, files.test)]
+
+
+# Files that make a dataset complete, in each of its forms; a name stands for the file itself or its `.gz`.
+_COMPLETE: Dict[str, List[List[str]]] = {
     "mnist": [_IDX],
     "fashion-mnist": [_IDX],
-    "cifar10": [["cifar-10-binary.tar.gz"], ["cifar-10-python.tar.gz"], _CIFAR10, _CIFAR10_PYTHON],
-    "cifar100": [["cifar-100-binary.tar.gz"], ["cifar-100-python.tar.gz"], ["train.bin", "test.bin"]],
+    "cifar10": _forms_of(CIFAR10_FILES),
+    "cifar100": _forms_of(CIFAR100_FILES),
 }
 
 
@@ -53,22 +59,6 @@ class CacheEntry(NamedTuple):
     files: int
     state: str
     changed: float
-
-
-class Moved(NamedTuple):
-    """What `move_cache` did.
-
-    Attributes:
-        files: Number of files moved.
-        bytes: Their size.
-        to: Where they are now.
-        advice: What to set, so that MXNet, gluoncv and mxkit look there.
-    """
-
-    files: int
-    bytes: int
-    to: Path
-    advice: str
 
 
 def home() -> Path:
@@ -148,42 +138,6 @@ def clean_cache(
     return chosen
 
 
-def move_cache(to: Union[str, Path], *, source: Union[str, Path, None] = None) -> Moved:
-    """Move the datasets and nets of a cache folder, also to another disk.
-
-    A file that goes to another file system is copied aside, flushed, compared by SHA-256 with the one it came
-    from, and renamed; only then the old one is deleted. So a stopped move loses nothing and can be run again.
-
-    Args:
-        to: The new cache folder; it is made. What is there stays.
-        source: The old one; by default the one that is in use.
-
-    Returns:
-        What was moved, and what to set now.
-
-    Raises:
-        ValueError: One folder is inside the other, or a file of the same name and another content is in the way;
-            nothing was moved.
-        OSError: The disk is full or not to be written; each file is whole in one of the two places.
-    """
-    old = (home() if source is None else Path(source).expanduser()).resolve()
-    new = Path(to).expanduser().resolve()
-    if not old.is_dir():
-        raise ValueError(f"move_cache: there is no folder {old}, so there is nothing to move")
-    if old == new or old in new.parents or new in old.parents:
-        raise ValueError(f"move_cache: expected two folders apart from each other; received {old} and {new}")
-    plan = [(path, new / path.relative_to(old)) for room in _ROOMS for path in _walk(old / room) if path.name != LOCK]
-    blocked = [str(there) for path, there in plan if os.path.lexists(there) and not _same(path, there)]
-    if blocked:
-        raise ValueError(f"move_cache: files with another content are in the way, nothing was moved: {blocked[:5]}")
-    size = sum(path.lstat().st_size for path, _ in plan)
-    for path, there in plan:
-        _move(path, there, old)
-    for room in _ROOMS:
-        _remove_empty(old / room)
-    return Moved(len(plan), size, new, _advice(new))
-
-
 @contextlib.contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
     """Be the only process at work in a folder; the system ends the lock with the process, however it ends.
@@ -240,7 +194,7 @@ def _walk(path: Path) -> Iterator[Path]:
 
 def _dataset_state(path: Path) -> str:
     present = {one.name for one in path.rglob("*")} if path.is_dir() else set()
-    known = _WHOLE.get(path.name, [])
+    known = _COMPLETE.get(path.name, [])
     if any(all({name, f"{name}.gz"} & present for name in way) for way in known):
         return "complete"
     half = any({name, f"{name}.gz"} & present for way in known for name in way)
@@ -251,7 +205,7 @@ def _model_state(path: Path) -> str:
     named = _MODEL.search(path.name)
     if not (named and path.is_file()):
         return "unknown"
-    return "complete" if _digest(path, "sha1").startswith(named.group(1)) else "damaged"
+    return "complete" if file_digest(path, "sha1").startswith(named.group(1)) else "damaged"
 
 
 _STATES: Dict[str, Callable[[Path], str]] = {
@@ -281,65 +235,3 @@ def _delete(path: Path) -> None:
         shutil.rmtree(str(path))  # it does not follow symbolic links
     else:
         path.unlink()
-
-
-def _same(path: Path, there: Path) -> bool:
-    if path.is_symlink() or there.is_symlink():
-        return path.is_symlink() and there.is_symlink() and os.readlink(str(path)) == os.readlink(str(there))
-    both_files = path.is_file() and there.is_file() and path.stat().st_size == there.stat().st_size
-    return both_files and _digest(path, "sha256") == _digest(there, "sha256")
-
-
-def _move(path: Path, there: Path, old: Path) -> None:
-    there.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(there):
-        path.unlink()
-    elif path.is_symlink():
-        # a relative link out of the cache would lead elsewhere from its new place
-        inside = old in path.resolve().parents
-        there.symlink_to(os.readlink(str(path)) if inside else path.resolve())
-        path.unlink()
-    elif path.stat().st_dev == there.parent.stat().st_dev:
-        path.rename(there)
-    else:
-        _move_to_another_disk(path, there)
-
-
-def _move_to_another_disk(path: Path, there: Path) -> None:
-    aside = there.with_name(f".{there.name}.moving")
-    shutil.copy2(str(path), str(aside))
-    with aside.open("rb") as file:
-        os.fsync(file.fileno())
-    if _digest(aside, "sha256") != _digest(path, "sha256"):
-        aside.unlink()
-        raise OSError(f"move_cache: the copy of {path} at {aside} has another content; nothing was deleted")
-    aside.replace(there)
-    path.unlink()
-
-
-def _remove_empty(folder: Path) -> None:
-    if folder.is_symlink() or not folder.is_dir():
-        return
-    for inner, _, _ in sorted(os.walk(str(folder)), reverse=True):
-        left = list(Path(inner).iterdir())
-        if [one.name for one in left] == [LOCK]:
-            left.pop().unlink()
-        if not left:
-            Path(inner).rmdir()
-
-
-def _advice(new: Path) -> str:
-    lines = [f"export MXNET_HOME={new}"]
-    if new != _default_home().resolve():
-        lines.append(
-            f"gluoncv's datasets are looked for in ~/.mxnet whatever is set: ln -s {new} ~/.mxnet, once it is gone"
-        )
-    return "\n".join(lines)
-
-
-def _digest(path: Path, algorithm: str) -> str:
-    found = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            found.update(chunk)
-    return found.hexdigest()

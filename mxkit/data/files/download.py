@@ -1,16 +1,22 @@
 """Files from the network: each one from whichever mirror has it, whole or not at all."""
 
-import hashlib
+from contextlib import suppress
+from functools import partial
 import os
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
+from time import sleep
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type, Union
 
-from mxkit.core.files import flush_directory
+from mxkit.core.files import file_digest, flush_directory
 from mxkit.data.files.cache import dataset_folder, locked
 from mxkit.errors import DownloadError, MxkitError
 from tqdm import tqdm
 
 _CHUNK = 1 << 18
+# Statuses of servers that may answer later, and seconds: the unit of the pauses, and the longest one.
+_BUSY = (408, 425, 429, 500, 502, 503, 504)
+_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
 
 
 class Mirror(NamedTuple):
@@ -18,12 +24,12 @@ class Mirror(NamedTuple):
 
     Attributes:
         url: With http or https.
-        digest: `"sha256:..."`, `"sha1:..."` or `"md5:..."` of what this place gives.
+        digest: `"sha256:..."`, `"sha1:..."` or `"md5:..."` of what this place gives; "" where it is not known.
         size: In bytes, or None where it is not known.
     """
 
     url: str
-    digest: str
+    digest: str = ""
     size: Optional[int] = None
 
 
@@ -96,7 +102,7 @@ def fetch_files(
 ) -> List[Path]:
     """Get files into a folder, those that are not there or not right. Arguments as for `fetch`.
 
-    Each mirror is tried `rounds` times. Processes that want the same files take turns, so each is read once.
+    Each mirror is asked `rounds` times at most. Processes that want the same files take turns, so each is read once.
 
     Raises:
         DownloadError: A file could not be had. Those before it are there; nothing wrong is.
@@ -112,10 +118,11 @@ def fetch_files(
                 for file in missing:
                     # another process may have fetched it while this one waited
                     if not is_right(folder / file.name, file):
-                        _fetch_one(file, folder, progress, timeout, rounds)
-        except _NothingWorked as failed:
+                        publish = partial(_check_and_rename, folder / file.name)
+                        read_file(file, folder, publish, progress=progress, timeout=timeout, rounds=rounds)
+        except NothingWorked as failed:
             rest = [file for file in missing if not is_right(folder / file.name, file)]
-            raise _by_hand(rest, folder, failed.args[0]) from None
+            raise _by_hand(rest, folder, str(failed).splitlines()) from None
         except OSError as error:
             raise DownloadError(
                 f"{folder}: {error}. Free some space, or name another folder by root= or the variable MXNET_HOME"
@@ -136,58 +143,107 @@ def is_right(path: Path, file: RemoteFile) -> bool:
 def digest_of(path: Path, like: str) -> str:
     """A file's digest by the algorithm that another digest names, in the same form."""
     algorithm = like.partition(":")[0]
-    found = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        for chunk in iter(lambda: file.read(1 << 20), b""):
-            found.update(chunk)
-    return f"{algorithm}:{found.hexdigest()}"
+    return f"{algorithm}:{file_digest(path, algorithm)}"
 
 
-class _NothingWorked(MxkitError):
-    """What each mirror said."""
+class NothingWorked(MxkitError):
+    """No mirror gave the file: a line for each mirror."""
 
 
-class _WrongAnswer(MxkitError):
-    """A mirror that gives something else than the file."""
+class WrongAnswer(MxkitError):
+    """A mirror gave something else than the file."""
 
 
-def _fetch_one(file: RemoteFile, folder: Path, progress: bool, timeout: float, rounds: int) -> None:
-    said: Dict[str, str] = {}
-    for _ in range(rounds):
-        for mirror in file.mirrors:
-            part = folder / f".{file.name}.{mirror.digest.partition(':')[2][:8]}.part"
+def read_file(
+    file: RemoteFile,
+    folder: Path,
+    publish: Callable[[Path, Mirror], None],
+    *,
+    progress: bool = True,
+    timeout: float = 20.0,
+    rounds: int = 3,
+) -> None:
+    """Read a file from the first mirror that gives it; what a broken download left is resumed.
+
+    Every mirror is asked before any is asked again. Between the rounds there are the pauses of urllib3's `Retry`, or
+    longer ones where a server sends `Retry-After`. A mirror that would answer the same again is asked only once.
+
+    Args:
+        file: Its name, and its mirrors.
+        folder: Where the hidden `.part` of a download lies. The caller holds its lock.
+        publish: Called with the whole part and its mirror: checks the content and gives it its place.
+        progress: Draw a bar, on a terminal.
+        timeout: Seconds without a byte after which the next mirror is tried.
+        rounds: How often each mirror is asked at most.
+
+    Raises:
+        NothingWorked: No mirror gave the file.
+        OSError: It cannot be written.
+    """
+    import urllib3
+
+    retry = urllib3.Retry(total=rounds - 1, backoff_factor=_PAUSE, status_forcelist=_BUSY)
+    failures: Dict[str, str] = {}
+    mirrors = list(file.mirrors)
+    while True:
+        pauses: Dict[Mirror, float] = {}
+        for mirror in mirrors:
+            part = _part_of(file, folder, mirror)
+            resumed = part.exists()
             try:
-                _go_on(mirror, part, file.name, progress, timeout)
-                _check(mirror, part)
-            except _network_errors() + (_WrongAnswer,) as error:
-                said[mirror.url] = str(error)
+                _read_rest(mirror, part, file.name, progress, timeout)
+                _publish_or_delete(part, mirror, publish)
+            except _network_errors() + (WrongAnswer,) as error:
+                failures[mirror.url] = str(error)
+                pause = _pause_after(error, retry, resumed)
+                pauses.update({} if pause is None else {mirror: pause})
                 continue
-            with part.open("rb") as whole:
-                os.fsync(whole.fileno())
-            part.replace(folder / file.name)
-            flush_directory(folder)
-            for other in folder.glob(f".{file.name}.*.part"):
-                other.unlink()
+            for each in file.mirrors:
+                with suppress(FileNotFoundError):
+                    _part_of(file, folder, each).unlink()
             return
-    raise _NothingWorked([f"{url}: {text}" for url, text in said.items()])
+        with suppress(urllib3.exceptions.MaxRetryError):
+            retry = retry.increment("GET", file.name)
+            if pauses:
+                sleep(max(retry.get_backoff_time(), min(pauses.values())))
+                mirrors = list(pauses)
+                continue
+        raise NothingWorked("\n".join(f"{url}: {text}" for url, text in failures.items()))
 
 
-def _go_on(mirror: Mirror, part: Path, name: str, progress: bool, timeout: float) -> None:
-    """Read what a part does not have yet, in as many requests as bring something."""
+def _part_of(file: RemoteFile, folder: Path, mirror: Mirror) -> Path:
+    digits = mirror.digest.partition(":")[2][:8]
+    return folder / (f".{file.name}.{digits}.part" if digits else f".{file.name}.part")
+
+
+def _pause_after(error: Exception, retry: Any, resumed: bool) -> Optional[float]:
+    """Seconds after which a mirror that failed is asked again; None if the answer would be the same."""
+    if isinstance(error, WrongAnswer):
+        return 0.0 if resumed else None  # the beginning may have been of another file
+    response = getattr(error, "response", None)
+    if response is None:
+        return 0.0
+    header = response.headers.get("Retry-After")
+    if not retry.is_retry("GET", response.status_code, header is not None):
+        return None
+    pause = 0.0
+    with suppress(*_network_errors()):  # urllib3 refuses what is neither a number nor a date
+        pause = float(retry.parse_retry_after(header)) if header else 0.0
+    return pause if pause <= _LONGEST_PAUSE else None
+
+
+def _read_rest(mirror: Mirror, part: Path, name: str, progress: bool, timeout: float) -> None:
+    """Read what a part lacks; a connection that breaks is taken up where it broke, as long as each brings bytes."""
     while True:
         have = part.stat().st_size if part.exists() else 0
         if have and have == mirror.size:
             return
         try:
             _read(mirror, part, have, name, progress, timeout)
+            return
         except _network_errors():
-            # a connection that broke off but brought something is taken up where it broke
             if not (part.exists() and part.stat().st_size > have):
                 raise
-            continue
-        now = part.stat().st_size
-        if mirror.size is None or now >= mirror.size or now <= have:
-            return
 
 
 def _read(mirror: Mirror, part: Path, have: int, name: str, progress: bool, timeout: float) -> None:
@@ -196,17 +252,14 @@ def _read(mirror: Mirror, part: Path, have: int, name: str, progress: bool, time
     # no compression on the way: sizes and ranges count the bytes of the file itself
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     with requests.get(mirror.url, headers=headers, stream=True, timeout=timeout) as answer:
-        if answer.status_code == 416:
-            if digest_of(part, mirror.digest) == mirror.digest:
-                return
-            part.unlink()
-            raise _WrongAnswer(f"has no more than {have} bytes, which are not the whole file")
+        if answer.status_code == 416:  # there is no more; the digest decides
+            return
         answer.raise_for_status()
         start = _start(answer, have)
         length = answer.headers.get("Content-Length", "")
-        if mirror.size is not None and length.isdigit() and start + int(length) != mirror.size:
-            raise _WrongAnswer(f"offers {start + int(length)} bytes{_kind(answer)}, expected {mirror.size}")
-        total = mirror.size or (start + int(length) if length.isdigit() else None)
+        total = start + int(length) if length.isdigit() else mirror.size
+        if mirror.size not in (None, total):
+            raise WrongAnswer(f"offers {total} bytes{_kind(answer)}, expected {mirror.size}")
         with part.open("ab") as file, tqdm(
             total=total, initial=start, desc=name, unit="B", unit_scale=True, disable=None if progress else True
         ) as bar:
@@ -215,9 +268,11 @@ def _read(mirror: Mirror, part: Path, have: int, name: str, progress: bool, time
             for chunk in answer.raw.stream(_CHUNK, decode_content=False):
                 if mirror.size is not None and file.tell() + len(chunk) > mirror.size:
                     file.truncate(0)
-                    raise _WrongAnswer(f"gives more than the expected {mirror.size} bytes{_kind(answer)}")
+                    raise WrongAnswer(f"gives more than the expected {mirror.size} bytes{_kind(answer)}")
                 file.write(chunk)
                 bar.update(len(chunk))
+            if total is not None and file.tell() < total:
+                raise requests.ConnectionError(f"broke off after {file.tell()} of {total} bytes")
 
 
 def _network_errors() -> Tuple[Type[Exception], ...]:
@@ -238,14 +293,23 @@ def _kind(answer: Any) -> str:
     return " of a web page" if kind == "text/html" else ""
 
 
-def _check(mirror: Mirror, part: Path) -> None:
-    size = part.stat().st_size
-    if mirror.size is not None and size < mirror.size:
-        raise _WrongAnswer(f"broke off after {size} of {mirror.size} bytes")
+def _publish_or_delete(part: Path, mirror: Mirror, publish: Callable[[Path, Mirror], None]) -> None:
+    try:
+        publish(part, mirror)
+    except WrongAnswer:
+        part.unlink()
+        raise
+
+
+def _check_and_rename(path: Path, part: Path, mirror: Mirror) -> None:
     found = digest_of(part, mirror.digest)
     if found != mirror.digest:
-        part.unlink()
-        raise _WrongAnswer(f"gave {size} bytes with the wrong content: expected {mirror.digest}, received {found}")
+        size = part.stat().st_size
+        raise WrongAnswer(f"gave {size} bytes with the wrong content: expected {mirror.digest}, received {found}")
+    with part.open("rb") as whole:
+        os.fsync(whole.fileno())
+    part.replace(path)
+    flush_directory(path.parent)
 
 
 def _distinct(file: RemoteFile) -> List[Mirror]:

@@ -9,7 +9,7 @@ import warnings
 
 from mxkit.core.gluon_data import for_first, of_first
 from mxkit.data.files.decoding import decode
-from mxkit.data.sample_draws import drawn_by_transform, takes_rng
+from mxkit.data.samples import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
@@ -30,7 +30,17 @@ class ImageFolder(NamedTuple):
     classes: List[str]
 
 
-class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
+class ImageDataset(mx.gluon.data.Dataset):  # type: ignore[misc]
+    """Base of datasets whose images are NumPy, so that a worker needs no part of MXNet to read one."""
+
+    draws = ()  # reading a sample draws no random number
+
+    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
+        """As gluon's; `fn` gets the image as an NDArray, or NumPy's if it takes `rng`."""
+        return super().transform(for_images(fn), lazy)
+
+
+class ImageFiles(ImageDataset):
     """Image files and their labels, read when they are asked for: `part[i]` is `(image, label)`.
 
     The image is uint8 RGB, NumPy of shape (height, width, channels), so that a worker needs no part of MXNet;
@@ -51,8 +61,6 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
     Raises:
         DataError: There are not as many labels as names, or one is none of the classes.
     """
-
-    draws = ()  # reading a sample draws no random number
 
     def __init__(
         self, root: Path, names: Sequence[str], labels: Sequence[int], classes: Sequence[str], *, channels: int = 3
@@ -91,10 +99,6 @@ class ImageFiles(mx.gluon.data.Dataset):  # type: ignore[misc]
                 f"{path}: the image cannot be read: {error.strerror}. Remove it, or let it be read"
             ) from error
         return decode(content, str(path), self.channels), self.labels[index]
-
-    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an NDArray, or NumPy's if it takes `rng`."""
-        return super().transform(for_images(fn), lazy)
 
     def __repr__(self) -> str:
         return f"ImageFiles({len(self)} images, {len(self.classes)} classes, {str(self.root)!r})"

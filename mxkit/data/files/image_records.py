@@ -5,17 +5,17 @@ import os
 from pathlib import Path
 import struct
 import threading
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.data.files.decoding import decode
-from mxkit.data.files.image_files import for_images
+from mxkit.data.files.image_files import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
 
 _MAGIC = 0xCED7230A
-_PARTS = {"train": ("train",), "valid": ("val", "valid", "validation"), "test": ("test",)}
+_PARTS = (("train", "train"), ("valid", "val"), ("valid", "valid"), ("valid", "validation"), ("test", "test"))
 
 
 class _ByPlace(Dict[int, int]):
@@ -32,7 +32,7 @@ class _Reader(mx.recordio.MXRecordIO):  # type: ignore[misc]
     seek = mx.recordio.MXIndexedRecordIO.seek
 
 
-class ImageRecords(mx.gluon.data.Dataset):  # type: ignore[misc]
+class ImageRecords(ImageDataset):
     """Images and labels of a `.rec` file: `part[i]` is `(image, label)`, as of `ImageFiles`.
 
     Unlike gluon's `ImageRecordDataset`, which moves one reading position, it can be read by any number of threads.
@@ -46,8 +46,6 @@ class ImageRecords(mx.gluon.data.Dataset):  # type: ignore[misc]
     Raises:
         DataError: The file is no RecordIO file, was cut off, or its index is of another file.
     """
-
-    draws = ()  # reading a sample draws no random number
 
     def __init__(
         self,
@@ -98,10 +96,6 @@ class ImageRecords(mx.gluon.data.Dataset):  # type: ignore[misc]
             whole = len(self) and self.labels.dtype == np.int32 and self.labels.ndim == 1
             self._classes = [str(number) for number in range(int(self.labels.max()) + 1)] if whole else []
         return self._classes
-
-    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an NDArray."""
-        return super().transform(for_images(fn), lazy)
 
     def _unpacked(self, place: int, where: str) -> Tuple[Any, bytes]:
         # a reader has one position, so each thread has its own; `seek` opens it anew in a forked process
@@ -155,12 +149,7 @@ def image_records(
     root = Path(root).expanduser()
     if root.is_file():
         return _cut(root, classes, valid, test, channels, seed)
-    files = {
-        part: root / f"{name}.rec"
-        for part, names in _PARTS.items()
-        for name in names
-        if (root / f"{name}.rec").is_file()
-    }
+    files = {part: root / f"{name}.rec" for part, name in _PARTS if (root / f"{name}.rec").is_file()}
     if "train" not in files:
         raise DataError(f"image_records: expected a .rec file, or a folder with train.rec; received {root}")
     splits = _cut(files["train"], classes, 0 if "valid" in files else valid, 0, channels, seed)
@@ -171,14 +160,7 @@ def image_records(
     return splits
 
 
-def _cut(
-    path: Path,
-    classes: Optional[Sequence[str]],
-    valid: Union[int, float],
-    test: Union[int, float],
-    channels: int,
-    seed: int,
-) -> Splits:
+def _cut(path: Path, classes: Optional[Sequence[str]], valid: float, test: float, channels: int, seed: int) -> Splits:
     whole = ImageRecords(path, classes=classes, channels=channels)
     by = whole.labels if (valid or test) and whole.labels.ndim == 1 and whole.labels.dtype == np.int32 else None
     parts = three_parts(by, len(whole), valid, test, seed)

@@ -5,6 +5,7 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Optional, Tuple, Union
 
+from mxkit.data.augmentation.presets import IMAGENET_MEAN, IMAGENET_STD
 from mxkit.data.files.cache import dataset_folder
 from mxkit.data.files.image_files import SUFFIXES, ImageFiles, scan
 from mxkit.data.files.image_records import image_records
@@ -14,10 +15,6 @@ from mxkit.errors import DataError
 _WORDNET = re.compile(r"\bn\d{8}\b")
 _IMAGE = re.compile(r"\bILSVRC\d+_val_\d+")
 _LABEL_FILES = ("LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.txt", "val.txt")
-
-# Of the training images, in RGB from 0 to 1; https://github.com/facebookarchive/fb.resnet.torch
-MEAN = (0.485, 0.456, 0.406)
-STD = (0.229, 0.224, 0.225)
 
 
 def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path, None] = None) -> Splits:
@@ -46,7 +43,7 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
     for place in (top, top / "rec"):
         if (place / "train.rec").is_file():
             found = image_records(place, classes=_all_ids(), valid=0)
-            return found._replace(mean=MEAN, std=STD)
+            return found._replace(mean=IMAGENET_MEAN, std=IMAGENET_STD)
     root = next((place for place in (top, top / "ILSVRC/Data/CLS-LOC") if (place / "train").is_dir()), None)
     if root is None:
         raise DataError(
@@ -63,8 +60,8 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
         ImageFiles(root / "val", names, labels, train.classes),
         ImageFiles(root / "test", [], [], train.classes),
         train.classes,
-        MEAN,
-        STD,
+        IMAGENET_MEAN,
+        IMAGENET_STD,
     )
 
 

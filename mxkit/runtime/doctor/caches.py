@@ -63,4 +63,4 @@ def _free(home: Path) -> Line:
     said, data = f"{free / 1e9:,.1f} GB for {home}", {"free": free}
     if free >= 1e9:
         return Line("free disk", said, data=data)
-    return Line("free disk", said, "warning", "mxkit cache move DIR    takes the caches to another disk", data)
+    return Line("free disk", said, "warning", "export MXNET_HOME=DIR    puts new downloads on another disk", data)

@@ -12,10 +12,9 @@ import signal
 from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 import warnings
 
-from mxkit.data.collate import build
-from mxkit.data.host_arrays import to_batch
+from mxkit.data.batching import build, to_batch
 from mxkit.data.samples import Samples, abbreviated
-from mxkit.data.worker_process import BATCH, FAILED, MEMORY, copied, serve
+from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
 import numpy as np
 
@@ -216,7 +215,7 @@ class _Worker:
 
     def take(self, number: int, places: Any) -> List[Any]:
         slot = self._slots.pop(number)
-        arrays = copied(self._memory[slot], places, to_batch) if places else []
+        arrays = [to_batch(array) for array in views(self._memory[slot], places)] if places else []
         self.free.append(slot)
         return arrays
 
