@@ -5,6 +5,7 @@ from pathlib import Path
 import sys
 from typing import Any, Iterator, List, Optional
 
+from mxkit.core.text import show_table
 from mxkit.errors import DataError, MxkitError
 import typer
 
@@ -207,8 +208,6 @@ def checkpoints(
     with lean_mxnet():
         from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
-    from rich.console import Console
-    from rich.table import Table
 
     action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])
     if action not in ("list", "verify", "prune") or (names and action != "prune"):
@@ -224,12 +223,12 @@ def checkpoints(
             typer.echo(f"kept {name}\t{why}")
         return
     found = list_checkpoints(directory)
-    table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
+    rows = [["checkpoint", "epoch", "scores", "size", "state"]]
     for one in found:
         scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
-        table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        rows.append([one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole"])
+    show_table(rows, left=["checkpoint", "scores", "state"])
     if not found:
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in found):
@@ -254,13 +253,12 @@ def runs(
     json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
     """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
-    from mxkit.reports.run_list import list_runs, runs_table, to_json
-    from rich.console import Console
+    from mxkit.reports.run_list import list_runs, table_of_runs, to_json
 
     found = list_runs(directory, sort=sort)
     if json:
         typer.echo(to_json(found))
     elif found:
-        Console(width=None if sys.stdout.isatty() else 200).print(runs_table(found))
+        show_table(table_of_runs(found), left=["name", "started", "state"], shrinkable=["state"])
     else:
         typer.echo(f"no run in {directory}")

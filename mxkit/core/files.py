@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 
+def name_aside(path: Path) -> Path:
+    """A hidden name beside a file, for its content until that is whole; each call gets another one."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file aside, flush it to disk, and rename it into place.
 
@@ -14,7 +19,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: The disk is full, or the place may not be written; the file is as it was.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    aside = name_aside(path)
     try:
         with aside.open("wb") as file:
             file.write(content)
