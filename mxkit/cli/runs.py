@@ -1,9 +1,7 @@
 """The commands of `mxkit` that use the folder of a run, which is all that most of them need."""
 
-from contextlib import contextmanager
 from pathlib import Path
-import sys
-from typing import Any, Iterator, List, Optional
+from typing import Any, List, Optional
 
 from mxkit.core.text import show_table
 from mxkit.errors import DataError, MxkitError
@@ -22,23 +20,6 @@ def _which(value: str) -> str:
 
 
 WHICH = typer.Option("last", help="The checkpoint to take: last or best.", callback=_which)
-
-
-@contextmanager
-def lean_mxnet() -> Iterator[None]:
-    """Import MXNet without two packages that take a second or two, which it can do without.
-
-    scikit-learn is used by its deprecated FeedForward alone, scipy.stats by the calibration of its quantization. What
-    imports them later gets them.
-    """
-    hidden = [name for name in ("sklearn", "scipy.stats") if name not in sys.modules and "mxnet" not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            sys.modules.pop(name, None)
 
 
 def evaluate(
@@ -96,11 +77,10 @@ def predict(
 
     A file that is no image is named and passed over; the exit code is 1 then.
     """
-    with lean_mxnet():
-        from mxkit.recipe.answers import answers, refuse_pairs
-        from mxkit.recipe.images import net_inputs
-        from mxkit.recipe.run import load_run, run_facts
-        from mxkit.training.evaluation import predict as predict_arrays
+    from mxkit.recipe.answers import answers, refuse_pairs
+    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.run import load_run, run_facts
+    from mxkit.training.evaluation import predict as predict_arrays
     import numpy as np
 
     recipe, net = load_run(run, which)
@@ -132,9 +112,8 @@ def layers(
     depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
-    with lean_mxnet():
-        from mxkit.recipe.folder import RunFolder
-        from mxkit.recipe.run import run_facts
+    from mxkit.recipe.folder import RunFolder
+    from mxkit.recipe.run import run_facts
 
     recipe = RunFolder(run).recipe()
     typer.echo(layer_table(recipe, run_facts(run, recipe), depth))
@@ -158,8 +137,7 @@ def features(
     which: str = WHICH,
 ) -> None:
     """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
-    with lean_mxnet():
-        from mxkit.core.blocks import net_devices
+    from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.channels import plot_features
     from mxkit.recipe.images import net_inputs
@@ -183,8 +161,7 @@ def export(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace another net under this path."),
 ) -> None:
     """Write a RUN's net as MXNet's symbol and parameters, for other programs and languages."""
-    with lean_mxnet():
-        from mxkit.exporting.exporters import export as export_net
+    from mxkit.exporting.exporters import export as export_net
     from mxkit.recipe.run import load_run, run_facts
 
     recipe, net = load_run(run, which)
@@ -205,8 +182,7 @@ def checkpoints(
 
     prune keeps the newest, the best one and those of keep_every; with names like step-00000120 it removes just these.
     """
-    with lean_mxnet():
-        from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
+    from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
 
     action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])

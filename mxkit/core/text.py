@@ -35,15 +35,16 @@ def aligned(
     from rich.table import Table
     from rich.text import Text
 
-    table, least = Table(box=None, pad_edge=False, show_header=False), 0
+    table, least = Table.grid(), 0
     for name, *cells in zip(*lines):
         cut = name in shrinkable
         natural = max(Text(cell).cell_len for cell in [name, *cells])
-        minimum = min(natural, _LEAST) if cut else natural
-        table.add_column(justify="left" if name in left else "right", no_wrap=not cut, min_width=minimum)
-        least += minimum + 2
+        table.add_column(justify="left" if name in left else "right", width=None if cut else natural)
+        table.add_column(width=2)  # the gap; rich counted its own padding in other ways before 14.3
+        least += (min(natural, _LEAST) if cut else natural) + 2
     for line in lines:
-        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in line))
+        cells = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in line)
+        table.add_row(*(part for cell in cells for part in (cell, "")))
     text = StringIO()
     room = _UNLIMITED if width is None else max(width, least)  # in less room rich drops whole columns
     Console(file=text, width=room, color_system=None, force_jupyter=False).print(table, crop=False)
