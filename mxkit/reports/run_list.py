@@ -19,7 +19,7 @@ class ListedRun(NamedTuple):
 
     Attributes:
         name: Of its folder.
-        started: Its log's first time, or an empty string.
+        started: Time at which its folder was made, or an empty string.
         state: "finished", "stopped", "failed", "running?" or "broken".
         reason: Of the state, or an empty string.
         epochs: In its history.
