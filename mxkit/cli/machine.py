@@ -1,6 +1,5 @@
 """The commands of `mxkit` about the machine: what is cached, what is wrong, what to install."""
 
-from pathlib import Path
 import sys
 from typing import Optional
 
@@ -12,7 +11,7 @@ cache_app = typer.Typer(invoke_without_command=True)
 
 @cache_app.callback()
 def cache(context: typer.Context) -> None:
-    """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; move or clean them."""
+    """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; clean them."""
     if context.invoked_subcommand is not None:
         return
     from mxkit.data.files.cache import home, list_cache
@@ -23,19 +22,6 @@ def cache(context: typer.Context) -> None:
         names = ["kind", "name", "size", "files", "state", "folder"]
         show_table([names, *rows], left=["kind", "name", "state", "folder"])
     typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
-
-
-@cache_app.command("move")
-def move_files(to: Path = typer.Argument(..., metavar="DIR", help="The new folder, on any disk.")) -> None:
-    """Move the cache folder to DIR; tells what to set, so that MXNet, gluoncv and mxkit find it there."""
-    from mxkit.data.files.cache import move_cache
-
-    try:
-        moved = move_cache(to)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-    typer.echo(f"moved {moved.files:,} files, {_size(moved.bytes)}, to {moved.to}")
-    typer.echo(moved.advice)
 
 
 @cache_app.command("clean")

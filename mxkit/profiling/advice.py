@@ -7,7 +7,7 @@ from typing import Any, List, Sequence
 from mxkit.core.blocks import parameters_by_path
 from mxkit.profiling.result import Profile, short_name
 from mxkit.runtime.doctor.resources import thread_line
-from mxkit.runtime.processors import read_processors
+from mxkit.runtime.machine import read_processors
 from mxnet import gluon
 import numpy as np
 

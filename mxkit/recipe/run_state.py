@@ -3,11 +3,14 @@
 import datetime
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mxkit.core.files import write_atomically
+from pydantic import TypeAdapter
+from typing_extensions import Literal
 
 FILE = "state.json"
+State = Literal["running", "finished", "stopped", "failed"]
 
 
 class RunState(NamedTuple):
@@ -22,7 +25,7 @@ class RunState(NamedTuple):
         changed: Time at which this was written.
     """
 
-    state: str
+    state: State
     reason: str = ""
     epoch: int = 0
     updates: int = 0
@@ -30,27 +33,16 @@ class RunState(NamedTuple):
     changed: str = ""
 
 
-def parse_state(content: Any) -> RunState:
-    """The state that `state.json` holds.
-
-    Args:
-        content: Of the file, as Python's values.
+def parse_state(text: str) -> RunState:
+    """Read the text of a `state.json`.
 
     Raises:
         ValueError: It holds something else.
     """
-    defaults = RunState("")._asdict()
-    if not isinstance(content, dict) or set(content) < {"state"}:
-        raise ValueError("expected a mapping with the key state")
-    found = {**defaults, **{name: content[name] for name in content if name in defaults}}
-    if any(type(found[name]) is not type(default) for name, default in defaults.items()):
-        raise ValueError(f"expected texts and whole numbers; received {content}")
-    if found["state"] not in ("running", "finished", "stopped", "failed"):
-        raise ValueError(f"expected a state of running, finished, stopped or failed; received {found['state']!r}")
-    return RunState(**found)
+    return TypeAdapter(RunState).validate_json(text, strict=True)
 
 
-def write_state(folder: Path, state: str, reason: str = "", **reached: int) -> None:
+def write_state(folder: Path, state: State, reason: str = "", **reached: int) -> None:
     """Write what a run does now.
 
     Args:
@@ -61,7 +53,7 @@ def write_state(folder: Path, state: str, reason: str = "", **reached: int) -> N
     """
     now, file = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"), folder / FILE
     try:
-        before = parse_state(json.loads(file.read_text(encoding="utf-8")))
+        before = parse_state(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         # the log of a run that an earlier mxkit began says when
         before = RunState("running", started="" if (folder / "log.txt").exists() else now)

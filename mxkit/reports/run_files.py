@@ -128,7 +128,7 @@ def read_run(path: Union[str, Path]) -> RunFiles:
     history = content("history.json", _is_history, {"epochs": [], "stopped": None})
     scores = content("scores.json", _is_scores, {})
     environments = content(ENVIRONMENT, _is_list_of_mappings, [])
-    recorded = content(STATE, lambda found: True, None, lambda text: parse_state(json.loads(text)))
+    recorded = content(STATE, lambda found: True, None, parse_state)
     log = _text(path / "log.txt", problems) if (path / "log.txt").exists() else ""
     return RunFiles(
         path=path,

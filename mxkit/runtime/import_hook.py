@@ -82,12 +82,8 @@ def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
     return view
 
 
-def _private_builtins() -> Dict[str, Any]:
-    return {**vars(builtins), "__import__": _import}
-
-
 # One for all viewed modules, as Python keeps one for all others.
-_BUILTINS = _private_builtins()
+_BUILTINS: Dict[str, Any] = {**vars(builtins), "__import__": _import}
 
 
 class _ViewedLoader:
