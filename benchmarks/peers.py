@@ -24,7 +24,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 
 import mxkit  # before mxnet
-from mxkit.runtime.processors import read_processors
+from mxkit.runtime.machine import read_processors
 from mxkit.runtime.threads import choose
 import mxnet as mx
 import numpy as np

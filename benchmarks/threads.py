@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Iterator
 
-from mxkit.runtime.processors import read_processors
+from mxkit.runtime.machine import read_processors
 from mxkit.runtime.threads import choose
 
 from benchmarks.harness import Child, Row, rows_of, take_turns

@@ -3,6 +3,7 @@
 import sys
 from typing import Optional
 
+from mxkit.core.text import console, show_table
 import typer
 
 cache_app = typer.Typer(invoke_without_command=True)
@@ -14,15 +15,12 @@ def cache(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from mxkit.data.files.cache import home, list_cache
-    from rich.console import Console
-    from rich.table import Table
 
     found = list_cache()
-    table = Table("kind", "name", "size", "files", "state", "folder", box=None, header_style="bold")
-    for one in found:
-        table.add_row(one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent))
+    rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in found]
     if found:
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        names = ["kind", "name", "size", "files", "state", "folder"]
+        show_table([names, *rows], left=["kind", "name", "state", "folder"])
     typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
 
 
@@ -50,18 +48,15 @@ def _size(count: int) -> str:
 
 def doctor(json: bool = typer.Option(False, "--json", help="For programs; docs/doctor.md lists the keys.")) -> None:
     """Tell what is installed, what MXNet can use here, and how to mend what is wrong; exit code 1 on a problem."""
-    from mxkit.runtime.doctor import render, report, rows, to_json
+    from mxkit.runtime.doctor import report, rows, to_json
 
     found = report()
-    if json or not sys.stdout.isatty():
-        typer.echo(to_json(found) if json else render(found))
+    if json:
+        typer.echo(to_json(found))
     else:
-        from rich.console import Console
-        from rich.text import Text
-
         colours = {"title": "bold", "warning": "yellow", "problem": "bold red", "fix": "cyan"}
         for text, status in rows(found):
-            Console().print(Text(text, style=colours.get(status, "")), soft_wrap=True)
+            console().print(text, style=colours.get(status))
     if found.problems:
         raise typer.Exit(1)
 

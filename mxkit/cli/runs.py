@@ -1,10 +1,9 @@
 """The commands of `mxkit` that use the folder of a run, which is all that most of them need."""
 
-from contextlib import contextmanager
 from pathlib import Path
-import sys
-from typing import Any, Iterator, List, Optional
+from typing import Any, List, Optional
 
+from mxkit.core.text import show_table
 from mxkit.errors import DataError, MxkitError
 import typer
 
@@ -21,23 +20,6 @@ def _which(value: str) -> str:
 
 
 WHICH = typer.Option("last", help="The checkpoint to take: last or best.", callback=_which)
-
-
-@contextmanager
-def lean_mxnet() -> Iterator[None]:
-    """Import MXNet without two packages that take a second or two, which it can do without.
-
-    scikit-learn is used by its deprecated FeedForward alone, scipy.stats by the calibration of its quantization. What
-    imports them later gets them.
-    """
-    hidden = [name for name in ("sklearn", "scipy.stats") if name not in sys.modules and "mxnet" not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        for name in hidden:
-            sys.modules.pop(name, None)
 
 
 def evaluate(
@@ -95,11 +77,10 @@ def predict(
 
     A file that is no image is named and passed over; the exit code is 1 then.
     """
-    with lean_mxnet():
-        from mxkit.recipe.answers import answers, refuse_pairs
-        from mxkit.recipe.images import net_inputs
-        from mxkit.recipe.run import load_run, run_facts
-        from mxkit.training.evaluation import predict as predict_arrays
+    from mxkit.recipe.answers import answers, refuse_pairs
+    from mxkit.recipe.images import net_inputs
+    from mxkit.recipe.run import load_run, run_facts
+    from mxkit.training.evaluation import predict as predict_arrays
     import numpy as np
 
     recipe, net = load_run(run, which)
@@ -131,9 +112,8 @@ def layers(
     depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
-    with lean_mxnet():
-        from mxkit.recipe.folder import RunFolder
-        from mxkit.recipe.run import run_facts
+    from mxkit.recipe.folder import RunFolder
+    from mxkit.recipe.run import run_facts
 
     recipe = RunFolder(run).recipe()
     typer.echo(layer_table(recipe, run_facts(run, recipe), depth))
@@ -157,8 +137,7 @@ def features(
     which: str = WHICH,
 ) -> None:
     """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
-    with lean_mxnet():
-        from mxkit.core.blocks import net_devices
+    from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.channels import plot_features
     from mxkit.recipe.images import net_inputs
@@ -182,9 +161,8 @@ def export(
     overwrite: bool = typer.Option(False, "--overwrite", help="Replace another net under this path."),
 ) -> None:
     """Write a RUN's net as MXNet's symbol and parameters, for other programs and languages."""
-    with lean_mxnet():
-        from mxkit.storage.exporters import export as export_net
     from mxkit.recipe.run import load_run, run_facts
+    from mxkit.storage.exporters import export as export_net
 
     recipe, net = load_run(run, which)
     inputs = run_facts(run, recipe).known_inputs()
@@ -204,11 +182,8 @@ def checkpoints(
 
     prune keeps the newest, the best one and those of keep_every; with names like step-00000120 it removes just these.
     """
-    with lean_mxnet():
-        from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
+    from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
-    from rich.console import Console
-    from rich.table import Table
 
     action, run, names = ("list", words[0], []) if len(words) == 1 else (words[0], words[1], words[2:])
     if action not in ("list", "verify", "prune") or (names and action != "prune"):
@@ -224,12 +199,12 @@ def checkpoints(
             typer.echo(f"kept {name}\t{why}")
         return
     found = list_checkpoints(directory)
-    table = Table("checkpoint", "epoch", "scores", "size", "state", box=None, header_style="bold")
+    rows = [["checkpoint", "epoch", "scores", "size", "state"]]
     for one in found:
         scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
-        table.add_row(one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole")
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        rows.append([one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole"])
+    show_table(rows, left=["checkpoint", "scores", "state"])
     if not found:
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in found):
@@ -254,13 +229,12 @@ def runs(
     json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
     """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
-    from mxkit.reports.run_list import list_runs, runs_table, to_json
-    from rich.console import Console
+    from mxkit.reports.run_list import list_runs, table_of_runs, to_json
 
     found = list_runs(directory, sort=sort)
     if json:
         typer.echo(to_json(found))
     elif found:
-        Console(width=None if sys.stdout.isatty() else 200).print(runs_table(found))
+        show_table(table_of_runs(found), left=["name", "started", "state"], shrinkable=["state"])
     else:
         typer.echo(f"no run in {directory}")

@@ -5,6 +5,7 @@ from pathlib import Path
 import struct
 from typing import Optional
 
+from mxkit.core.files import name_aside
 from mxkit.errors import DataError
 import numpy as np
 
@@ -24,7 +25,7 @@ class GrowingArray:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._aside = name_aside(path)
         self._file = self._aside.open("wb")
         self._like: Optional[np.ndarray] = None
         self._rows = 0

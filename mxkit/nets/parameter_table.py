@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import never_trained, parameters_by_path, unknown_path, wait_before_reading
 from mxkit.core.replicas import gradients_of, is_initialized, values_of
+from mxkit.core.text import aligned
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
@@ -287,12 +288,7 @@ def _aligned(rows: Sequence[Row]) -> List[str]:
     names = rows[0] if rows else ()
     shown = [name for name in names if name not in dull or any(row[name] != dull[name] for row in rows)]
     lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    padded = (
-        (f"{cell:<{width}}" if name in _LEFT else f"{cell:>{width}}" for name, cell, width in zip(shown, line, widths))
-        for line in lines
-    )
-    return ["  ".join(cells).rstrip() for cells in padded if shown]
+    return aligned(lines, left=_LEFT) if shown else []
 
 
 def _cell(name: str, value: Any) -> str:

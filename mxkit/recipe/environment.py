@@ -10,10 +10,9 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from mxkit.core.device import is_gpu
 from mxkit.core.files import write_atomically
-from mxkit.runtime.doctor.machine import read_memory
 from mxkit.runtime.driver import read_driver
 from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
-from mxkit.runtime.processors import processor_model, read_processors
+from mxkit.runtime.machine import processor_model, read_memory, read_processors
 from mxkit.runtime.threads import in_force
 from mxkit.version import __version__
 import mxnet as mx

@@ -16,6 +16,7 @@ from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run_code import FOLDER as CODE
 from mxkit.recipe.run_code import check_code, has_originals, no_bytecode, warn_of_changes
+from mxkit.recipe.run_state import write_state
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
@@ -32,7 +33,7 @@ import yaml
 class RunFolder:
     """`recipe.yaml`, `net.json`, `environment.json`, `history.csv` `.json`, `curves.png`, `scores.json`, `log.txt`.
 
-    Also `checkpoints/`, and `code/` where the recipe imports modules of its own.
+    Also `state.json`, `checkpoints/`, and `code/` where the recipe imports modules of its own.
 
     Attributes:
         path: The folder.
@@ -61,6 +62,7 @@ class RunFolder:
                 break
         folder = cls(path)
         folder.write_recipe(recipe)
+        write_state(path, "running")
         folder.log(
             f"mxkit {__version__}, MXNet {mx.__version__}, NumPy {np.__version__}, "
             f"Python {platform.python_version()}, {platform.platform()}"
@@ -135,8 +137,10 @@ class RunFolder:
             file.writelines(f"{now}  {line}\n" for line in text.splitlines())
 
     def log_error(self, error: BaseException) -> None:
-        """Add an error's traceback to `log.txt`."""
+        """Add an error's traceback to `log.txt`, and say in `state.json` that the run failed with it."""
         self.log("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+        lines = "".join(traceback.format_exception_only(type(error), error)).splitlines()
+        write_state(self.path, "failed", next(line for line in lines if line.strip() and not line.startswith(" ")))
 
 
 def _import_path(file: Path) -> Optional[str]:
@@ -165,17 +169,21 @@ class Recorder(Callback):
         record_environment(self._folder.path, trainer_devices(state.trainer))
         what = f"goes on after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {what}: {state.length} on {trainer_devices(state.trainer)}")
+        write_state(self._folder.path, "running", epoch=len(state.history), updates=state.updates)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")
         state.history.to_json(self._folder.path / "history.json")
         self._folder.log(f"{state.label(row['epoch'])}  {describe_row(row)}")
+        write_state(self._folder.path, "running", epoch=row["epoch"], updates=row["updates"])
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         if len(state.history):
             state.history.to_json(self._folder.path / "history.json")
             state.history.plot(self._folder.path / "curves.png")
+        write_state(self._folder.path, "running", updates=state.updates)
         if isinstance(error, (KeyboardInterrupt, Terminated)):
             self._folder.log(f"stopped by {state.stop_reason}")
+            write_state(self._folder.path, "stopped", str(state.stop_reason))
         elif error is not None:
             self._folder.log_error(error)

@@ -18,6 +18,7 @@ from mxkit.recipe.net_facts import NetFacts, facts_of, first_inputs, read_facts,
 from mxkit.recipe.nets import empty_net, ready_net
 from mxkit.recipe.pair_scores import pair_scores
 from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run_state import write_state
 from mxkit.recipe.schema import Recipe
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
@@ -185,6 +186,7 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
         folder.log_error(error)
         raise
     had_ended = before is not None and len(history) > 0 and history[-1]["updates"] <= before
+    write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, net, history, scores, recipe.evaluate.split, had_ended)
 
 

@@ -7,6 +7,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
 from mxkit.recipe.run import describe_scores
+from mxkit.recipe.run_state import FILE as STATE
+from mxkit.recipe.run_state import RunState, parse_state
 from mxkit.training.history import Row
 import yaml
 
@@ -16,11 +18,11 @@ _BEGINS = ("training starts", "training goes on")
 
 
 class State(NamedTuple):
-    """How a run ended.
+    """What a run does, or how it ended.
 
     Attributes:
-        word: "finished", "stopped", "failed", "running?" where neither an end nor a reason is written, or "broken".
-        reason: Why, or an empty string.
+        word: "finished", "stopped", "failed", "running?" where no end is written, or "broken".
+        reason: Why, or an empty string. Of a run that may be running, how far it has come.
     """
 
     word: str
@@ -40,6 +42,7 @@ class RunFiles(NamedTuple):
         rows: Of history.json, one an epoch.
         stopped: Why training ended before its last epoch, as history.json has it.
         scores: Of scores.json: names and values by part of the data.
+        recorded: Of state.json; None for a run of an mxkit that did not write it.
         log: Lines of log.txt.
         environments: Of environment.json; empty for a run of an mxkit that did not write it.
         problems: What could not be read, a line each.
@@ -51,6 +54,7 @@ class RunFiles(NamedTuple):
     rows: List[Row]
     stopped: Optional[str]
     scores: Dict[str, Dict[str, Any]]
+    recorded: Optional[RunState]
     log: List[str]
     environments: List[Dict[str, Any]]
     problems: List[str]
@@ -62,8 +66,9 @@ class RunFiles(NamedTuple):
 
     @property
     def started(self) -> str:
-        """Time of the log's first line, or an empty string."""
-        return self.log[0][:_TIME] if self.log else ""
+        """Time at which the run began, or an empty string."""
+        recorded = self.recorded.started if self.recorded else ""
+        return recorded or (self.log[0][:_TIME] if self.log else "")
 
     @property
     def seconds(self) -> float:
@@ -72,24 +77,34 @@ class RunFiles(NamedTuple):
 
     @property
     def state(self) -> State:
-        """How the run ended, by its newest sitting."""
+        """What the run does, or how it ended."""
         if not self.recipe:
             return State("broken", "; ".join(self.problems))
-        lines = [line[_TEXT:] for line in self.log]
-        begins = [number for number, line in enumerate(lines) if line.startswith(_BEGINS)]
-        sitting = lines[begins[-1] + 1 :] if begins else []
-        traces = [number for number, line in enumerate(sitting) if line.startswith("Traceback (most recent call last)")]
-        if traces:
-            told = (line for line in sitting[traces[-1] + 1 :] if line and not line.startswith(" "))
-            return State("failed", next(told, ""))
-        stops = [line[len("stopped by ") :] for line in sitting if line.startswith("stopped by ")]
-        ended = [line for split, scores in self.scores.items() for line in describe_scores(split, scores)]
-        if stops:
-            return State("stopped", stops[-1])
-        # a log of before wrote -0.0000
-        if any(line.replace(" -0.0000", " 0.0000") in ended for line in sitting) or (self.scores and not self.log):
-            return State("stopped", self.stopped) if self.stopped else State("finished")
-        return State("running?", f"last line of {self.log[-1][:_TIME]}" if self.log else "it has no log")
+        if self.recorded is None:
+            return state_of_log(self)
+        if self.recorded.state == "running":  # or killed, which it could not write
+            reached = f"epoch {self.recorded.epoch}, update {self.recorded.updates}"
+            return State("running?", f"{reached} at {self.recorded.changed}")
+        return State(self.recorded.state, self.recorded.reason)
+
+
+def state_of_log(run: RunFiles) -> State:
+    """How a run ended by the newest sitting in its log, for a run of an mxkit that wrote no state.json."""
+    lines = [line[_TEXT:] for line in run.log]
+    begins = [number for number, line in enumerate(lines) if line.startswith(_BEGINS)]
+    sitting = lines[begins[-1] + 1 :] if begins else []
+    traces = [number for number, line in enumerate(sitting) if line.startswith("Traceback (most recent call last)")]
+    if traces:
+        told = (line for line in sitting[traces[-1] + 1 :] if line and not line.startswith(" "))
+        return State("failed", next(told, ""))
+    stops = [line[len("stopped by ") :] for line in sitting if line.startswith("stopped by ")]
+    if stops:
+        return State("stopped", stops[-1])
+    ended = [line for split, scores in run.scores.items() for line in describe_scores(split, scores)]
+    # a log of before wrote -0.0000
+    if any(line.replace(" -0.0000", " 0.0000") in ended for line in sitting) or (run.scores and not run.log):
+        return State("stopped", run.stopped) if run.stopped else State("finished")
+    return State("running?", f"last line of {run.log[-1][:_TIME]}" if run.log else "it has no log")
 
 
 def read_run(path: Union[str, Path]) -> RunFiles:
@@ -105,14 +120,15 @@ def read_run(path: Union[str, Path]) -> RunFiles:
     text = _text(path / "recipe.yaml", problems)
     recipe = _parsed(path / "recipe.yaml", text, yaml.safe_load, lambda found: isinstance(found, dict), problems)
 
-    def content(name: str, fits: Callable[[Any], bool], empty: Any) -> Any:
+    def content(name: str, fits: Callable[[Any], bool], empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
         # a run that has not come so far has none of these
         found = _text(path / name, problems) if (path / name).exists() else ""
-        return _parsed(path / name, found, json.loads, fits, problems) or empty
+        return _parsed(path / name, found, parse, fits, problems) or empty
 
     history = content("history.json", _is_history, {"epochs": [], "stopped": None})
     scores = content("scores.json", _is_scores, {})
     environments = content(ENVIRONMENT, _is_list_of_mappings, [])
+    recorded = content(STATE, lambda found: True, None, parse_state)
     log = _text(path / "log.txt", problems) if (path / "log.txt").exists() else ""
     return RunFiles(
         path=path,
@@ -121,6 +137,7 @@ def read_run(path: Union[str, Path]) -> RunFiles:
         rows=history["epochs"],
         stopped=history["stopped"],
         scores=scores,
+        recorded=recorded,
         log=log.splitlines(),
         environments=environments,
         problems=problems,

@@ -19,7 +19,7 @@ class ListedRun(NamedTuple):
 
     Attributes:
         name: Of its folder.
-        started: Its log's first time, or an empty string.
+        started: Time at which its folder was made, or an empty string.
         state: "finished", "stopped", "failed", "running?" or "broken".
         reason: Of the state, or an empty string.
         epochs: In its history.
@@ -122,26 +122,17 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def runs_table(runs: Sequence[ListedRun]) -> Any:
-    """The runs as a table of rich's, a column for each final score."""
-    from rich.table import Table
-    from rich.text import Text
-
+def table_of_runs(runs: Sequence[ListedRun]) -> List[List[str]]:
+    """The runs as lines of cells, the names first; a column for each final score."""
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
-    table = Table(box=None, header_style="bold")
-    for name in ("name", "started", "state", "epochs"):
-        table.add_column(name, justify="right" if name == "epochs" else "left", no_wrap=name in ("name", "started"))
-    for name in (*names, "best valid", "time", "size"):
-        table.add_column(Text(name), justify="right", no_wrap=True)
+    lines = [["name", "started", "state", "epochs", *names, "best valid", "time", "size"]]
     for run in runs:
         state = f"{run.state}: {run.reason}" if run.reason else run.state
         best = "" if run.best is None else f"{run.best['column']} {run.best['value']:.4g} in {run.best['epoch']}"
         scores = [fixed(run.scores[name]) if name in run.scores else "" for name in names]
-        shown = state if len(state) <= 60 else f"{state[:59]}…"
-        cells = [run.name, run.started, shown, str(run.epochs), *scores, best]
-        # as Text, because rich reads [words] in a name as markup
-        table.add_row(*map(Text, [*cells, duration(run.seconds), f"{run.size / 1e6:,.1f} MB"]))
-    return table
+        cells = [run.name, run.started, state, str(run.epochs), *scores, best]
+        lines.append([*cells, duration(run.seconds), f"{run.size / 1e6:,.1f} MB"])
+    return lines
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ import warnings
 
 from mxkit.errors import MXNetImportError, TrapWarning
 from mxkit.runtime import driver_stand_in
-from mxkit.runtime.elf import needs
+from mxkit.runtime.elf import needs, opens
 from mxkit.runtime.wheels import cpu_command, described, load_problem
 
 # The NVIDIA wheel that brings each library, with the version that MXNet 1.9.1 was tried with (T81).
@@ -221,7 +221,7 @@ class _Loader:
         self._major = runtime.split(".")[2] if runtime else ""
         self._sonames = sonames
         self._folders = needs(library).folders
-        self._system_first = bool(runtime) and _opens(runtime)
+        self._system_first = bool(runtime) and opens(runtime)
         self._tried: Set[str] = set()
         self.found: List[CudaLibrary] = []
 
@@ -261,24 +261,8 @@ class _Loader:
         wheels.sort(key=lambda path: bool(_account(path, self._major)[1]))
         # One name can stand for several versions of CUDA (libcurand.so.10 is in 11, 12 and 13), so the system's is
         # taken first only where the system's CUDA is known to be the right one.
-        first = self._system_first or _is_loaded(soname) or _in_library_path(soname)
+        first = self._system_first or opens(soname, os.RTLD_NOLOAD | os.RTLD_NOW) or _in_library_path(soname)
         return [*own, soname, *wheels] if first else [*own, *wheels, soname]
-
-
-def _opens(soname: str) -> bool:
-    try:
-        ctypes.CDLL(soname)
-    except OSError:
-        return False
-    return True
-
-
-def _is_loaded(soname: str) -> bool:
-    try:
-        ctypes.CDLL(soname, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
-    except OSError:
-        return False
-    return True
 
 
 def _library_path() -> List[str]:

@@ -1,6 +1,7 @@
 """What a Linux library says it needs, read from its own headers: no tool, and a few kilobytes of any size of file."""
 
 from contextlib import contextmanager
+import ctypes
 import mmap
 from pathlib import Path
 import struct
@@ -56,6 +57,15 @@ def undefined_symbols(path: Path) -> Tuple[str, ...]:
     """
     with _image(path) as image:
         return image.undefined_symbols()
+
+
+def opens(soname: str, mode: int = ctypes.DEFAULT_MODE) -> bool:
+    """Whether the dynamic linker loads a library; with `os.RTLD_NOLOAD`, whether it is loaded."""
+    try:
+        ctypes.CDLL(soname, mode=mode)
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

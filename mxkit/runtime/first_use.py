@@ -4,7 +4,7 @@ import ctypes
 from pathlib import Path
 from typing import Any, Dict, List
 
-from mxkit.runtime.elf import needs
+from mxkit.runtime.elf import needs, opens
 
 
 def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
@@ -27,7 +27,7 @@ def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
         except (OSError, ValueError):  # damaged, which the line about the wheel's files is for
             continue
         here = [part.parent, *folders]
-        found = [one for one in sonames if not any((folder / one).is_file() for folder in here) and not _opens(one)]
+        found = [one for one in sonames if not any((folder / one).is_file() for folder in here) and not opens(one)]
         if found:
             lacks[part.name] = found
     return lacks
@@ -51,11 +51,3 @@ def nvrtc_abilities(nvrtc: str) -> Dict[str, Any]:
     architectures = (ctypes.c_int * count.value)()
     library.nvrtcGetSupportedArchs(architectures)
     return {"version": [major.value, minor.value], "architectures": list(architectures)}
-
-
-def _opens(soname: str) -> bool:
-    try:
-        ctypes.CDLL(soname)
-    except OSError:
-        return False
-    return True

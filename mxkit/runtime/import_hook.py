@@ -9,10 +9,11 @@ even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finde
 import builtins
 from importlib import import_module
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 import os
 from pathlib import Path
 import sys
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
@@ -25,6 +26,10 @@ from mxkit.runtime.wheels import load_problem, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
 _LOADS_LIBRARY = "mxnet.base"
+
+# How quantization.py and test_utils.py import it, for one function each. With scikit-learn it was half of the time of
+# `import mxnet`.
+_SCIPY_STATS = (("scipy", ("stats",)), ("scipy.stats", None))
 
 # distutils' version classes warn since Python 3.10 and are gone since 3.12 (T89, T92).
 _STAND_IN_FOR_DISTUTILS = sys.version_info >= (3, 10)
@@ -50,8 +55,21 @@ def _import(
             return DISTUTILS_VERSION if fromlist else DISTUTILS
         if _STAND_IN_FOR_DISTUTILS and name == "distutils" and fromlist == ("version",):
             return DISTUTILS
+        if (
+            name == "sklearn.base" and name not in sys.modules
+        ):  # model.py's deprecated FeedForward is a class without it
+            raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
+        if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):
+            return SimpleNamespace(stats=_DeferredModule("scipy.stats"))
     # Read at each call, so that a tool that replaces `builtins.__import__` is still obeyed.
     return builtins.__import__(name, globals, locals, fromlist or (), level)
+
+
+class _DeferredModule(ModuleType):
+    """A module that is imported when it is first used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self.__name__), name)
 
 
 def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
@@ -64,12 +82,8 @@ def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
     return view
 
 
-def _private_builtins() -> Dict[str, Any]:
-    return {**vars(builtins), "__import__": _import}
-
-
 # One for all viewed modules, as Python keeps one for all others.
-_BUILTINS = _private_builtins()
+_BUILTINS: Dict[str, Any] = {**vars(builtins), "__import__": _import}
 
 
 class _ViewedLoader:

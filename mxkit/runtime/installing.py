@@ -15,9 +15,8 @@ from mxkit.runtime.architectures import CU112, runs_on
 from mxkit.runtime.cuda_libraries import requirements
 from mxkit.runtime.doctor.probes import probe
 from mxkit.runtime.driver import Driver, read_driver
-from mxkit.runtime.wheels import Wheel, installed_wheels, package_spec, wheel_problem
+from mxkit.runtime.wheels import RELEASE, Wheel, installed_wheels, package_spec, wheel_problem
 
-_RELEASE = "1.9.1"
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
 
 # What the package registry has of 1.9.1.
@@ -128,11 +127,11 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     if machine.system not in _PLATFORMS[chosen]:
         known = " and ".join(" ".join(one) for one in _PLATFORMS[chosen])
         raise MXNetImportError(
-            f"there is no wheel of {_WHEELS[chosen]} {_RELEASE} for {' '.join(machine.system)}, only for {known}. "
+            f"there is no wheel of {_WHEELS[chosen]} {RELEASE} for {' '.join(machine.system)}, only for {known}. "
             "Build MXNet from source, or use a container of such a system"
         )
     keep = _kept(machine, chosen)
-    wheel = f"{keep or _WHEELS[chosen]}=={_RELEASE}"
+    wheel = f"{keep or _WHEELS[chosen]}=={RELEASE}"
     commands = [
         *(_libraries(keep or _WHEELS[chosen]) if chosen == "cuda" else []),
         *_removed(machine, keep),
@@ -226,7 +225,7 @@ def _kind(wheel: Wheel) -> str:
 
 def _kept(machine: Machine, kind: str) -> str:
     """The one wheel that is there, where it is of this kind and the right release; not where there are two."""
-    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == kind and wheel.version == _RELEASE]
+    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == kind and wheel.version == RELEASE]
     return fitting[0] if fitting and len(machine.wheels) == 1 else ""
 
 

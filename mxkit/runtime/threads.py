@@ -16,7 +16,7 @@ import sys
 import threading
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
-from mxkit.runtime.processors import Processors, read_processors
+from mxkit.runtime.machine import Processors, read_processors
 
 _OPENMP = "OMP_NUM_THREADS"
 _MOST = "MXNET_OMP_MAX_THREADS"

@@ -1,5 +1,6 @@
 """Version numbers as tuples, and the two classes that MXNet takes from ``distutils.version``."""
 
+from functools import total_ordering
 import re
 from types import SimpleNamespace
 from typing import Tuple
@@ -23,6 +24,7 @@ def release(text: str) -> Tuple[int, ...]:
     return tuple(int(number) for number in found.group().split(".")) if found else ()
 
 
+@total_ordering
 class ComparableVersion:
     """A version that can be compared, also with text; it stands in for distutils' two version classes.
 
@@ -51,15 +53,6 @@ class ComparableVersion:
 
     def __lt__(self, other: object) -> bool:
         return self._key < _other_key(other)
-
-    def __le__(self, other: object) -> bool:
-        return self._key <= _other_key(other)
-
-    def __gt__(self, other: object) -> bool:
-        return self._key > _other_key(other)
-
-    def __ge__(self, other: object) -> bool:
-        return self._key >= _other_key(other)
 
 
 def _other_key(other: object) -> _Key:

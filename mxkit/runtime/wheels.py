@@ -13,7 +13,8 @@ from typing import List, NamedTuple, Optional
 # The wheel pins numpy<2, for which Python 3.13 has no wheel: pip would compile NumPy, or give up (T80).
 _NO_DEPS_FROM = (3, 13)
 
-_RELEASE = "1.9.1"
+#: The MXNet that mxkit is written for.
+RELEASE = "1.9.1"
 
 # mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
 _OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
@@ -102,7 +103,7 @@ def described(library: Path) -> str:
 def cpu_command(library: Path) -> str:
     """Say what to type to have MXNet for the CPU in place of the one that a library belongs to."""
     remove = "".join(f"pip uninstall -y {wheel.name} && " for wheel in _wheels_in(library.parent.parent)[:1])
-    return f"{remove}pip install --no-deps mxnet=={_RELEASE}"
+    return f"{remove}pip install --no-deps mxnet=={RELEASE}"
 
 
 def load_problem(error: Exception, library: Path) -> str:
@@ -138,7 +139,7 @@ def _lacking(soname: str, library: Path) -> str:
 
 def _reinstall_command(library: Path) -> str:
     wheels = _wheels_in(library.parent.parent)
-    named = f"{wheels[0].name}=={wheels[0].version}" if wheels else f"mxnet=={_RELEASE}"
+    named = f"{wheels[0].name}=={wheels[0].version}" if wheels else f"mxnet=={RELEASE}"
     return f"pip install --force-reinstall --no-deps {named}"
 
 
@@ -154,8 +155,8 @@ def _not_installed() -> str:
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
         return (
             f"MXNet is not installed for {sys.executable}. On Python {python} type\n"
-            f"    pip install --no-deps mxnet=={_RELEASE}          for the CPU\n"
-            f"    pip install --no-deps mxnet-cu112=={_RELEASE}    for NVIDIA GPUs\n"
+            f"    pip install --no-deps mxnet=={RELEASE}          for the CPU\n"
+            f"    pip install --no-deps mxnet-cu112=={RELEASE}    for NVIDIA GPUs\n"
             f"Without --no-deps pip asks for numpy<2, which has no wheel for Python {python}."
         )
     return (
@@ -171,7 +172,7 @@ def _more_than_one(wheels: List[Wheel]) -> str:
     return (
         f"{' and '.join(map(str, wheels))} are both installed in {keep.folder}. They overwrite each other's files, "
         "so what is there now is a mixture. Remove all of them and install the one you want:\n"
-        f"    pip uninstall -y {names} && pip install --no-deps {keep.name}=={_RELEASE}"
+        f"    pip uninstall -y {names} && pip install --no-deps {keep.name}=={RELEASE}"
     )
 
 

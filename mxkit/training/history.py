@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 from mxkit.core.files import write_atomically
+from mxkit.core.text import aligned
 from mxkit.errors import unknown_name
 import numpy as np
 
@@ -97,10 +98,7 @@ class History(Sequence[Row]):
            10        0.25
         """
         shown = [name for name in self.columns if name == "epoch" or name.startswith(("train_", "valid_", "learning"))]
-        cells = [shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)]
-        widths = [max(map(len, column)) for column in zip(*cells)]
-        lines = ("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths)) for line in cells)
-        return "\n".join(lines)
+        return "\n".join(aligned([shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)]))
 
     @classmethod
     def from_json(cls, path: Union[str, Path]) -> "History":

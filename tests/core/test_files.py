@@ -1,6 +1,9 @@
 """Files that are either whole or as they were before."""
 
+from concurrent.futures import ThreadPoolExecutor
+import os
 from pathlib import Path
+from threading import Barrier
 
 from mxkit.core.files import flush_directory, write_atomically
 import pytest
@@ -27,6 +30,17 @@ def test_t59_a_failing_write_leaves_the_old_file_whole(tmp_path, monkeypatch, br
         write_atomically(path, b"new")
     monkeypatch.undo()
     assert path.read_bytes() == b"old and whole"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_two_threads_write_one_file_at_the_same_time(tmp_path, monkeypatch):
+    path, both, flush = tmp_path / "run.json", Barrier(2), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (both.wait(timeout=60), flush(handle)))
+    contents = [b"first" * 1000, b"second" * 1000]
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(write_atomically, path, content) for content in contents]:
+            done.result()
+    assert path.read_bytes() in contents
     assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
 
 

@@ -12,7 +12,7 @@ from mxkit.profiling.channels import Padding, _call, measure_paddings
 from mxkit.profiling.clock import Span
 from mxkit.profiling.operators import ONEDNN, Operators, Run, by_onednn, write_trace
 from mxkit.profiling.result import Operator, Phase, Profile, Read
-from mxkit.runtime.processors import Processors
+from mxkit.runtime.machine import Processors
 import mxnet as mx
 from mxnet import gluon, profiler
 import pytest

@@ -41,7 +41,7 @@ def test_the_folder_holds_what_it_promises(trained):
     folder, _, _ = trained
     names = {path.name for path in folder.iterdir()}
     pictures_and_numbers = {"history.csv", "history.json", "curves.png", "scores.json", "environment.json"}
-    assert names == pictures_and_numbers | {"recipe.yaml", "net.json", "log.txt", "checkpoints"}
+    assert names == pictures_and_numbers | {"recipe.yaml", "net.json", "state.json", "log.txt", "checkpoints"}
     recipe = load_recipe(folder / "recipe.yaml")
     assert recipe == load_recipe("digits_lenet", [text for text in SHORT if text != "--set"])
     rows = list(csv.DictReader((folder / "history.csv").read_text().splitlines()))

@@ -6,6 +6,7 @@ import shutil
 import mxkit
 from mxkit.errors import TrapWarning
 from mxkit.recipe.run import resume_run, run_recipe
+from mxkit.recipe.run_state import write_state
 from mxkit.reports.page import write_report
 from mxkit.reports.run_files import read_run
 import pytest
@@ -125,12 +126,24 @@ def test_inputs_that_are_no_images(own, tmp_path, shown):
     assert [one for one in page.items if "→" in one]
 
 
-def test_ctrl_c_and_going_on(own, tmp_path, shown):
-    run = run_recipe({**own, "callbacks": ["Interrupt"]}, output=tmp_path / "runs", progress=False)
-    assert str(read_run(run.folder).state) == "stopped: KeyboardInterrupt in epoch 2, after update 25"
-    assert "KeyboardInterrupt in epoch 2, after update 25" in shown(run.folder).text
-    resume_run(run.folder, overrides=["callbacks=[]"], progress=False)
-    assert str(read_run(run.folder).state) == "finished"
+@pytest.fixture(scope="module")
+def interrupted(own, tmp_path_factory):
+    recipe = {**own, "callbacks": ["Interrupt"]}
+    return run_recipe(recipe, output=tmp_path_factory.mktemp("interrupted"), progress=False).folder
+
+
+def test_ctrl_c_and_going_on(interrupted, copied, shown):
+    folder = copied(interrupted)
+    assert str(read_run(folder).state) == "stopped: KeyboardInterrupt in epoch 2, after update 25"
+    assert "KeyboardInterrupt in epoch 2, after update 25" in shown(folder).text
+    stopped = read_run(folder).recorded
+    assert (stopped.epoch, stopped.updates) == (1, 25)
+    (folder / "state.json").unlink()  # as an earlier mxkit left it
+    resume_run(folder, overrides=["callbacks=[]"], progress=False)
+    run = read_run(folder)
+    assert str(run.state) == "finished"
+    assert (run.recorded.epoch, run.recorded.updates) == (2, run.rows[-1]["updates"])
+    assert (run.recorded.started, run.started) == ("", run.log[0][:19])
 
 
 def test_a_time_limit_is_a_stop(make_run):
@@ -171,6 +184,36 @@ def test_a_recipe_of_names_that_nobody_knows_any_more(adam, copied, shown):
 def test_a_run_that_is_training_or_was_killed(adam, copied, shown):
     folder = copied(adam)
     (folder / "scores.json").unlink()
+    write_state(folder, "running", epoch=1, updates=11)
+    recorded = json.loads((folder / "state.json").read_text())
+    assert str(read_run(folder).state) == f"running?: epoch 1, update 11 at {recorded['changed']}"
+    assert "epoch 1, update 11 at " in shown(folder).text
+
+
+def test_a_state_that_is_damaged_is_told_and_the_log_read(adam, copied, shown):
+    folder = copied(adam)
+    for content in ("{", "[]", '{"state": "asleep"}', '{"state": "running", "epoch": "1"}'):
+        (folder / "state.json").write_text(content)
+        run = read_run(folder)
+        assert (str(run.state), len(run.problems)) == ("finished", 1)
+        assert run.problems[0].startswith("state.json ")
+
+
+def test_a_run_of_before_state_json_is_read_from_its_log(adam, failed, interrupted, copied):
+    for number, (run, word) in enumerate([(adam, "finished"), (failed, "failed"), (interrupted, "stopped")]):
+        folder = copied(run, str(number))
+        now = read_run(folder)
+        assert now.state.word == word
+        (folder / "state.json").unlink()
+        before = read_run(folder)
+        assert before.recorded is None
+        assert (before.state, before.started) == (now.state, now.started)
+
+
+def test_a_killed_run_of_before_state_json(adam, copied, shown):
+    folder = copied(adam)
+    (folder / "scores.json").unlink()
+    (folder / "state.json").unlink()
     lines = (folder / "log.txt").read_text().splitlines()
     (folder / "log.txt").write_text("\n".join(lines[:3]) + "\n")
     assert str(read_run(folder).state) == f"running?: last line of {lines[2][:19]}"
@@ -179,6 +222,7 @@ def test_a_run_that_is_training_or_was_killed(adam, copied, shown):
 
 def test_scores_of_before_do_not_end_a_run_that_goes_on(adam, copied):
     folder = copied(adam)
+    (folder / "state.json").unlink()
     with (folder / "log.txt").open("a") as file:
         file.write("2026-01-01 00:00:00  training goes on after update 44: 3 epochs on [cpu(0)]\n")
     assert read_run(folder).state.word == "running?"

@@ -159,7 +159,7 @@ def test_its_text_is_aligned_and_ends_with_what_to_type():
 )
 def test_variables_that_end_mxnet_do_not_end_the_doctor(monkeypatch, name, value, said):
     from mxkit.runtime.doctor.mxnet_build import build_lines
-    from mxkit.runtime.doctor.variables import variable_lines
+    from mxkit.runtime.doctor.surroundings import variable_lines
 
     monkeypatch.setenv(name, value)
     found = probe(["mxnet", "tqdm"])

@@ -3,9 +3,16 @@
 import os
 from pathlib import Path
 
-from mxkit.runtime.doctor.machine import Memory, read_memory
 from mxkit.runtime.doctor.resources import memory_line, openmp_lines, shared_memory_line, thread_line
-from mxkit.runtime.processors import Processors, count_cores, cpu_quota, processor_model, read_processors
+from mxkit.runtime.machine import (
+    Memory,
+    Processors,
+    count_cores,
+    cpu_quota,
+    processor_model,
+    read_memory,
+    read_processors,
+)
 import pytest
 
 GIB = 2**30

@@ -94,6 +94,34 @@ assert pandas.Series([1]).values.__class__ is numpy.ndarray
     )
 
 
+def test_mxnet_imports_neither_scikit_learn_nor_scipys_statistics(run_python):
+    run_python(
+        """
+import sys
+import mxkit, mxnet as mx
+assert not [name for name in ("sklearn", "scipy.stats") if name in sys.modules]
+assert mx.model.FeedForward.__bases__ == (object,)
+# what is used later is there
+assert round(mx.test_utils.ss.norm.cdf(0), 3) == 0.5
+assert round(float(mx.contrib.quantization.stats.entropy([0.5, 0.5])), 3) == 0.693
+import sklearn.base
+from scipy import stats
+assert mx.contrib.quantization.stats.entropy is stats.entropy
+"""
+    )
+
+
+def test_scikit_learn_that_was_imported_before_makes_mxnets_estimator(run_python):
+    run_python(
+        """
+import sklearn.base, scipy.stats
+import mxkit, mxnet as mx
+assert issubclass(mx.model.FeedForward, sklearn.base.BaseEstimator)
+assert mx.contrib.quantization.stats is scipy.stats
+"""
+    )
+
+
 def test_the_state_of_the_process_is_what_it_was(run_python):
     # cv2 and scikit-learn, which MXNet and gluoncv import where they are, set the variables below for themselves
     run_python(

@@ -9,7 +9,7 @@ import sys
 
 import mxkit
 from mxkit.runtime import threads
-from mxkit.runtime.processors import Processors, read_processors
+from mxkit.runtime.machine import Processors, read_processors
 from mxkit.runtime.threads import Choice, choose, chosen_threads, local_workers
 import pytest
 from sharing import LEAN, long

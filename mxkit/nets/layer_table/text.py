@@ -1,11 +1,10 @@
 """A table of layers as text and as HTML."""
 
 from html import escape
-import shutil
-import sys
 from typing import Any, List, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import layer_settings
+from mxkit.core.text import aligned, terminal_width
 from mxkit.nets.layer_table.costs import Shape
 
 _LEFT = ("path", "type", "output", "dtype", "note")
@@ -72,17 +71,8 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
 
 def text_table(table: Any) -> str:
     """Aligned text, cut where it is wider than the terminal that it is printed to; paths never are."""
-    columns = columns_of(table)
-    widths = [max(len(text) for text in [name, *texts]) for name, texts in columns]
-    if sys.stdout.isatty():
-        widths = _narrowed([name for name, _ in columns], widths, shutil.get_terminal_size().columns)
-    lines = []
-    for cells in zip(*([name, *texts] for name, texts in columns)):
-        aligned = [
-            f"{_cut(cell, width):<{width}}" if name in _LEFT else f"{cell:>{width}}"
-            for (name, _), cell, width in zip(columns, cells, widths)
-        ]
-        lines.append("  ".join(aligned).rstrip())
+    cells = list(zip(*([name, *texts] for name, texts in columns_of(table))))
+    lines = aligned(cells, left=_LEFT, shrinkable=_SHRINKABLE, width=terminal_width())
     return "\n".join([*_head(table), *lines, *_foot(table)])
 
 
@@ -133,19 +123,3 @@ def _count(number: Optional[int]) -> str:
 def _shapes(shapes: Sequence[Shape]) -> str:
     shown = ", ".join(map(str, shapes[:2]))
     return f"{shown} and {len(shapes) - 2} more" if len(shapes) > 2 else shown
-
-
-def _cut(cell: str, width: int) -> str:
-    return cell if len(cell) <= width else f"{cell[: width - 1]}…"
-
-
-def _narrowed(names: Sequence[str], widths: Sequence[int], room: int) -> List[int]:
-    found = list(widths)
-    excess = sum(widths) + 2 * (len(widths) - 1) - room
-    for column in _SHRINKABLE:
-        if excess > 0 and column in names:
-            place = names.index(column)
-            less = min(excess, max(0, found[place] - 12))
-            found[place] -= less
-            excess -= less
-    return found

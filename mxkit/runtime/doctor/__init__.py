@@ -7,15 +7,12 @@ the process which imports it is a line of the report.
 from concurrent.futures import ThreadPoolExecutor
 
 from mxkit.runtime.doctor.accelerators import accelerator_lines, installed_kernels
-from mxkit.runtime.doctor.caches import cache_lines
 from mxkit.runtime.doctor.findings import Line, Report, Section, render, rows, to_dict, to_json
-from mxkit.runtime.doctor.interpreter import interpreter_lines
-from mxkit.runtime.doctor.limits import limit_lines
 from mxkit.runtime.doctor.mxnet_build import build_lines
 from mxkit.runtime.doctor.packages import WITH_MXNET, modules, package_lines
 from mxkit.runtime.doctor.probes import Probe, probe
 from mxkit.runtime.doctor.resources import resource_lines
-from mxkit.runtime.doctor.variables import variable_lines
+from mxkit.runtime.doctor.surroundings import cache_lines, interpreter_lines, limit_lines, variable_lines
 from mxkit.runtime.driver import read_driver
 
 __all__ = ["Line", "Report", "Section", "render", "report", "rows", "to_dict", "to_json"]

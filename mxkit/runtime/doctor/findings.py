@@ -31,6 +31,13 @@ class Line:
     data: Optional[Mapping[str, Any]] = None
 
 
+def judged(
+    name: str, value: str, is_right: bool, fix: str, data: Optional[Mapping[str, Any]] = None, status: str = "warning"
+) -> Line:
+    """A finding that is "ok", or has another status and a fix."""
+    return Line(name, value, data=data) if is_right else Line(name, value, status, fix, data)
+
+
 @dataclass(frozen=True)
 class Section:
     """A titled group of findings; `key` is its name in the JSON."""
@@ -64,28 +71,17 @@ class Report:
 
 def to_dict(report: Report) -> Dict[str, Any]:
     """A report as JSON knows it; docs/doctor.md lists the keys."""
-    return {
-        "format": FORMAT,
-        "mxkit": __version__,
-        "problems": len(report.problems),
-        "warnings": len(report.warnings),
-        "sections": {section.key: [_line_to_dict(line) for line in section.lines] for section in report.sections},
+    sections = {
+        section.key: [{**vars(line), "data": dict(line.data or {})} for line in section.lines]
+        for section in report.sections
     }
+    counts = {"problems": len(report.problems), "warnings": len(report.warnings)}
+    return {"format": FORMAT, "mxkit": __version__, **counts, "sections": sections}
 
 
 def to_json(report: Report) -> str:
     """A report as JSON text."""
     return json.dumps(to_dict(report), indent=2)
-
-
-def _line_to_dict(line: Line) -> Dict[str, Any]:
-    return {
-        "name": line.name,
-        "value": line.value,
-        "status": line.status,
-        "fix": line.fix,
-        "data": dict(line.data or {}),
-    }
 
 
 def render(report: Report) -> str:

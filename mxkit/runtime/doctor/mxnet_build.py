@@ -4,11 +4,9 @@ import re
 import textwrap
 from typing import Any, List, Mapping, Tuple
 
-from mxkit.runtime.doctor.findings import Line
+from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
-from mxkit.runtime.wheels import installed_wheels, package_spec, wheel_problem
-
-_MXNET = "1.9.1"
+from mxkit.runtime.wheels import RELEASE, installed_wheels, package_spec, wheel_problem
 
 
 def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
@@ -17,10 +15,10 @@ def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
         # It may have come as far as the first operator (MXNET_ENGINE_TYPE).
         return (*_wheels(), _failure(mxnet, noise))
     version = mxnet["version"]
-    fix = f"mxkit's repairs are written for MXNet {_MXNET}: `mxkit install`"
+    fix = f"mxkit's repairs are written for MXNet {RELEASE}: `mxkit install`"
     return (
         *_wheels(),
-        Line("version", version) if version == _MXNET else Line("version", version, "warning", fix),
+        judged("version", version, version == RELEASE, fix),
         Line("library", mxnet["library"]),
         Line("features", "\n".join(textwrap.wrap(" ".join(mxnet["features"]), 80)), data={"on": mxnet["features"]}),
         *_onednn(mxnet["features"], noise),
@@ -49,7 +47,7 @@ def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:
         first = next((line for line in rest if line.startswith("MXNetError")), first)
         fix = "unset MXNET_ENGINE_TYPE MXNET_CPU_WORKER_NTHREADS, or give them what MXNet knows: NaiveEngine; 4"
     else:
-        fix = wheel_problem() or f"python -m pip install --force-reinstall --no-deps mxnet=={_MXNET}"
+        fix = wheel_problem() or f"python -m pip install --force-reinstall --no-deps mxnet=={RELEASE}"
     return Line("import", first if first.startswith(error) else f"{error}: {first}", "problem", fix)
 
 
@@ -61,7 +59,6 @@ def _onednn(features: List[str], noise: str) -> Tuple[Line, ...]:
     if not (version and isa):
         return (Line("oneDNN", "built in, but not used here (MXNET_MKLDNN_ENABLED=0 turns it off)"),)
     told = {"version": version[1], "isa": isa[1]}
-    if "AVX2" in isa[1] or "AVX-512" in isa[1]:
-        return (Line("oneDNN", f"{version[1]}, {isa[1]}", data=told),)
+    is_fast = "AVX2" in isa[1] or "AVX-512" in isa[1]
     fix = "without AVX2 it is several times slower; DNNL_MAX_CPU_ISA limits it, a virtual machine may hide it"
-    return (Line("oneDNN", f"{version[1]}, {isa[1]}", "warning", fix, told),)
+    return (judged("oneDNN", f"{version[1]}, {isa[1]}", is_fast, fix, told),)

@@ -22,6 +22,7 @@ _PACKAGES = [
     for row in [
         ("lazy_loader", "mxkit itself", "lazy_loader", "problem"),
         ("tqdm", "progress", "tqdm", "problem"),
+        ("rich", "tables in the terminal", "rich", "problem"),
         ("requests", "MXNet itself", "requests", "problem"),
         ("typer", "mxkit's command", "typer", "problem"),
         ("pydantic", "recipes", "pydantic", "problem"),
@@ -29,18 +30,16 @@ _PACKAGES = [
         ("jinja2", "reports", "jinja2", "warning"),
         ("gluoncv", "models, data and metrics of computer vision", "gluoncv==0.10.5.post0", "warning"),
         ("cv2", "image files and augmenters", "opencv-python", "warning"),
-        ("sklearn", "the digits, tables and metrics", "scikit-learn", "warning"),
         ("matplotlib", "plots", "matplotlib", "warning"),
         ("PIL", "images", "pillow", "warning"),
         ("graphviz", "plots of graphs", "graphviz", "ok"),
         ("scipy", "entropy calibration of int8 nets", "scipy", "ok"),
-        ("pandas", "tables", "pandas", "ok"),
+        ("pandas", "tables of layers, parameters and epochs", "pandas", "warning"),
         ("onnx", "export to ONNX", "onnx", "ok"),
         ("onnxruntime", "checking an exported ONNX file", "onnxruntime", "ok"),
         ("safetensors", "export to safetensors", "safetensors", "ok"),
         ("ml_dtypes", "bfloat16 outside of nets", "ml_dtypes", "ok"),
         ("tensorboardX", "logging to TensorBoard", "tensorboardX", "ok"),
-        ("horovod", "training on several machines", "horovod", "ok"),
     ]
 ]
 

@@ -5,9 +5,8 @@ import os
 from pathlib import Path
 from typing import Any, List, Mapping, Sequence, Tuple
 
-from mxkit.runtime.doctor.findings import Line
-from mxkit.runtime.doctor.machine import Memory, read_memory
-from mxkit.runtime.processors import Processors, processor_model, read_processors
+from mxkit.runtime.doctor.findings import Line, judged
+from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
 from mxkit.runtime.threads import Choice, choose, local_workers
 
 _GIB = 2**30
@@ -41,9 +40,8 @@ def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
     yours = f"with {choice.setting}={environment[choice.setting]}, yours"
     said = f"MXNet takes {choice.taken}, {yours}; {best} can compute at the same time"
     # Two threads a core can be meant; more than the quota gives cannot.
-    if choice.taken > min(processors.usable, math.ceil(processors.quota or processors.usable)):
-        return Line("threads", said, "warning", f"{fix}: threads without a core of their own wait for each other", data)
-    return Line("threads", said, data=data)
+    fits = choice.taken <= min(processors.usable, math.ceil(processors.quota or processors.usable))
+    return judged("threads", said, fits, f"{fix}: threads without a core of their own wait for each other", data)
 
 
 def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choice, data: Mapping[str, Any]) -> Line:
@@ -52,13 +50,13 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
     shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
     whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.by_mxkit else ""
     said = f"MXNet takes {choice.taken}: {why}{shared}{whose}"
-    if workers is not None:
-        return Line("threads", said, data=data)
-    return Line(
-        "threads", f"{said}; {environment['DMLC_NUM_WORKER']} workers compute, here or elsewhere", "warning",
+    if workers is None:
+        said += f"; {environment['DMLC_NUM_WORKER']} workers compute, here or elsewhere"
+    fix = (
         "export OMP_NUM_THREADS=N    before each worker starts, N the cores of its host over the workers there. "
-        "MXNet's launchers tell a worker only by DMLC_JOB_CLUSTER=local that all of them share its host", data,
-    )  # fmt: skip
+        "MXNet's launchers tell a worker only by DMLC_JOB_CLUSTER=local that all of them share its host"
+    )
+    return judged("threads", said, workers is not None, fix, data)
 
 
 def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
@@ -71,13 +69,11 @@ def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
         return ()
     kinds = sorted({os.path.basename(path).split(".")[0].split("-")[0] for path in paths})  # noqa: PTH119
     said = "\n".join(paths)
-    if len(kinds) == 1:
-        return (Line("OpenMP", said, data={"libraries": list(paths)}),)
     fix = (
         f"{' and '.join(kinds)} each keep threads that wait spinning. Remove the package whose folder brings the one "
         "that is not libgomp (in conda: `conda install nomkl`), or export OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0"
     )
-    return (Line("OpenMP", said, "warning", fix, {"libraries": list(paths)}),)
+    return (judged("OpenMP", said, len(kinds) == 1, fix, {"libraries": list(paths)}),)
 
 
 def memory_line(memory: Memory) -> Line:
@@ -85,10 +81,8 @@ def memory_line(memory: Memory) -> Line:
     whose = "that its control group allows" if memory.limited else "of this machine"
     said = f"{memory.available / _GIB:.1f} GiB available of {memory.total / _GIB:.1f} GiB {whose}"
     data = {"total": memory.total, "available": memory.available}
-    if memory.available >= 2 * _GIB:
-        return Line("memory", said, data=data)
     fix = "take smaller batches with accumulate=N, or give the container more: docker run --memory=8g"
-    return Line("memory", said, "warning", fix, data)
+    return judged("memory", said, memory.available >= 2 * _GIB, fix, data)
 
 
 def _processors(processors: Processors) -> Line:
@@ -117,12 +111,9 @@ def shared_memory_line(total: int, free: int) -> Line:
     'warning'
     """
     said = f"{free / _GIB:.2f} GiB free of {total / _GIB:.2f} GiB"
-    data = {"total": total, "free": free}
-    if free >= _GIB // 2:
-        return Line("/dev/shm", said, data=data)
     full = "" if total < _GIB // 2 else "remove what ended programs left in it: ls -l /dev/shm; "
     fix = (
         f"{full}docker run --shm-size=2g; or thread_pool=True in Gluon's DataLoader. mxkit's loaders need it on "
         "Python 3.8's systems without memfd_create only"
     )
-    return Line("/dev/shm", said, "warning", fix, data)
+    return judged("/dev/shm", said, free >= _GIB // 2, fix, {"total": total, "free": free})

@@ -1,9 +1,9 @@
-"""Processors as this process may use them: affinity and control groups count."""
+"""Processors and memory as this process may use them: affinity and control groups count."""
 
 import os
 from pathlib import Path
 import platform
-from typing import Iterator, List, NamedTuple, Optional, Set
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set
 
 ROOT = Path("/")
 
@@ -55,6 +55,39 @@ def cpu_quota(root: Path = ROOT) -> Optional[float]:
     return min(found, default=None)
 
 
+class Memory(NamedTuple):
+    """Bytes that a process may take: of the machine, or of its control group where that is less.
+
+    Attributes:
+        total: All there is.
+        available: What is free or can be freed.
+        limited: Whether a control group sets it.
+    """
+
+    total: int
+    available: int
+    limited: bool
+
+
+def read_memory(root: Path = ROOT) -> Optional[Memory]:
+    """Total and available memory; None where the system does not tell."""
+    fields = _fields(root / "proc/meminfo")
+    if not fields:
+        return None
+    machine = 1024 * fields["MemTotal:"]
+    found = Memory(machine, 1024 * fields.get("MemAvailable:", fields["MemFree:"]), False)
+    for folder in control_groups("memory", root):
+        limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
+        if not limit.isdigit() or int(limit) >= machine:  # "max", or a number near 2^63
+            continue
+        used = read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")
+        statistics = _fields(folder / "memory.stat")
+        cached = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
+        free = max(0, int(limit) - int(used or 0) + cached)
+        found = Memory(min(found.total, int(limit)), min(found.available, free), True)
+    return found
+
+
 def control_groups(controller: str, root: Path) -> Iterator[Path]:
     """Folders of the control groups that this process is in, the innermost first, of both versions."""
     for line in read_text(root / "proc/self/cgroup").splitlines():
@@ -81,3 +114,8 @@ def read_text(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, ValueError):
         return ""
+
+
+def _fields(path: Path) -> Dict[str, int]:
+    rows = (line.split() for line in read_text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}

@@ -1,0 +1,71 @@
+"""Tables of text with aligned columns, and the console for coloured text; both are rich's."""
+
+from io import StringIO
+import shutil
+import sys
+from typing import Any, Collection, List, Optional, Sequence
+
+# rich wants a width; files and pipes have none.
+_UNLIMITED = 1_000_000
+# Characters that are left of a column that is cut.
+_LEAST = 12
+
+
+def aligned(
+    lines: Sequence[Sequence[str]],
+    *,
+    left: Collection[str] = (),
+    shrinkable: Collection[str] = (),
+    width: Optional[int] = None,
+) -> List[str]:
+    """Lines of text with aligned cells.
+
+    Args:
+        lines: Cells; the first line holds the names of the columns.
+        left: Names of columns of words, which begin at the left; numbers end at the right.
+        shrinkable: Names of columns that are cut where the table is wider than `width`.
+        width: The most characters of a line. None for no limit.
+
+    >>> print("\\n".join(aligned([["layer", "parameters"], ["conv[0]", "80"], ["dense", "1,210"]], left=["layer"])))
+    layer    parameters
+    conv[0]          80
+    dense         1,210
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table, least = Table.grid(), 0
+    for name, *cells in zip(*lines):
+        cut = name in shrinkable
+        natural = max(Text(cell).cell_len for cell in [name, *cells])
+        table.add_column(justify="left" if name in left else "right", width=None if cut else natural)
+        table.add_column(width=2)  # the gap; rich counted its own padding in other ways before 14.3
+        least += (min(natural, _LEAST) if cut else natural) + 2
+    for line in lines:
+        cells = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in line)
+        table.add_row(*(part for cell in cells for part in (cell, "")))
+    text = StringIO()
+    room = _UNLIMITED if width is None else max(width, least)  # in less room rich drops whole columns
+    Console(file=text, width=room, color_system=None, force_jupyter=False).print(table, crop=False)
+    return [line.rstrip() for line in text.getvalue().splitlines()]
+
+
+def show_table(lines: Sequence[Sequence[str]], *, left: Collection[str] = (), shrinkable: Collection[str] = ()) -> None:
+    """Print a table that fits the terminal; whole where standard output is a file or a pipe."""
+    names, *rows = aligned(lines, left=left, shrinkable=shrinkable, width=terminal_width())
+    console().print(names, style="bold")
+    for row in rows:
+        console().print(row)
+
+
+def terminal_width() -> Optional[int]:
+    """Characters in a line of the terminal that standard output is; None for a file or a pipe."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def console() -> Any:
+    """Standard output for coloured text; a path in brackets is no markup here, and no line is cut."""
+    from rich.console import Console
+
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)

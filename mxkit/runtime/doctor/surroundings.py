@@ -1,0 +1,145 @@
+"""What is around MXNet: the Python that runs it, environment variables, cache folders, and known limits."""
+
+from importlib.util import find_spec
+import os
+from pathlib import Path
+import platform
+import re
+import shutil
+import sys
+import sysconfig
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from mxkit.runtime.doctor.findings import Line, judged
+from mxkit.runtime.doctor.probes import refused_variables
+
+# What the matrix of Python x NumPy was run with.
+_PYTHONS = ((3, 8), (3, 13))
+
+# Environment variables that MXNet and its libraries read.
+_PREFIXES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "GOMP_", "DNNL_", "MKLDNN_", "DMLC_", "PS_", "NVIDIA_", "CUDA_")
+_NAMES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONNOUSERSITE", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+_MANY = 100_000
+# Downloads of mxkit, MXNet and gluoncv that were stopped; `mxkit cache clean` knows those that still run.
+_LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)")
+
+# Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
+_LIMITS = (
+    ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
+    ("GPUs from sm_90 on", "the wheels end at sm_86 and hold no PTX (T83); use older ones, or build from source"),
+    ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export's symbol files"),
+    ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
+    ("dropout in RNN layers", "does nothing on the CPU (T115); put nn.Dropout between them"),
+    ("kvstore 'p3'", "does not distribute, in silence (T76); use dist_sync"),
+    ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on (T76)"),
+    ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
+    ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
+)
+
+
+def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
+    """Lines about Python, its environment, the platform, and NumPy as a probe found it."""
+    return (_python(), Line("executable", sys.executable or "unknown"), _installer(), _platform(), _numpy(numpy))
+
+
+def _python() -> Line:
+    fix = "mxkit is tested on Python 3.8 to 3.13: make an environment with one of them"
+    return judged("version", platform.python_version(), _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1], fix)
+
+
+def _installer() -> Line:
+    kind = "virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
+    uv = f"uv: `uv pip install --python {sys.executable}`" if shutil.which("uv") else "no pip"
+    return Line("packages", f"{sysconfig.get_path('purelib')} ({kind}, {'pip' if find_spec('pip') else uv})")
+
+
+def _platform() -> Line:
+    tested = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+    return judged("platform", platform.platform(), tested, "mxkit is tested on Linux with x86-64 processors only")
+
+
+def _numpy(numpy: Mapping[str, Any]) -> Line:
+    if not numpy["error"]:
+        return Line("numpy", numpy["version"])
+    said = f"{numpy['error']}: {numpy['text'].splitlines()[0]}"
+    return Line("numpy", said, "problem", "python -m pip install --force-reinstall numpy")
+
+
+def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:
+    """Lines about the variables that are set, judged by what MXNet's probe wrote when it met them.
+
+    Args:
+        noise: Of MXNet's probe.
+        openmp: The OpenMP libraries that it loaded.
+    """
+    refused = refused_variables(noise)
+    names = (name for name in sorted(os.environ) if name.startswith(_PREFIXES) or name in _NAMES)
+    found = tuple(_variable(name, os.environ[name], refused.get(name, "ok"), openmp) for name in names)
+    return found or (Line("variables", "none that MXNet reads"),)
+
+
+def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Line:
+    if status == "problem":
+        return Line(name, value, status, f"MXNet ends the process at it: unset {name}, or give it one whole number")
+    if status == "warning":
+        return Line(name, value, status, f"OpenMP cannot read it and ignores it: unset {name}, or mend its value")
+    if name == "DMLC_ROLE" and value in ("server", "scheduler"):
+        return Line(name, value, "warning", "`import mxnet` serves and never returns: unset DMLC_ROLE (T72)")
+    if name.startswith("KMP_") and openmp and all("libgomp" in path for path in openmp):
+        return Line(name, f"{value} (not read: MXNet's OpenMP here is GNU's)")
+    return Line(name, value)
+
+
+def cache_lines() -> Tuple[Line, ...]:
+    """Lines about each cache folder: size, and what stopped downloads left in it."""
+    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 for its nets alone, at each call (T57).
+    default = Path.home() / ".mxnet"
+    home = Path(os.environ.get("MXNET_HOME") or default).expanduser()
+    folders = {"mxnet models": home / "models", "mxnet datasets": home / "datasets"}
+    if home != default:
+        folders["gluoncv datasets"] = default / "datasets"
+    lines = [_cache(name, folder) for name, folder in folders.items()]
+    return (*lines, _free(home))
+
+
+def _cache(name: str, folder: Path) -> Line:
+    if not folder.is_dir():
+        return Line(name, f"{folder} (not there yet)")
+    count, size, stale = 0, 0, 0
+    for entry in _files(str(folder)):
+        count += 1
+        size += entry.stat(follow_symlinks=False).st_size
+        stale += bool(_LEFTOVER.search(entry.name))
+        if count == _MANY:
+            return Line(name, f"{folder} (more than {_MANY:,} files)")
+    said = f"{folder} ({count:,} files, {size / 1e6:,.1f} MB)"
+    data: Dict[str, object] = {"folder": str(folder), "files": count, "bytes": size, "leftovers": stale}
+    left = f", {stale} left by stopped downloads" if stale else ""
+    return judged(name, said + left, not stale, "mxkit cache clean", data)
+
+
+def _files(folder: str) -> Iterator["os.DirEntry[str]"]:
+    open_: List[str] = [folder]
+    while open_:
+        try:
+            with os.scandir(open_.pop()) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        open_.append(entry.path)
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry
+        except OSError:
+            continue  # a folder of somebody else
+
+
+def _free(home: Path) -> Line:
+    there = next(one for one in (home, *home.resolve().parents) if one.is_dir())
+    free = shutil.disk_usage(str(there)).free
+    fix = "export MXNET_HOME=DIR    puts new downloads on another disk"
+    return judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free})
+
+
+def limit_lines() -> Tuple[Line, ...]:
+    """The list; a limit is no finding about this machine, so none counts as a warning."""
+    return tuple(Line(name, text) for name, text in _LIMITS)

@@ -1,0 +1,48 @@
+"""What the library imports and what pyproject.toml asks for are the same packages."""
+
+import ast
+from pathlib import Path
+import re
+import sys
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+# Where the name of a module is not that of its distribution.
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "tensorboardX": "tensorboardx",
+}
+# Asked for by extras, of which a user takes one or none.
+OPTIONAL = {"mxnet", "tensorboardx", "scikit-learn"}
+# MXNet's own need, which pip leaves out with --no-deps.
+OF_MXNET = {"graphviz"}
+
+
+def names(requirements):
+    return {re.match(r"[\w.-]+", one).group().lower() for one in requirements}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="sys.stdlib_module_names is of Python 3.10")
+def test_every_imported_package_is_declared_and_every_declared_one_is_imported():
+    imported = set()
+    for file in (ROOT / "mxkit").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported.update(alias.name.partition(".")[0] for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(node.module.partition(".")[0])
+    imported -= {"mxkit", *sys.stdlib_module_names}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found = {DISTRIBUTIONS.get(name, name) for name in imported}
+    assert found - OPTIONAL == names(project["dependencies"]) - OF_MXNET
+    assert names(one for extra in project["optional-dependencies"].values() for one in extra) >= OPTIONAL
+    assert all(re.search("[>=]=", one) for one in project["dependencies"]), "each has a lower bound"
