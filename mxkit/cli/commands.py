@@ -61,7 +61,8 @@ def train(
     if exact:
         os.environ[WORD] = "1"  # read when MXNet is loaded, which the next line does
     from mxkit.recipe.net_facts import facts_of
-    from mxkit.recipe.run import describe_scores, new_run, stopped_run, train_run
+    from mxkit.recipe.run import new_run, stopped_run, train_run
+    from mxkit.recipe.scores import describe_scores
 
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")

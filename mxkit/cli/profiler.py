@@ -19,7 +19,7 @@ def profile(
 ) -> None:
     """Tell where an update of RECIPE's training spends its time, and what would make it faster."""
     from mxkit.profiling.measuring import profile as measure
-    from mxkit.recipe.batches import batches
+    from mxkit.recipe.building import batches
     from mxkit.recipe.reading import load_recipe
     from mxkit.recipe.run import prepare
 

@@ -7,7 +7,8 @@ import sys
 
 import mxkit
 from mxkit.recipe import schema
-from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments, public_name
+from mxkit.recipe.script import public_name
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments
 from pydantic import BaseModel
 
 PAGE = Path(mxkit.__file__).parents[1] / "docs" / "recipes.md"
