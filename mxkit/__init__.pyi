@@ -25,8 +25,8 @@ from .nets.saving import load_net as load_net
 from .nets.saving import save_net as save_net
 from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
-from .recipe.vocabulary import register as register
 from .recipe.run import run_recipe as run_recipe
+from .recipe.vocabulary import register as register
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint

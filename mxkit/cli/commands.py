@@ -148,7 +148,8 @@ def show(
     as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
 ) -> None:
     """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
-    from mxkit.recipe.reading import differences, dump_recipe, load_recipe
+    from mxkit.recipe.differences import differences
+    from mxkit.recipe.reading import dump_recipe, load_recipe
 
     if diff != (other is not None) or (diff and as_script):
         raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")

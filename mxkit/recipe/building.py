@@ -334,10 +334,8 @@ def fit_call(recipe: Recipe, data: Splits) -> Call:
 
 def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
     """Keys of the recipe that are keywords of `fit`: the seed, and what is not the default."""
-    found = {name: getattr(recipe, name) for name in FIT_KEYS}
-    return {
-        name: value for name, value in found.items() if name == "seed" or value != Recipe.model_fields[name].default
-    }
+    changed = [name for name in FIT_KEYS if getattr(recipe, name) != Recipe.model_fields[name].default]
+    return {"seed": recipe.seed, **{name: getattr(recipe, name) for name in changed}}
 
 
 def callback_call(component: Component) -> Call:

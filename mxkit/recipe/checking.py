@@ -74,8 +74,12 @@ def check(
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        recipe, found = mended(content, error)
+        fixed, found = mended(content, error)
         problems.add(found)
+        if fixed is None:
+            refuse(origin, problems, origins, cause=error)
+            raise
+        recipe = fixed
     if recipe.imports:
         problems.add(import_modules(recipe))
     places = components(recipe)

@@ -33,7 +33,8 @@ def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
     if not problems:
         _warn(recipe, data)
         problems = [*_parts(recipe, data), *_unused(recipe, data, overrides)]
-    refuse(recipe.name, problems)
+    if problems:
+        refuse(recipe.name, problems)
     return data
 
 
@@ -50,7 +51,8 @@ def check_net(recipe: Recipe, net: Any) -> None:
                 _check_glob(net, one.arguments.get("glob", "*"), _GLOBS[one.name])
             except ValueError as error:
                 problems.append(located(f"callbacks.{number}.glob", error, ()))
-    refuse(recipe.name, problems)
+    if problems:
+        refuse(recipe.name, problems)
 
 
 def _check_glob(net: Any, glob: str, needed: str) -> None:

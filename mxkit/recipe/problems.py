@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 # Stands in a recipe with mistakes for what is missing.
 STAND_IN = "(missing)"
+_MOST_PASSES = 100
 _DESCRIBED = {
     "boolean": "true or false",
     "integer": "a whole number",
@@ -124,8 +125,10 @@ def origin_of(origins: Mapping[str, str], path: str) -> str:
     return next((origins[one] for one in above if one in origins), "")
 
 
-def mended(content: Mapping[str, Any], error: ValidationError) -> Tuple[Recipe, List[Problem]]:
+def mended(content: Mapping[str, Any], error: ValidationError) -> Tuple[Optional[Recipe], List[Problem]]:
     """A recipe without its structural mistakes, so that the rest of it can be checked, and these mistakes.
+
+    The recipe is None where it cannot be mended.
 
     Args:
         content: What the recipe says.
@@ -133,18 +136,19 @@ def mended(content: Mapping[str, Any], error: ValidationError) -> Tuple[Recipe, 
     """
     fixed: Dict[str, Any] = copy.deepcopy(dict(content))
     problems = [structural(detail, content) for detail in error.errors()]
-    seen: List[Sequence[Any]] = []
-    while True:
+    seen: List[Tuple[Sequence[Any], bool]] = []
+    for _ in range(_MOST_PASSES):
         for detail in reversed(error.errors()):
-            location = detail["loc"]
-            while location in seen and len(location) > 1:  # what stood in its place is wrong too
-                location = location[:-1]
-            seen.append(location)
-            _mend(fixed, location, detail["type"] == "missing")
+            location, is_missing = detail["loc"], detail["type"] == "missing"
+            while (location, is_missing) in seen and len(location) > 1:  # what was put there is wrong too
+                location, is_missing = location[:-1], False
+            seen.append((location, is_missing))
+            _mend(fixed, location, is_missing)
         try:
             return Recipe.model_validate(fixed), problems
         except ValidationError as other:
             error = other
+    return None, problems
 
 
 def _mend(content: Dict[str, Any], location: Sequence[Any], is_missing: bool) -> None:

@@ -58,37 +58,6 @@ def dump_recipe(recipe: Recipe) -> str:
     return text
 
 
-def differences(one: Recipe, other: Recipe) -> List[str]:
-    """What two resolved recipes say differently: `path: one -> other`, a line each.
-
-    >>> from mxkit.recipe.reading import load_recipe
-    >>> first = load_recipe("digits_lenet")
-    >>> differences(first, load_recipe(first, ["epochs=3", "optimizer=sgd"]))
-    ['optimizer.name: adam -> sgd', 'optimizer.learning_rate: 0.001 -> (not said)', 'epochs: 20 -> 3']
-    """
-    left, right = flattened(one.model_dump()), flattened(other.model_dump())
-    missing = "(not said)"
-    return [
-        f"{path}: {left.get(path, missing)} -> {right.get(path, missing)}"
-        for path in dict.fromkeys([*left, *right])
-        if left.get(path, missing) != right.get(path, missing)
-    ]
-
-
-def flattened(value: Any, path: str = "") -> Dict[str, Any]:
-    """Values by dotted path; lists of plain values count as values, and so do empty mappings.
-
-    >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
-    {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
-    """
-    nested = isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value)
-    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
-    found: Dict[str, Any] = {}
-    for key, one in inner:
-        found.update(flattened(one, f"{path}.{key}" if path else str(key)))
-    return found or {path: value}
-
-
 class Layers(NamedTuple):
     """What a recipe and its bases say together.
 
@@ -172,7 +141,16 @@ def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tu
     for key, other in _ALTERNATIVES.items():
         if content.get(key) is not None and other not in content:
             below.content.pop(other, None)
-    return Layers(_merged(below.content, content, top=True), {**below.origins, **own.origins}, below.used | own.used)
+    merged = _merged(below.content, content, top=True)
+    return Layers(merged, _origins(below.origins, own.origins), below.used | own.used)
+
+
+def _origins(below: Dict[str, str], above: Dict[str, str]) -> Dict[str, str]:
+    """The file of each path, where one file is laid over another; what stood below a value that it replaces is gone."""
+    values = set(above) - {path.rpartition(".")[0] for path in above}
+    ways = {path: path.split(".") for path in below}
+    gone = {path for path, keys in ways.items() if any(".".join(keys[:i]) in values for i in range(1, len(keys)))}
+    return {**{path: file for path, file in below.items() if path not in gone}, **above}
 
 
 def _merged(below: Any, above: Any, top: bool = False) -> Any:
@@ -270,7 +248,7 @@ def override(layers: Layers, setting: str) -> None:
         raise RecipeError(f"--set {setting!r}: expected a.b=value, like optimizer.learning_rate=0.01")
     try:
         value = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
     if keys[0] == "base":
         raise RecipeError(f"--set {setting!r}: the base is read before; name the other recipe itself")
@@ -288,6 +266,8 @@ def override(layers: Layers, setting: str) -> None:
             raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: i + 1])} is {inner!r}, which has no keys")
         place = inner
     _put(place, keys, value, setting)
+    for replaced in [one for one in layers.origins if one.startswith(f"{path.strip()}.")]:
+        del layers.origins[replaced]
     layers.origins.update(dict.fromkeys(_paths(value, path.strip()), "--set"))
     if len(keys) == 1 and value is not None and keys[0] in _ALTERNATIVES:
         layers.content.pop(_ALTERNATIVES[keys[0]], None)

@@ -1,7 +1,7 @@
 """Names that a recipe may use, the arguments that each takes, and own names."""
 
 import collections.abc as abc
-from functools import wraps
+from functools import lru_cache, wraps
 import inspect
 from pathlib import PurePath
 import types
@@ -193,7 +193,10 @@ def _place(function: Builder) -> List[str]:
 def _as_step(function: Builder) -> Builder:
     @wraps(function)
     def step(**arguments: Any) -> Any:
-        return Foreign(function(**arguments))
+        made = function(**arguments)
+        if not callable(made):
+            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {made!r}")
+        return Foreign(made)
 
     return step
 
@@ -328,7 +331,12 @@ def adapter_of(arguments: Mapping[str, Argument]) -> "TypeAdapter[Any]":
     >>> adapter_of({"size": Argument(int, True)}).json_schema()["required"]
     ['size']
     """
-    keys = {name: Required[one.kind] if one.required else NotRequired[one.kind] for name, one in arguments.items()}
+    return _adapter(tuple(arguments.items()))
+
+
+@lru_cache(maxsize=None)  # pydantic takes milliseconds for each
+def _adapter(arguments: Tuple[Tuple[str, Argument], ...]) -> "TypeAdapter[Any]":
+    keys = {name: Required[one.kind] if one.required else NotRequired[one.kind] for name, one in arguments}
     made: Any = TypedDict("Arguments", keys)  # type: ignore[misc]
     # 3 is no "3", and true is no 1: what pydantic would turn into another type is refused
     made.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

@@ -9,7 +9,8 @@ import sys
 import mxkit
 from mxkit.errors import RecipeError, UnknownNameError
 from mxkit.recipe import vocabulary
-from mxkit.recipe.reading import differences, dump_recipe, load_recipe
+from mxkit.recipe.differences import differences
+from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import numpy as np
 import pytest
