@@ -23,8 +23,8 @@ from .nets.saving import load_net as load_net
 from .nets.saving import save_net as save_net
 from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
-from .recipe.registry import register as register
 from .recipe.run import run_recipe as run_recipe
+from .recipe.vocabulary import register as register
 from .storage.exporters import export as export
 from .storage.exporters import load_exported as load_exported
 from .storage.loading import load_parameters as load_parameters

@@ -5,7 +5,7 @@ import re
 import sys
 
 import mxkit
-from mxkit.recipe.registry import DATASETS
+from mxkit.recipe.vocabulary import DATASETS
 import mxnet as mx
 import numpy as np
 from pages import ROOT, blocks, run_commands, run_python

@@ -61,7 +61,8 @@ def train(
     if exact:
         os.environ[WORD] = "1"  # read when MXNet is loaded, which the next line does
     from mxkit.recipe.net_facts import facts_of
-    from mxkit.recipe.run import describe_scores, new_run, stopped_run, train_run
+    from mxkit.recipe.run import new_run, stopped_run, train_run
+    from mxkit.recipe.scores import describe_scores
 
     if (recipe is None) == (resume is None):
         raise typer.BadParameter("pass a RECIPE, or --resume RUN")
@@ -147,7 +148,8 @@ def show(
     as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
 ) -> None:
     """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
-    from mxkit.recipe.reading import differences, dump_recipe, load_recipe
+    from mxkit.recipe.differences import differences
+    from mxkit.recipe.reading import dump_recipe, load_recipe
 
     if diff != (other is not None) or (diff and as_script):
         raise typer.BadParameter("pass RECIPE, --as-script RECIPE, or --diff RECIPE OTHER")

@@ -19,9 +19,9 @@ def profile(
 ) -> None:
     """Tell where an update of RECIPE's training spends its time, and what would make it faster."""
     from mxkit.profiling.measuring import profile as measure
-    from mxkit.recipe.batches import batches
+    from mxkit.recipe.building import batches, fit_arguments
     from mxkit.recipe.reading import load_recipe
-    from mxkit.recipe.run import fit_arguments, prepare
+    from mxkit.recipe.run import prepare
 
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)

@@ -28,8 +28,9 @@ def evaluate(
     which: str = WHICH,
 ) -> None:
     """Compute loss and metrics of a RUN's newest checkpoint; without its data, show those that it ended with."""
-    from mxkit.recipe.batches import load_data
-    from mxkit.recipe.run import describe_scores, evaluate_split, load_run
+    from mxkit.recipe.data_checks import load_data
+    from mxkit.recipe.run import load_run
+    from mxkit.recipe.scores import describe_scores, evaluate_split
 
     recipe, net = load_run(run, which)
     try:
@@ -45,7 +46,7 @@ def evaluate(
 
 def tell_samples(data: Any, split: str) -> None:
     """Say on standard error how many samples a score is of, where the part knows."""
-    from mxkit.recipe.batches import count_samples
+    from mxkit.recipe.building import count_samples
 
     count = count_samples(getattr(data, split))
     if count is not None:
@@ -54,7 +55,7 @@ def tell_samples(data: Any, split: str) -> None:
 
 def _tell_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:
     """Show what scores.json holds, where the data is gone."""
-    from mxkit.recipe.run import describe_scores
+    from mxkit.recipe.scores import describe_scores
     from mxkit.reports.run_files import read_run
 
     typer.echo(f"error: nothing was evaluated, because the data of {run} cannot be read: {error}", err=True)
@@ -122,7 +123,7 @@ def layers(
 def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> str:
     """The table of layers of a recipe's net."""
     from mxkit.nets.layer_table import layers as layers_of
-    from mxkit.recipe.nets import empty_net
+    from mxkit.recipe.net_facts import empty_net
 
     return str(layers_of(empty_net(recipe, facts.sample()), *(one.shape for one in facts.known_inputs()), depth=depth))
 

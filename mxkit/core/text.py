@@ -43,8 +43,8 @@ def aligned(
         table.add_column(width=2)  # the gap; rich counted its own padding in other ways before 14.3
         least += (min(natural, _LEAST) if cut else natural) + 2
     for line in lines:
-        cells = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in line)
-        table.add_row(*(part for cell in cells for part in (cell, "")))
+        texts = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in line)
+        table.add_row(*(part for cell in texts for part in (cell, "")))
     text = StringIO()
     room = _UNLIMITED if width is None else max(width, least)  # in less room rich drops whole columns
     Console(file=text, width=room, color_system=None, force_jupyter=False).print(table, crop=False)

@@ -1,158 +1,147 @@
-"""From keys and values to a checked Recipe, or one error that lists every problem."""
+"""Where recipes are refused: every check that needs neither the data nor the net, and one error for all mistakes."""
 
-import importlib
-import importlib.util
+from functools import partial
 from pathlib import Path
-import sys
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.data.augmentation.augment import STEPS
+from mxkit.data.augmentation.presets import PRESETS
 from mxkit.errors import nearest
-from mxkit.recipe.arguments import Argument, fits, told
-from mxkit.recipe.building import buildable
-from mxkit.recipe.problems import Problem, refuse, structural, unknown_key
-from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments, is_known
-from mxkit.recipe.run_code import note_imports, same_code
+from mxkit.losses.by_name import get_loss
+from mxkit.metrics import get_metric, get_metrics
+from mxkit.nets.initializers import get_initializer
+from mxkit.recipe.building import augment_of, callback_call, value_of
+from mxkit.recipe.problems import Problem, located, mended, refuse, refused_arguments, unknown_key
+from mxkit.recipe.run_code import import_modules
 from mxkit.recipe.schema import Component, Recipe
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, is_known
+from mxkit.training.callbacks.callback import check_callbacks
+from mxkit.training.checkpoints import Checkpoints
+from mxkit.training.schedules import get_schedule
+import mxnet as mx
 from pydantic import ValidationError
 
-Found = Tuple[str, str, Component]
+
+class Place(NamedTuple):
+    """Something that a recipe chooses by name.
+
+    Attributes:
+        path: Dotted.
+        kind: As `KINDS` knows it.
+        component: What is chosen.
+    """
+
+    path: str
+    kind: str
+    component: Component
 
 
-def check(content: Mapping[str, Any], origin: str, origins: Mapping[str, str]) -> Recipe:
+class Problems(List[Problem]):
+    """Problems of a recipe, of which those are left out that follow from an earlier one."""
+
+    def touch(self, *paths: str) -> bool:
+        """Whether something is wrong at one of these places, above it or below it."""
+        return any(
+            f"{one.path}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one.path}.")
+            for one in self
+            for path in paths
+        )
+
+    def add(self, found: Iterable[Problem]) -> None:
+        """Add what one check found, where the checks before it found nothing."""
+        self += [one for one in list(found) if not self.touch(one.path)]
+
+
+def check(
+    content: Mapping[str, Any], origin: str, origins: Mapping[str, str], earlier: Sequence[Problem] = ()
+) -> Recipe:
     """Check a recipe as far as it can be without its data.
 
     Args:
         content: What it says, bases and variables worked in.
         origin: What the messages call it.
         origins: The file of each key.
+        earlier: Problems that were found before.
 
     Raises:
-        RecipeError: It says something that cannot be run.
+        RecipeError: It says something that cannot be run: all of it is listed, each with its dotted path.
         Exception: What a module of `imports` raises.
 
     Side effects:
         Imports the modules of `imports`.
     """
+    problems = Problems(earlier)
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        refuse(origin, [structural(detail, content) for detail in error.errors()], origins)
-        raise
-    refuse(origin, import_modules(recipe), origins)
-    problems = [problem for found in components(recipe) for problem in by_registry(*found)]
-    refuse(origin, problems or [*_rules(recipe), *buildable(recipe)], origins)
+        fixed, found = mended(content, error)
+        problems.add(found)
+        if fixed is None:
+            refuse(origin, problems, origins, cause=error)
+            raise
+        recipe = fixed
+    if recipe.imports:
+        problems.add(import_modules(recipe))
+    places = components(recipe)
+    problems.add([problem for place in places for problem in _arguments(place, not problems.touch("imports"))])
+    problems.add([problem for keys, problem in _rules(recipe) if not problems.touch(*keys)])
+    problems.add(_trials(recipe, places, problems))
+    problems.add(_wholes(recipe, problems))
+    if problems:
+        refuse(origin, [one for one in problems if one.what], origins)
     return recipe
 
 
-def import_modules(recipe: Recipe) -> List[Problem]:
-    """Import what the recipe names, from its folder or Python's path."""
-    folder = str(Path(recipe.import_path)) if recipe.import_path else str(Path.cwd())
-    problems = []
-    sys.path.insert(0, folder)
-    try:
-        for number, name in enumerate(recipe.imports):
-            problem = _import(name, folder)
-            if problem:
-                problems.append(Problem(f"imports.{number}", problem))
-    finally:
-        sys.path.remove(folder)
-    return problems
-
-
-def _import(name: str, folder: str) -> str:
-    """Import a module; what is wrong is returned, what its own code raises is raised."""
-    loaded = sys.modules.get(name)
-    importlib.invalidate_caches()
-    try:
-        spec = importlib.util.find_spec(name) if loaded is None else importlib.machinery.PathFinder.find_spec(name)
-    except ModuleNotFoundError:  # the package of a dotted name
-        spec = None
-    if loaded is not None:
-        origin = getattr(loaded, "__file__", None)
-        if spec is None or not spec.origin or not origin or Path(spec.origin).resolve() == Path(origin).resolve():
-            return ""
-        if same_code(name, spec.origin):
-            return ""
-        return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
-    if spec is None:
-        hint = nearest(name, [path.stem for path in Path(folder).glob("*.py")])
-        return f"there is no module {name!r} in {folder} or on Python's path{'; ' + hint if hint else ''}"
-    before = set(sys.modules)
-    try:
-        importlib.import_module(name)
-    except SyntaxError as error:
-        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    note_imports(set(sys.modules) - before)
-    return ""
-
-
-def components(recipe: Recipe) -> List[Found]:
-    """Everything chosen by name: its path, its kind and itself."""
-    found: List[Found] = [
-        ("data", "data", recipe.data),
-        ("model", "model", recipe.model),
-        ("initializer", "initializer", recipe.initializer),
-        ("loss", "loss", recipe.loss),
-        ("optimizer", "optimizer", recipe.optimizer),
-    ]
-    if recipe.schedule is not None:
-        found.append(("schedule", "schedule", recipe.schedule))
-    if recipe.model.finetune is not None:
-        found.append(("model.finetune.initializer", "initializer", recipe.model.finetune.initializer))
-    lists = {
+def components(recipe: Recipe) -> List[Place]:
+    """Everything that a recipe chooses by name."""
+    single = {
+        "data": ("data", recipe.data),
+        "model": ("model", recipe.model),
+        "initializer": ("initializer", recipe.initializer),
+        "loss": ("loss", recipe.loss),
+        "optimizer": ("optimizer", recipe.optimizer),
+        "schedule": ("schedule", recipe.schedule),
+        "model.finetune.initializer": ("initializer", recipe.model.finetune and recipe.model.finetune.initializer),
+    }
+    lists: Dict[str, Tuple[str, Optional[List[Component]]]] = {
         "data.augment": ("augment", recipe.data.augment),
         "data.eval_augment": ("augment", recipe.data.eval_augment),
         "callbacks": ("callback", recipe.callbacks),
         "metrics": ("metric", recipe.metrics),
         "evaluate.metrics": ("metric", recipe.evaluate.metrics),
     }
+    found = [Place(path, kind, one) for path, (kind, one) in single.items() if one is not None]
     for path, (kind, several) in lists.items():
-        found += [(f"{path}.{number}", kind, one) for number, one in enumerate(several or [])]
+        found += [Place(f"{path}.{number}", kind, one) for number, one in enumerate(several or [])]
     return found
 
 
-def by_registry(path: str, kind: str, component: Component) -> List[Problem]:
+def _arguments(place: Place, all_names_known: bool) -> List[Problem]:
     """Problems of a component's name, and of the names and types of its arguments."""
+    path, kind, component = place
     if not is_known(kind, component.name):
         known = tuple(sorted(KINDS[kind].names()))
-        return [Problem(f"{path}.name", f"unknown; received {component.name!r}", known, component.name)]
+        unknown = Problem(f"{path}.name", f"unknown; received {component.name!r}", known, component.name)
+        # nothing is said where the module that may register it is not there
+        return [unknown if all_names_known else unknown._replace(what="")]
     accepted = accepted_arguments(kind, component.name)
     if accepted is None:
         return []
     if kind == "model" and component.name in COMPOSED:
-        return _parts(path, component, accepted)
-    own = list(type(component).model_fields)
-    known = (*(key for key in own if key != "name"), *sorted(accepted), "name")
-    problems = [
-        Problem(f"{path}.{key}", f"{component.name} takes no such argument; received {value!r}", known, key)
-        for key, value in component.arguments.items()
-        if key not in accepted
-    ]
-    problems += [
-        Problem(f"{path}.{key}", "is missing")
-        for key, one in accepted.items()
-        if one.required and key not in component.arguments and key not in own
-    ]
-    return problems + [
-        _wrong_type(f"{path}.{key}", value, accepted[key])
-        for key, value in component.arguments.items()
-        if key in accepted and not fits(value, accepted[key].schema)
-    ]
+        return _parts(place, accepted)
+    own = [key for key in type(component).model_fields if key != "name"]
+    adapter = adapter_of({key: one for key, one in accepted.items() if key not in own})
+    try:
+        adapter.validate_python(component.arguments)
+    except ValidationError as error:
+        schema = adapter.json_schema()["properties"] if accepted else {}
+        return refused_arguments(path, component.name, error, component.arguments, schema, own)
+    return []
 
 
-def _wrong_type(path: str, value: Any, argument: Argument) -> Problem:
-    choices = tuple(map(str, argument.schema.get("enum", ())))
-    return Problem(
-        path,
-        f"expected {told(argument.schema)}; received {value!r}",
-        choices,
-        value if choices and isinstance(value, str) else "",
-    )
-
-
-def _parts(path: str, component: Component, accepted: Dict[str, Argument]) -> List[Problem]:
+def _parts(place: Place, accepted: Mapping[str, Argument]) -> List[Problem]:
     """Problems of a net that is made of other nets."""
-    problems = []
+    path, component, problems = place.path, place.component, []
     for key in accepted:
         value = component.arguments.get(key)
         try:
@@ -162,7 +151,7 @@ def _parts(path: str, component: Component, accepted: Dict[str, Argument]) -> Li
             problems += [unknown_key(f"{path}.{key}.{one}", received, ["name"]) for one, received in near.items()]
             problems.append(Problem(f"{path}.{key}", f"expected a model, mlp or {{name: mlp}}; received {value!r}"))
         else:
-            problems += by_registry(f"{path}.{key}", "model", part)
+            problems += _arguments(Place(f"{path}.{key}", "model", part), True)
     return problems + [
         Problem(f"{path}.{key}", f"{component.name} takes no such argument; received {value!r}", tuple(accepted), key)
         for key, value in component.arguments.items()
@@ -170,22 +159,109 @@ def _parts(path: str, component: Component, accepted: Dict[str, Argument]) -> Li
     ]
 
 
-def _rules(recipe: Recipe) -> List[Problem]:
-    """What must fit together."""
-    problems = []
+def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
+    """What does not fit together: the keys, and the problem."""
+    model, data = recipe.model, recipe.data
     if (recipe.epochs is None) == (recipe.updates is None):
         both = "both are given" if recipe.epochs is not None else "is missing"
-        problems.append(Problem("epochs", f"{both}; expected epochs or updates"))
+        yield ("epochs", "updates"), Problem("epochs", f"{both}; expected epochs or updates")
     if recipe.accumulate_samples is not None and recipe.accumulate != 1:
-        problems.append(Problem("accumulate_samples", "stands in place of accumulate; leave one of them out"))
-    if recipe.model.weights is not None and recipe.model.arguments.get("pretrained"):
-        problems.append(Problem("model.weights", "stands in place of pretrained: true; leave one of them out"))
+        what = "stands in place of accumulate; leave one of them out"
+        yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", what)
+    if model.weights is not None and model.arguments.get("pretrained"):
+        yield ("model",), Problem("model.weights", "stands in place of pretrained: true; leave one of them out")
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:
-        problems.append(
-            Problem("evaluate.which", "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null")
+        what = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
+        yield ("evaluate", "checkpoints"), Problem("evaluate.which", what)
+    if data.pairs is not None and (data.augment or data.eval_augment):
+        what = "pairs of augmented images are not made; leave augment or pairs out"
+        yield ("data.pairs",), Problem("data.pairs", what)
+    if data.pairs is not None and model.finetune is not None:
+        what = "a siamese net has no last layer of classes; leave it or pairs out"
+        yield ("data.pairs", "model.finetune"), Problem("model.finetune", what)
+
+
+def _trials(recipe: Recipe, places: Iterable[Place], problems: Problems) -> List[Problem]:
+    """Make once what is made by name, because some values only its maker can judge."""
+    makers: Dict[str, Callable[[Component], Any]] = {
+        "loss": lambda one: get_loss(one.spec),
+        "initializer": lambda one: get_initializer(one.spec),
+        "optimizer": lambda one: mx.optimizer.create(one.name, **one.arguments),
+        "schedule": lambda one: get_schedule(one.spec),
+        "metric": lambda one: get_metric(one.spec),
+        "augment": _step,
+        "callback": lambda one: check_callbacks([value_of(callback_call(one), {"folder": Path(recipe.name)})]),
+    }
+    checkpoints = recipe.checkpoints.model_dump()
+    trials: List[Tuple[str, Mapping[str, Any], Callable[[], Any]]] = [
+        (path, one.arguments, partial(makers[kind], one)) for path, kind, one in places if kind in makers
+    ]
+    trials.append(("checkpoints", checkpoints, lambda: Checkpoints(recipe.name, **checkpoints)))
+    return [problem for trial in trials if not problems.touch(trial[0]) for problem in _tried(*trial)]
+
+
+def _step(component: Component) -> Any:
+    return augment_of([component]) if component.name in PRESETS else STEPS[component.name](**component.arguments)
+
+
+def _tried(path: str, arguments: Mapping[str, Any], make: Callable[[], Any]) -> List[Problem]:
+    try:
+        make()
+    except Exception as error:  # makers are MXNet's and the users': anything may come
+        return [located(path, error, arguments)]
+    return []
+
+
+def _wholes(recipe: Recipe, problems: Problems) -> List[Problem]:
+    """What is wrong with several things together, each of which is right."""
+    wholes: Dict[str, Callable[[], Any]] = {
+        "data.augment": lambda: augment_of(recipe.data.augment),
+        "data.eval_augment": lambda: augment_of(recipe.data.eval_augment),
+        "metrics": lambda: _columns(recipe),
+        "evaluate.metrics": lambda: get_metrics([one.spec for one in recipe.evaluate.metrics or []]),
+    }
+    wrong = {path: _tried(path, {}, make) for path, make in wholes.items() if not problems.touch(path)}
+    found = [problem for some in wrong.values() for problem in some]
+    right = {path for path, some in wrong.items() if not some}
+    if "metrics" in right:
+        found += _watched(recipe)
+    if {"data.augment", "data.eval_augment"} <= right:
+        found += _normalization(recipe)
+    return found
+
+
+def _columns(recipe: Recipe) -> Tuple[str, ...]:
+    """What the history of the recipe's run will have, as far as it can be watched."""
+    names = ["loss", *(metric.name for metric in get_metrics([one.spec for one in recipe.metrics]))]
+    return (*(f"valid_{name}" for name in names), *(f"train_{name}" for name in names))
+
+
+def _watched(recipe: Recipe) -> List[Problem]:
+    """Columns that are watched, and that the history will not have."""
+    known = _columns(recipe)
+    watched = {
+        f"callbacks.{number}.monitor": one.arguments.get("monitor")
+        for number, one in enumerate(recipe.callbacks)
+        if one.name in ("early_stopping", "plateau")
+    }
+    if recipe.checkpoints.keep_best is not None:
+        watched["checkpoints.keep_best.0"] = recipe.checkpoints.keep_best[0]
+    return [
+        Problem(path, f"the history has no such column; received {column!r}", known, str(column))
+        for path, column in watched.items()
+        if column not in known
+    ]
+
+
+def _normalization(recipe: Recipe) -> List[Problem]:
+    """Images that are normalized in training must be so in evaluation, and the other way."""
+    train, valid = (augment_of(one) for one in (recipe.data.augment, recipe.data.eval_augment))
+    if train is None or (None if valid is None else valid.normalize) == train.normalize:
+        return []
+    return [
+        Problem(
+            "data.eval_augment",
+            f"training normalizes by {train.normalize}, evaluation by {valid and valid.normalize}; expected the same: "
+            "end both with to_tensor and the same normalize",
         )
-    if recipe.data.pairs is not None and (recipe.data.augment or recipe.data.eval_augment):
-        problems.append(Problem("data.pairs", "pairs of augmented images are not made; leave augment or pairs out"))
-    if recipe.data.pairs is not None and recipe.model.finetune is not None:
-        problems.append(Problem("model.finetune", "a siamese net has no last layer of classes; leave it or pairs out"))
-    return problems
+    ]

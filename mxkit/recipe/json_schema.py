@@ -2,9 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, Optional, Type
 
-from mxkit.recipe.arguments import ANYTHING
-from mxkit.recipe.registry import COMPOSED, KINDS, accepted_arguments
 from mxkit.recipe.schema import Component, DataComponent, ModelComponent, OptimizerComponent, Recipe
+from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments, adapter_of
 
 Schema = Dict[str, Any]
 
@@ -72,7 +71,7 @@ def _properties(section: str, properties: Mapping[str, Schema]) -> Schema:
         elif listed:
             item = {"$ref": f"#/$defs/{listed}"}
             schema = {"anyOf": [{"type": "array", "items": item}, item, {"type": "null"}]}
-        found[key] = schema if key == "name" else {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
+        found[key] = schema if key == "name" or not schema else {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
     return found
 
 
@@ -88,7 +87,7 @@ def _kind(kind: str, own: Mapping[str, Schema]) -> Schema:
             objects.append(_object({"name": {"const": name}, **keys}, open_ended=True))
             continue
         for key, schema in arguments.items():
-            union[key] = schema if union.get(key, schema) == schema else ANYTHING
+            union[key] = schema if union.get(key, schema) == schema else {}
         objects.append(_object({"name": {"const": name}, **keys, **arguments}))
     nameless = {"type": "object", "properties": {**union, **keys}, "additionalProperties": False}
     # MXNet's registries fold case, gluoncv's nets are not looked up here
@@ -110,7 +109,4 @@ def _arguments(kind: str, name: str) -> Optional[Schema]:
         return None
     if kind == "model" and name in COMPOSED:
         return {key: {"$ref": "#/$defs/model"} for key in accepted}
-    return {
-        key: {"anyOf": [one.schema, {"$ref": "#/$defs/variable"}]} if one.schema else ANYTHING
-        for key, one in accepted.items()
-    }
+    return _properties("arguments", adapter_of(accepted).json_schema().get("properties", {}))

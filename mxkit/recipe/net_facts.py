@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from mxkit.core.device import unpack
 from mxkit.core.files import write_atomically
-from mxkit.data.source import is_one_shot, read_epoch
-from mxkit.data.splits import Split, Splits
+from mxkit.data.source import is_one_shot
+from mxkit.data.splits import Splits
 from mxkit.errors import RecipeError
-from mxkit.recipe.batches import batches, is_loader
+from mxkit.recipe.building import execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Component, ModelComponent, Recipe
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -63,16 +62,6 @@ class NetFacts(NamedTuple):
                 "a dataset or a loader that can be read again"
             )
         return self.inputs
-
-
-def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
-    """Inputs of one evaluated sample, as the net gets them."""
-    part = getattr(data, recipe.evaluate.split)
-    if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:  # files: decode one, not 256
-        one = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
-        recipe = recipe.model_copy(update={"data": one})
-    inputs, _ = unpack(next(read_epoch(batches(recipe, data, recipe.evaluate.split), keep_count=True)))
-    return tuple(one[:1] for one in inputs)
 
 
 def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> NetFacts:
@@ -127,3 +116,21 @@ def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
         return NetFacts(inputs, list(map(str, found["classes"])), images, code_from(found["code"]))
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
+    """A net of the same form, into which a checkpoint can be loaded; nothing is read or fetched for it.
+
+    Args:
+        recipe: A recipe.
+        sample: Inputs of one sample, which `finetune` needs to know all sizes.
+
+    Raises:
+        RecipeError: The net refuses an argument.
+    """
+    model = recipe.model.model_copy(update={"weights": None})
+    if is_pretrained(recipe.model):
+        model = ModelComponent.model_validate({**model.model_dump(), "pretrained": False})
+    recipe = recipe.model_copy(update={"model": model, "initializer": Component(name="zeros")})
+    calls = [*model_calls(recipe), *(value_calls(recipe) if model.finetune is not None else [])]
+    return execute(calls, {"sample": sample}, recipe.name)["net"]

@@ -1,45 +1,28 @@
-"""A recipe, run: every line of it becomes an argument of a public call."""
+"""A recipe, run: its plan of public calls is executed, and a folder keeps what comes of it."""
 
+from dataclasses import replace
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import devices
 from mxkit.core.files import write_atomically
-from mxkit.core.seeding import seed_all
 from mxkit.data.splits import Splits
 from mxkit.errors import DeviceError, MxkitError, RecipeError
-from mxkit.recipe.batches import batches, has_samples, load_data, refuse_unused
-from mxkit.recipe.building import callbacks_of
+from mxkit.recipe.building import Call, execute, fit_call, loader_calls, net_calls
+from mxkit.recipe.data_checks import check_net, load_data
 from mxkit.recipe.folder import Recorder, RunFolder
-from mxkit.recipe.net_facts import NetFacts, facts_of, first_inputs, read_facts, record_facts
-from mxkit.recipe.nets import empty_net, ready_net
-from mxkit.recipe.pair_scores import pair_scores
+from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run_state import write_state
 from mxkit.recipe.schema import Recipe
+from mxkit.recipe.scores import describe_scores, score_calls
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
-from mxkit.training.checkpoints import Checkpoints
-from mxkit.training.evaluation import evaluate
-from mxkit.training.history import History, fixed
-from mxkit.training.loop import fit
+from mxkit.training.history import History
 from mxkit.training.precision import get_precision
-
-# Arguments of `fit` that are keys of a recipe, under the same name.
-SAME = ("clip_norm", "clip_value", "amp", "limit_batches", "validate_every", "seed", "check_finite")
-
-
-def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
-    """Arguments of `fit` that a recipe states as plain values."""
-    samples = recipe.accumulate_samples
-    return {
-        "epochs": recipe.epochs if recipe.updates is None else f"{recipe.updates} updates",
-        "accumulate": recipe.accumulate if samples is None else f"{samples} samples",
-        **{name: getattr(recipe, name) for name in SAME},
-    }
 
 
 class Run(NamedTuple):
@@ -68,18 +51,22 @@ class PreparedRun(NamedTuple):
     Attributes:
         recipe: Resolved.
         folder: Where its files go.
-        data: Of the recipe.
-        net: With its first values.
+        results: Of the calls up to the training, by name: data, loaders, net.
         is_new: Its folder was made for it.
         is_changed: The recipe is not the one in the folder.
     """
 
     recipe: Recipe
     folder: RunFolder
-    data: Splits
-    net: Any
+    results: Dict[str, Any]
     is_new: bool
     is_changed: bool
+
+    @property
+    def data(self) -> Splits:
+        """The data of the recipe."""
+        data: Splits = self.results["data"]
+        return data
 
 
 def run_recipe(
@@ -120,8 +107,8 @@ def new_run(
 ) -> PreparedRun:
     """The first half of `run_recipe`: everything up to the training."""
     recipe = load_recipe(recipe, overrides)
-    data, net = prepare(recipe, overrides)
-    return PreparedRun(recipe, RunFolder.create(recipe, output), data, net, is_new=True, is_changed=False)
+    results = _prepared(recipe, overrides)
+    return PreparedRun(recipe, RunFolder.create(recipe, output), results, is_new=True, is_changed=False)
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
@@ -143,8 +130,8 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     """The first half of `resume_run`: everything up to the training."""
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
-    data, net = prepare(recipe, overrides)
-    return PreparedRun(recipe, folder, data, net, is_new=False, is_changed=bool(overrides))
+    results = _prepared(recipe, overrides)
+    return PreparedRun(recipe, folder, results, is_new=False, is_changed=bool(overrides))
 
 
 def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
@@ -161,18 +148,23 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
     Side effects:
         Reseeds the generators, as `run_recipe` says.
     """
-    data = load_data(recipe)
-    refuse_unused(recipe, data, overrides)
-    sample = None if recipe.model.finetune is None else first_inputs(recipe, data)
-    seed_all(recipe.seed)
-    net = ready_net(recipe, sample)
-    get_precision(recipe.amp, net_devices(net))  # `fit` would refuse it too, and leave a folder
-    return data, net
+    results = _prepared(recipe, overrides)
+    return results["data"], results["net"]
+
+
+def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
+    """Everything that the training needs, by its name in the plan."""
+    data = load_data(recipe, overrides)
+    results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data}, recipe.name)
+    check_net(recipe, results["net"])
+    get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it too, and leave a folder
+    return results
 
 
 def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
     """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
-    recipe, folder, data, net, is_new, _ = prepared
+    recipe, folder, results, is_new, _ = prepared
+    results["folder"] = folder.path
     before = _newest_step(folder)
     try:
         history = _fit(prepared, progress)
@@ -181,13 +173,13 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
             folder.move_failed()
         raise
     try:
-        scores = _final_scores(recipe, folder, data, net)
+        scores = _final_scores(recipe, folder, results)
     except Exception as error:
         folder.log_error(error)
         raise
     had_ended = before is not None and len(history) > 0 and history[-1]["updates"] <= before
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
-    return Run(folder.path, net, history, scores, recipe.evaluate.split, had_ended)
+    return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
 
 
 def _newest_step(folder: RunFolder) -> Optional[int]:
@@ -196,33 +188,24 @@ def _newest_step(folder: RunFolder) -> Optional[int]:
 
 
 def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
-    recipe, folder, data, net, _, is_changed = prepared
+    recipe, folder, results, _, is_changed = prepared
+    data = results["data"]
 
     def at_begin() -> None:  # not before: changes with which a run cannot go on would make its folder useless
         if is_changed:
             folder.write_recipe(recipe)
         record_facts(folder.path, recipe, data)
 
-    return fit(
-        net,
-        batches(recipe, data, "train", training=True),
-        loss=recipe.loss.spec,
-        trainer=recipe.optimizer.spec,
-        valid=batches(recipe, data, "valid") if has_samples(data.valid) else None,
-        metrics=[one.spec for one in recipe.metrics],
-        callbacks=[*callbacks_of(recipe, folder.path), Recorder(folder, at_begin)],
-        checkpoint=Checkpoints(folder.checkpoints, **recipe.checkpoints.model_dump()),
-        resume="auto",
-        progress=progress,
-        **fit_arguments(recipe),
-    )
+    planned = fit_call(recipe, data)
+    callbacks = [*planned.named.get("callbacks", []), Call(Recorder, (folder, at_begin))]
+    named = {**planned.named, "callbacks": callbacks, "progress": progress}
+    history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
+    return history
 
 
-def _final_scores(recipe: Recipe, folder: RunFolder, data: Splits, net: Any) -> Dict[str, Any]:
+def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) -> Dict[str, Any]:
     split = recipe.evaluate.split
-    if recipe.evaluate.which == "best":
-        load_checkpoint(folder.checkpoints, net, which="best")
-    scores = evaluate_split(recipe, net, data, split)
+    scores: Dict[str, Any] = execute(score_calls(recipe, results["data"]), results, recipe.name)["scores"]
     write_atomically(folder.path / "scores.json", json.dumps({split: scores}, indent=1).encode())
     for line in describe_scores(split, scores):
         folder.log(line)
@@ -287,25 +270,3 @@ def run_facts(run: Union[str, Path, RunFolder], recipe: Recipe) -> NetFacts:
             f"{folder.path} has no net.json, because an earlier mxkit trained the run, and its data cannot be read: "
             f"{error}"
         ) from error
-
-
-def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
-    """Loss and metrics of the recipe over one part of the data; for pairs also how often their distances are right."""
-    metrics = recipe.scored_metrics
-    scores = evaluate(net, batches(recipe, data, split), loss=recipe.loss.spec, metrics=[one.spec for one in metrics])
-    if recipe.data.pairs is not None:
-        scores.update(pair_scores(recipe, net, data, split))
-    return scores
-
-
-def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
-    """One line a number, like `test accuracy 0.9899`; one a row of a matrix."""
-    return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
-
-
-def _rows(value: Any) -> List[str]:
-    if not isinstance(value, list):
-        return [fixed(value)]
-    if any(isinstance(one, list) for one in value):
-        return [row for one in value for row in _rows(one)]
-    return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]

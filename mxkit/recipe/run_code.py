@@ -1,17 +1,35 @@
-"""Copies of a recipe's own modules in the folder of its run, so that the run can be used without the originals."""
+"""A recipe's own modules: imported, and copied into the folder of its run, which can then be used without them."""
 
 import ast
 from contextlib import contextmanager
 from functools import lru_cache
 import hashlib
+import importlib
+import importlib.util
 from pathlib import Path
 import sys
 import sysconfig
-from typing import Any, Dict, FrozenSet, Iterable, Iterator, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 import warnings
 
 from mxkit.core.files import write_atomically
-from mxkit.errors import RecipeError
+from mxkit.errors import RecipeError, nearest
+from mxkit.recipe.problems import Problem
+from mxkit.recipe.schema import Recipe
 
 FOLDER = "code"
 
@@ -31,6 +49,48 @@ class RunCode(NamedTuple):
 
     imports: Dict[str, str]
     files: Dict[str, str]
+
+
+def import_modules(recipe: Recipe) -> List[Problem]:
+    """Import what the recipe names, from its folder or Python's path."""
+    folder = str(Path(recipe.import_path)) if recipe.import_path else str(Path.cwd())
+    problems = []
+    sys.path.insert(0, folder)
+    try:
+        for number, name in enumerate(recipe.imports):
+            problem = _import(name, folder)
+            if problem:
+                problems.append(Problem(f"imports.{number}", problem))
+    finally:
+        sys.path.remove(folder)
+    return problems
+
+
+def _import(name: str, folder: str) -> str:
+    """Import a module; what is wrong is returned, what its own code raises is raised."""
+    loaded = sys.modules.get(name)
+    importlib.invalidate_caches()
+    try:
+        spec = importlib.util.find_spec(name) if loaded is None else importlib.machinery.PathFinder.find_spec(name)
+    except ModuleNotFoundError:  # the package of a dotted name
+        spec = None
+    if loaded is not None:
+        origin = getattr(loaded, "__file__", None)
+        if spec is None or not spec.origin or not origin or Path(spec.origin).resolve() == Path(origin).resolve():
+            return ""
+        if same_code(name, spec.origin):
+            return ""
+        return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
+    if spec is None:
+        hint = nearest(name, [path.stem for path in Path(folder).glob("*.py")])
+        return f"there is no module {name!r} in {folder} or on Python's path{'; ' + hint if hint else ''}"
+    before = set(sys.modules)
+    try:
+        importlib.import_module(name)
+    except SyntaxError as error:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    note_imports(set(sys.modules) - before)
+    return ""
 
 
 def note_imports(names: Iterable[str]) -> None:

@@ -10,6 +10,8 @@ from typing_extensions import Annotated, Literal, get_args, get_origin
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
+# Marks a key of a recipe that is a keyword of `fit`.
+_OfFit = "of fit"
 Name = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 DEVICES = r"^(auto|cpu(:\d+)?|gpu(:\d+(,\d+)*)?)$"
 
@@ -49,8 +51,9 @@ class Component(BaseModel):
         return self.name, self.arguments
 
 
-def _exact(value: Any) -> Any:
-    return value if type(value) is int else repr(value)  # else true and 1.0 would be a 1
+def exact(value: Any) -> Any:
+    """A value that equals a literal only where it is of its type, as true and 1.0 are no 1."""
+    return value if type(value) in (int, str) else repr(value)
 
 
 def _listed(value: Any) -> Any:
@@ -232,12 +235,12 @@ class Recipe(Section):
         evaluate: What is reported when training has ended.
     """
 
-    format: Annotated[Literal[1], BeforeValidator(_exact)] = 1
+    format: Annotated[Literal[1], BeforeValidator(exact)] = 1
     name: str = Field("recipe", pattern=Name)
     description: str = ""
     imports: List[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]] = []
     import_path: Optional[str] = None
-    seed: Whole = 0
+    seed: Annotated[Whole, _OfFit] = 0
     devices: str = Field("auto", pattern=DEVICES)
     data: DataComponent
     model: ModelComponent
@@ -247,16 +250,16 @@ class Recipe(Section):
     loss: Component
     optimizer: OptimizerComponent
     schedule: Optional[Component] = None
-    epochs: Optional[Whole] = Field(None, ge=1)
-    updates: Optional[Whole] = Field(None, ge=1)
-    accumulate: Whole = Field(1, ge=1)
-    accumulate_samples: Optional[Whole] = Field(None, ge=1)
-    clip_norm: Optional[Number] = Field(None, gt=0)
-    clip_value: Optional[Number] = Field(None, gt=0)
-    amp: Optional[Literal["bfloat16", "float16"]] = None
-    limit_batches: Optional[Whole] = Field(None, ge=1)
-    validate_every: Whole = Field(1, ge=1)
-    check_finite: Yes = True
+    epochs: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
+    updates: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
+    accumulate: Annotated[Whole, _OfFit] = Field(1, ge=1)
+    accumulate_samples: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
+    clip_norm: Annotated[Optional[Number], _OfFit] = Field(None, gt=0)
+    clip_value: Annotated[Optional[Number], _OfFit] = Field(None, gt=0)
+    amp: Annotated[Optional[Literal["bfloat16", "float16"]], _OfFit] = None
+    limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
+    validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
+    check_finite: Annotated[Yes, _OfFit] = True
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []
@@ -267,6 +270,9 @@ class Recipe(Section):
         """Those of the final scores."""
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
 
+
+# In the order in which scripts say them.
+FIT_KEYS = tuple(name for name, field in Recipe.model_fields.items() if _OfFit in field.metadata)
 
 # Keys of a file that are worked in before it is checked, and are not part of the resolved recipe.
 FILE_KEYS = ("base", "variables")

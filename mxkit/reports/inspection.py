@@ -5,10 +5,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from mxkit.core.device import devices
 from mxkit.errors import DeviceError, MxkitError
 from mxkit.nets.layer_table import layers
-from mxkit.recipe.batches import load_data
+from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
-from mxkit.recipe.net_facts import facts_of, read_facts
-from mxkit.recipe.nets import empty_net
+from mxkit.recipe.net_facts import empty_net, facts_of, read_facts
 from mxkit.recipe.schema import Recipe
 from mxkit.reports.predictions import Predictions, look_at_predictions, pictures
 from mxkit.reports.run_files import RunFiles

@@ -14,8 +14,7 @@ from mxkit.losses.by_name import get_loss
 from mxkit.metrics import ConfusionMatrix
 from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images
-from mxkit.recipe.batches import batches
-from mxkit.recipe.building import augment_of
+from mxkit.recipe.building import augment_of, batches
 from mxkit.recipe.schema import Recipe
 from mxkit.training.evaluation import predict
 import numpy as np

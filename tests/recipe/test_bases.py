@@ -5,8 +5,9 @@ import sys
 
 import mxkit
 from mxkit.errors import RecipeError, UnknownNameError
-from mxkit.recipe import registry
-from mxkit.recipe.reading import differences, dump_recipe, load_recipe
+from mxkit.recipe import vocabulary
+from mxkit.recipe.differences import differences
+from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import numpy as np
 import pytest
@@ -196,11 +197,11 @@ def own(tmp_path, monkeypatch):
     rows = [f"{one} {20 * one + 3}" for one in rng.rand(60).tolist()]
     (tmp_path / "a.log").write_text("\n".join(rows))
     (tmp_path / "log.yaml").write_text(LOG.replace("NUMBER", str(number)).replace("LOG", str(tmp_path / "a.log")))
-    before = {kind: dict(one.own) for kind, one in registry.KINDS.items() if one.own is not None}
+    before = {kind: dict(one.own) for kind, one in vocabulary.KINDS.items() if one.own is not None}
     yield tmp_path / "log.yaml"
     for kind, names in before.items():
-        registry.KINDS[kind].own.clear()
-        registry.KINDS[kind].own.update(names)
+        vocabulary.KINDS[kind].own.clear()
+        vocabulary.KINDS[kind].own.update(names)
     sys.modules.pop(f"own_parts_{number}", None)
 
 

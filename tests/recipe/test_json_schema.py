@@ -5,10 +5,9 @@ import json
 import jsonschema
 from mxkit.cli import main
 from mxkit.recipe.checking import check
-from mxkit.recipe.files import RECIPE_FOLDERS
-from mxkit.recipe.files import _read as read_file
 from mxkit.recipe.json_schema import recipe_schema
-from mxkit.recipe.reading import load_recipe, recipe_names
+from mxkit.recipe.reading import RECIPE_FOLDERS, load_recipe, recipe_names
+from mxkit.recipe.reading import _read as read_file
 from mxkit.recipe.schema import FILE_KEYS, Recipe
 import pytest
 

@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxkit.errors import RecipeError
 from mxkit.recipe.checking import components
-from mxkit.recipe.files import _read as read_file
-from mxkit.recipe.files import find_recipe, lay_over_bases
-from mxkit.recipe.reading import load_recipe, recipe_names
+from mxkit.recipe.reading import _read as read_file
+from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, recipe_names
 import pytest
 from sharing import examples
 

@@ -7,10 +7,10 @@ import mxkit
 from mxkit.cli import main
 from mxkit.data import Split, Splits
 from mxkit.errors import RecipeError, TrapWarning
-from mxkit.recipe.batches import load_data
+from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.registry import DATASETS
 from mxkit.recipe.run import load_run, run_recipe
+from mxkit.recipe.vocabulary import DATASETS
 import numpy as np
 import pytest
 

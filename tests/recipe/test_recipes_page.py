@@ -9,8 +9,8 @@ from mxkit.losses.by_name import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.registry import DATASETS
 from mxkit.recipe.run import run_recipe
+from mxkit.recipe.vocabulary import DATASETS
 import pytest
 
 ROOT = Path(mxkit.__file__).parents[1]

@@ -7,7 +7,8 @@ import mxkit
 from mxkit.cli import main
 from mxkit.data import digits
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import describe_scores, load_run
+from mxkit.recipe.run import load_run
+from mxkit.recipe.scores import describe_scores
 from mxkit.training.callbacks.progress import describe_row
 import mxnet as mx
 import numpy as np

@@ -9,10 +9,11 @@ import sys
 
 import mxkit
 from mxkit.cli import main
-from mxkit.recipe.batches import batches, load_data
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import RECIPE_FOLDERS, load_recipe, recipe_names
-from mxkit.recipe.registry import DATASETS
 from mxkit.recipe.run import load_run
+from mxkit.recipe.vocabulary import DATASETS
 import numpy as np
 import pytest
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import mxkit
 from mxkit.cli import main
 from mxkit.errors import RecipeError
-from mxkit.recipe.batches import batches, load_data
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, prepare, resume_run, run_recipe
 from mxnet.gluon.model_zoo import model_store, vision

@@ -1,11 +1,14 @@
-"""Which names a recipe may use for what, which arguments each takes, and how own names get there."""
+"""Names that a recipe may use, the arguments that each takes, and own names."""
 
-from functools import wraps
+import collections.abc as abc
+from functools import lru_cache, wraps
 import inspect
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, TypeVar
+from pathlib import PurePath
+import types
+import typing
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from mxkit.core.trainers import optimizer_names
-import mxkit.data as data
 from mxkit.data import datasets
 from mxkit.data.augmentation.augment import STEPS
 from mxkit.data.augmentation.foreign import Foreign
@@ -19,13 +22,15 @@ from mxkit.metrics.metric import Metric
 from mxkit.models.registry import MODELS, model_names
 from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import initializer_names
-from mxkit.recipe.arguments import NUMBER, Argument, arguments_of
+from mxkit.recipe.schema import exact
 from mxkit.training.callbacks.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
 from mxkit.training.callbacks.ema import EMA
 from mxkit.training.callbacks.learning_rate import Plateau
 from mxkit.training.callbacks.logs import CSVLog, TensorBoardLog
 from mxkit.training.schedules import TAKES, schedule
 import mxnet as mx
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
+from typing_extensions import Annotated, Literal, NotRequired, Required, TypedDict
 
 Builder = Callable[..., Any]
 _Function = TypeVar("_Function", bound=Builder)
@@ -59,19 +64,24 @@ CALLBACKS: Dict[str, Builder] = {
 COMPOSED: Dict[str, Builder] = {"siamese": Siamese}
 
 # Texts that MXNet looks at only when they are used, or that have few values.
-_CHOICES: Dict[str, Dict[str, List[str]]] = {
+_CHOICES: Dict[str, Dict[str, Any]] = {
     "initializer": {
-        "rnd_type": ["uniform", "gaussian"],
-        "factor_type": ["avg", "in", "out"],
-        "rand_type": ["uniform", "normal"],
+        "rnd_type": Literal["uniform", "gaussian"],
+        "factor_type": Literal["avg", "in", "out"],
+        "rand_type": Literal["uniform", "normal"],
     },
-    "callback": {"mode": ["min", "max"]},
-    "augment": {"interpolation": list(INTERPOLATIONS)},
+    "callback": {"mode": Literal["min", "max"]},
+    "augment": {"interpolation": Literal[tuple(INTERPOLATIONS)]},  # type: ignore[valid-type]
 }
+NOTHING = object()
+_UNIONS = {Union, getattr(types, "UnionType", Union)}
+# YAML has lists alone, which a strict tuple would refuse; Python's mappings may have tuples.
+_LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value)
+_TUPLE = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 # Gluon's Trainer sets these itself; a scheduler is an object, which YAML cannot hold.
 _NOT_FOR_RECIPES = {"self", "param_idx2name", "sym", "param_dict", "begin_num_update", "lr_scheduler", "rescale_grad"}
-_ZOO = {"classes": {"type": "integer"}, "pretrained": {"type": "boolean"}, "root": {"type": "string"}}
-_ZOO_MORE = {"resnet": {"thumbnail": {"type": "boolean"}}, "densenet": {"bn_size": NUMBER, "dropout": NUMBER}}
+_ZOO = {"classes": int, "pretrained": bool, "root": str}
+_ZOO_MORE: Dict[str, Dict[str, Any]] = {"resnet": {"thumbnail": bool}, "densenet": {"bn_size": float, "dropout": float}}
 
 
 class Kind(NamedTuple):
@@ -86,6 +96,18 @@ class Kind(NamedTuple):
     names: Callable[[], Iterable[str]]
     builder: Callable[[str], Optional[Builder]]
     own: Optional[Dict[str, Builder]] = None
+
+
+class Argument(NamedTuple):
+    """One argument of a builder.
+
+    Attributes:
+        kind: The type of what a recipe may say, made of types that YAML holds and pydantic checks.
+        required: It has no default.
+    """
+
+    kind: Any
+    required: bool
 
 
 def _all_models() -> List[str]:
@@ -171,7 +193,10 @@ def _place(function: Builder) -> List[str]:
 def _as_step(function: Builder) -> Builder:
     @wraps(function)
     def step(**arguments: Any) -> Any:
-        return Foreign(function(**arguments))
+        made = function(**arguments)
+        if not callable(made):
+            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {made!r}")
+        return Foreign(made)
 
     return step
 
@@ -195,17 +220,19 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
         raise UnknownNameError(f"unknown {kind} {name!r}")
     if kind == "model" and name.startswith("zoo:"):
         more = next((found for family, found in _ZOO_MORE.items() if name.startswith(f"zoo:{family}")), {})
-        return {key: Argument(schema, False) for key, schema in {**_ZOO, **more}.items()}
+        return {key: Argument(kind, False) for key, kind in {**_ZOO, **more}.items()}
     target = KINDS[kind].builder(name)
     if target is None:
         return None
     accepted, open_ended = arguments_of(target)
     for key, choices in _CHOICES.get(kind, {}).items():
         if key in accepted and target.__module__.startswith(("mxkit.", "mxnet.")):
-            accepted[key] = accepted[key]._replace(schema={"enum": choices})
+            accepted[key] = accepted[key]._replace(kind=choices)
     if kind == "optimizer":  # every optimizer hands the rest to its base
         everything = {**arguments_of(mx.optimizer.Optimizer)[0], **accepted}
-        return {key: _number(one) for key, one in everything.items() if key not in _NOT_FOR_RECIPES}
+        # MXNet takes text for a number without a word (T26), and some hyper-parameters are objects
+        number = Argument(Union[float, bool, None], False)
+        return {key: number for key in everything if key not in _NOT_FOR_RECIPES}
     if kind == "metric" and isinstance(target, type) and issubclass(target, Metric):
         return _of_metric(target)
     if kind == "schedule":
@@ -230,22 +257,87 @@ def _of_metric(metric: type) -> Optional[Dict[str, Argument]]:
     return None
 
 
-def _number(argument: Argument) -> Argument:
-    # MXNet takes text for a number without a word (T26), and some hyper-parameters are objects
-    kinds = [NUMBER, {"type": "boolean"}, {"type": "null"}]
-    return argument._replace(schema={"anyOf": kinds}, required=False)
+def arguments_of(target: Builder) -> Tuple[Dict[str, Argument], bool]:
+    """Read the signature of a function or a class.
 
+    Args:
+        target: Its annotations are used, and where there are none the types of the defaults.
 
-def public_name(function: Builder) -> str:
-    """How a script calls a builder: `mxkit.data.digits`, or with its module where it is a user's own.
+    Returns:
+        Arguments by name, without those that YAML cannot hold, as functions; and whether it takes others too.
 
-    >>> public_name(EarlyStopping), public_name(datasets.digits)
-    ('mxkit.callbacks.EarlyStopping', 'mxkit.data.digits')
+    >>> arguments_of(lambda size=8, *, deep=False: None)[0]["deep"]
+    Argument(kind=<class 'bool'>, required=False)
     """
-    function = inspect.unwrap(function)
-    module, name = _place(function)
-    if module.startswith("mxkit.data"):
-        return f"mxkit.data.{name}" if hasattr(data, name) else f"{module}.{name}"
-    if module.startswith("mxkit.training.callbacks."):
-        return f"mxkit.callbacks.{name}"
-    return f"mxkit.{module.split('.')[1]}.{name}" if module.startswith("mxkit.") else f"{module}.{name}"
+    function = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    found: Dict[str, Argument] = {}
+    open_ended = False
+    for name, parameter in inspect.signature(target).parameters.items():
+        open_ended = open_ended or parameter.kind is parameter.VAR_KEYWORD
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY) and name != "self":
+            required = parameter.default is parameter.empty
+            kind = kind_of(hints[name]) if name in hints else _of_default(parameter.default)
+            if kind is not NOTHING:
+                found[name] = Argument(kind, required)
+    return found, open_ended
+
+
+def _of_default(default: Any) -> Any:
+    if isinstance(default, (bool, str)):
+        return type(default)
+    return float if isinstance(default, (int, float)) else Any  # an undocumented 1 may well be meant as 1.0
+
+
+def kind_of(annotation: Any) -> Any:
+    """The part of a type that YAML can hold, or `NOTHING`.
+
+    >>> kind_of(Union[int, str, Callable[[], int]])
+    typing.Union[int, str]
+    """
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in (Any, object) or isinstance(annotation, TypeVar):  # type: ignore[arg-type]
+        return Any
+    if origin in _UNIONS:
+        kinds = [kind for kind in map(kind_of, inner) if kind is not NOTHING]
+        return Any if Any in kinds else Union[tuple(kinds)] if kinds else NOTHING
+    if origin is Literal or origin is typing.__dict__.get("Literal"):
+        return Annotated[annotation, BeforeValidator(exact)]
+    if annotation in (bool, int, float, str, type(None)):
+        return annotation
+    kinds = [kind_of(one) for one in inner if one is not Ellipsis]
+    container = origin or annotation
+    if not isinstance(container, type):
+        return Any
+    if issubclass(container, PurePath):
+        return str
+    if NOTHING in kinds:
+        return NOTHING
+    if issubclass(container, tuple) and inner and inner[-1] is not Ellipsis:
+        return Annotated[Tuple[tuple(kinds)], _TUPLE]  # type: ignore[misc]
+    if issubclass(container, abc.Mapping):
+        return Dict[str, kinds[1] if kinds else Any]  # type: ignore[misc]
+    if issubclass(container, abc.Iterable) and kinds:
+        return Annotated[List[kinds[0]], _LIST]  # type: ignore[valid-type]
+    return NOTHING
+
+
+def adapter_of(arguments: Mapping[str, Argument]) -> "TypeAdapter[Any]":
+    """What checks keys and values of a recipe against arguments, and writes them as JSON schema.
+
+    >>> adapter_of({"size": Argument(int, True)}).json_schema()["required"]
+    ['size']
+    """
+    return _adapter(tuple(arguments.items()))
+
+
+@lru_cache(maxsize=None)  # pydantic takes milliseconds for each
+def _adapter(arguments: Tuple[Tuple[str, Argument], ...]) -> "TypeAdapter[Any]":
+    keys = {name: Required[one.kind] if one.required else NotRequired[one.kind] for name, one in arguments}
+    made: Any = TypedDict("Arguments", keys)  # type: ignore[misc]
+    # 3 is no "3", and true is no 1: what pydantic would turn into another type is refused
+    made.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return TypeAdapter(made)

@@ -1,0 +1,230 @@
+"""Where the data of a recipe is refused, and its net: what only they can tell of the recipe."""
+
+from typing import Any, Dict, Iterator, List, Sequence
+import warnings
+
+from mxkit.core.blocks import match_parameters, never_trained
+from mxkit.data.splits import Split, Splits, warn_of_missing_classes
+from mxkit.errors import TrapWarning
+from mxkit.recipe.building import SPLITS, data_call, execute, has_samples, is_loader
+from mxkit.recipe.problems import Problem, located, refuse
+from mxkit.recipe.schema import DataComponent, Recipe
+from mxkit.recipe.vocabulary import accepted_arguments
+import numpy as np
+
+# Callbacks whose `glob` stands for parameters of the net, and what some of these have to be.
+_GLOBS = {"freeze_until": "trained", "unfreeze_at": "frozen"}
+
+
+def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
+    """The recipe's dataset.
+
+    Args:
+        recipe: Checked.
+        overrides: Changes that it was loaded with, like `data.batch_size=8`: one that has no effect is refused.
+
+    Raises:
+        RecipeError: The dataset refuses an argument's value, or gives what the recipe cannot train on.
+        MxkitError: As the dataset says, where files are missing.
+    """
+    data: Splits = execute([data_call(recipe)], {}, recipe.name)["data"]
+    problems = list(_form(recipe, data))
+    if not problems:
+        _warn(recipe, data)
+        problems = [*_parts(recipe, data), *_unused(recipe, data, overrides)]
+    if problems:
+        refuse(recipe.name, problems)
+    return data
+
+
+def check_net(recipe: Recipe, net: Any) -> None:
+    """Refuse here what callbacks would refuse when the run has its folder.
+
+    Raises:
+        RecipeError: A callback's glob fits no parameter that it can change.
+    """
+    problems = []
+    for number, one in enumerate(recipe.callbacks):
+        if one.name in _GLOBS:
+            try:
+                _check_glob(net, one.arguments.get("glob", "*"), _GLOBS[one.name])
+            except ValueError as error:
+                problems.append(located(f"callbacks.{number}.glob", error, ()))
+    if problems:
+        refuse(recipe.name, problems)
+
+
+def _check_glob(net: Any, glob: str, needed: str) -> None:
+    never = never_trained(net)
+    found = [one for one in match_parameters(net, glob).values() if id(one) not in never]
+    if needed not in {"frozen" if one.grad_req == "null" else "trained" for one in found}:
+        raise ValueError(
+            f"nothing that fits {glob!r} is {needed} when the run begins. model.finetune.freeze and freeze freeze, "
+            "unfreeze_at trains what they froze, and freeze_until freezes by itself"
+        )
+
+
+def _form(recipe: Recipe, data: Any) -> Iterator[Problem]:
+    """What a registered function returns in place of `Splits`."""
+    name = recipe.data.name
+    way = "return mxkit.data.Splits(train=mxkit.data.Split(x, y), valid=None, test=mxkit.data.Split(x, y))"
+    if not isinstance(data, Splits):
+        several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
+        yield Problem("data", f"{name} returned a {type(data).__name__}{several}; expected mxkit.data.Splits: {way}")
+        return
+    for split in SPLITS:
+        part = getattr(data, split)
+        if part is None and split != "train":
+            continue
+        if isinstance(part, Split):
+            arrays = [one for group in part for one in (group if isinstance(group, tuple) else (group,))]
+            shapes = [getattr(one, "shape", ()) for one in arrays]
+            if len({shape[:1] for shape in shapes}) != 1 or not all(shapes):
+                received = [f"{type(one).__name__} {shape or ''}".strip() for one, shape in zip(arrays, shapes)]
+                yield Problem(
+                    "data",
+                    f"{name} gives {split} as a Split of {', '.join(received)}; expected NumPy arrays with equally "
+                    "many samples along axis 0",
+                )
+        elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _can_be_read(part):
+            yield Problem(
+                "data",
+                f"{name} gives {split} as a {type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a "
+                f"loader: {way}",
+            )
+
+
+def _can_be_read(part: Any) -> bool:
+    return callable(part) or any(hasattr(part, name) for name in ("__iter__", "__getitem__", "__next__"))
+
+
+def _parts(recipe: Recipe, data: Splits) -> Iterator[Problem]:
+    """What parts of the data lack, or have and should not."""
+    name, train = recipe.data.name, data.train
+    if not has_samples(getattr(data, recipe.evaluate.split)):
+        known = tuple(split for split in SPLITS if has_samples(getattr(data, split)))
+        what = f"this part of the data has no sample; received {recipe.evaluate.split!r}"
+        yield Problem("evaluate.split", what, known)
+    path, outputs = _outputs(recipe)
+    count = len(data.classes or ())
+    if outputs < count:
+        yield Problem(
+            path,
+            f"the data has {count} classes, {_some(data.classes)}; received {outputs}; expected {count}: "
+            f"--set {path}={count}, or remove the folders that are no class",
+        )
+    yield from _dtypes(name, data)
+    yield from _labels(recipe, data)
+    if recipe.data.eval_augment is None and _holds_image_files(train):
+        yield Problem(
+            "data.eval_augment",
+            f"is missing: images of {name} are files of any size; end them with a size and to_tensor, like "
+            "[{name: resize, size: 72}, {name: center_crop, size: 64}, to_tensor]",
+        )
+    if recipe.data.pairs is not None and not isinstance(train, Split):
+        yield Problem("data.pairs", f"pairs are made of arrays; {name} gives {type(train).__name__}")
+
+
+def _some(classes: Sequence[Any]) -> str:
+    return ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
+
+
+def _outputs(recipe: Recipe) -> Any:
+    """The key that says how many classes the net tells apart, and what it says; infinity where that is not known."""
+    head = recipe.model.finetune
+    path = "model.finetune.classes" if head is not None else "model.classes"
+    outputs = head.classes if head is not None else recipe.model.arguments.get("classes")
+    known = isinstance(outputs, int) and recipe.data.pairs is None and recipe.loss.name == "softmax_ce"
+    return path, outputs if known else float("inf")
+
+
+def _dtypes(name: str, data: Splits) -> Iterator[Problem]:
+    """uint8, which batches divide by 255, beside another dtype, which they leave as it is."""
+    parts = {split: getattr(data, split) for split in SPLITS if isinstance(getattr(data, split), Split)}
+    inputs = {split: part.x if isinstance(part.x, tuple) else (part.x,) for split, part in parts.items()}
+    for split, arrays in inputs.items():
+        for first, other in zip(inputs.get("train", ()), arrays):
+            if (first.dtype == np.uint8) != (other.dtype == np.uint8):
+                yield Problem(
+                    "data",
+                    f"{name} gives x of train as {first.dtype} and x of {split} as {other.dtype}; batches divide uint8 "
+                    "by 255 and nothing else. Give all parts the same dtype and unit",
+                )
+
+
+def _numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
+    """Class numbers of the parts that are arrays; other parts were checked by their dataset."""
+    labels = {split: getattr(getattr(data, split), "y", None) for split in SPLITS}
+    ignored = recipe.loss.arguments.get("ignore_label", -1)
+    return {
+        split: y[y != ignored]
+        for split, y in labels.items()
+        if isinstance(getattr(data, split), Split) and getattr(y, "ndim", 0) == 1 and y.dtype.kind in "iu"
+    }
+
+
+def _labels(recipe: Recipe, data: Splits) -> Iterator[Problem]:
+    """Class numbers that no name stands for."""
+    numbers = _numbers(recipe, data)
+    if not data.classes or "train" not in numbers:
+        return
+    last = len(data.classes) - 1
+    for split, found in numbers.items():
+        if len(found) and found.max() > last:
+            yield Problem(
+                "data",
+                f"{recipe.data.name} names {last + 1} classes, {_some(data.classes)}; the labels of {split} go up to "
+                f"{found.max()}; expected labels from 0 to {last}: name every class in Splits(classes=[...]), or none",
+            )
+
+
+def _warn(recipe: Recipe, data: Splits) -> None:
+    """Warn of outputs without a class, and of a part without a class that is trained."""
+    path, outputs = _outputs(recipe)
+    count = len(data.classes or ())
+    if count and count < outputs < float("inf"):
+        warnings.warn(
+            f"recipe {recipe.name}: {path}: the net has {outputs} outputs, the data {count} classes, "
+            f"{_some(data.classes)}; {outputs - count} outputs have no sample to learn from. Expected {count}: "
+            f"--set {path}={count}",
+            TrapWarning,
+            stacklevel=4,
+        )
+    numbers = _numbers(recipe, data)
+    if count and "train" in numbers and all(part.max(initial=0) < count for part in numbers.values()):
+        way = "Cut the parts so that each has samples of every class"
+        labels = [numbers.get(split) for split in SPLITS]
+        warn_of_missing_classes(f"data {recipe.data.name}", labels, data.classes, way)
+
+
+def _holds_image_files(part: Any) -> bool:
+    """Whether a Dataset gives images as files hold them: of any size, bytes, channels last."""
+    if isinstance(part, Split) or is_loader(part) or not len(part):
+        return False
+    if getattr(part, "channels", None) in (1, 3):
+        return True
+    sample: Any = part[0]
+    first: Any = sample[0] if type(sample) in (tuple, list) else sample
+    shape: Any = getattr(first, "shape", ())
+    return len(shape) == 3 and shape[-1] in (1, 3) and str(np.dtype(first.dtype)) == "uint8"
+
+
+def _unused(recipe: Recipe, data: Splits, overrides: Sequence[str]) -> List[Problem]:
+    """Keys of `data` that loaders of the recipe's own make no use of; one that was set counts with its default too."""
+    own = [split for split in SPLITS if getattr(data, split) is not None and is_loader(getattr(data, split))]
+    accepted = accepted_arguments("data", recipe.data.name) or {}
+    keys = ["drop_last", "augment"] if "train" in own else []
+    keys += ["batch_size"] if "train" in own and "batch_size" not in accepted else []
+    evaluated = [split for split in ("valid", "test") if getattr(data, split) is not None]
+    keys += ["eval_batch_size", "eval_augment"] if evaluated and set(evaluated) <= set(own) else []
+    asked = {setting.partition("=")[0].strip().split(".")[1] for setting in overrides if setting.startswith("data.")}
+    return [
+        Problem(
+            f"data.{key}",
+            f"has no effect: {recipe.data.name} returns loaders of its own, which cut their batches themselves; "
+            f"received {getattr(recipe.data, key)!r}; let the function take "
+            f"{'batch_size' if key == 'batch_size' else 'such an argument'}, or leave it out",
+        )
+        for key in keys
+        if key in asked or getattr(recipe.data, key) != DataComponent.model_fields[key].default
+    ]

@@ -1,0 +1,36 @@
+"""What two recipes say differently."""
+
+from typing import Any, Dict, List
+
+from mxkit.recipe.schema import Recipe
+
+
+def differences(one: Recipe, other: Recipe) -> List[str]:
+    """What two resolved recipes say differently: `path: one -> other`, a line each.
+
+    >>> from mxkit.recipe.reading import load_recipe
+    >>> first = load_recipe("digits_lenet")
+    >>> differences(first, load_recipe(first, ["epochs=3", "optimizer=sgd"]))
+    ['optimizer.name: adam -> sgd', 'optimizer.learning_rate: 0.001 -> (not said)', 'epochs: 20 -> 3']
+    """
+    left, right = flattened(one.model_dump()), flattened(other.model_dump())
+    missing = "(not said)"
+    return [
+        f"{path}: {left.get(path, missing)} -> {right.get(path, missing)}"
+        for path in dict.fromkeys([*left, *right])
+        if left.get(path, missing) != right.get(path, missing)
+    ]
+
+
+def flattened(value: Any, path: str = "") -> Dict[str, Any]:
+    """Values by dotted path; lists of plain values count as values, and so do empty mappings.
+
+    >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
+    {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
+    """
+    nested = isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value)
+    inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
+    found: Dict[str, Any] = {}
+    for key, one in inner:
+        found.update(flattened(one, f"{path}.{key}" if path else str(key)))
+    return found or {path: value}

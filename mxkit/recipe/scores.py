@@ -1,0 +1,87 @@
+"""The scores of a recipe's net: the calls that compute them, and the lines that tell them."""
+
+from typing import Any, Dict, List, Mapping
+
+from mxkit.data.splits import Splits
+from mxkit.losses.distances import pair_accuracy, triplet_accuracy
+from mxkit.recipe.building import (
+    Call,
+    InFolder,
+    Name,
+    augment_calls,
+    execute,
+    has_samples,
+    loader_call,
+    scored_name,
+    short,
+)
+from mxkit.recipe.schema import Recipe
+from mxkit.storage.snapshot import load_checkpoint
+from mxkit.training.evaluation import evaluate, predict
+from mxkit.training.history import fixed
+import mxnet as mx
+
+
+def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
+    """Loss and metrics of the recipe over one part of the data; for pairs also how often their distances are right."""
+    calls = [*augment_calls(recipe), loader_call(recipe, data, split, "scored")]
+    if recipe.data.pairs is not None and split != "valid" and has_samples(data.valid):
+        calls.append(loader_call(recipe, data, "valid", "valid"))
+    calls += _score_calls(recipe, data, split, "scored")
+    scores: Dict[str, Any] = execute(calls, {"net": net, "data": data}, recipe.name)["scores"]
+    return scores
+
+
+def score_calls(recipe: Recipe, data: Splits) -> List[Call]:
+    """What is reported when training has ended."""
+    best = Call(load_checkpoint, (InFolder("checkpoints"), Name("net")), {"which": "best"})
+    calls = _score_calls(recipe, data, recipe.evaluate.split, scored_name(recipe))
+    return [best, *calls] if recipe.evaluate.which == "best" else calls
+
+
+def _score_calls(recipe: Recipe, data: Splits, split: str, scored: str) -> List[Call]:
+    named = {"loss": short(recipe.loss), "metrics": [short(one) for one in recipe.scored_metrics]}
+    named = {name: value for name, value in named.items() if value}
+    calls = [Call(evaluate, (Name("net"), Name(scored)), named, result="scores")]
+    if recipe.data.pairs is None:
+        return calls
+    update = Name("scores.update")
+    if recipe.data.pairs.kind == "triplets":
+        found = Call(triplet_accuracy, (Name("anchor"), Name("positive"), Name("negative")))
+        return [
+            *calls,
+            Call(predict, (Name("net"), Name(scored)), result="anchor, positive, negative"),
+            Call(update, (), {"triplet_accuracy": found}),
+        ]
+    threshold = {}
+    if split != "valid" and has_samples(data.valid):  # the one that is best on the validation part's pairs
+        calls += _pair_calls("valid", "best", {})
+        threshold = {"threshold": Name("best.threshold")}
+    calls += _pair_calls(scored, "found", threshold)
+    return [*calls, Call(update, (), {"pair_accuracy": Name("found.accuracy")})]
+
+
+def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[Call]:
+    same = f"mx.nd.concat(*[same for _, same in {loader}], dim=0)"
+    return [
+        Call(predict, (Name("net"), Name(loader)), result="a, b"),
+        Call(_labels, (Name(loader),), result="same", text=same),
+        Call(pair_accuracy, (Name("a"), Name("b"), Name("same")), threshold, result),
+    ]
+
+
+def _labels(pairs: Any) -> Any:
+    return mx.nd.concat(*[same for _, same in pairs], dim=0)
+
+
+def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
+    """One line a number, like `test accuracy 0.9899`; one a row of a matrix."""
+    return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
+
+
+def _rows(value: Any) -> List[str]:
+    if not isinstance(value, list):
+        return [fixed(value)]
+    if any(isinstance(one, list) for one in value):
+        return [row for one in value for row in _rows(one)]
+    return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]
