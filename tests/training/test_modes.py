@@ -4,7 +4,8 @@ import as_on_a_gpu
 import mxkit
 from mxkit.core.modes import mode, running_statistics
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
-from mxkit.training.modes import predict_mc_dropout, recalibrate_batch_norm
+from mxkit.training.evaluation import predict_mc_dropout
+from mxkit.training.recalibration import recalibrate_batch_norm
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
