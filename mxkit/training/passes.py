@@ -136,5 +136,7 @@ def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> D
             `whole_part`.
     """
     if shuffles(data):
-        raise DataError(f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}")
+        raise DataError(
+            f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}"
+        )
     return whole_part(data, caller, **options)

@@ -253,21 +253,6 @@ def test_restore_best_brings_back_every_replica_bit_for_bit(devices, broken):
         assert not np.array_equal(*kept[2])  # the running statistics do differ
 
 
-def test_t47_restored_weights_outlive_the_next_update():
-    """A kvstore that updates holds weights of its own, which would come back."""
-    net = make_net("cpu:2")
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}, update_on_kvstore=True)
-    stopper = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
-    run(net, Score([1.0, 2.0, 3.0]), stopper, trainer=trainer)
-    best = weights(net)
-    trainer.set_learning_rate(0.0)
-    run(net, trainer=trainer, epochs=1)
-    np.testing.assert_array_equal(weights(net), best)
-    trainer.set_learning_rate(0.1)
-    run(net, trainer=trainer, epochs=1)
-    assert not np.array_equal(weights(net), best)  # the store's own updater is back
-
-
 def test_early_stopping_starts_anew_in_the_next_fit():
     stopper = EarlyStopping("valid_loss", "min", patience=2, restore_best=True)
     run(make_net(), Score([1.0, 2.0, 3.0]), stopper)

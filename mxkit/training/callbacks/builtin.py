@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.held_weights import HeldWeights
 from mxkit.errors import CheckpointError
 from mxkit.nets.parameter_table import never_trained
 from mxkit.nets.settings import match_parameters, refuse_remote, unfreeze
@@ -13,7 +14,6 @@ from mxkit.training.callbacks.callback import Callback, FitState
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
 from mxkit.training.record import Update
-import mxnet as mx
 
 
 class EarlyStopping(Callback):
@@ -62,7 +62,7 @@ class EarlyStopping(Callback):
     def on_epoch(self, state: FitState, row: Row) -> None:
         monitor = self.monitor
         if monitor.update(row) and self.restore_best:
-            self._kept = _copy_to_host(state.net)
+            self._kept = HeldWeights(parameters_by_path(state.net), on_host=True).arrays
         if monitor.epochs_since >= self.patience and state.stop_reason is None:
             best = "no value was a number" if monitor.best is None else f"best was {monitor.best:.6g}"
             where = "" if monitor.best is None else f" in epoch {monitor.best_epoch}"
@@ -74,7 +74,7 @@ class EarlyStopping(Callback):
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         kept, self._kept = self._kept, {}
         if kept:
-            _put_back(state.net, state.trainer, kept)
+            HeldWeights(parameters_by_path(state.net), kept).put_back(state.trainer)
 
     def state_dict(self) -> Dict[str, Any]:
         return self.monitor.state_dict()
@@ -93,35 +93,6 @@ class EarlyStopping(Callback):
         self._kept = {}
         for _, path, name in numbered:
             self._kept.setdefault(path, []).append(arrays[name])
-
-
-def _copy_to_host(net: Any) -> Dict[str, List[Any]]:
-    # copyto, because as_in_context gives the array itself where it is on the CPU already
-    return {
-        path: [array.copyto(mx.cpu()) for array in parameter.list_data()]
-        for path, parameter in parameters_by_path(net).items()
-        if parameter._data is not None
-    }
-
-
-def _put_back(net: Any, trainer: Any, kept: Mapping[str, List[Any]]) -> None:
-    parameters = parameters_by_path(net)
-    for path, replicas in kept.items():
-        for array, kept_array in zip(parameters[path].list_data(), replicas):
-            kept_array.copyto(array)
-    store = trainer._kvstore
-    if not (store and trainer._update_on_kvstore) or "dist" in store.type:
-        return
-    # The store keeps weights of its own, and the next update would bring them back: assign in place of updating.
-    updater = store._updater
-    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))
-    try:
-        waiting = {id(parameter) for parameter in trainer._params_to_init}
-        for number, parameter in enumerate(trainer._params):
-            if parameter._data is not None and id(parameter) not in waiting:
-                store.push(number, parameter.list_data()[0])
-    finally:
-        store._set_updater(updater)
 
 
 class TerminateOnNaN(Callback):
