@@ -22,8 +22,6 @@ import mxnet as mx
 Plan = Tuple[str, Dict[str, Any], Callable[[], Any]]
 # Callbacks' files lie in the run's folder.
 PATHS = {"csv": "path", "tensorboard": "folder"}
-# Callbacks whose `glob` stands for parameters of the net, and what some of these have to be.
-GLOBS = {"freeze_until": "trained", "unfreeze_at": "frozen"}
 
 
 def augment_of(steps: Optional[List[Component]]) -> Optional[Augment]:

@@ -10,12 +10,11 @@ from mxkit.models.weights import load_weights
 from mxkit.nets.finetuning import finetune
 from mxkit.nets.initializers import initialize
 from mxkit.nets.moving import to
-from mxkit.nets.parameter_table import never_trained
-from mxkit.nets.settings import freeze, match_parameters, no_weight_decay, set_multipliers
-from mxkit.recipe.building import GLOBS
+from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.registry import COMPOSED
 from mxkit.recipe.schema import Component, ModelComponent, Recipe
+from mxkit.training.callbacks.freezing import trained_later
 from mxnet import gluon
 
 
@@ -72,21 +71,10 @@ def ready_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
         with _refused(recipe, f"optimizer.multipliers.{glob}"):
             set_multipliers(net, {glob: one.model_dump(exclude_none=True)})
     for number, callback in enumerate(recipe.callbacks):
-        if callback.name in GLOBS:
-            with _refused(recipe, f"callbacks.{number}.glob"):
-                _check_glob(net, callback.arguments.get("glob", "*"), GLOBS[callback.name])
+        if callback.name == "freeze":  # refused here, before the run has its folder
+            with _refused(recipe, f"callbacks.{number}.patterns"):
+                trained_later(net, callback.arguments.get("patterns"))
     return net
-
-
-def _check_glob(net: Any, glob: str, needed: str) -> None:
-    """Refuse here what the callback would refuse when the run has its folder."""
-    never = never_trained(net)
-    found = [one for one in match_parameters(net, glob).values() if id(one) not in never]
-    if needed not in {"frozen" if one.grad_req == "null" else "trained" for one in found}:
-        raise ValueError(
-            f"nothing that fits {glob!r} is {needed} when the run begins. model.finetune.freeze and freeze freeze, "
-            "unfreeze_at trains what they froze, and freeze_until freezes by itself"
-        )
 
 
 def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
