@@ -365,7 +365,7 @@ def test_image_folders_need_a_size(tmp_path):
         (["accumulate=2", "accumulate_samples=4"], "accumulate_samples: stands in place of accumulate"),
         (["data.pairs={}", "data.augment=[flip]"], "data.pairs: pairs of augmented images are not made"),
         (["data.name=made_linear", "data.samples=100", "data.test=0"], "evaluate.split: this part of the data has no"),
-        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a number with its unit"),
+        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a length like"),
         (["schedule=step"], "schedule.every: is missing"),
         (["initializer={name: xavier, rnd_type: unifrom}"], "did you mean 'uniform'?"),
         (["data.augment=[to_tensor, flip]"], "data.augment: "),
