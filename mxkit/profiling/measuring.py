@@ -14,8 +14,8 @@ from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operators import Operators, by_onednn, write_trace
-from mxkit.profiling.passes import Training
 from mxkit.profiling.result import Operator, Phase, Profile, Read
+from mxkit.profiling.timed_updates import TimedUpdates
 from mxkit.training.rehearsal import rehearsal
 import numpy as np
 
@@ -78,7 +78,7 @@ def profile(
     operators = Operators()
     training = {"loss": loss, "forward_loss": forward_loss, "check_finite": False, **training}
     with rehearsal(net, data) as batches:
-        work = Training(net, batches, trainer, metrics, training)
+        work = TimedUpdates(net, batches, trainer, metrics, training)
         work.run(plain, updates)
         work.run(alone, updates)
         work.run(profiled, updates, [operators.recorded()])
