@@ -50,7 +50,7 @@ def finetune(
         base: An initialized net: of a zoo, or any other. It may be hybridized, and live on several devices.
         classes: Outputs of the new layer.
         freeze: "features": all but the head. Or a glob over structural paths, as for `mxkit.freeze`; None freezes
-            nothing. `mxkit.callbacks.UnfreezeAt` trains them from an epoch on, `mxkit.unfreeze` at once.
+            nothing. `mxkit.callbacks.Freeze(until="2 epochs")` trains them later, `mxkit.unfreeze` at once.
         head_multiplier: The new layer learns this many times as fast as the rest, at least 0.
         head: Path of the last layer, or of what holds it, like "output" or "features.8". None: the zoos'
             "output", or "fc". The last Dense or convolution in it is replaced by one of the same arguments.

@@ -1,14 +1,11 @@
 """The passes of a profile, and what they add up to."""
 
-from contextlib import ExitStack
 from pathlib import Path
-import random
 from typing import Any, Dict, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.trainers import TrainerSpec
-from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
@@ -17,9 +14,9 @@ from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operators import Operators, by_onednn, write_trace
-from mxkit.profiling.passes import Training
 from mxkit.profiling.result import Operator, Phase, Profile, Read
-from mxkit.training.rehearsal import Kept, endless_batches, with_known_shapes
+from mxkit.profiling.timed_updates import TimedUpdates
+from mxkit.training.rehearsal import rehearsal
 import numpy as np
 
 
@@ -75,25 +72,14 @@ def profile(
     path = None if trace is None else Path(trace)
     if path is not None and not path.parent.is_dir():
         raise FileNotFoundError(f"trace: there is no directory {path.parent}; make it first")
-    generators, own_epoch = (random.getstate(), np.random.get_state()), getattr(data, "epoch", None)
     plain, alone, profiled = Clock(alone=False), Clock(alone=True), Clock(alone=False)
     operators = Operators()
-    try:
-        with ExitStack() as held:
-            if isinstance(data, DatasetLoader):  # its processes stay for all passes
-                held.enter_context(data)
-            batches = with_known_shapes(net, endless_batches(data))
-            held.enter_context(Kept(net))
-            training = {"loss": batch_loss, "check_finite": False, **training}
-            work = Training(net, batches, trainer, metrics, training)
-            work.run(plain, updates)
-            work.run(alone, updates)
-            work.run(profiled, updates, [operators.recorded()])
-    finally:
-        if own_epoch is not None:
-            data.epoch = own_epoch  # type: ignore[union-attr]
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
+    training = {"loss": batch_loss, "check_finite": False, **training}
+    with rehearsal(net, data) as batches:
+        work = TimedUpdates(net, batches, trainer, metrics, training)
+        work.run(plain, updates)
+        work.run(alone, updates)
+        work.run(profiled, updates, [operators.recorded()])
     if path is not None:
         write_trace(path, operators.runs, profiled.spans)
     found = Profile(

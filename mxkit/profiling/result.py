@@ -1,5 +1,6 @@
 """What `profile` returns: figures, as text, as a picture and as a dict."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -8,6 +9,7 @@ from mxkit.plots.plotting import new_figure
 from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # operators
+_TABLES = ("phases", "operators", "reads", "paddings")
 _COLOURS = {
     "data": "#55A868",
     "forward": "#4C72B0",
@@ -67,6 +69,7 @@ class Read(NamedTuple):
     ms: float
 
 
+@dataclass(repr=False, eq=False)
 class Profile:
     """Where the time of an update goes; prints as tables.
 
@@ -83,27 +86,19 @@ class Profile:
         trace: The file for chrome://tracing and Perfetto, or None.
     """
 
-    def __init__(
-        self,
-        *,
-        updates: int,
-        samples: float,
-        devices: Sequence[str],
-        ms: float,
-        busy: float,
-        floor_ms: float,
-        phases: Sequence[Phase],
-        operators: Sequence[Operator],
-        reads: Sequence[Read],
-        paddings: Sequence[Padding],
-        rows: Sequence[Dict[str, float]],
-        trace: Optional[Path],
-    ) -> None:
-        self.updates, self.samples, self.devices = updates, samples, list(devices)
-        self.ms, self.busy, self.floor_ms = ms, busy, floor_ms
-        self.phases, self.operators, self.reads = list(phases), list(operators), list(reads)
-        self.paddings, self.rows, self.trace = list(paddings), list(rows), trace
-        self.advice: List[str] = []
+    updates: int
+    samples: float
+    devices: List[str]
+    ms: float
+    busy: float
+    floor_ms: float
+    phases: List[Phase]
+    operators: List[Operator]
+    reads: List[Read]
+    paddings: List[Padding]
+    rows: List[Dict[str, float]]
+    trace: Optional[Path]
+    advice: List[str] = field(default_factory=list)
 
     @property
     def samples_per_second(self) -> float:
@@ -116,22 +111,9 @@ class Profile:
 
     def to_dict(self) -> Dict[str, Any]:
         """All figures as plain JSON values; times in milliseconds an update."""
-        return {
-            "updates": self.updates,
-            "samples": self.samples,
-            "devices": self.devices,
-            "ms": self.ms,
-            "samples_per_second": self.samples_per_second,
-            "busy": self.busy,
-            "floor_ms": self.floor_ms,
-            "phases": [one._asdict() for one in self.phases],
-            "operators": [one._asdict() for one in self.operators],
-            "reads": [one._asdict() for one in self.reads],
-            "paddings": [one._asdict() for one in self.paddings],
-            "advice": self.advice,
-            "rows": self.rows,
-            "trace": None if self.trace is None else str(self.trace),
-        }
+        tables = {name: [one._asdict() for one in getattr(self, name)] for name in _TABLES}
+        trace = None if self.trace is None else str(self.trace)
+        return {**vars(self), **tables, "samples_per_second": self.samples_per_second, "trace": trace}
 
     def plot(self, path: Union[str, Path, None] = None) -> Any:
         """Draw the phases of each update, each alone, and the operators that take longest.

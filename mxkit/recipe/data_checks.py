@@ -3,17 +3,14 @@
 from typing import Any, Dict, Iterator, List, Sequence
 import warnings
 
-from mxkit.core.blocks import match_parameters, never_trained
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
 from mxkit.recipe.building import SPLITS, data_call, execute, has_samples, is_loader
 from mxkit.recipe.problems import Problem, located, refuse
 from mxkit.recipe.schema import DataComponent, Recipe
 from mxkit.recipe.vocabulary import accepted_arguments
+from mxkit.training.callbacks.freezing import trained_later
 import numpy as np
-
-# Callbacks whose `glob` stands for parameters of the net, and what some of these have to be.
-_GLOBS = {"freeze_until": "trained", "unfreeze_at": "frozen"}
 
 
 def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
@@ -45,23 +42,13 @@ def check_net(recipe: Recipe, net: Any) -> None:
     """
     problems = []
     for number, one in enumerate(recipe.callbacks):
-        if one.name in _GLOBS:
+        if one.name == "freeze":  # refused here, before the run has its folder
             try:
-                _check_glob(net, one.arguments.get("glob", "*"), _GLOBS[one.name])
+                trained_later(net, one.arguments.get("patterns"))
             except ValueError as error:
-                problems.append(located(f"callbacks.{number}.glob", error, ()))
+                problems.append(located(f"callbacks.{number}.patterns", error, ()))
     if problems:
         refuse(recipe.name, problems)
-
-
-def _check_glob(net: Any, glob: str, needed: str) -> None:
-    never = never_trained(net)
-    found = [one for one in match_parameters(net, glob).values() if id(one) not in never]
-    if needed not in {"frozen" if one.grad_req == "null" else "trained" for one in found}:
-        raise ValueError(
-            f"nothing that fits {glob!r} is {needed} when the run begins. model.finetune.freeze and freeze freeze, "
-            "unfreeze_at trains what they froze, and freeze_until freezes by itself"
-        )
 
 
 def _form(recipe: Recipe, data: Any) -> Iterator[Problem]:

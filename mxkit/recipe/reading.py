@@ -49,7 +49,25 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: 
     for setting in overrides:
         override(layers, setting)
     content, problems = put_variables_in(layers.content, layers.used)
+    _rename_callbacks(content)
     return check(content, origin, layers.origins, problems)
+
+
+def _rename_callbacks(content: Dict[str, Any]) -> None:
+    """Read the folder of a run of an earlier mxkit: its recipe names callbacks that are gone."""
+    callbacks = content.get("callbacks")
+    if not isinstance(callbacks, list):
+        return
+    for one in callbacks:
+        old = one.get("name") if isinstance(one, dict) else None
+        if old in ("freeze_until", "unfreeze_at") and isinstance(one.get("epoch"), int):
+            one.update(name="freeze", until=f"{one.pop('epoch') - 1} epochs")
+            patterns = one.pop("glob", "*")
+            if old == "freeze_until" or patterns != "*":  # without patterns `freeze` takes all that is frozen
+                one["patterns"] = patterns
+        elif old == "terminate_on_nan":
+            content["check_finite"] = "stop"
+    content["callbacks"] = [one for one in callbacks if one not in ("terminate_on_nan", {"name": "terminate_on_nan"})]
 
 
 def dump_recipe(recipe: Recipe) -> str:

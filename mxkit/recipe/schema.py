@@ -228,7 +228,7 @@ class Recipe(Section):
         amp: "bfloat16" (on CPUs) or "float16", or null.
         limit_batches: Batches that an epoch reads of each part, or null for all.
         validate_every: Epochs between two validations.
-        check_finite: Stop where a loss or a weight is NaN or infinite.
+        check_finite: Fail where a loss or a weight is NaN or infinite; `stop` ends the run there.
         callbacks: Called in their order, after the schedule's. Files of theirs lie in the run's folder.
         checkpoints: When they are written, and which are kept.
         metrics: Reported for the training, validation and test part.
@@ -259,7 +259,7 @@ class Recipe(Section):
     amp: Annotated[Optional[Literal["bfloat16", "float16"]], _OfFit] = None
     limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
-    check_finite: Annotated[Yes, _OfFit] = True
+    check_finite: Annotated[Union[Yes, Literal["stop"]], _OfFit] = True
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

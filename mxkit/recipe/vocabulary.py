@@ -23,10 +23,11 @@ from mxkit.models.registry import MODELS, model_names
 from mxkit.models.siamese import Siamese
 from mxkit.nets.initializers import initializer_names
 from mxkit.recipe.schema import exact
-from mxkit.training.callbacks.builtin import EarlyStopping, FreezeUntil, TerminateOnNaN, TimeLimit, UnfreezeAt
 from mxkit.training.callbacks.ema import EMA
+from mxkit.training.callbacks.freezing import Freeze
 from mxkit.training.callbacks.learning_rate import Plateau
 from mxkit.training.callbacks.logs import CSVLog, TensorBoardLog
+from mxkit.training.callbacks.stopping import EarlyStopping, TimeLimit
 from mxkit.training.schedules import TAKES, schedule
 import mxnet as mx
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter
@@ -52,12 +53,10 @@ CALLBACKS: Dict[str, Builder] = {
     "csv": CSVLog,
     "early_stopping": EarlyStopping,
     "ema": EMA,
-    "freeze_until": FreezeUntil,
+    "freeze": Freeze,
     "plateau": Plateau,
     "tensorboard": TensorBoardLog,
-    "terminate_on_nan": TerminateOnNaN,
     "time_limit": TimeLimit,
-    "unfreeze_at": UnfreezeAt,
 }
 
 # Nets made of other nets: each of their arguments is a model itself.

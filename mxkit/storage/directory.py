@@ -10,6 +10,7 @@ from uuid import uuid4
 import warnings
 
 from mxkit.core.files import flush_directory
+from mxkit.core.lengths import length
 from mxkit.errors import CheckpointError, CheckpointWarning
 from mxkit.storage.manifest import FORMAT, MANIFEST, STEP, fingerprint, read_manifest, sealed_manifest, verify
 from mxkit.storage.manifest import PARAMETERS as PARAMETERS
@@ -21,7 +22,7 @@ import mxnet as mx
 
 WHICH = ("last", "best")
 
-_EVERY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(epoch|update|minute)s?\s*")
+_STEP = re.compile(r"step-(\d{8,})")
 _WRITING, _REPLACED, _PRUNED = ".writing-", ".replaced-", ".pruned-"
 
 
@@ -236,13 +237,10 @@ def interval(text: Any, name: str, units: Sequence[str]) -> Tuple[float, str]:
         ValueError: It has another form.
 
     >>> interval("50 updates", "every", ("epoch", "update"))
-    (50.0, 'update')
+    (50, 'update')
     """
-    match = _EVERY.fullmatch(text) if isinstance(text, str) else None
-    if not match or match[2] not in units or float(match[1]) <= 0 or (match[2] != "minute" and "." in match[1]):
-        example = " or ".join(f"'{number} {unit}s'" for number, unit in zip((10, 50, 5), units))
-        raise ValueError(f"Checkpoints: {name}: expected something like {example}; received {text!r}")
-    return float(match[1]), match[2]
+    number, unit = length(text, f"Checkpoints: {name}", [f"{one}s" for one in units])
+    return number, unit[:-1]
 
 
 def prepare(directory: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
+from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
 from mxkit.core.trainers import finish_kvstore, has_kvstore
 from mxkit.errors import CheckpointError, NotInitializedError
@@ -258,20 +259,21 @@ def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any
 @contextmanager
 def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
     """Put the weights and the optimizer's state back if the block raises."""
-    parameters = parameters_by_path(net).values()
-    blank = [(one, dict(vars(one))) for one in parameters if values_of(one) is None]
-    weights = [(one, [array.copy() for array in one.list_data()]) for one in parameters if values_of(one)]
+    parameters = parameters_by_path(net)
+    blank = [(one, dict(vars(one))) for one in parameters.values() if values_of(one) is None]
+    weights = HeldWeights(parameters)
     stepped = optimizer_state(net, trainer) if has_kvstore(trainer) else None
     try:
         yield
     except BaseException:
         for parameter, before in blank:
             vars(parameter).update(before)
-        for parameter, replicas in weights:
-            for array, old in zip(parameter.list_data(), replicas):
-                old.copyto(array)
+        weights.put_back()
         if stepped is not None:
             load_optimizer_state(net, trainer, *stepped)
+            if trainer._params_to_init:  # a new kvstore gives every replica the first one's values (T98)
+                trainer._init_params()
+                weights.put_back()
         raise
 
 

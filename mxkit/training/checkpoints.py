@@ -58,7 +58,7 @@ class Checkpoints(Callback):
         ValueError: An argument has another form.
 
     >>> Checkpoints("runs/x", every="50 updates", keep_last=3, keep_best=("valid_accuracy", "max")).every
-    (50.0, 'update')
+    (50, 'update')
     """
 
     def __init__(

@@ -49,21 +49,23 @@ def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward],
     if batch is None:  # the training tells that there is none
         return data
 
-    def run(batch: Any) -> None:
-        shard = split_batch(batch, net_devices(net))[0].unpacked()
-        with warnings.catch_warnings():  # the first update says them
-            warnings.simplefilter("ignore", TrapWarning)
-            check_first_inputs(net, shard)
-        if forward_loss is not None:
-            forward_loss(net, shard.inputs, shard.labels)
-        else:
-            net(*shard.inputs)
-
-    place = Place(net, Accumulator(trainer), 0, run)
+    place = Place(net, Accumulator(trainer), 0, lambda batch: forward_once(net, batch, forward_loss))
     place.batch = batch
     with place, autograd.pause(train_mode=False):
-        run(batch)
+        forward_once(net, batch, forward_loss)
     return data
+
+
+def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -> None:
+    """Run the net on the first device's part of a batch, which gives deferred parameters their values everywhere."""
+    shard = split_batch(batch, net_devices(net))[0].unpacked()
+    with warnings.catch_warnings():  # the first update repeats them
+        warnings.simplefilter("ignore", TrapWarning)
+        check_first_inputs(net, shard)
+    if forward_loss is not None:
+        forward_loss(net, shard.inputs, shard.labels)
+    else:
+        net(*shard.inputs)
 
 
 def _drawn() -> int:

@@ -1,23 +1,23 @@
-"""What a trained net is worth, and what it says."""
+"""Scores and predictions of a net over data."""
 
-from itertools import chain, islice
 import math
+import os
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.blocks import net_devices
-from mxkit.core.device import split_batch, unpack
-from mxkit.core.forward_errors import explained
-from mxkit.core.packed import worth_packing
-from mxkit.data.source import Data, read_epoch, shuffles, whole_part
-from mxkit.errors import DataError, TrapWarning
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import blocks_by_path, net_devices
+from mxkit.core.device import Shard, unpack
+from mxkit.core.graphs import graph_json
+from mxkit.core.statistics import running_statistics
+from mxkit.data.source import Data, whole_part
+from mxkit.errors import TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
-from mxkit.training.callbacks.progress import batches_bar
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
-from mxkit.training.unread import Queued, wait
+from mxkit.training.passes import run_over, samples_in_order
 import mxnet as mx
-from mxnet import autograd
+from mxnet import gluon
 import numpy as np
 
 
@@ -62,53 +62,78 @@ def evaluate(
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
     data = whole_part(data, name)
-    with_loss = loss is not None
-    batch_loss = get_batch_loss(loss) if with_loss else None
-    known = None if batch_loss is None else batch_loss.loss
-    forward = _output_only if batch_loss is None else batch_loss.forward
+    with_loss, batch_loss = loss is not None, None if loss is None else get_batch_loss(loss)
+    known, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
+    counts = batch_loss is not None and batch_loss.counts
     measured = get_metrics(metrics, loss=known)
     if not with_loss and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
-    where = net_devices(net)
-    counts = batch_loss is not None and batch_loss.counts
-    packed = not counts and worth_packing(where)
-    mean_loss, looked, inputs = Metric(), Metric(), _Finite()
-    queued, batch = Queued(), None
-    unchecked = True
-    with autograd.pause(train_mode=False), explained(
-        net, lambda: forward(net, shard.inputs, shard.labels), lambda: batch
-    ), batches_bar(name, data, limit_batches, progress) as bar:
-        for batch in islice(read_epoch(data, name=name, keep_count=True, packed=packed, once=True), limit_batches):
-            stated = batch_loss.count(*unpack(batch)) if batch_loss is not None and counts else None
-            shards, results = split_batch(batch, where), []
-            for shard in (part.unpacked() for part in shards):
+    scores, inputs, unchecked = _Scores(with_loss, measured), _Finite(), with_loss
+    with run_over(
+        net,
+        data,
+        name=name,
+        forward=lambda shard: forward(net, shard.inputs, shard.labels),
+        labels=True,
+        packed=not counts,
+        limit_batches=limit_batches,
+        bar=name if progress else None,
+    ) as run:
+        for shards in run:
+            scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and counts else None
+            results = []
+            for shard in shards:
                 inputs.look(shard.inputs)
-                output, values = forward(net, shard.inputs, shard.labels)
-                if values is not None:
-                    check_loss_shape(values, shard.samples)
-                    if unchecked:
-                        check_first_batch(net, shard, output, known, data)
-                        unchecked = False
-                    mean_loss.add(values, stated)
-                    stated = None if stated is None else 0.0  # the batch's count is added once
-                for metric in measured:
-                    metric.update(shard.labels, output)
-                if values is None:
-                    values = output[0] if isinstance(output, (list, tuple)) else output
-                    looked.add(values)
-                results.append(values)
-            wait(queued.add(shards, results, results))
-            bar.update()
-        scores = {"loss": mean_loss.get()} if with_loss else {}
-        finite = math.isfinite(scores["loss"] if with_loss else looked.get())
-        scores.update({metric.name: metric.get() for metric in measured})
-    if finite:
+                output, losses = forward(net, shard.inputs, shard.labels)
+                if with_loss:
+                    check_loss_shape(losses, shard.samples)
+                if unchecked:
+                    check_first_batch(net, shard, output, known, data)
+                    unchecked = False
+                results.append(scores.add(shard, output, losses))
+            run.wait(results)
+        found = scores.get()
+    if scores.finite:
         inputs.warn(name)
     else:
         what = f"losses of {name}" if with_loss else f"net's outputs for {name}"
         text = f"the {what} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
         warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
-    return scores
+    return found
+
+
+class _Scores:
+    """Sums of losses and metrics over the shards, on their devices.
+
+    Attributes:
+        stated: Count of the batch that no shard has added yet. None counts samples.
+        finite: Whether all losses are finite, or all outputs where there is no loss; known after `get`.
+    """
+
+    def __init__(self, with_loss: bool, metrics: Sequence[Metric]) -> None:
+        self.stated: Optional[float] = None
+        self.finite = True
+        self._with_loss, self._metrics = with_loss, metrics
+        self._sums = Metric()
+
+    def add(self, shard: Shard, output: Any, losses: Any) -> Any:
+        """Add a shard; returns an array to wait for."""
+        if self._with_loss:
+            self._sums.add(losses, self.stated)
+            self.stated = None if self.stated is None else 0.0
+        for metric in self._metrics:
+            metric.update(shard.labels, output)
+        if not self._with_loss:
+            losses = output[0] if isinstance(output, (list, tuple)) else output
+            self._sums.add(losses)
+        return losses
+
+    def get(self) -> Dict[str, Any]:
+        """Scores by name; waits for the devices."""
+        mean = self._sums.get()
+        self.finite = math.isfinite(mean)
+        scores = {"loss": mean} if self._with_loss else {}
+        return {**scores, **{metric.name: metric.get() for metric in self._metrics}}
 
 
 def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
@@ -135,33 +160,94 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     >>> predict(net, np.zeros((5, 4))).shape
     (5, 2)
     """
-    where = net_devices(net)
-    if shuffles(data):
-        raise DataError("predict: the loader shuffles, so outputs would not be in the data's order. Pass shuffle=False")
-    data = whole_part(data, "predict", labels=False)
-    parts: List[List[Any]] = []
-    queued, finite, batch = Queued(), _Finite(), None
-    several = False
-    with autograd.pause(train_mode=False), explained(net, lambda: net(*shard.inputs), lambda: batch), batches_bar(
-        "predict", data, None, progress
-    ) as bar:
-        for batch in read_epoch(data, keep_count=True, packed=worth_packing(where), once=True):
-            inputs, _ = unpack(batch)
-            shards = split_batch((inputs,), where)
-            for shard in (part.unpacked() for part in shards):
+    data = samples_in_order(data, "predict", labels=False)
+    parts: List[Sequence[Any]] = []
+    finite, several = _Finite(), False
+    with run_over(net, data, bar="predict" if progress else None) as run:
+        for shards in run:
+            for shard in shards:
                 finite.look(shard.inputs)
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
-                outputs = list(output) if several else [output]
-                parts.append([one.as_in_context(mx.cpu()) for one in outputs])
-            results = parts[-len(shards) :]
-            wait(queued.add(shards, [part[0] for part in results], chain(*results)))
-            bar.update()
-        joined = [mx.nd.concat(*column, dim=0) for column in zip(*parts)]
-        for one in joined:
-            one.wait_to_read()  # an error is raised once, at the first read (T43): it is to be raised here
+                parts.append([array.as_in_context(mx.cpu()) for array in (output if several else [output])])
+            run.wait(parts[-len(shards) :])
+        joined = [_joined(column, dim=0) for column in zip(*parts)]
     finite.warn("predict")
     return tuple(joined) if several else joined[0]
+
+
+def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
+    """Run `net` several times with dropout left on, while everything else predicts: Monte-Carlo dropout.
+
+    Gal and Ghahramani 2015, arXiv:1506.02142. The spread over draws tells how unsure the net is. In
+    `autograd.train_mode()` BatchNorm would take its statistics from the batch, so that samples of a batch
+    change each other's outputs; here it uses its running ones.
+
+    Args:
+        net: An initialized block with dropout, hybridized or not. Batches are split over its devices.
+        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)`, of which `y`
+            is ignored.
+        draws: How often each sample is predicted, at least 1.
+
+    Returns:
+        NDArray of shape (draws, N, ...) on the CPU: `.mean(0)` is the prediction.
+
+    Raises:
+        ValueError: The net has no dropout, so that all draws would be equal; or it has several outputs, or BatchNorm
+            in the graph of a SymbolBlock.
+        EmptyDataError: `data` gave no batch.
+        DataError: `data` is a loader that shuffles.
+        ForwardError: A block of the net raised; the text names it, and the cause is chained.
+
+    Side effects:
+        Draws from MXNet's generator: call `mxkit.seed_all` first for the same draws every time.
+
+    >>> net = mxkit.models.mlp(3, hidden=[8], dropout=0.5); mxkit.initialize(net, devices="cpu")
+    >>> predict_mc_dropout(net, np.ones((5, 4)), draws=6).shape
+    (6, 5, 3)
+    """
+    whole_number(draws, "predict_mc_dropout: draws")
+    _refuse_certain(net)
+    data = samples_in_order(data, "predict_mc_dropout", labels=False)
+    parts: List[Any] = []
+    # `draws` passes over one batch are enough to queue
+    with running_statistics(net), run_over(net, data, train_mode=True, most_queued=1) as run:
+        for shards in run:
+            for shard in shards:
+                outputs = [_one_output(net(*shard.inputs)) for _ in range(draws)]
+                parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
+            run.wait(parts[-len(shards) :])
+        return _joined(parts, dim=1)
+
+
+def _joined(arrays: Sequence[Any], dim: int) -> Any:
+    joined = mx.nd.concat(*arrays, dim=dim)
+    joined.wait_to_read()  # MXNet raises an error only once, at the first read (T43): it must be raised here
+    return joined
+
+
+def _one_output(output: Any) -> Any:
+    if isinstance(output, (list, tuple)):
+        raise ValueError(f"predict_mc_dropout: the net gives {len(output)} outputs: wrap it in a block that gives one")
+    return output
+
+
+def _refuse_certain(net: Any) -> None:
+    # oneDNN's recurrent layers ignore their dropout in silence, in training too
+    recurrent = os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or net_devices(net)[0].device_type != "cpu"
+    for _, block in blocks_by_path(net):
+        if isinstance(block, gluon.SymbolBlock):
+            random = '"op": "Dropout"' in graph_json(block)
+        elif isinstance(block, gluon.rnn.rnn_layer._RNNLayer):
+            random = recurrent and block._dropout > 0 and block._num_layers > 1
+        else:
+            random = getattr(block, "_rate", 0) > 0
+        if random:
+            return
+    raise ValueError(
+        "predict_mc_dropout: the net has no dropout, so all draws would be equal; that of gluon.rnn's layers does "
+        "nothing on the CPU unless MXNET_USE_MKLDNN_RNN=0 is set before the program starts. Use mxkit.predict"
+    )
 
 
 def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:

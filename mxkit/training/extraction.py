@@ -1,22 +1,18 @@
 """Features of a whole dataset, in memory or in files."""
 
+from contextlib import closing
+from itertools import chain
 from pathlib import Path
 import re
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
-from mxkit.core.blocks import net_devices
-from mxkit.core.device import DeviceSpec, Shards, split_batch
-from mxkit.core.device import devices as resolve_devices
-from mxkit.core.forward_errors import explained
+from mxkit.core.device import Shard
 from mxkit.data.npy_file import GrowingArray
-from mxkit.data.source import Data, read_epoch, shuffles, whole_part
+from mxkit.data.source import Data, whole_part
 from mxkit.errors import DataError
 from mxkit.nets.features import Features, Names
-from mxkit.training.unread import Queued
-import mxnet as mx
-from mxnet import autograd
+from mxkit.training.passes import run_over, samples_in_order
 import numpy as np
-from tqdm import tqdm
 
 
 def extract(
@@ -26,7 +22,6 @@ def extract(
     *,
     labels: Optional[str] = None,
     folder: Union[str, Path, None] = None,
-    devices: Optional[DeviceSpec] = None,
     limit_batches: Optional[int] = None,
     progress: bool = True,
 ) -> Dict[str, "np.ndarray"]:
@@ -40,7 +35,6 @@ def extract(
         labels: Return the batches' `y` too, under this name. Then `data` may shuffle.
         folder: Write each feature to `FOLDER/NAME.npy` while it is computed, for more than memory holds; earlier files
             of these names are replaced at the end, all of them or none. None keeps them in memory.
-        devices: An error tells if the net lives elsewhere. None accepts any.
         limit_batches: Read no more batches than this. None reads all.
         progress: Show a bar on a terminal.
 
@@ -61,54 +55,39 @@ def extract(
     {'hidden': (5, 8), 'label': (5,)}
     """
     features = Features(net, names)
-    where = net_devices(net, None if devices is None else resolve_devices(devices))
-    if labels is None and shuffles(data):
-        raise DataError(
-            "extract: the loader shuffles, so nobody could tell which row belongs to which sample. Pass shuffle=False, "
-            "or labels='label' to get them in the same order"
-        )
-    data = whole_part(data, "extract", labels=labels is not None and isinstance(data, tuple))
-    store = _Files(Path(folder)) if folder is not None else _Memory()
-    queued = Queued()
-    with store, autograd.pause(train_mode=False), explained(net):
-        for shards, found in _features(features, data, where, labels, limit_batches, progress):
-            store.add(queued.add(shards, found, [array for rows in found for array in rows.values()]))
-        store.add(queued.rest())
+    if labels is None:
+        data = samples_in_order(data, "extract", ", or labels='label' to get them in the same order", labels=False)
+    else:
+        data = whole_part(data, "extract", labels=isinstance(data, tuple))
+    with closing(_Store(None if folder is None else Path(folder))) as store, run_over(
+        net,
+        data,
+        forward=lambda shard: features(*shard.inputs),
+        labels=labels is not None,
+        limit_batches=limit_batches,
+        bar="extract" if progress else None,
+    ) as run:
+        for shards in run:
+            store.add(run.queue([_rows(features, shard, labels) for shard in shards]))
+        store.add(run.rest())
         return store.finish()
 
 
-def _features(
-    features: Features,
-    data: Data,
-    where: List["mx.Context"],
-    labels: Optional[str],
-    limit_batches: Optional[int],
-    progress: bool,
-) -> Iterator[Tuple[Shards, List[Dict[str, Any]]]]:
-    """Batches with the features of each shard, still on its device."""
-    total = len(data) if hasattr(data, "__len__") else None  # type: ignore[arg-type]
-    total = limit_batches if total is None or (limit_batches is not None and limit_batches < total) else total
-    with tqdm(total=total, desc="features", unit=" batches", disable=None if progress else True, leave=False) as bar:
-        for number, batch in enumerate(read_epoch(data, keep_count=True, once=True)):
-            if number == limit_batches:
-                break
-            shards, rows = split_batch(batch if isinstance(batch, (list, tuple)) else (batch,), where), []
-            for shard in shards:
-                found = _flat(features(*shard.inputs))
-                if labels is not None:
-                    found.update(_labelled(labels, shard.labels, found))
-                for name, array in found.items():
-                    if array.shape[:1] != (shard.samples,):
-                        raise DataError(
-                            f"extract: {name!r} has shape {array.shape} for {shard.samples} samples: rows cannot be "
-                            "told apart. Ask for a layer whose first axis is the batch"
-                        )
-                rows.append(found)
-            yield shards, rows
-            bar.update()
+def _rows(features: Features, shard: Shard, labels: Optional[str]) -> List[Tuple[str, Any]]:
+    """Features of a shard by name, still on its device."""
+    found = _flat(features(*shard.inputs))
+    if labels is not None:
+        found.update(_labelled(labels, shard.labels, found))
+    for name, array in found.items():
+        if array.shape[:1] != (shard.samples,):
+            raise DataError(
+                f"extract: {name!r} has shape {array.shape} for {shard.samples} samples: rows cannot be "
+                "told apart. Ask for a layer whose first axis is the batch"
+            )
+    return list(found.items())
 
 
-def _flat(found: Dict[str, Any], above: str = "") -> Dict[str, Any]:
+def _flat(found: Dict[str, Any]) -> Dict[str, Any]:
     """Several outputs of one layer as `name[0]`, `name[1]`."""
     flat: Dict[str, Any] = {}
     for name, value in found.items():
@@ -129,70 +108,53 @@ def _labelled(name: str, labels: Tuple[Any, ...], found: Dict[str, Any]) -> Dict
     return told
 
 
-def _each(batches: List[List[Dict[str, Any]]]) -> Iterator[Tuple[str, Any]]:
-    """Features by name, of the shards of batches in their order."""
-    return (pair for shards in batches for rows in shards for pair in rows.items())
-
-
 def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy()
-    # NumPy's files know no bfloat16, which is a type of another library
+    # NumPy's files have no bfloat16: that type belongs to another library
     return host if host.dtype.kind in "fiub" else host.astype(np.float32)
 
 
-class _Memory:
-    """Collects rows in memory."""
+class _Store:
+    """Rows by name: in memory, or in files that get their names at the end.
 
-    def __init__(self) -> None:
-        self._parts: Dict[str, List[np.ndarray]] = {}
+    Args:
+        folder: Of the files. None stores in memory.
+    """
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: Any) -> None:
-        return None
-
-    def add(self, batches: List[List[Dict[str, Any]]]) -> None:
-        for name, array in _each(batches):
-            self._parts.setdefault(name, []).append(_host(array))
-
-    def finish(self) -> Dict[str, "np.ndarray"]:
-        return {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
-
-
-class _Files:
-    """Appends rows to files, which get their names when all is done."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Optional[Path]) -> None:
         self._folder = folder
-        self._files: Dict[str, GrowingArray] = {}
+        self._parts: Dict[str, Any] = {}
         self._paths: Dict[str, Path] = {}
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
 
-    def __enter__(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+    def add(self, batches: List[List[List[Tuple[str, Any]]]]) -> None:
+        """Append the rows of each batch's shards; waits for them."""
+        for shards in batches:
+            for name, array in chain(*shards):
+                if name not in self._parts:
+                    self._parts[name] = [] if self._folder is None else GrowingArray(self._path(name, self._folder))
+                self._parts[name].append(_host(array))
 
-    def __exit__(self, *error: Any) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def add(self, batches: List[List[Dict[str, Any]]]) -> None:
-        for name, array in _each(batches):
-            if name not in self._files:
-                self._open(name)
-            self._files[name].append(_host(array))
-
-    def _open(self, name: str) -> None:
-        path = self._folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
-        # file systems that fold case are told apart by nothing but this
+    def _path(self, name: str, folder: Path) -> Path:
+        path = folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
+        # some file systems ignore the case of names
         other = next((known for known, taken in self._paths.items() if taken.name.lower() == path.name.lower()), None)
         if other is not None:
             raise ValueError(f"extract: {other!r} and {name!r} would both be {path.name}: give one of them an alias")
         self._paths[name] = path
-        self._files[name] = GrowingArray(path)
+        return path
 
     def finish(self) -> Dict[str, "np.ndarray"]:
-        for file in self._files.values():
+        if self._folder is None:
+            return {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
+        for file in self._parts.values():
             file.seal()
-        for file in self._files.values():
+        for file in self._parts.values():
             file.publish()
         return {name: np.load(path, mmap_mode="r") for name, path in self._paths.items()}
+
+    def close(self) -> None:
+        for name in self._paths:
+            if name in self._parts:
+                self._parts[name].close()

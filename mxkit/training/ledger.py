@@ -4,9 +4,10 @@ from collections import deque
 from itertools import groupby
 import math
 import time
-from typing import Any, Deque, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Deque, Dict, List, Optional, Sequence
 
 from mxkit.core.device import Shards
+from mxkit.core.queued import QUEUED_BYTES, bytes_of
 from mxkit.errors import NonFiniteError
 from mxkit.training.history import Row
 from mxkit.training.randomness import RESEED_EVERY, Position
@@ -19,8 +20,6 @@ import numpy as np
 # the system parts them.
 SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
-# A queued update holds its batch: large batches are waited for sooner (T27: 358 to 788 MB without a bound).
-QUEUED_BYTES = 256 * 2**20
 
 
 class Update:
@@ -272,11 +271,6 @@ def numbers(epoch: Optional[int], step: int) -> str:
 
 
 _COUNTS = ("batches", "updates", "samples", "skipped", "count")
-
-
-def bytes_of(arrays: Iterable[Any]) -> int:
-    """Bytes that arrays take."""
-    return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
 def settle(updates: Sequence[Update]) -> None:

@@ -2,8 +2,7 @@
 
 import math
 from pathlib import Path
-import random
-from typing import Any, Iterator, List, Optional, Union
+from typing import Any, List, Optional, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.trainers import TrainerSpec
@@ -11,7 +10,7 @@ from mxkit.data.source import Data
 from mxkit.losses.by_name import LossSpec
 from mxkit.nets.settings import refuse_fixed_rate
 from mxkit.plots.plotting import new_figure
-from mxkit.training.rehearsal import Kept, copied_trainer, endless_batches, with_known_shapes
+from mxkit.training.rehearsal import copied_trainer, rehearsal
 from mxkit.training.update import updates as train_updates
 from mxnet import gluon
 import numpy as np
@@ -131,24 +130,14 @@ def find_learning_rate(
         raise ValueError(f"diverged: expected a number above 1; received {diverged!r}")
     if whole_number(updates, "updates") < FEWEST:
         raise ValueError(f"updates: expected at least {FEWEST}; received {updates!r}")
-    generators = random.getstate(), np.random.get_state()
-    own_epoch = getattr(data, "epoch", None)  # a loader's count of how often it was read
-    batches: Iterator[Any] = endless_batches(data)
-    try:
-        batches = with_known_shapes(net, batches)
-        with Kept(net):
-            copied = copied_trainer(net, trainer)
-            refuse_fixed_rate(copied)
-            steps = train_updates(
-                net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
-            )
-            rates = [start * (end / start) ** (number / (updates - 1)) for number in range(updates)]
-            return _search(steps, copied, rates, diverged)
-    finally:
-        if own_epoch is not None:
-            data.epoch = own_epoch  # type: ignore[union-attr]
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
+    with rehearsal(net, data) as batches:
+        copied = copied_trainer(net, trainer)
+        refuse_fixed_rate(copied)
+        steps = train_updates(
+            net, batches, loss=loss, trainer=copied, accumulate=accumulate, clip_norm=clip_norm, check_finite=False
+        )
+        rates = [start * (end / start) ** (number / (updates - 1)) for number in range(updates)]
+        return _search(steps, copied, rates, diverged)
 
 
 def _search(steps: Any, trainer: "gluon.Trainer", rates: List[float], diverged: float) -> LearningRateSearch:

@@ -1,42 +1,87 @@
-"""A training that leaves nothing behind: what a search or a profile trains is put back."""
+"""A training that leaves no trace: a search for a learning rate, or a profile, trains and is undone."""
 
+from contextlib import ExitStack, contextmanager
 import copy
 import itertools
+import random
 from typing import Any, Iterator
 
 from mxkit.core.arguments import split_spec
-from mxkit.core.blocks import net_devices, parameters_by_path
-from mxkit.core.device import split_batch
-from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_trainer, trainer_of, values_of
-from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.held_weights import HeldWeights
+from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, read_epoch
+from mxkit.training.deferred import forward_once, is_deferred
 import mxnet as mx
 from mxnet import autograd, gluon
+import numpy as np
 
 
-def endless_batches(data: Data) -> Iterator[Any]:
-    """Batches without end, or as many as a source that can be read only once has."""
+@contextmanager
+def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
+    """Train on the batches that it yields; at the end of `with`, also after an error, the training is undone.
+
+    Values, `grad_req` and accumulated gradients of every replica, Python's and NumPy's generators and a loader's count
+    of epochs are put back. MXNet's generator is not: its state cannot be read (T67).
+
+    Args:
+        net: An initialized block. Shapes that the first batch decides stay known.
+        data: Read again from its beginning, without end, unless it can be read only once.
+    """
+    generators, own_epoch = (random.getstate(), np.random.get_state()), getattr(data, "epoch", None)
+    try:
+        with ExitStack() as held:
+            if isinstance(data, DatasetLoader):  # its processes stay until the end
+                held.enter_context(data)
+            batches = _endless(data)
+            if is_deferred(net):  # so that there are values to hold
+                first = next(batches)
+                with autograd.pause(train_mode=False):
+                    forward_once(net, first)
+                batches = itertools.chain([first], batches)
+            held.enter_context(_undone(net))
+            yield batches
+    finally:
+        if own_epoch is not None:
+            data.epoch = own_epoch  # type: ignore[union-attr]
+        random.setstate(generators[0])
+        np.random.set_state(generators[1])
+
+
+def _endless(data: Data) -> Iterator[Any]:
     for epoch in itertools.count():
         yield from read_epoch(data, epoch, name="data")
         if not callable(data) and not isinstance(data, mx.io.DataIter) and iter(data) is data:
             return
 
 
-def with_known_shapes(net: Any, batches: Iterator[Any]) -> Any:
-    """Let the first batch give shapes that are deferred, so that there are values to keep."""
-    where = net_devices(net)
-    if all(values_of(parameter) for parameter in parameters_by_path(net).values()):
-        return batches
-    first = next(batches)
-    with autograd.pause(train_mode=False):
-        for shard in split_batch(first, where):
-            net(*shard.inputs)
-
-    def all_of_them() -> Iterator[Any]:
-        yield first
-        yield from batches
-
-    return all_of_them()
+@contextmanager
+def _undone(net: Any) -> Iterator[None]:
+    """Put back what training changes on a net: values, gradients that are added up, and `grad_req`."""
+    parameters = {id(one): one for one in parameters_by_path(net).values() if one._data is not None}.values()
+    before = [
+        (
+            parameter,
+            parameter.grad_req,
+            parameter._trainer,
+            [data._fresh_grad for data in parameter._data],
+            [gradient.copy() for gradient in parameter._grad] if parameter.grad_req == "add" else (),
+        )
+        for parameter in parameters
+    ]
+    with HeldWeights(parameters_by_path(net)):
+        try:
+            yield
+        finally:
+            for parameter, grad_req, trainer, fresh, gradients in before:
+                parameter.grad_req = grad_req
+                parameter._trainer = trainer
+                for data, was_fresh in zip(parameter._data, fresh):
+                    if grad_req != "null":
+                        data._fresh_grad = was_fresh
+                for gradient, value in zip(parameter._grad or (), gradients):
+                    value.copyto(gradient)
 
 
 def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
@@ -44,8 +89,10 @@ def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     if isinstance(spec, gluon.Trainer):
         trainer = get_trainer(net, spec)  # looks at its devices
         optimizer = _fresh(trainer.optimizer)
-        optimizer.rescale_grad = gradient_scale(trainer)  # the last step left it divided by its batch
-        return trainer_like(trainer, optimizer)
+        optimizer.rescale_grad = trainer._scale  # the last step left it divided by its batch
+        return gluon.Trainer(
+            list(trainer._params), optimizer, compression_params=trainer._compression_params, **trainer._kvstore_params
+        )
     name, arguments = split_spec(spec)
     arguments.pop("lr_scheduler", None)  # it would decide the rates, and be moved on
     if isinstance(name, mx.optimizer.Optimizer):
@@ -58,40 +105,8 @@ def _fresh(optimizer: Any) -> Any:
     fresh = copy.deepcopy(optimizer)
     fresh.lr_scheduler = None
     fresh.num_update = fresh.begin_num_update
-    set_update_counts(fresh, {0: {}})
+    fresh._all_index_update_counts = {0: {}}
+    fresh._index_update_count = fresh._all_index_update_counts[0]
     if hasattr(fresh, "m_schedule"):  # Nadam's, which moves with each parameter
         fresh.m_schedule = 1.0
     return fresh
-
-
-class Kept:
-    """Keeps what training changes on a net, and puts it back."""
-
-    def __init__(self, net: Any) -> None:
-        distinct = {id(parameter): parameter for parameter in parameters_by_path(net).values()}
-        self._parameters = [parameter for parameter in distinct.values() if values_of(parameter)]
-
-    def __enter__(self) -> None:
-        self._kept = [
-            (
-                parameter,
-                [data.copy() for data in values_of(parameter) or ()],
-                [is_fresh(data) for data in values_of(parameter) or ()],
-                [one.copy() for one in gradients_of(parameter) or ()] if parameter.grad_req == "add" else None,
-                parameter.grad_req,
-                trainer_of(parameter),
-            )
-            for parameter in self._parameters
-        ]
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        for parameter, values, fresh, gradients, grad_req, trainer in self._kept:
-            parameter.grad_req = grad_req
-            set_trainer(parameter, trainer)
-            for data, value, was_fresh in zip(values_of(parameter) or (), values, fresh):
-                value.copyto(data)
-                if grad_req != "null":
-                    set_fresh([data], was_fresh)
-            for gradient, value in zip(gradients_of(parameter) or (), gradients or ()):
-                value.copyto(gradient)
-        self._kept = []

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 import math
-import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import split_spec
+from mxkit.core.lengths import Length, length
 from mxkit.errors import UnknownNameError, unknown_name
 from mxnet import lr_scheduler
 
-DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(epochs?|updates?)\s*")
 RISE = 0.3  # of the whole, where one_cycle is not told its warm-up; the start is this much below the peak:
 START_DIVISOR = 25
 
@@ -33,63 +32,23 @@ _ALIASES = {
 }
 
 
-@dataclass(frozen=True)
-class Duration:
-    """A length of training in the unit the user named.
-
-    Attributes:
-        count: At least 0.
-        unit: "epochs" or "updates".
-    """
-
-    count: float
-    unit: str
-
-    def updates(self, updates_per_epoch: Optional[int]) -> int:
-        """Count updates, rounded; at least 1 where the length is not 0.
-
-        Raises:
-            ValueError: The length is in epochs, and nobody knows how many updates make one.
-        """
-        if self.unit == "epochs" and updates_per_epoch is None:
-            raise ValueError(
-                f"the schedule counts epochs ({str(self)!r}), and the data does not tell how many updates make one. "
-                "Pass updates_per_epoch=..., or count updates: '500 updates'"
-            )
-        exact = self.count * (updates_per_epoch or 1) if self.unit == "epochs" else self.count
-        return max(1, round(exact)) if exact else 0
-
-    def __str__(self) -> str:
-        return f"{self.count:g} {self.unit if self.count != 1 else self.unit[:-1]}"
+def _length(value: Any, name: str) -> Length:
+    return length(value, name, ("epochs", "updates"), fractions=("epochs",), zero=True)
 
 
-def parse_duration(text: Any, name: str) -> Duration:
-    """Read a length of training.
-
-    Args:
-        text: "5 epochs", "0.5 epochs", "500 updates", or 0, which needs no unit.
-        name: What the message calls it.
+def _updates(moment: Length, updates_per_epoch: Optional[int]) -> int:
+    """Count updates, rounded; at least 1 where the length is not 0.
 
     Raises:
-        ValueError: `text` has another form.
-
-    >>> parse_duration("1 epoch", "warmup"), parse_duration("500 updates", "every").unit
-    (Duration(count=1.0, unit='epochs'), 'updates')
+        ValueError: The length is in epochs, and nobody knows how many updates make one.
     """
-    if isinstance(text, Duration):
-        return text
-    if isinstance(text, (int, float)) and not isinstance(text, bool) and text == 0:
-        return Duration(0.0, "updates")
-    found = DURATION.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    if moment.number and moment.unit == "epochs" and updates_per_epoch is None:
         raise ValueError(
-            f"{name}: expected a number with its unit, like '5 epochs', '0.5 epochs' or '500 updates'; "
-            f"received {text!r:.100}"
+            f"the schedule counts epochs ({str(moment)!r}), and the data does not tell how many updates make one. "
+            "Pass updates_per_epoch=..., or count updates: '500 updates'"
         )
-    count, unit = float(found[1]), found[2].rstrip("s") + "s"
-    if unit == "updates" and count != int(count):
-        raise ValueError(f"{name}: updates are counted in whole numbers; received {text!r:.100}")
-    return Duration(count, unit)
+    exact = moment.number * (updates_per_epoch or 1) if moment.unit == "epochs" else moment.number
+    return max(1, round(exact)) if exact else 0
 
 
 @dataclass(frozen=True)
@@ -104,10 +63,10 @@ class Schedule:
 
     name: str
     base: Optional[float] = None
-    warmup: Optional[Duration] = None
-    total: Optional[Duration] = None
-    every: Optional[Duration] = None
-    at: Tuple[Duration, ...] = ()
+    warmup: Optional[Length] = None
+    total: Optional[Length] = None
+    every: Optional[Length] = None
+    at: Tuple[Length, ...] = ()
     factor: float = 0.1
     power: float = 2
     start: Optional[float] = None
@@ -119,7 +78,7 @@ class Schedule:
     def in_epochs(self) -> bool:
         """Whether `rate` needs to know how many updates make an epoch."""
         lengths = [self.warmup, self.total, self.every, *self.at]
-        return any(length is not None and length.unit == "epochs" and length.count > 0 for length in lengths)
+        return any(one is not None and one.unit == "epochs" and one.number > 0 for one in lengths)
 
     def completed(self, base: float, total: Optional[str] = None) -> "Schedule":
         """Return the schedule with what it does not say itself.
@@ -132,7 +91,7 @@ class Schedule:
         return replace(
             self,
             base=_rate(base, "base", above=True) if self.base is None else self.base,
-            total=parse_duration(total, "total") if needs_total else self.total,
+            total=_length(total, "total") if needs_total else self.total,
         )
 
     def rate(self, updates: int, updates_per_epoch: Optional[int] = None) -> float:
@@ -174,16 +133,16 @@ class Schedule:
             raise ValueError(
                 f"schedule {self.name!r}: its start and its final rate must not be above base={self.base:g}"
             )
-        warm = self.warmup.updates(updates_per_epoch) if self.warmup else 0
+        warm = _updates(self.warmup, updates_per_epoch) if self.warmup else 0
         warmed = {"base_lr": self.base, "warmup_steps": warm}
         if self.name == "constant":
             return _Constant(**warmed)
         if self.name == "step":
-            every = self.every.updates(updates_per_epoch) if self.every else 1
+            every = _updates(self.every, updates_per_epoch) if self.every else 1
             self._refuse_warmup(warm, every, "the first reduction")
             return lr_scheduler.FactorScheduler(every, self.factor, self.final, **warmed)
         if self.name == "multi_step":
-            steps = [moment.updates(updates_per_epoch) for moment in self.at]
+            steps = [_updates(moment, updates_per_epoch) for moment in self.at]
             if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
                 raise ValueError(
                     f"at: expected moments that increase; received {', '.join(map(str, self.at))}, updates {steps}"
@@ -194,7 +153,7 @@ class Schedule:
             raise ValueError(
                 f"schedule {self.name!r} has no end: pass total='90 epochs', or let LearningRate take the fit's"
             )
-        total = self.total.updates(updates_per_epoch)
+        total = _updates(self.total, updates_per_epoch)
         self._refuse_warmup(warm, total - 1, "the end")
         if self.name == "poly":
             curve = lr_scheduler.PolyScheduler(total, pwr=self.power, final_lr=self.final, **warmed)
@@ -250,10 +209,10 @@ def schedule(
     name: str,
     *,
     base: Optional[float] = None,
-    warmup: Union[str, int, Duration, None] = None,
-    total: Union[str, Duration, None] = None,
-    every: Union[str, Duration, None] = None,
-    at: Optional[Sequence[Union[str, Duration]]] = None,
+    warmup: Union[str, int, Length, None] = None,
+    total: Union[str, Length, None] = None,
+    every: Union[str, Length, None] = None,
+    at: Optional[Sequence[Union[str, Length]]] = None,
     factor: Optional[float] = None,
     power: Optional[float] = None,
     start: Optional[float] = None,
@@ -322,13 +281,13 @@ def _checked(given: Mapping[str, Any]) -> Dict[str, Any]:
     checked: Dict[str, Any] = dict(given)
     for argument in ("warmup", "total", "every"):
         if argument in given:
-            checked[argument] = parse_duration(given[argument], argument)
-            if argument != "warmup" and not checked[argument].count:
+            checked[argument] = _length(given[argument], argument)
+            if argument != "warmup" and not checked[argument].number:
                 raise ValueError(f"{argument}: expected a length above 0; received {given[argument]!r:.100}")
     if "at" in given:
-        moments = [given["at"]] if isinstance(given["at"], (str, Duration)) else list(given["at"])
-        checked["at"] = tuple(parse_duration(moment, "at") for moment in moments)
-        if not moments or not all(moment.count for moment in checked["at"]):
+        moments = [given["at"]] if isinstance(given["at"], (str, Length)) else list(given["at"])
+        checked["at"] = tuple(_length(moment, "at") for moment in moments)
+        if not moments or not all(moment.number for moment in checked["at"]):
             raise ValueError(
                 f"at: expected moments above 0, like ['30 epochs', '60 epochs']; received {given['at']!r:.100}"
             )

@@ -53,7 +53,7 @@ RICH = {
         {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
         {"name": "ema", "decay": 0.9},
         {"name": "csv", "path": "log.csv"},
-        {"name": "freeze_until", "epoch": 2, "glob": "3.*"},
+        {"name": "freeze", "patterns": "3.*", "until": "1 epoch"},
     ],
     "checkpoints": {"every": "2 updates", "keep_best": ["valid_accuracy", "max"]},
     "metrics": ["accuracy", {"name": "top_k", "k": 3}],

@@ -170,7 +170,7 @@ def test_the_best_checkpoint_is_evaluated(whole, capsys):
         (["checkpoints", "look", "."], "expected verify, prune or nothing before RUN; received 'look .'"),
         (
             ["train", "digits_lenet", "--set", "checkpoints.every=often"],
-            "checkpoints.every: Checkpoints: every: expected something like",
+            "checkpoints.every: Checkpoints: every: expected a length like",
         ),
     ],
 )

@@ -104,7 +104,7 @@ def tuned(folder):
         },
         "freeze": [],
         "updates": 30,
-        "callbacks": [{"name": "unfreeze_at", "epoch": 2, "glob": "[2-3].*", "lr": 0.2}],
+        "callbacks": [{"name": "freeze", "until": "1 epoch", "patterns": "[2-3].*", "lr": 0.2}],
     }
 
 

@@ -69,7 +69,7 @@ def test_updates_and_a_schedule_in_their_unit(train):
     [
         (["freeze=['1.*']"], {"1.weight", "1.bias"}),
         (["optimizer.multipliers={'*.weight': {lr: 0}}"], {"1.weight", "2.weight"}),
-        (["callbacks=[{name: freeze_until, epoch: 2, glob: '2.*'}]"], {"2.weight", "2.bias"}),
+        (["callbacks=[{name: freeze, until: 1 epoch, patterns: '2.*'}]"], {"2.weight", "2.bias"}),
     ],
 )
 def test_what_is_frozen_or_multiplied_by_0_stays(train, overrides, still):
@@ -105,8 +105,7 @@ def test_callbacks_by_name_and_their_files_in_the_runs_folder(train):
         {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 1, "min_delta": 100},
         {"name": "ema", "decay": 0.9},
         {"name": "plateau", "monitor": "valid_loss", "mode": "min", "patience": 1, "min_delta": 100},
-        {"name": "time_limit", "seconds": 1000},
-        "terminate_on_nan",
+        {"name": "time_limit", "limit": "1000 seconds"},
         {"name": "csv", "path": "rows.csv"},
         {"name": "tensorboard", "folder": "board"},
     ]
@@ -226,12 +225,12 @@ def test_finetuning_begins_with_the_other_runs_features(train):
 
 
 @pytest.mark.filterwarnings("ignore:.*outputs have no sample to learn from")
-@pytest.mark.parametrize("glob", [{}, {"glob": "1.*"}])
+@pytest.mark.parametrize("glob", [{}, {"patterns": "1.*"}])
 def test_what_finetuning_froze_is_trained_from_an_epoch_on(train, glob):
     first = train()
     head = {"classes": 12, "head": "2", "freeze": "1.*"}
     model = {**SMALL["model"], "weights": str(first.folder), "finetune": head}
-    late = {"name": "unfreeze_at", "epoch": 2, "lr": 0.1, **glob}
+    late = {"name": "freeze", "until": "1 epoch", "lr": 0.1, **glob}
     weights = {}
     for epochs in (1, 2):
         run = train("updates=null", f"epochs={epochs}", model=model, callbacks=[late])
@@ -344,15 +343,20 @@ def test_image_folders_need_a_size(tmp_path):
     [
         (["freeze=['1.wieght']"], "freeze.0: no parameter fits '1.wieght' ... 1.weight"),
         (["optimizer.multipliers={'3.*': {lr: 1}}"], "optimizer.multipliers.3.*: no parameter fits"),
-        (["callbacks=[{name: freeze_until, epoch: 2, glob: x}]"], "callbacks.0.glob: no parameter fits 'x'"),
-        (["callbacks=[ema, {name: unfreeze_at, epoch: 2, glob: x}]"], "callbacks.1.glob: no parameter fits 'x'"),
-        (["callbacks=[{name: unfreeze_at, epoch: 2}]"], "callbacks.0.glob: nothing that fits '*' is frozen when the"),
         (
-            ["freeze=['1.*']", "callbacks=[{name: freeze_until, epoch: 2, glob: '1.*'}]"],
-            "callbacks.0.glob: nothing that fits '1.*' is trained when the run begins",
+            ["callbacks=[ema, {name: freeze, until: 1 epoch, patterns: x}]"],
+            "callbacks.1.patterns: no parameter fits 'x'",
         ),
-        (["callbacks=[{name: unfreeze_at, epoch: 1}]"], "callbacks.0.epoch: UnfreezeAt: expected an epoch from 2"),
-        (["callbacks=[{name: unfreeze_at, epoch: 2, lr: -1}]"], "callbacks.0.lr: UnfreezeAt: lr: expected a"),
+        (
+            ["callbacks=[{name: freeze, until: 1 epoch}]"],
+            "callbacks.0.patterns: Freeze: no parameter that can be",
+        ),
+        (
+            ["freeze=['1.*']", "callbacks=[{name: freeze, until: 1 epoch, patterns: ['2.*']}]"],
+            "callbacks.0.patterns: Freeze: 2.* freezes every parameter that is trained",
+        ),
+        (["callbacks=[{name: freeze, until: one}]"], "callbacks.0.until: Freeze: until: expected a length"),
+        (["callbacks=[{name: freeze, until: 1 epoch, lr: -1}]"], "callbacks.0.lr: Freeze: lr: expected a"),
         (["model.weights=nowhere.params"], "model.weights:  ... nowhere.params"),
         (["model.finetune={classes: 10, head: '7'}"], "model.finetune.head: finetune: head: no block stands at '7'"),
         (["devices=gpu:77"], "devices: gpu(77) does not exist"),
@@ -361,7 +365,7 @@ def test_image_folders_need_a_size(tmp_path):
         (["accumulate=2", "accumulate_samples=4"], "accumulate_samples: stands in place of accumulate"),
         (["data.pairs={}", "data.augment=[flip]"], "data.pairs: pairs of augmented images are not made"),
         (["data.name=made_linear", "data.samples=100", "data.test=0"], "evaluate.split: this part of the data has no"),
-        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a number with its unit"),
+        (["schedule={name: cosine, warmup: 5 epcohs}"], "schedule.warmup: expected a length like"),
         (["schedule=step"], "schedule.every: is missing"),
         (["initializer={name: xavier, rnd_type: unifrom}"], "did you mean 'uniform'?"),
         (["data.augment=[to_tensor, flip]"], "data.augment: "),

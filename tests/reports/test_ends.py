@@ -147,7 +147,7 @@ def test_ctrl_c_and_going_on(interrupted, copied, shown):
 
 
 def test_a_time_limit_is_a_stop(make_run):
-    folder = make_run("digits_lenet", "data.size=8", "model=mlp", "callbacks=[{name: time_limit, seconds: 0.001}]")
+    folder = make_run("digits_lenet", "data.size=8", "model=mlp", "callbacks=[{name: time_limit, limit: 0.001}]")
     state = read_run(folder).state
     assert state.word == "stopped"
     assert state.reason == json.loads((folder / "history.json").read_text())["stopped"]

@@ -163,7 +163,7 @@ def test_predict_refuses_a_loader_that_shuffles():
         mx.io.PrefetchingIter(mx.io.NDArrayIter(x, batch_size=2, shuffle=True)),
     ]
     for loader in loaders:
-        with pytest.raises(mxkit.errors.DataError, match="predict: the loader shuffles, so outputs would"):
+        with pytest.raises(mxkit.errors.DataError, match="predict: the loader shuffles, so results would"):
             mxkit.predict(net, loader)
         with pytest.raises(mxkit.errors.DataError, match="extract: the loader shuffles"):
             mxkit.extract(net, "0", loader)

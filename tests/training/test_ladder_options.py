@@ -209,20 +209,21 @@ def test_t48_layers_that_cannot_be_accumulated_exactly_are_named_once(window):
     fit(noisy_net(), epochs=1)  # nothing is accumulated, nothing is said
 
 
-def test_terminate_on_nan_ends_the_run_with_its_reason():
+def test_check_finite_stop_ends_the_run_with_its_reason():
     data = [BATCHES[0], (BATCHES[1][0] * float("nan"), BATCHES[1][1])]
     net = make_net()
     reached = []
     hooks = [
-        mxkit.callbacks.TerminateOnNaN(),
         mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: reached.append(type(error).__name__)),
     ]
-    history = fit(net, data, epochs=3, callbacks=hooks)
+    history = fit(net, data, epochs=3, callbacks=hooks, check_finite="stop")
     assert history.stopped.startswith("epoch 1, update 2: the loss is nan")
     assert len(history) == 0
     assert reached == ["NonFiniteError"]
     with pytest.raises(mxkit.errors.NonFiniteError):
         fit(make_net(), data, epochs=3)
+    with pytest.raises(ValueError, match="check_finite is True, False or 'stop'; received 'halt'"):
+        fit(make_net(), data, epochs=3, check_finite="halt")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

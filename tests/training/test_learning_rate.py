@@ -349,21 +349,6 @@ def test_an_error_of_the_net_is_told_with_its_place():
         find_learning_rate(make_net(), [(np.zeros((2, 9)), np.zeros(2))], loss="softmax_ce", trainer="sgd")
 
 
-def test_training_goes_on_after_a_search_as_if_there_had_been_none_on_a_kvstore():
-    weights = []
-    for search in (True, False):
-        net = make_net("cpu:2")
-        trainer = gluon.Trainer(
-            net.collect_params(), "adam", {"learning_rate": 0.1}, kvstore="device", update_on_kvstore=True
-        )
-        run(net, [], trainer, epochs=1)
-        if search:
-            find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=trainer, updates=12)
-        run(net, [], trainer, epochs=1)
-        weights.append(replicas(net))
-    np.testing.assert_array_equal(weights[0], weights[1])
-
-
 def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.2})

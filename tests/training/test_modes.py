@@ -5,7 +5,8 @@ import mxkit
 from mxkit.core.statistics import running_statistics
 from mxkit.core.train_mode import mode
 from mxkit.errors import DataError, EmptyDataError, ForwardError, TrapWarning
-from mxkit.training.modes import predict_mc_dropout, recalibrate_batch_norm
+from mxkit.training.evaluation import predict_mc_dropout
+from mxkit.training.recalibration import recalibrate_batch_norm
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn

@@ -62,7 +62,7 @@ def unpackings(monkeypatch):
 @pytest.fixture
 def as_on_gpus(monkeypatch):
     """Bytes are cast batch by batch too, as where they are copied to a GPU; virtual devices stand in for it."""
-    for module in ("update", "evaluation"):
+    for module in ("update", "passes"):
         monkeypatch.setattr(f"mxkit.training.{module}.worth_packing", lambda devices: True)
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 import mxkit
-from mxkit.core.device import split_batch
-from mxkit.training import ledger, unread
+from mxkit.core import queued
+from mxkit.training import ledger
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -95,42 +95,44 @@ def test_t27_evaluate_and_predict_bound_the_queue_without_waiting_at_each_batch(
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("name", ["evaluate", "predict", "extract", "recalibrate"])
+@pytest.mark.parametrize("name", ["evaluate", "predict", "extract", "recalibrate", "predict_mc_dropout"])
 def test_t135_a_pass_outside_of_training_queues_as_many_bytes_as_training(name, devices, waits, monkeypatch):
     net = nn.HybridSequential()
-    net.add(nn.BatchNorm(in_channels=50), nn.Dense(2, in_units=50))
+    net.add(nn.BatchNorm(in_channels=50), nn.Dropout(0.5), nn.Dense(2, in_units=50))
     mxkit.initialize(net, devices=f"cpu:{devices}")
     x = np.ones((6, 50), "float32")
     calls = {
         "evaluate": lambda data: mxkit.evaluate(net, data, loss="softmax_ce"),
         "predict": lambda data: mxkit.predict(net, data),
-        "extract": lambda data: mxkit.extract(net, ["1"], data, progress=False),
+        "extract": lambda data: mxkit.extract(net, ["2"], data, progress=False),
         "recalibrate": lambda data: mxkit.training.recalibrate_batch_norm(net, data),
+        "predict_mc_dropout": lambda data: mxkit.training.predict_mc_dropout(net, data, draws=2),
     }
     found = []
-    for most in (unread.QUEUED_BYTES, 10 * x.nbytes):
-        monkeypatch.setattr(unread, "QUEUED_BYTES", most)
+    for most in (queued.QUEUED_BYTES, 10 * x.nbytes):
+        monkeypatch.setattr(queued, "QUEUED_BYTES", most)
         del waits[:]
         calls[name]([(x, np.zeros(6))] * 31)
         found.append(len(waits))
     if name == "extract":  # which reads each feature in any case
         assert found == [31 * devices] * 2
+    elif name == "predict_mc_dropout":  # which waits for each batch, of which it makes many passes
+        assert found == [31 * devices + 1] * 2
     else:  # ten batches and what came of them: in the 10th, 16th, 22nd and 28th, until half is left
         assert found[1] - found[0] == 4 * devices
 
 
-@given(sizes=st.lists(st.integers(0, 150), max_size=90), devices=st.integers(1, 2))
-def test_t135_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes, devices):
+@given(sizes=st.lists(st.integers(0, 150), max_size=90), most=st.sampled_from([1, 2, queued.QUEUED_BATCHES]))
+def test_t135_results_come_back_in_order_and_never_more_than_a_limit_is_queued(sizes, most):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(unread, "QUEUED_BYTES", 100)
-        queued, returned = unread.Queued(), []
+        patch.setattr(queued, "QUEUED_BYTES", 100)
+        batches, returned = queued.QueuedBatches(most), []
         for number, size in enumerate(sizes):
-            batch = split_batch(np.zeros((devices, 1), "int8"), [mx.cpu(i) for i in range(devices)])
-            returned += queued.add(batch, number, [np.zeros(size, "int8")])
-            waiting = [size + devices for size in sizes[len(returned) : number + 1]]
-            assert waiting
-            assert len(waiting) == 1 or (sum(waiting) < 100 and len(waiting) < unread.QUEUED_BATCHES)
-        assert returned + queued.rest() == list(range(len(sizes)))
+            returned += batches.add(number, size)
+            waiting = sizes[len(returned) : number + 1]
+            assert len(waiting) <= 1 or (sum(waiting) < 100 and len(waiting) < most)
+            assert len(waiting) == 0 if most == 1 else len(waiting) > 0
+        assert returned + batches.rest() == list(range(len(sizes)))
 
 
 def test_numbers_read_late_are_right_and_wait_only_once(waits):

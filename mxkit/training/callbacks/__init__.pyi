@@ -1,11 +1,9 @@
-from .builtin import EarlyStopping as EarlyStopping
-from .builtin import FreezeUntil as FreezeUntil
-from .builtin import LambdaCallback as LambdaCallback
-from .builtin import TerminateOnNaN as TerminateOnNaN
-from .builtin import TimeLimit as TimeLimit
-from .builtin import UnfreezeAt as UnfreezeAt
 from .ema import EMA as EMA
+from .freezing import Freeze as Freeze
+from .functions import LambdaCallback as LambdaCallback
 from .learning_rate import LearningRate as LearningRate
 from .learning_rate import Plateau as Plateau
 from .logs import CSVLog as CSVLog
 from .logs import TensorBoardLog as TensorBoardLog
+from .stopping import EarlyStopping as EarlyStopping
+from .stopping import TimeLimit as TimeLimit

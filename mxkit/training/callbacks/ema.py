@@ -4,6 +4,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable
 from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import CheckpointError
@@ -123,18 +124,13 @@ class EMA(Callback):
                 f"EMA.applied: the net has no parameter {', '.join(map(repr, missing))}, of which an average was kept. "
                 "Pass the net that was trained"
             )
-        held: List[Tuple[Any, Any]] = []
-        try:
+        with HeldWeights({path: parameters[path] for path in self._averages}):
             for path, averages in self._averages.items():
                 here = {average.context: average for average in averages}
                 for weight in parameters[path].list_data():
-                    held.append((weight, weight.copy()))
                     average = here.get(weight.context, averages[0])
                     average.astype(weight.dtype, copy=False).copyto(weight)
             yield
-        finally:
-            for weight, before in held:
-                before.copyto(weight)
 
     def around_validation(self, state: FitState) -> ContextManager[Any]:
         """Validate with the averages, once there are any."""

@@ -1,4 +1,4 @@
-"""`finetune`, then `UnfreezeAt`: what is trained when, on one device and on two, and after a death at any update."""
+"""`finetune`, then `Freeze`: what is trained when, on one device and on two, and after a death at any update."""
 
 import mxkit
 from mxkit.errors import UnknownNameError
@@ -104,7 +104,7 @@ SETTINGS = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
 def test_only_the_head_learns_before_the_epoch_and_all_of_it_from_there(devices, on_kvstore, hybridize):
     net, look = tuned(devices, hybridize), Looks()
     statistics = net.features[1].running_mean.list_data()[0].asnumpy()
-    fit(net, mxkit.callbacks.UnfreezeAt(3), look, on_kvstore=on_kvstore)
+    fit(net, mxkit.callbacks.Freeze(until="2 epochs"), look, on_kvstore=on_kvstore)
     assert look.moved == {1: set(HEAD), 2: set(HEAD), 3: {*FEATURES, *HEAD}, 4: {*FEATURES, *HEAD}}
     asked = requests(net)
     assert all(asked[path] == "write" for path in FEATURES + HEAD)
@@ -134,7 +134,7 @@ def test_it_equals_two_runs_with_unfreeze_between_them(devices, on_kvstore, accu
                 )
                 assert list(stream)
         else:
-            fit(net, mxkit.callbacks.UnfreezeAt(3, lr=0.5), trainer=trainer, accumulate=accumulate)
+            fit(net, mxkit.callbacks.Freeze(until="2 epochs", lr=0.5), trainer=trainer, accumulate=accumulate)
         ends.append(values(net))
     assert same(*ends)
 
@@ -148,7 +148,7 @@ def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_
         arguments = {"optimizer": optimizer, "on_kvstore": on_kvstore, "resume": "auto", "checkpoint": checkpoints}
         fit(
             net,
-            mxkit.callbacks.UnfreezeAt(3, "features.*", lr=0.25),
+            mxkit.callbacks.Freeze("features.*", until="2 epochs", lr=0.25),
             mxkit.callbacks.EMA(0.9),
             Looks(dies),
             **arguments,
@@ -170,7 +170,7 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
         net, look = tuned(), Looks(dies)
         net.features[4]._rate = 0.0  # so that a run can go on after any update
         checkpoints = mxkit.Checkpoints(tmp_path / folder, every="2 updates")
-        fit(net, mxkit.callbacks.UnfreezeAt(2, lr=0.25), look, resume="auto", checkpoint=checkpoints)
+        fit(net, mxkit.callbacks.Freeze(until="1 epoch", lr=0.25), look, resume="auto", checkpoint=checkpoints)
         return net, look
 
     whole, _ = run("whole")
@@ -184,12 +184,12 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
 @pytest.mark.parametrize("mixed", [{}, {"amp": "bfloat16"}])
 def test_multipliers(mixed):
     net = tuned()
-    fit(net, mxkit.callbacks.UnfreezeAt(2, "features.0.*", lr=0.0), epochs=2, **mixed)
+    fit(net, mxkit.callbacks.Freeze("features.0.*", until="1 epoch", lr=0.0), epochs=2, **mixed)
     assert net.features[0].weight.lr_mult == net.features[0].bias.lr_mult == 0
     assert net.output.weight.lr_mult == 10
     assert requests(net)["features.1.gamma"] == "null"
     net = tuned()
-    fit(net, mxkit.callbacks.UnfreezeAt(2), epochs=2, **mixed)
+    fit(net, mxkit.callbacks.Freeze(until="1 epoch"), epochs=2, **mixed)
     assert net.features[0].weight.lr_mult == 1
 
 
@@ -197,18 +197,14 @@ def test_what_cannot_be_meant_is_refused_before_the_first_update():
     net = tuned()
     before = values(net)
     head = gluon.Trainer(net.output.collect_params(), "sgd")
-    with pytest.raises(ValueError, match=r"UnfreezeAt: the Trainer does not know features.0.weight.*T19.*collect_par"):
-        fit(net, mxkit.callbacks.UnfreezeAt(2), trainer=head)
+    with pytest.raises(ValueError, match=r"Freeze: the Trainer does not know features.0.weight.*T19.*collect_par"):
+        fit(net, mxkit.callbacks.Freeze(until="1 epoch"), trainer=head)
     with pytest.raises(UnknownNameError, match="no parameter fits 'feature.*': did you mean 'features"):
-        fit(tuned(), mxkit.callbacks.UnfreezeAt(2, "feature.*"))
-    net = tuned()
-    with pytest.raises(ValueError, match=r"FreezeUntil: all that fits 'features.\*' is frozen already.*UnfreezeAt\(3"):
-        fit(net, mxkit.callbacks.FreezeUntil(3, "features.*"))
-    with pytest.raises(ValueError, match=r"nothing that fits 'output.\*' is frozen before epoch 3"):
-        fit(net, mxkit.callbacks.UnfreezeAt(3, "output.*"))
+        fit(tuned(), mxkit.callbacks.Freeze("feature.*", until="1 epoch"))
+    mxkit.unfreeze(net)
+    with pytest.raises(ValueError, match=r"Freeze: no parameter that can be trained is frozen.*Freeze\('features"):
+        fit(net, mxkit.callbacks.Freeze(until="1 epoch"))
     assert same(values(net), before)
-    with pytest.raises(ValueError, match="UnfreezeAt: expected an epoch from 2"):
-        mxkit.callbacks.UnfreezeAt(1)
     for wrong in (-1, "0.1", float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="UnfreezeAt: lr: expected a multiplier"):
-            mxkit.callbacks.UnfreezeAt(2, lr=wrong)
+        with pytest.raises(ValueError, match="Freeze: lr: expected a multiplier"):
+            mxkit.callbacks.Freeze(until="1 epoch", lr=wrong)

@@ -1,4 +1,4 @@
-"""The training itself, timed from outside: `updates`, with its data, its Trainer and its metrics wrapped."""
+"""`updates`, with its data, its Trainer and its metrics wrapped by a clock."""
 
 from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
@@ -15,8 +15,8 @@ import mxnet as mx
 WARM_UP = 5
 
 
-class Training:
-    """What is trained in each pass."""
+class TimedUpdates:
+    """Training that a clock measures; each call of `run` continues it."""
 
     def __init__(
         self,

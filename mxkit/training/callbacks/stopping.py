@@ -1,0 +1,156 @@
+"""Callbacks that end a run."""
+
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+
+from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.held_weights import HeldWeights
+from mxkit.core.lengths import SECONDS, length
+from mxkit.errors import CheckpointError
+from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks.monitor import Monitor
+from mxkit.training.history import Row
+from mxkit.training.ledger import Update
+from mxkit.training.state import FitState
+
+
+class EarlyStopping(Callback):
+    """Stop when a column of the history has not become better for `patience` epochs.
+
+    Args:
+        monitor: The column, like "valid_loss".
+        mode: "min" where smaller is better, "max" where larger is.
+        patience: Epochs in a row without a better value after which `fit` stops, at least 1. Epochs in which
+            the column was not measured do not count.
+        min_delta: A value must be better by more than this to count.
+        restore_best: When `fit` ends, also by an error or Ctrl-C, give the net the parameters it had after
+            the best epoch, BatchNorm's running statistics included, on every device, bit for bit. They are
+            kept on the host. The Trainer's state (momenta) stays as it is. Beside `EMA` these are the trained
+            weights, not the averaged ones that were evaluated.
+
+    Raises:
+        ValueError: `mode`, `patience` or `min_delta` is out of range.
+        UnknownNameError: At the begin of `fit`: the history will have no such column.
+        TypeError: At the begin of `fit`: the column holds lists, as of a confusion matrix.
+
+    >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
+    """
+
+    def __init__(
+        self, monitor: str, mode: str, *, patience: int, min_delta: float = 0.0, restore_best: bool = False
+    ) -> None:
+        self.monitor = Monitor(monitor, mode, min_delta)
+        self.patience = whole_number(patience, "patience")
+        self.restore_best = restore_best
+        self._kept: Dict[str, List[Any]] = {}
+        self._loaded = False
+
+    def on_fit_begin(self, state: FitState) -> None:
+        state.check_monitor(self.monitor, self)
+        if not self._loaded:
+            self.monitor.reset()
+            self._kept = {}
+        self._loaded = False
+        if self.restore_best and self.monitor.best is not None and not self._kept:
+            raise CheckpointError(
+                f"EarlyStopping: the resumed run was best in epoch {self.monitor.best_epoch}, but its checkpoint holds "
+                "no parameters of that epoch. Resume with restore_best=False, or start anew"
+            )
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        monitor = self.monitor
+        if monitor.update(row) and self.restore_best:
+            self._kept = HeldWeights(parameters_by_path(state.net), on_host=True).arrays
+        if monitor.epochs_since >= self.patience and state.stop_reason is None:
+            best = "no value was a number" if monitor.best is None else f"best was {monitor.best:.6g}"
+            where = "" if monitor.best is None else f" in epoch {monitor.best_epoch}"
+            state.stop(
+                f"{monitor.column} ({monitor.mode}) has not become better for {monitor.epochs_since} epochs: "
+                f"{best}{where}"
+            )
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        kept, self._kept = self._kept, {}
+        if kept:
+            HeldWeights(parameters_by_path(state.net), kept).put_back(state.trainer)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return self.monitor.state_dict()
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self.monitor.load_state_dict(state)
+        self._loaded = True
+
+    def state_arrays(self) -> Dict[str, Any]:
+        """Arrays on the CPU that a resumed run must restore, by replica and path (`0/features.0.weight`)."""
+        return {f"{i}/{path}": array for path, replicas in self._kept.items() for i, array in enumerate(replicas)}
+
+    def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
+        """Take over what `state_arrays` gave."""
+        numbered = sorted((int(name.split("/", 1)[0]), name.split("/", 1)[1], name) for name in arrays)
+        self._kept = {}
+        for _, path, name in numbered:
+            self._kept.setdefault(path, []).append(arrays[name])
+
+
+class TimeLimit(Callback):
+    """Stop after the update that passes a limit of time; validation and the row of the epoch still follow.
+
+    The time is what Python sees since `fit` began, validation included; the device may be up to 96 updates behind. A
+    resumed run counts the time used before.
+
+    Args:
+        limit: "30 seconds", "5 minutes", "8 hours", or a number of seconds.
+        clock: Gives seconds, from any start.
+
+    Raises:
+        ValueError: `limit` has another form.
+
+    >>> TimeLimit("8 hours").seconds
+    28800
+    """
+
+    def __init__(self, limit: Union[str, float], *, clock: Callable[[], float] = time.monotonic) -> None:
+        number, unit = length(limit, "TimeLimit: limit", tuple(SECONDS), "seconds")
+        self.seconds = number * SECONDS[unit]
+        self._clock = clock
+        self._begun: Optional[float] = None
+        self._earlier = 0.0
+        self._loaded = False
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds used up so far."""
+        return self._earlier + (0.0 if self._begun is None else self._clock() - self._begun)
+
+    def on_fit_begin(self, state: FitState) -> None:
+        if not self._loaded:
+            self._earlier = 0.0
+        self._loaded = False
+        self._begun = self._clock()
+
+    def on_update(self, state: FitState, update: Update) -> None:
+        self._look(state)
+
+    def on_epoch(self, state: FitState, row: Row) -> None:
+        self._look(state)  # validation may have passed the limit
+
+    def _look(self, state: FitState) -> None:
+        elapsed = self.elapsed
+        if elapsed >= self.seconds and state.stop_reason is None:
+            state.stop(
+                f"time limit of {self.seconds:g} s passed after {elapsed:.1f} s, in epoch {state.epoch}, after "
+                f"update {state.updates}",
+                for_now=True,
+            )
+
+    def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
+        self._earlier, self._begun = self.elapsed, None
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"seconds": self.elapsed}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._earlier = state["seconds"]
+        self._loaded = True

@@ -1,0 +1,140 @@
+"""One way to run a net over data, outside of training: `evaluate`, `predict`, `extract` and others use it."""
+
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, Callable, Iterator, List, Optional
+
+from mxkit.core.arrays import arrays_in
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import Shard, split_batch, unpack
+from mxkit.core.forward_errors import explained
+from mxkit.core.packed import worth_packing
+from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
+from mxkit.data.source import Data, read_epoch, shuffles, whole_part
+from mxkit.errors import DataError
+from mxkit.training.callbacks.progress import batches_bar
+from mxnet import autograd
+
+
+class Run:
+    """A run of a net over data: iterate over it to get the shards of each batch; `run_over` makes it.
+
+    Attributes:
+        devices: Where the net lives.
+        batch: The newest batch, as the data gave it; None before the first.
+    """
+
+    def __init__(self, batches: Iterator[Any], devices: List[Any], labels: bool, most_queued: int) -> None:
+        self.devices = devices
+        self.batch: Any = None
+        self._batches, self._labels = batches, labels
+        self._queued = QueuedBatches(most_queued)
+        self._shards: List[Shard] = []
+        self._bar: Any = None
+
+    def __iter__(self) -> Iterator[List[Shard]]:
+        for batch in self._batches:
+            self.batch = batch
+            arrays = batch if self._labels else (unpack(batch)[0],)
+            self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices)]
+            yield self._shards
+            self._bar.update()
+
+    def queue(self, results: Any) -> List[Any]:
+        """Add the results of the batch to the queue.
+
+        Args:
+            results: Arrays, in nested lists and tuples.
+
+        Returns:
+            Results of earlier batches that are due: the caller reads them, or waits for the last.
+        """
+        inputs = (array for shard in self._shards for array in shard.inputs)
+        return self._queued.add(results, bytes_of(inputs) + bytes_of(arrays_in(results)))
+
+    def wait(self, results: Any) -> None:
+        """Add the results of the batch to the queue, and wait for the last batch that is due."""
+        due = self.queue(results)
+        for array in arrays_in(due[-1:]):  # those before it are done by then, or soon
+            array.wait_to_read()
+
+    def rest(self) -> List[Any]:
+        """Results of the batches that are still in the queue."""
+        return self._queued.rest()
+
+    def forward_again(self, forward: Callable[[Shard], Any]) -> None:
+        """Repeat the forward pass of the newest batch, to locate an asynchronous MXNet error."""
+        for shard in self._shards:
+            forward(shard)
+
+
+@contextmanager
+def run_over(
+    net: Any,
+    data: Data,
+    *,
+    name: str = "data",
+    forward: Optional[Callable[[Shard], Any]] = None,
+    train_mode: bool = False,
+    labels: bool = False,
+    packed: bool = True,
+    once: bool = True,
+    limit_batches: Optional[int] = None,
+    most_queued: int = QUEUED_BATCHES,
+    bar: Optional[str] = None,
+) -> Iterator[Run]:
+    """Run a net over data without recording; an error inside `with` names the block and the batch.
+
+    ```
+    with run_over(net, data) as run:
+        for shards in run:
+            run.wait([net(*shard.inputs) for shard in shards])
+    ```
+
+    Args:
+        net: An initialized block.
+        data: Batches, as for `read_epoch`. A loader's count of epochs stays as it was.
+        name: What error messages call the data.
+        forward: How the net is called, without side effects; None is `net(*shard.inputs)`. It runs again to locate an
+            error.
+        train_mode: Whether layers behave as in training.
+        labels: Copy the labels to the devices, too.
+        packed: Accept images as `Packed`, where that is faster; shards hold NDArrays.
+        once: Refuse data that repeats samples.
+        limit_batches: Most batches to read. None reads all.
+        most_queued: Most batches in the queue.
+        bar: Title of a progress bar. None shows no bar.
+
+    Raises:
+        ForwardError: A block of the net raised, or memory ran out; the cause is chained.
+        DeviceError, NotInitializedError: As `net_devices`.
+        EmptyDataError, DataError: As `read_epoch`.
+    """
+    where = net_devices(net)
+    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(where), once=once)
+    run = Run(islice(batches, limit_batches), where, labels, most_queued)
+    again = forward or (lambda shard: net(*shard.inputs))
+    with autograd.pause(train_mode=train_mode), explained(
+        net, lambda: run.forward_again(again), lambda: run.batch
+    ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
+        yield run
+
+
+def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> Data:
+    """Return batches that hold each sample once, in the order of the data.
+
+    Args:
+        data: As for `whole_part`.
+        caller: The function that needs it, for error messages.
+        way: More advice where the data shuffles.
+        options: As for `whole_part`.
+
+    Raises:
+        DataError: A loader shuffles, so that nobody could tell which result belongs to which sample; or as
+            `whole_part`.
+    """
+    if shuffles(data):
+        raise DataError(
+            f"{caller}: the loader shuffles, so results would not be in the data's order. Pass shuffle=False{way}"
+        )
+    return whole_part(data, caller, **options)
