@@ -28,15 +28,15 @@ def alexnet(classes: int = 10, small: bool = False, in_channels: int = 0, input_
         classes: Number of outputs.
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1, in place of 11x11 with stride 4.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit until the first batch,
-            which decides what its dense layers take.
+        input_size: Side of the only images that the net takes; 0 takes all that fit until the first batch, which
+            fixes the size of the dense layers.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 67 pixels a side (15 if small) to scores of shape
         (B, classes).
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
         Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks; without its two
@@ -61,15 +61,15 @@ def vgg11(classes: int = 10, in_channels: int = 0, input_size: int = 0) -> "Size
     Args:
         classes: Number of outputs.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit until the first batch,
-            which decides what its dense layers take.
+        input_size: Side of the only images that the net takes; 0 takes all that fit until the first batch, which
+            fixes the size of the dense layers.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 32 pixels a side to scores of shape (B, classes):
         five stages of convolutions, each a child with its pooling, and three dense layers.
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
         Simonyan and Zisserman 2014, Very deep convolutional networks for large-scale image recognition.
@@ -111,20 +111,20 @@ def nin(classes: int = 10, small: bool = False, in_channels: int = 0, input_size
     """Network in network: 2,015,398 parameters on any size from 195 to 354.
 
     Args:
-        classes: Number of outputs. Their convolution has no ReLU, which in the tutorials keeps every score from being
-            below 0, and can end the training with all of them at 0.
+        classes: Number of outputs. Their convolution has no ReLU; the tutorials' ReLU forbids scores below 0, and can
+            end the training with all scores at 0.
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 11x11 with stride 4,
             and the last pooling is global.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit.
+        input_size: Side of the only images that the net takes; 0 takes all that fit.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of 195 to 354 pixels a side (15 or more if small) to scores of
-        shape (B, classes). From 355 on the last pooling would leave 2 x 2 positions, and MXNet would silently give
-        4 numbers for each class: this is an error here.
+        shape (B, classes). From 355 on the last pooling would leave 2 x 2 positions, and MXNet would silently return
+        4 numbers for each class: here it is an error.
 
     Raises:
-        ValueError: `input_size` does not fit, or an argument is no whole number.
+        ValueError: `input_size` does not fit, or an argument is not a whole number.
 
     Source:
         Lin et al. 2013, Network in network, with the convolutions of AlexNet.
@@ -156,15 +156,15 @@ def googlenet(classes: int = 10, small: bool = False, in_channels: int = 0, inpu
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 7x7 with stride 2, the
             two poolings before the inception blocks are left out, and the last one is global.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit until the first batch,
-            which decides what its dense layer takes (any number if small).
+        input_size: Side of the only images that the net takes; 0 takes all that fit until the first batch, which
+            fixes the size of the dense layer (any size if small).
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 93 pixels a side (7 if small) to scores of shape
         (B, classes).
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
         Szegedy et al. 2014, Going deeper with convolutions; without its two more classifiers. The convolutions of

@@ -11,14 +11,14 @@ def linear_regression(outputs: int = 1, in_units: int = 0) -> "SizedNet":
     """One dense layer, for `loss="l2"`: 3 parameters on 2 features.
 
     Args:
-        outputs: Numbers to predict for a sample.
+        outputs: Number of predictions per sample.
         in_units: Features of a sample; 0 takes them from the first batch.
 
     Returns:
         An uninitialized net from features of shape (B, in_units) to predictions of shape (B, outputs).
 
     Raises:
-        ValueError: An argument is no whole number, or too small.
+        ValueError: An argument is too small, or not a whole number.
 
     >>> linear_regression(in_units=2)[0]
     Dense(2 -> 1, linear)
@@ -34,13 +34,13 @@ def softmax_regression(classes: int = 10, in_channels: int = 0, input_size: int 
     Args:
         classes: Number of outputs.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes any, and the first batch decides.
+        input_size: Side of the only images that the net takes; 0 takes any, and the first batch decides.
 
     Returns:
         An uninitialized net from any shape (B, ...) to scores of shape (B, classes).
 
     Raises:
-        ValueError: An argument is no whole number, or too small.
+        ValueError: An argument is too small, or not a whole number.
     """
     net = SizedNet(input_size)
     net.add(nn.Flatten(), nn.Dense(whole_number(classes, "classes")))
@@ -59,8 +59,7 @@ def mlp(
     Args:
         classes: Number of outputs.
         hidden: Units of each hidden layer.
-        dropout: Share of hidden units set to 0 in training, after each hidden layer; or one for each of them, like
-            (0.2, 0.5): less near the input.
+        dropout: Share of hidden units set to 0 in training, for all hidden layers, or for each, like (0.2, 0.5).
         in_channels: As for `softmax_regression`.
         input_size: As for `softmax_regression`.
 
@@ -68,8 +67,8 @@ def mlp(
         An uninitialized net from any shape (B, ...) to scores of shape (B, classes).
 
     Raises:
-        ValueError: `dropout` is not in 0 to 1 (1 excluded), or has not one share for each hidden layer; another
-            argument is no whole number, or too small.
+        ValueError: `dropout` is below 0 or at least 1, or its length is not the number of hidden layers; another
+            argument is too small, or not a whole number.
     """
     shares = [dropout] * len(hidden) if isinstance(dropout, (int, float)) else list(dropout)
     for share in [dropout] if isinstance(dropout, (int, float)) else shares:
@@ -105,14 +104,14 @@ def lenet(
         kernel_sizes: Of the two convolutions. (5, 3) is the other LeNet of the tutorials: 170,988 parameters, and
             171,128 with `batch_norm`.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit until the first batch.
+        input_size: Side of the only images that the net takes; 0 takes all that fit until the first batch.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 16 pixels a side to scores of shape
         (B, classes); 12 with kernels (5, 3).
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
         LeCun et al. 1998, Gradient-based learning applied to document recognition; ReLU and maximum
@@ -133,21 +132,21 @@ def lenet5(classes: int = 10, batch_norm: bool = False, in_channels: int = 0, in
 
     Args:
         classes: Number of outputs.
-        batch_norm: Normalize before each sigmoid; without it the net needs a learning rate near 1 to leave the
-            plateau it begins on.
+        batch_norm: Normalize before each sigmoid; without it the net needs a learning rate near 1 to leave its
+            initial plateau.
         in_channels: As for `lenet`.
         input_size: As for `lenet`.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 12 pixels a side to scores of shape (B, classes).
-        The first convolution pads by 2, so that 28x28 is what 32x32 was to the paper.
+        The first convolution pads by 2, so that 28x28 corresponds to the paper's 32x32.
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
-        LeCun et al. 1998; all maps of the second convolution see all of the first, and the output is a dense
-        layer in place of radial basis functions.
+        LeCun et al. 1998; each map of the second convolution uses all maps of the first, and the output is a dense
+        layer instead of radial basis functions.
     """
     net = SizedNet(input_size)
     for channels, padding in ((6, 2), (16, 0)):

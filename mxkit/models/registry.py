@@ -21,13 +21,13 @@ MODELS: Dict[str, Callable[..., Any]] = {
 
 
 def model_names(source: str = "") -> List[str]:
-    """Names that `get_model` knows.
+    """Names for `get_model`.
 
     Args:
         source: `""` for mxkit's own, `"zoo"` for MXNet's model zoo, `"gluoncv"` for gluoncv's.
 
     Returns:
-        The names, sorted; those of a zoo without `zoo:` or `gluoncv:` before them.
+        The sorted names, without the prefix `zoo:` or `gluoncv:`.
 
     Raises:
         UnknownNameError: `source` is none of these.
@@ -43,26 +43,25 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
     Args:
         name: `lenet`, `resnet18` or another of `model_names()`; `zoo:resnet18_v2` from MXNet's model zoo;
             `gluoncv:cifar_resnet20_v1` from gluoncv's.
-        weights: A path of a `.params` file, which must fit whole; no checksum is asked for; or a run's folder, its
-            checkpoints or one of them. Or "pretrained": the
-            weights that a zoo published, from the cache by their name and checked by their SHA-1, fetched where they
-            are not there. None leaves the net uninitialized.
-        **kwargs: What the net's function takes, like `classes=10`; for nets of the zoos also Gluon's
+        weights: Path of a `.params` file, which must fit completely and needs no checksum; or of a run's folder, its
+            checkpoints or one of them. Or "pretrained": the weights that a zoo published, from the cache or downloaded,
+            checked by SHA-1. None leaves the net uninitialized.
+        **kwargs: Arguments of the net's function, like `classes=10`; for nets of the zoos also Gluon's
             `pretrained=True`, `root` and `ctx`.
 
     Returns:
-        A block, uninitialized unless it was given weights: then it lives on the CPU, or where `ctx` says; `mxkit.to`
-        moves it. `mxkit.nets.describe` can describe it.
+        A block that `mxkit.nets.describe` can describe, uninitialized without weights. With weights it is on the CPU,
+        or on `ctx`; `mxkit.to` moves it.
 
     Raises:
         UnknownNameError: No net has this name; the known ones and the nearest are listed.
-        TypeError: The net does not take an argument; its name is told.
-        ValueError: No weights of this net were published; or gluoncv makes it with numbers from the network only, and
-            they are not asked for.
-        CheckpointError: The weights are damaged, or do not fit: shapes are told; a net of other classes is for
-            `mxkit.finetune`. Or a file of the cache has another SHA-1 than the published one: the text tells its size,
-            whether it broke off, and how to use it. Nothing is deleted.
-        DownloadError: The published file is not there and cannot be had; the text tells what to fetch by hand.
+        TypeError: The net does not take an argument, which the text names.
+        ValueError: No weights of this net were published; or gluoncv makes it only with downloaded weights, and
+            `pretrained` is not set.
+        CheckpointError: The weights are damaged, or do not fit; the text has the shapes. For another number of classes
+            use `mxkit.finetune`. Or a file in the cache has another SHA-1 than the published one: the text has its
+            size, whether it is incomplete, and how to use it. Nothing is deleted.
+        DownloadError: The published file is missing and cannot be downloaded; the text says what to fetch by hand.
         OSError: `weights` cannot be read.
 
     >>> len(get_model("mlp", hidden=(64, 64)))

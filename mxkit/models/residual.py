@@ -25,14 +25,15 @@ def resnet18(
             first, which does not pad, none on the way past a block, and a last pooling that is not global:
             11,184,522 parameters on 3x96x96, 11,199,882 on 3x224x224.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit.
+        input_size: Side of the only images that the net takes; 0 takes all that fit.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of any size (75 pixels a side or more for the tutorials', whose
         dense layer takes what the first batch gives) to scores of shape (B, classes).
 
     Raises:
-        ValueError: `input_size` is too small, an argument is no whole number, or `small` and `tutorial` are both set.
+        ValueError: `input_size` is too small, an argument is not a whole number, or `small` and `tutorial` are both
+            set.
 
     Source:
         He et al. 2015, Deep residual learning for image recognition. The blocks are `zoo:resnet18_v1`'s.
@@ -97,14 +98,14 @@ def densenet121(
             biases, and no pooling at the end: 11,470,602 parameters on 3x32x32, 11,567,882 on 3x96x96 and 12,054,282
             on 3x224x224.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        input_size: Side of the images, if only this one is to be taken; 0 takes all that fit.
+        input_size: Side of the only images that the net takes; 0 takes all that fit.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 29 pixels a side (8 if small) to scores of shape
         (B, classes). The tutorials' takes one size only, that of the first batch.
 
     Raises:
-        ValueError: `input_size` is too small, or an argument is no whole number.
+        ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
         Huang et al. 2016, Densely connected convolutional networks. The blocks are `zoo:densenet121`'s, whose last

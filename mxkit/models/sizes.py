@@ -1,7 +1,7 @@
-"""A sequence of layers that says which images it takes, before the engine sees one that it does not.
+"""A sequence of layers that checks the size of images before MXNet computes.
 
-MXNet's own messages name no layer and no usable size (T38), and some sizes are wrong in silence: positions that a
-pooling leaves become classes. What fits is asked of MXNet itself, which infers shapes from the layers.
+MXNet's messages name neither the layer nor a usable size (T38), and some sizes give wrong results without an error:
+positions that a pooling leaves become classes. Whether a size fits is decided by MXNet's own shape inference.
 """
 
 from contextlib import redirect_stdout
@@ -23,16 +23,16 @@ LARGEST = 1024
 
 
 class SizedNet(nn.HybridSequential):  # type: ignore[misc]
-    """A HybridSequential that refuses, by layer, inputs that its layers cannot take; all nets of mxkit are one.
+    """A HybridSequential that refuses inputs that its layers cannot take, and names the layer; base of mxkit's nets.
 
-    Each shape of a sample is checked once, with the first batch that has it, by inferring shapes: nothing is
-    computed, and later batches cost a look into a set. Inside another hybridized block it is part of that one's
-    graph, and checks nothing.
+    Each sample shape is checked once, with its first batch, by shape inference: nothing is computed, and later
+    batches cost a lookup in a set. Inside another hybridized block it is part of that block's graph, and checks
+    nothing.
 
     Args:
-        input_size: Side of the square images that it takes; 0 takes every size that the layers do.
-        one_position: Its last layer flattens a pooling that must leave one position, where it would else give more
-            numbers a sample than there are classes.
+        input_size: Side of the square images that it accepts; 0 accepts every size that the layers do.
+        one_position: The last layer flattens a pooling that must leave one position; otherwise the net would return
+            more numbers per sample than there are classes.
 
     >>> net = SizedNet(); net.add(nn.Conv2D(2, 5), nn.MaxPool2D(2), nn.Dense(3)); net.initialize()
     >>> net(mx.nd.ones((1, 1, 4, 4)))
@@ -62,7 +62,7 @@ strides and pools before it. Of square images with 1 channel the net takes 6 x 6
         return super().__call__(*inputs)
 
     def _clear_cached_op(self) -> None:
-        # a layer was added or replaced: what fitted may no longer
+        # a layer was added or replaced, so shapes must be checked again
         self._fitting = set()
         super()._clear_cached_op()
 
@@ -81,11 +81,11 @@ def check_shape(net: SizedNet, shape: Shape) -> None:
     """Refuse a batch of this shape if a layer cannot take it, or if it is not the net's `input_size`.
 
     Args:
-        net: Initialized or not; sizes that its parameters have already count.
-        shape: Of a batch, the number of samples first.
+        net: Initialized or not; sizes of its parameters that are known already count.
+        shape: Shape of a batch, the number of samples first.
 
     Raises:
-        ForwardError: With the layer, and the square sizes that the net takes.
+        ForwardError: It names the layer, and the square sizes that the net takes.
     """
     size = net._input_size
     if size and len(shape) == 4 and shape[2:] != (size, size):
@@ -105,11 +105,11 @@ def usable_sizes(net: SizedNet, channels: int = 3) -> List[int]:
     """Sides of square images that a net's layers take, to 1024.
 
     Args:
-        net: Initialized or not; sizes that its parameters have already count.
-        channels: Of the images.
+        net: Initialized or not; sizes of its parameters that are known already count.
+        channels: Channels of the images.
 
     Returns:
-        The smallest and the largest, 1024 where there is no limit below it; nothing where none fits.
+        The smallest and the largest size; 1024 if there is no limit below it. Empty if no size fits.
 
     >>> from mxkit.models import nin
     >>> usable_sizes(nin())
@@ -120,16 +120,16 @@ def usable_sizes(net: SizedNet, channels: int = 3) -> List[int]:
 
 
 def finished(name: str, net: SizedNet, in_channels: int, way: str = "") -> SizedNet:
-    """Check `input_size` against the layers, and give parameters the shapes that are known.
+    """Check `input_size` against the layers, and set the shapes of parameters that are known.
 
     Args:
-        name: Of the function that made the net, for errors.
-        net: With all its layers.
+        name: Name of the function that builds the net, for errors.
+        net: The net with all its layers.
         in_channels: Channels of the images; 0 takes them from the first batch.
         way: The way out for images that are too small, as a sentence.
 
     Returns:
-        The net. With `in_channels` and `input_size` every parameter has its shape, so that it needs no first batch.
+        The net. With `in_channels` and `input_size` all parameters have their shapes before the first batch.
 
     Raises:
         ValueError: No image of `input_size` fits; it names the layer and the sizes that do.
@@ -161,14 +161,14 @@ def _first_layer(net: SizedNet) -> Any:
 def _traced(net: SizedNet, shape: Shape) -> Optional[Trace]:
     try:
         return trace(net, [mx.nd.empty((1,) * len(shape))])
-    except Exception:  # a block of somebody else's that takes no symbols: only its forward pass can tell
+    except Exception:  # a block of another library that takes no symbols: only its forward pass shows the error
         return None
 
 
 def _inferred(traced: Trace, shape: Shape) -> Tuple[Shape, List[Shape]]:
-    """Shapes of what the last layer takes, and of the parameters."""
+    """Shape of the last layer's input, and shapes of the parameters."""
     last = [call for call in traced.calls if "." not in call.path][-1]
-    # MXNet prints the arguments where shapes do not fit
+    # MXNet prints the arguments if shapes do not fit
     with redirect_stdout(io.StringIO()):
         found, parameters = infer_shapes(traced, [*last.inputs, *traced.outputs], [shape])
     return found[0], [parameters[name] for name in traced.parameters]

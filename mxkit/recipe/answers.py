@@ -11,19 +11,19 @@ import numpy as np
 
 
 def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
-    """Write what each row of a net's outputs says.
+    """Text for each row of a net's outputs.
 
     Args:
-        recipe: Of the net; its loss decides what an output is.
-        classes: Name of each class; empty where the data has no names.
+        recipe: The net's recipe; its loss decides what an output is.
+        classes: Names of the classes; empty if the data has none.
         scores: The net's outputs, NDArray of shape (N, K) or (N,).
 
     Returns:
-        Of each sample: the class and its probability; for several labels, each label with its probability; of a
-        regression or an embedding the values; of a hinge loss, which gives no probability, the class and the score.
+        For each sample the class and its probability; for several labels each label with its probability; for a
+        regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
 
     Raises:
-        DataError: The net compares samples, gives several outputs, or one that is no answer under this loss.
+        DataError: The net compares samples, returns several outputs, or outputs that do not fit the loss.
     """
     refuse_pairs(recipe)
     if isinstance(scores, (tuple, list)):
@@ -63,7 +63,7 @@ def refuse_pairs(recipe: Recipe) -> None:
     """Refuse a net that compares samples.
 
     Raises:
-        DataError: It does.
+        DataError: The recipe's net compares samples.
     """
     if recipe.data.pairs is not None:
         raise DataError(
@@ -93,6 +93,6 @@ def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:
-    """Name of each output; its number where it has none, and for all where there are more names than outputs."""
+    """Name of each output, or its number; numbers for all if there are more names than outputs."""
     named = list(classes) if len(classes) <= count else []
     return [*named, *map(str, range(len(named), count))]

@@ -1,9 +1,9 @@
 """Siamese nets: losses against NumPy and central differences, mining against a loop, a net on held-out classes."""
 
-import central_differences
 import mxkit
 from mxkit.data.pairs import PairLoader
 from mxkit.errors import DataError
+from mxkit.gradients.checking import check_gradient
 from mxkit.losses.distances import Agreement, ContrastiveLoss, TripletLoss, pair_accuracy, triplet_accuracy
 from mxkit.models.siamese import Siamese
 import mxnet as mx
@@ -69,7 +69,7 @@ class TestContrastive:
         found = loss([array(A), array(P)], array(SAME, "int32"))
         assert found.shape == (B,)
         np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME, 1.2), rtol=1e-9)
-        central_differences.check(lambda a, b: loss([a, b], array(SAME, "int32")), A, P)
+        check_gradient(lambda a, b: loss([a, b], array(SAME, "int32")), A, P)
 
     @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
     def test_row33_the_gradient_at_distance_0_is_finite(self, hybridized, dtype):
@@ -92,15 +92,11 @@ class TestContrastive:
         assert found.shape == (B,)
         np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME), rtol=1e-4)
 
-    def test_minus_1_is_another_class_too(self, hybridized):
-        labels = array(SAME * 2 - 1)
-        found = hybridized(ContrastiveLoss())([array(A), array(P)], labels)
-        np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME), rtol=1e-9)
-
+    @pytest.mark.parametrize("labels", [SAME, SAME * 2 - 1], ids=["0", "-1"])
     @pytest.mark.parametrize("shape", [(B,), (B, 1)])
-    def test_weights(self, hybridized, shape):
+    def test_weights_and_both_forms_of_labels(self, hybridized, shape, labels):
         weights = array(np.arange(B), "int32").reshape(shape)
-        found = hybridized(ContrastiveLoss(weight=2))([array(A), array(P)], array(SAME), weights)
+        found = hybridized(ContrastiveLoss(weight=2))([array(A), array(P)], array(labels), weights)
         np.testing.assert_allclose(found.asnumpy(), contrastive_by_numpy(A, P, SAME) * 2 * np.arange(B), rtol=1e-9)
 
     def test_row33_wrong_shapes(self, hybridized):
@@ -119,18 +115,15 @@ class TestContrastive:
 
 
 class TestTriplet:
-    def test_value_and_gradient_of_triplets(self, hybridized):
-        loss = hybridized(TripletLoss(0.8))
-        apart = np.linalg.norm(A - P, axis=1) - np.linalg.norm(A - N, axis=1)
-        found = loss([array(A), array(P), array(N)])
+    def test_value_gradient_and_weights_of_triplets(self, hybridized):
+        loss, triplet = hybridized(TripletLoss(0.8)), [array(A), array(P), array(N)]
+        expected = np.maximum(np.linalg.norm(A - P, axis=1) - np.linalg.norm(A - N, axis=1) + 0.8, 0)
+        found = loss(triplet)
         assert found.shape == (B,)
-        np.testing.assert_allclose(found.asnumpy(), np.maximum(apart + 0.8, 0), rtol=1e-9)
-        central_differences.check(lambda *three: loss(list(three)), A, P, N)
-
-    def test_weights_of_triplets(self, hybridized):
-        apart = np.linalg.norm(A - P, axis=1) - np.linalg.norm(A - N, axis=1)
-        found = hybridized(TripletLoss(0.8))([array(A), array(P), array(N)], array(np.arange(B), "int32"))
-        np.testing.assert_allclose(found.asnumpy(), np.maximum(apart + 0.8, 0) * np.arange(B), rtol=1e-9)
+        np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-9)
+        check_gradient(lambda *three: loss(list(three)), A, P, N)
+        weighed = hybridized(TripletLoss(0.8))(triplet, array(np.arange(B), "int32"))
+        np.testing.assert_allclose(weighed.asnumpy(), expected * np.arange(B), rtol=1e-9)
 
     @pytest.mark.parametrize("offset", [0, 100])
     def test_value_and_gradient_of_a_mined_batch(self, hybridized, offset):
@@ -139,7 +132,7 @@ class TestTriplet:
         np.testing.assert_allclose(found.asnumpy(), batch_hard_by_loops(A, CLASSES), rtol=1e-8)
         assert (found.asnumpy() == 0)[[3, 6]].all()
         assert (found.asnumpy() > 0).sum() >= 3
-        central_differences.check(lambda x: loss(x, array(CLASSES, "int64")), A, tolerance=1e-6)
+        check_gradient(lambda x: loss(x, array(CLASSES, "int64")), A)
 
     def test_mining_far_from_0_finds_the_right_ones(self, hybridized):
         far = (A + 5000).astype("float32")

@@ -30,17 +30,6 @@ def test_t16_accuracy_equals_numpys_over_all_samples(sizes, devices, dtype, colu
     assert metric.get() == right / sum(sizes)
 
 
-@pytest.mark.parametrize(("name", "error"), [("mae", np.abs), ("mse", np.square)])
-def test_t11_regression_metrics_equal_numpy_whatever_the_shape_of_the_labels(name, error):
-    random = np.random.RandomState(0)
-    metric, errors = get_metric(name), []
-    for size in (4, 1, 7):
-        output, labels = random.randn(size, 1).astype("float32"), random.randn(size).astype("float32")
-        errors.append(error(output[:, 0] - labels))
-        metric.update([mx.nd.array(labels)], mx.nd.array(output))
-    assert metric.get() == pytest.approx(np.concatenate(errors).mean(), rel=1e-6)
-
-
 def test_values_of_several_axes_are_averaged_in_a_sample():
     metric = get_metric("mse")
     output, labels = np.random.rand(5, 2, 3), np.random.rand(5, 2, 3)
@@ -138,33 +127,11 @@ def measured(metric, labels, scores, size=33):
     return metric.get()
 
 
-def test_top_k_equals_scikit_learns():
-    from sklearn.metrics import top_k_accuracy_score
-
-    labels, scores = classified()
-    for k in (1, 2, 3):
-        metric = get_metric(("top_k", {"k": k}))
-        assert metric.name == f"top_{k}_accuracy"
-        assert measured(metric, labels, scores) == pytest.approx(top_k_accuracy_score(labels, scores, k=k), abs=1e-12)
-    with pytest.raises(mxkit.errors.DataError, match=r"top_5_accuracy: expected at least 5 outputs .*\(33, 4\)"):
-        measured(get_metric("top_k"), labels, scores)
-
-
-def test_confusion_and_f1_equal_scikit_learns():
-    from sklearn.metrics import confusion_matrix, f1_score
-
-    labels, scores = classified()
-    scores[:, 3] = -9  # a class that is never read
-    read = scores.argmax(axis=1)
-    confusion = get_metric("confusion")
-    assert measured(confusion, labels, scores) == confusion_matrix(labels, read).tolist()
-    assert confusion.matrix().sum() == len(labels)
-    macro = f1_score(labels, read, average="macro", zero_division=0)
-    assert measured(get_metric("f1"), labels, scores) == pytest.approx(macro, abs=1e-12)
-    single = f1_score(labels == 1, read == 1)
-    assert measured(get_metric(("f1", {"positive": 1})), labels, scores) == pytest.approx(single, abs=1e-12)
-    assert get_metric("f1").get() == 0.0
-    assert get_metric("confusion").get() == []
+def test_the_name_of_top_k_has_k_and_metrics_of_nothing_are_empty():
+    assert get_metric(("top_k", {"k": 2})).name == "top_2_accuracy"
+    with pytest.raises(DataError, match=r"top_5_accuracy: expected at least 5 outputs .*\(33, 4\)"):
+        measured(get_metric("top_k"), *classified())
+    assert (get_metric("f1").get(), get_metric("confusion").get()) == (0.0, [])
 
 
 def test_a_class_that_never_occurs_does_not_count_in_f1():
@@ -183,7 +150,7 @@ def test_metrics_of_several_outputs_and_labels():
     metric = get_metric(("accuracy", {"output": 1, "label": 1}))
     metric.update(both, (first, second))
     assert metric.get() == pytest.approx(np.mean(scores.argmax(axis=1) == (labels + 1) % 4))
-    with pytest.raises(mxkit.errors.DataError, match="'accuracy' measures output 2"):
+    with pytest.raises(DataError, match="'accuracy' measures output 2"):
         get_metric(("accuracy", {"output": 2})).update(both, (first, second))
 
 

@@ -2,11 +2,14 @@
 
 import json
 from math import prod
+import os
 from pathlib import Path
+import subprocess
+import sys
 
 import mxkit
 from mxkit.core.blocks import blocks_by_path
-from mxkit.models import get_model, lenet, linear_regression, mlp, model_names, usable_sizes
+from mxkit.models import Siamese, get_model, lenet, linear_regression, mlp, model_names, usable_sizes
 import mxnet as mx
 import numpy as np
 import pytest
@@ -122,8 +125,10 @@ def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, ch
     description = json.loads(json.dumps(mxkit.nets.describe(net)))
     x = images_of(channels, least)
     mxkit.initialize(net, devices="cpu")
+    imperative = net(x).asnumpy()
+    assert np.ptp(imperative) > 0
     net.hybridize()
-    net(x)
+    np.testing.assert_allclose(net(x).asnumpy(), imperative, rtol=1e-4, atol=1e-5)
     before = values_of(net)
     data = [(x, mx.nd.array([0, 1, 3]))]
     history = mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, seed=1, progress=False)
@@ -145,6 +150,18 @@ def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, ch
     mxkit.export(net, tmp_path / "net", input_shape=x.shape)
     graph = mxkit.load_exported(tmp_path / "net")
     np.testing.assert_array_equal(graph(x).asnumpy(), scores)
+
+
+def test_a_fresh_process_reads_saved_nets(tmp_path):
+    """The blocks of mxkit.models are known to `load_net`, although nobody imported them by name."""
+    for number, net in enumerate([lenet(in_channels=1, input_size=28), Siamese(mx.gluon.nn.Dense(2, in_units=3))]):
+        net.initialize()
+        mxkit.save_net(tmp_path / f"{number}.mxk", net)
+    code = "import mxkit, sys; print(*(type(mxkit.load_net(path)).__name__ for path in sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *map(str, sorted(tmp_path.iterdir()))]
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=True, timeout=300)
+    assert done.stdout.split() == [b"SizedNet", b"Siamese"]
 
 
 @pytest.mark.parametrize(
