@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from contextlib import contextmanager
-from typing import Any, Callable, Collection, Dict, Iterable, Iterator, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Tuple
 
 from mxkit.core.blocks import blocks_by_path, distinct
 import mxnet as mx
@@ -140,7 +140,7 @@ def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> 
         yield
         return
     active, graph, own = net._active, net._cached_graph, net._get_graph
-    converted = []
+    converted: List[Any] = []
 
     def get_graph(*inputs: Any) -> Any:
         if not converted:

@@ -15,6 +15,11 @@ def values_of(parameter: Any) -> Optional[List[Any]]:
     return found
 
 
+def first_value(parameter: Any) -> Any:
+    """The values on the first device, of a parameter that has some."""
+    return parameter._data[0]
+
+
 def gradients_of(parameter: Any) -> Optional[List[Any]]:
     """Gradients by device, None where there are none. Gluon makes a new list with the arrays."""
     found: Optional[List[Any]] = parameter._grad

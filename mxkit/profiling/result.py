@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from mxkit.core.text import aligned
 from mxkit.plots.plotting import new_figure
 from mxkit.profiling.channels import Padding
 
@@ -211,7 +212,7 @@ def _phase_table(profile: Profile) -> List[str]:
         "milliseconds an update. As it runs: of the thread that trains, while the engine computes behind it. Alone: "
         "until\nthe engine has ended the phase too, before the next begins (median)"
     )
-    return ["", *_aligned(rows), told]
+    return ["", *aligned(rows), told]
 
 
 def _operator_table(operators: Sequence[Operator]) -> List[str]:
@@ -224,7 +225,7 @@ def _operator_table(operators: Sequence[Operator]) -> List[str]:
     if rest:
         calls, ms, share = (sum(getattr(one, field) for one in rest) for field in ("calls", "ms", "share"))
         rows.append([f"{len(rest)} others", f"{calls:.3g}", f"{ms:.3f}", f"{share:.0%}", ""])
-    return ["", *_aligned(rows)]
+    return ["", *aligned(rows)]
 
 
 def _other_tables(profile: Profile) -> List[str]:
@@ -232,21 +233,12 @@ def _other_tables(profile: Profile) -> List[str]:
     if profile.reads:
         rows = [["waits for the engine", "calls", "ms"]]
         rows += [[one.place, f"{one.calls:.3g}", f"{one.ms:.3f}"] for one in profile.reads[:SHOWN]]
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows)]
     if profile.paddings:
         width = profile.paddings[0].width
         rows = [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""]]
         for one in profile.paddings:
             texts = ["{} to {}".format(*channels) for channels in (one.channels, one.padded)]
             rows.append([one.path, texts[0], f"{one.ms:.2f} ms", texts[1], f"{one.padded_ms:.2f} ms"])
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows)]
     return [*lines, *([""] if profile.advice else [])]
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows)]
-    lines = []
-    for first, *others in rows:
-        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:]))]
-        lines.append("  ".join(cells).rstrip())
-    return lines

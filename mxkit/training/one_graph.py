@@ -13,7 +13,7 @@ from mxkit.core.graphs import (
     traced_graph,
 )
 from mxkit.core.packed import Packed
-from mxkit.core.replicas import values_of
+from mxkit.core.replicas import first_value
 from mxkit.losses.by_name import Forward
 from mxkit.losses.shapes import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
@@ -178,7 +178,7 @@ class OneGraph:
         if self._held_twice:
             self._release()
         given = [array.array if type(array) is Packed else array for array in arrays]
-        found = self._call(*[given[number] if own is None else values_of(own)[0] for number, own in self._places])
+        found = self._call(*[given[number] if own is None else first_value(own) for number, own in self._places])
         losses, *read = found if isinstance(found, list) else [found]
         totals = () if self._waits else read[: len(self._counted)]
         if self._ones is None:

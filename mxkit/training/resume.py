@@ -293,7 +293,7 @@ def _about_data(data: Any) -> Dict[str, Any]:
     """What decides which samples lie in which batch, as far as a loader tells it."""
     parts = loader_parts(data)
     if parts is not None:
-        found = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
+        found: List[Any] = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
         found = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]

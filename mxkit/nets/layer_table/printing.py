@@ -6,6 +6,7 @@ import sys
 from typing import Any, List, Optional, Sequence, Tuple
 
 from mxkit.core.blocks import layer_settings
+from mxkit.core.text import aligned
 from mxkit.nets.layer_table.costs import Shape
 
 _LEFT = ("path", "type", "output", "dtype", "note")
@@ -73,16 +74,11 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
 def text_table(table: Any) -> str:
     """Aligned text, cut where it is wider than the terminal that it is printed to; paths never are."""
     columns = columns_of(table)
-    widths = [max(len(text) for text in [name, *texts]) for name, texts in columns]
+    names, rows = [name for name, _ in columns], list(zip(*([name, *texts] for name, texts in columns)))
     if sys.stdout.isatty():
-        widths = _narrowed([name for name, _ in columns], widths, shutil.get_terminal_size().columns)
-    lines = []
-    for cells in zip(*([name, *texts] for name, texts in columns)):
-        aligned = [
-            f"{_cut(cell, width):<{width}}" if name in _LEFT else f"{cell:>{width}}"
-            for (name, _), cell, width in zip(columns, cells, widths)
-        ]
-        lines.append("  ".join(aligned).rstrip())
+        widths = _narrowed(names, [max(map(len, cells)) for cells in zip(*rows)], shutil.get_terminal_size().columns)
+        rows = [tuple(map(_cut, row, widths)) for row in rows]
+    lines = aligned(rows, [number for number, name in enumerate(names) if name in _LEFT])
     return "\n".join([*_head(table), *lines, *_foot(table)])
 
 
