@@ -1,6 +1,7 @@
 """What can be asked of any Gluon block: its parts and parameters by path, and the devices it lives on."""
 
 from fnmatch import fnmatchcase
+import inspect
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 from mxkit.core.replicas import is_initialized, is_trainable
@@ -60,6 +61,23 @@ def own_parameters(block: Any) -> Dict[str, Any]:
     """Parameters that a block holds itself, by attribute: Gluon's own dict. A plain Block has none here."""
     held: Dict[str, Any] = getattr(block, "_reg_params", {})
     return held
+
+
+def unfit_inputs(block: Any, inputs: Sequence[Any]) -> Optional[List[inspect.Parameter]]:
+    """The inputs that a block's forward pass takes, if these are too many or too few; None where their number fits."""
+    kind, leading, own = type(block), 0, {}
+    if kind.__call__ not in (gluon.Block.__call__, gluon.HybridBlock.__call__):
+        called = block.__call__
+    elif isinstance(block, gluon.HybridBlock) and kind.forward is gluon.HybridBlock.forward:
+        called, leading, own = block.hybrid_forward, 1, own_parameters(block)
+    else:
+        called = block.forward
+    signature = inspect.signature(called)
+    try:
+        signature.bind(*[mx.nd] * leading, *inputs, **own)
+    except TypeError:
+        return [one for name, one in list(signature.parameters.items())[leading:] if name not in own]
+    return None
 
 
 def replace_parameter(block: Any, name: str, new: Any) -> None:

@@ -10,6 +10,7 @@ from mxkit.core.packed import Packed
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 from mxkit.runtime.architectures import kernel_architectures
 from mxkit.runtime.driver import read_driver
+from mxkit.runtime.gpus import is_gpu as is_gpu
 from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import installed_wheels
 import mxnet as mx
@@ -74,11 +75,6 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
     if len(numbers) > 1 or numbers == [0]:
         raise DeviceError(f"devices: 'cpu:N' takes one number of virtual devices, at least 1; received {spec!r:.100}")
     return [mx.cpu(i) for i in range(numbers[0] if numbers else 1)]
-
-
-def is_gpu(device: "mx.Context") -> bool:
-    """Whether `device` is a GPU."""
-    return bool(device.device_type == "gpu")
 
 
 def count_gpus() -> Tuple[int, str]:

@@ -9,14 +9,13 @@ nothing is run again: whichever block asks for it next would be blamed (T135).
 
 from contextlib import contextmanager, suppress
 from functools import partial
-import inspect
 import json
 import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import blocks_by_path, own_parameters, place_of
+from mxkit.core.blocks import blocks_by_path, own_parameters, place_of, unfit_inputs
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.layer_faults import layer_fault
@@ -229,16 +228,12 @@ def _phrase(call: _Call, error: Exception) -> str:
 
 
 def _wrong_count(call: _Call) -> str:
-    block, hybrid = call.block, type(call.block).forward is gluon.HybridBlock.forward
-    signature = inspect.signature(block.hybrid_forward if hybrid else block.forward)
-    own = own_parameters(block)
-    try:
-        signature.bind(*[mx.nd] * hybrid, *call.inputs, **own)
-    except TypeError:
-        taken = [name for name in list(signature.parameters)[hybrid:] if name not in own]
-        way = "" if call.path else ". A batch of two inputs is ((x1, x2), y)"
-        return f" was called with {_count(call.inputs)}, and takes {_count(taken)}: {', '.join(taken)}{way}"
-    return ""
+    taken = unfit_inputs(call.block, call.inputs)
+    if taken is None:
+        return ""
+    way = "" if call.path else ". A batch of two inputs is ((x1, x2), y)"
+    names = ", ".join(one.name for one in taken)
+    return f" was called with {_count(call.inputs)}, and takes {_count(taken)}: {names}{way}"
 
 
 def _count(inputs: Sequence[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any, Sequence, Tuple
 
+from mxkit.runtime.gpus import is_gpu
 import mxnet as mx
 import numpy as np
 
@@ -11,7 +12,7 @@ def worth_packing(devices: Sequence["mx.Context"]) -> bool:
 
     On a CPU, outside of the net's graph, two operators take longer than NumPy's product: evaluations 1 to 42%.
     """
-    return any(device.device_type == "gpu" for device in devices)
+    return any(map(is_gpu, devices))
 
 
 class Packed:

@@ -1,4 +1,4 @@
-"""Tables of text with aligned columns, and the console for coloured text; both are rich's."""
+"""Tables: aligned text, a DataFrame; and the console for coloured text. Text is rich's work."""
 
 from io import StringIO
 import shutil
@@ -69,3 +69,22 @@ def console() -> Any:
     from rich.console import Console
 
     return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
+def dataframe(who: str, rows: Any, index: str, columns: Optional[Sequence[str]] = None) -> Any:
+    """Rows as a pandas DataFrame.
+
+    Args:
+        who: What the user called, for the message.
+        rows: Dicts, or tuples of the values of `columns`.
+        index: Name of the column that becomes the index.
+        columns: Names of the columns, in their order; None takes those of the dicts.
+
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(f"{who}.to_dataframe needs pandas: pip install pandas") from error
+    return pandas.DataFrame(rows, columns=columns).set_index(index)

@@ -100,14 +100,14 @@ def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
             check_number(f"{where}: {shown}", values[name])
     rate = getattr(values.get("lr_scheduler"), "base_lr", 0)
     check_number(f"{where}: base_lr of its lr_scheduler", rate)
-    for name, default in _defaults(kind).items():
+    for name, default in optimizer_defaults(kind).items():
         value = values.get(name)
         number = isinstance(default, Real) and not isinstance(default, bool)
         if number and (isinstance(value, str) or (isinstance(value, Real) and not math.isfinite(value))):
             raise ValueError(f"{where}: {name}: expected a finite number; received {value!r}")
 
 
-def _defaults(kind: Any) -> Dict[str, Any]:
+def optimizer_defaults(kind: Any) -> Dict[str, Any]:
     """Arguments of an optimizer's class and its bases, with their defaults."""
     found: Dict[str, Any] = {}
     for one in kind.__mro__[:-1]:
@@ -118,7 +118,7 @@ def _defaults(kind: Any) -> Dict[str, Any]:
 
 def _hints(kind: Any, arguments: Mapping[str, Any]) -> str:
     """Name the arguments that an optimizer takes, and the nearest to each that it refuses."""
-    known = sorted(set(_defaults(kind)) - {"self", "kwargs", *_OF_THE_TRAINER})
+    known = sorted(set(optimizer_defaults(kind)) - {"self", "kwargs", *_OF_THE_TRAINER})
     guesses = {name: _ALIASES.get(name) or nearest(name, known) for name in arguments if name not in known}
     told = [f"{name}: {guess}" for name, guess in guesses.items() if guess]
     return "; ".join([f"accepted: {', '.join(known)}", *told])

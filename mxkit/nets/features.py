@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.blocks import blocks_by_path, child_blocks, net_devices
+from mxkit.core.blocks import blocks_by_path, child_blocks, first_paths, net_devices
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import opened
 from mxkit.core.replicas import finish_initialization
@@ -246,9 +246,7 @@ def _kind(value: Any, shapes: bool = False) -> Any:
 def _wanted(net: Any, names: Sequence[Union[str, Mapping[str, str]]]) -> List[_Wanted]:
     """What `names` ask for; paths of blocks are their first ones."""
     blocks = dict(blocks_by_path(net))
-    first: Dict[int, str] = {}
-    for path, block in blocks.items():
-        first.setdefault(id(block), path)
+    first = first_paths(blocks)
     found: Dict[str, _Wanted] = {}
     for alias, text in _pairs(names):
         path, number = _numbered(text)

@@ -4,9 +4,10 @@ from copy import copy
 import math
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import never_trained, parameters_by_path, unknown_path, wait_before_reading
+from mxkit.core.arrays import item_size
+from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unknown_path, wait_before_reading
 from mxkit.core.replicas import gradients_of, is_initialized, values_of
-from mxkit.core.text import aligned
+from mxkit.core.text import aligned, dataframe
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
@@ -124,7 +125,7 @@ class Parameters(Mapping[str, Any]):
                 continue
             totals["count"] += row["count"]
             totals[row["state"]] += row["count"]
-            totals["bytes"] += row["count"] * (2 if row["dtype"] == "bfloat16" else np.dtype(row["dtype"]).itemsize)
+            totals["bytes"] += row["count"] * item_size(row["dtype"])
         return totals
 
     def copies(self) -> Dict[str, Any]:
@@ -191,18 +192,14 @@ class Parameters(Mapping[str, Any]):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("Parameters.to_dataframe needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.rows).set_index("path")
+        return dataframe("Parameters", self.rows, "path")
 
     def __repr__(self) -> str:
         rows, totals = self.rows, self.totals
         states = ", ".join(f"{totals[state]:,} {state}" for state in _STATES if totals[state])
         unknown = f"; {totals['unknown']} of unknown shape are not counted" if totals["unknown"] else ""
         total = f"{totals['parameters']:,} parameters, {totals['count']:,} numbers, {totals['bytes']:,} bytes"
-        return "\n".join([*_aligned(rows), f"{total}{': ' * bool(states)}{states}{unknown}"])
+        return "\n".join([*_lines(rows), f"{total}{': ' * bool(states)}{states}{unknown}"])
 
 
 def parameters(net: Any) -> Parameters:
@@ -243,9 +240,8 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
     >>> count(mx.gluon.nn.Dense(3, in_units=5)), count(mx.gluon.nn.BatchNorm(in_channels=4), trainable=True)
     (18, 8)
     """
-    distinct = {id(parameter): (path, parameter) for path, parameter in parameters_by_path(net).items()}
     total = 0
-    for path, parameter in distinct.values():
+    for path, parameter in distinct(parameters_by_path(net)).items():
         if trainable is not None and trainable != (parameter.grad_req != "null"):
             continue
         size = _size(parameter)
@@ -282,7 +278,7 @@ def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], floa
     return dict(zip(squares, np.sqrt(joined.asnumpy()).tolist()))
 
 
-def _aligned(rows: Sequence[Row]) -> List[str]:
+def _lines(rows: Sequence[Row]) -> List[str]:
     """Lines of text under a line of column names; some columns only where there is something to see in them."""
     dull: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
     names = rows[0] if rows else ()

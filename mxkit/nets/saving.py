@@ -19,7 +19,7 @@ import tempfile
 from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional, Union
 import zipfile
 
-from mxkit.core.blocks import parameters_by_path, wait_before_reading
+from mxkit.core.blocks import distinct, parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.files import write_atomically
 from mxkit.core.replicas import values_of
@@ -125,16 +125,13 @@ class _Content(NamedTuple):
 def _values(net: Any) -> Dict[str, Any]:
     """First replicas by path, a shared parameter under its first path."""
     arrays: Dict[str, Any] = {}
-    seen = set()
-    for path, parameter in parameters_by_path(net).items():
+    for path, parameter in distinct(parameters_by_path(net)).items():
         if values_of(parameter) is None:
             raise NotInitializedError(
                 f"save_net: parameter {path!r} {parameter.shape} has no value yet. "
                 "Initialize the net and run it once on a batch"
             )
-        if id(parameter) not in seen:
-            arrays[path] = parameter.list_data()[0].copyto(mx.cpu())
-            seen.add(id(parameter))
+        arrays[path] = parameter.list_data()[0].copyto(mx.cpu())
     return arrays
 
 

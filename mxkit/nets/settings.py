@@ -1,6 +1,5 @@
 """What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen."""
 
-import inspect
 import math
 from numbers import Real
 from typing import Any, List, Mapping, Optional, Set, Tuple
@@ -9,7 +8,7 @@ from mxkit.core.arguments import check_number
 from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
 from mxkit.core.graphs import drop_static_graphs
 from mxkit.core.replicas import is_trainable, trainer_of
-from mxkit.core.trainers import forget_states, lacks_states, refuse_remote, trainer_parameters
+from mxkit.core.trainers import forget_states, lacks_states, optimizer_defaults, refuse_remote, trainer_parameters
 from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import gluon
@@ -83,13 +82,11 @@ def set_hyperparameters(
 def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
     """Arguments of the optimizer's class and bases that it keeps as a number under the same name."""
     found: Set[str] = set()
-    for kind in type(optimizer).__mro__:
-        if issubclass(kind, mx.optimizer.Optimizer) and "__init__" in vars(kind):
-            for name in inspect.signature(vars(kind)["__init__"]).parameters:
-                value = getattr(optimizer, name, inspect)
-                number = isinstance(value, Real) and not isinstance(value, bool)
-                if number or (value is None and name.startswith("clip")):
-                    found.add(name)
+    for name in optimizer_defaults(type(optimizer)):
+        value = getattr(optimizer, name, "")
+        number = isinstance(value, Real) and not isinstance(value, bool)
+        if number or (value is None and name.startswith("clip")):
+            found.add(name)
     return found - _FIXED
 
 

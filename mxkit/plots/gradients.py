@@ -83,7 +83,7 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
     """L2 norms of the weights on the first device, then of the gradients on each: (1 + devices, parameters)."""
     columns = []
     for position, device in enumerate(devices):
-        arrays = [p.list_data()[position] for p in parameters.values()] if not position else []
+        arrays = [(values_of(p) or [])[position] for p in parameters.values()] if not position else []
         zeros = [mx.nd.zeros((1,), ctx=device)] * len(devices)
         arrays += [(gradients_of(p) or zeros)[position] for p in parameters.values()]
         columns.append(mx.nd.concat(*[square(as_float64(a)).sqrt() for a in arrays], dim=0).asnumpy())

@@ -1,9 +1,14 @@
 """Which GPUs MXNet's kernels run on, and why it sees none: decided from what the library and the driver say."""
 
-from typing import Dict, Sequence
+from typing import Any, Dict, Sequence
 
 from mxkit.runtime.architectures import CU112, Architectures, runs_on
 from mxkit.runtime.driver import Driver
+
+
+def is_gpu(device: Any) -> bool:
+    """Whether an `mx.Context` is a GPU."""
+    return bool(device.device_type == "gpu")
 
 
 def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> Dict[int, str]:

@@ -6,6 +6,8 @@ import json
 import sys
 from typing import Any, Callable, Dict, Iterator, Tuple
 
+from mxkit.runtime.gpus import is_gpu
+
 Operator = Callable[..., Any]
 
 # Klambauer et al. 2017, arXiv:1706.02515
@@ -151,7 +153,7 @@ def predicting_graphs(cached_op: Any) -> Any:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             if not args or not records_prediction():
                 return super().__call__(*args, **kwargs)
-            on_gpu = args[0].context.device_type == "gpu"
+            on_gpu = is_gpu(args[0].context)
             if on_gpu not in self._predicting:
                 graph, in_training_mode = predicting_graph(self._graph_and_flags[0], on_gpu)
                 made = None if graph is None else cached_op(graph, self._graph_and_flags[1])

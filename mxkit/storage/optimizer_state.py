@@ -293,7 +293,7 @@ def _cumulated(trainer: "gluon.Trainer", paths: Sequence[str], arrays: Dict[str,
 
 
 def _weight(trainer: "gluon.Trainer", index: int, device: int) -> Any:
-    return (values_of(trainer_parameters(trainer)[index]) or ())[device]  # data() refuses sparse weights
+    return (values_of(trainer_parameters(trainer)[index]) or [])[device]  # data() refuses sparse weights
 
 
 def _blank(optimizer: Any, weight: Any) -> Any:

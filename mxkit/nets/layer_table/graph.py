@@ -10,6 +10,8 @@ from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence,
 from typing import Counter as Counts
 import warnings
 
+from mxkit.core.arrays import item_size
+from mxkit.core.blocks import join_path, place_of
 from mxkit.core.layer_faults import layer_fault
 from mxkit.core.tracing import CALL, Trace, infer_shapes
 from mxkit.errors import ForwardError
@@ -17,7 +19,6 @@ from mxkit.nets.layer_table.costs import Shape, operator_cost
 from mxkit.nets.layer_table.strides import Stride, operator_stride
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
-import numpy as np
 
 Entry = Tuple[int, int]
 
@@ -31,7 +32,7 @@ class Output(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype or "float32").itemsize)
+        return prod(self.shape) * item_size(self.dtype or "float32")
 
 
 @dataclass
@@ -56,9 +57,9 @@ class Measures:
     def add(self, inner: "Measures", path: str) -> None:
         """Take over what the block at `path` gave as a net of its own."""
         for of, outputs in inner.outputs.items():
-            self.outputs[_join(path, of)].extend(outputs)
+            self.outputs[join_path(path, of)].extend(outputs)
         for mine, its in ((self.macs, inner.macs), (self.others, inner.others)):
-            mine.update({_join(path, of): number for of, number in its.items()})
+            mine.update({join_path(path, of): number for of, number in its.items()})
         self.unknown.update(inner.unknown)
         self.bytes += inner.bytes
 
@@ -199,12 +200,3 @@ def find_fault(traced: Trace, inputs: Sequence[Output]) -> Optional[ForwardError
             fault.__cause__ = cause
             return fault
     return None
-
-
-def place_of(path: str, block: Any) -> str:
-    """How errors name a block."""
-    return f"{repr(path) if path else 'the net'} ({type(block).__name__})"
-
-
-def _join(path: str, inner: str) -> str:
-    return f"{path}.{inner}" if path and inner else path or inner

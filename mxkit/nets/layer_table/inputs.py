@@ -1,15 +1,13 @@
 """Inputs of a table of layers: shapes or arrays, and as many as the net takes."""
 
-import inspect
 from numbers import Integral
 from typing import Any, List, Sequence, Tuple
 
-from mxkit.core.blocks import own_parameters, parameters_by_path
+from mxkit.core.blocks import parameters_by_path, unfit_inputs
 from mxkit.nets.layer_table.graph import Output
 from mxkit.nets.layer_table.strides import first_stride
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
-from mxnet import gluon
 
 
 def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output]]:
@@ -63,23 +61,12 @@ def check_count(net: Any, inputs: Sequence[Any]) -> None:
     Traceback (most recent call last):
     ValueError: layers: the net (Dense) takes its inputs as (x); received 2 of them
     """
-    kind = type(net)
-    own = {}
-    if kind.__call__ not in (gluon.Block.__call__, gluon.HybridBlock.__call__):
-        called, leading = net.__call__, 0
-    elif isinstance(net, gluon.HybridBlock) and kind.forward is gluon.HybridBlock.forward:
-        called, leading, own = net.hybrid_forward, 1, dict.fromkeys(own_parameters(net))
-    else:
-        called, leading = net.forward, 0
-    signature = inspect.signature(called)
-    try:
-        signature.bind(*[None] * leading, *inputs, **own)
-    except TypeError as error:
-        taken = [one for name, one in list(signature.parameters.items())[leading:] if name not in own]
+    taken = unfit_inputs(net, inputs)
+    if taken is not None:
         names = ", ".join(str(one.replace(annotation=one.empty)) for one in taken)
         raise ValueError(
-            f"layers: the net ({kind.__name__}) takes its inputs as ({names}); received {len(inputs)} of them"
-        ) from error
+            f"layers: the net ({type(net).__name__}) takes its inputs as ({names}); received {len(inputs)} of them"
+        )
 
 
 def _whole(value: Any) -> bool:

@@ -2,14 +2,14 @@
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, distinct, net_devices, parameters_by_path
+from mxkit.core.blocks import blocks_by_path, distinct, net_devices, parameters_by_path, place_of
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
 from mxkit.core.tracing import Call, recorded_calls, trace
 from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
-from mxkit.nets.layer_table.graph import Measures, Output, find_fault, measure_graph, place_of
+from mxkit.nets.layer_table.graph import Measures, Output, find_fault, measure_graph
 from mxkit.nets.layer_table.strides import Stride, first_stride
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
