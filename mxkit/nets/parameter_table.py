@@ -5,7 +5,7 @@ import math
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, wait_before_reading
-from mxkit.core.text import aligned
+from mxkit.core.text import aligned, dataframe
 from mxkit.errors import NotInitializedError, UnknownNameError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
@@ -208,18 +208,14 @@ class Parameters(Mapping[str, Any]):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("Parameters.to_dataframe needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self.rows).set_index("path")
+        return dataframe("Parameters", self.rows, "path")
 
     def __repr__(self) -> str:
         rows, totals = self.rows, self.totals
         states = ", ".join(f"{totals[state]:,} {state}" for state in _STATES if totals[state])
         unknown = f"; {totals['unknown']} of unknown shape are not counted" if totals["unknown"] else ""
         total = f"{totals['parameters']:,} parameters, {totals['count']:,} numbers, {totals['bytes']:,} bytes"
-        return "\n".join([*_aligned(rows), f"{total}{': ' * bool(states)}{states}{unknown}"])
+        return "\n".join([*_lines(rows), f"{total}{': ' * bool(states)}{states}{unknown}"])
 
 
 def parameters(net: Any) -> Parameters:
@@ -316,13 +312,13 @@ def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], floa
     return dict(zip(squares, np.sqrt(joined.asnumpy()).tolist()))
 
 
-def _aligned(rows: Sequence[Row]) -> List[str]:
+def _lines(rows: Sequence[Row]) -> List[str]:
     """Lines of text under a line of column names; some columns only where there is something to see in them."""
     dull: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
     names = rows[0] if rows else ()
     shown = [name for name in names if name not in dull or any(row[name] != dull[name] for row in rows)]
     lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
-    return aligned(lines, left=_LEFT) if shown else []
+    return aligned(lines, [number for number, name in enumerate(shown) if name in _LEFT]) if shown else []
 
 
 def _cell(name: str, value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Union
 
 from mxkit.core.files import write_atomically
-from mxkit.core.text import aligned
+from mxkit.core.text import aligned, dataframe
 from mxkit.errors import unknown_name
 import numpy as np
 
@@ -83,11 +83,7 @@ class History(Sequence[Row]):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("History.to_dataframe needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self._rows, columns=self.columns).set_index("epoch")
+        return dataframe("History", self._rows, "epoch", self.columns)
 
     def table(self) -> str:
         """The losses, metrics and rates as aligned text, one line an epoch.
@@ -98,7 +94,7 @@ class History(Sequence[Row]):
            10        0.25
         """
         shown = [name for name in self.columns if name == "epoch" or name.startswith(("train_", "valid_", "learning"))]
-        return "\n".join(aligned([shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)]))
+        return "\n".join(aligned([shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)], left=()))
 
     @classmethod
     def from_json(cls, path: Union[str, Path]) -> "History":

@@ -5,6 +5,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Se
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
+from mxkit.core.text import dataframe
 from mxkit.errors import nearest
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.graph import Measures, Output
@@ -119,11 +120,7 @@ class LayerTable(Sequence[Layer]):
         Raises:
             ImportError: pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("LayerTable.to_dataframe needs pandas: pip install pandas") from error
-        return pandas.DataFrame(self._rows, columns=Layer._fields).set_index("path")
+        return dataframe("LayerTable", self._rows, "path", Layer._fields)
 
     def __repr__(self) -> str:
         return text_table(self)
