@@ -9,7 +9,7 @@ import sys
 from typing import Any, Iterator, List, Optional
 import warnings
 
-from mxkit.cli.machine import cache_app, doctor, install
+from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
 from mxkit.errors import MxkitError, RecipeError, UnknownNameError

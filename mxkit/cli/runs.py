@@ -205,7 +205,7 @@ def checkpoints(
         scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
         rows.append([one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole"])
-    show_table(rows, left=["checkpoint", "scores", "state"])
+    show_table(rows, left=(0, 2, 4))
     if not found:
         typer.echo(f"no checkpoint in {directory}")
     if action == "verify" and any(one.problem for one in found):
@@ -236,6 +236,6 @@ def runs(
     if json:
         typer.echo(to_json(found))
     elif found:
-        show_table(table_of_runs(found), left=["name", "started", "state"], shrinkable=["state"])
+        show_table(table_of_runs(found), left=(0, 1, 2), shrinkable=(2,))
     else:
         typer.echo(f"no run in {directory}")

@@ -1,4 +1,4 @@
-"""Tables: aligned text, a DataFrame; and the console for coloured text. Text is rich's work."""
+"""Tables of text with aligned columns, and the console for coloured text; both are rich's."""
 
 from io import StringIO
 import shutil
@@ -12,51 +12,50 @@ _LEAST = 12
 
 
 def aligned(
-    lines: Sequence[Sequence[str]],
+    rows: Sequence[Sequence[str]],
+    left: Collection[int] = (0,),
     *,
-    left: Collection[str] = (),
-    shrinkable: Collection[str] = (),
+    shrinkable: Collection[int] = (),
     width: Optional[int] = None,
 ) -> List[str]:
-    """Lines of text with aligned cells.
+    """Lines of text with a column's cells below one another.
 
     Args:
-        lines: Cells; the first line holds the names of the columns.
-        left: Names of columns of words, which begin at the left; numbers end at the right.
-        shrinkable: Names of columns that are cut where the table is wider than `width`.
+        rows: Cells; the first row holds the names of the columns.
+        left: Numbers of columns of words, which begin at the left; numbers end at the right.
+        shrinkable: Numbers of columns that are cut where the table is wider than `width`.
         width: The most characters of a line. None for no limit.
 
-    >>> print("\\n".join(aligned([["layer", "parameters"], ["conv[0]", "80"], ["dense", "1,210"]], left=["layer"])))
-    layer    parameters
-    conv[0]          80
-    dense         1,210
+    >>> aligned([["path", "count"], ["0.weight", "9"]])
+    ['path      count', '0.weight      9']
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table, least = Table.grid(), 0
-    for name, *cells in zip(*lines):
-        cut = name in shrinkable
-        natural = max(Text(cell).cell_len for cell in [name, *cells])
-        table.add_column(justify="left" if name in left else "right", width=None if cut else natural)
+    for number, cells in enumerate(zip(*rows)):
+        cut, natural = number in shrinkable, max(Text(cell).cell_len for cell in cells)
+        table.add_column(justify="left" if number in left else "right", width=None if cut else natural)
         table.add_column(width=2)  # the gap; rich counted its own padding in other ways before 14.3
         least += (min(natural, _LEAST) if cut else natural) + 2
-    for line in lines:
-        texts = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in line)
-        table.add_row(*(part for cell in texts for part in (cell, "")))
-    text = StringIO()
-    room = _UNLIMITED if width is None else max(width, least)  # in less room rich drops whole columns
-    Console(file=text, width=room, color_system=None, force_jupyter=False).print(table, crop=False)
-    return [line.rstrip() for line in text.getvalue().splitlines()]
-
-
-def show_table(lines: Sequence[Sequence[str]], *, left: Collection[str] = (), shrinkable: Collection[str] = ()) -> None:
-    """Print a table that fits the terminal; whole where standard output is a file or a pipe."""
-    names, *rows = aligned(lines, left=left, shrinkable=shrinkable, width=terminal_width())
-    console().print(names, style="bold")
     for row in rows:
-        console().print(row)
+        texts = (Text(cell, no_wrap=True, overflow="ellipsis") for cell in row)
+        table.add_row(*(part for text in texts for part in (text, "")))
+    output = StringIO()
+    room = _UNLIMITED if width is None else max(width, least)  # in less room rich drops whole columns
+    Console(file=output, width=room, color_system=None, force_jupyter=False).print(table, crop=False)
+    return [line.rstrip() for line in output.getvalue().splitlines()]
+
+
+def show_table(
+    rows: Sequence[Sequence[str]], left: Collection[int] = (0,), *, shrinkable: Collection[int] = ()
+) -> None:
+    """Print a table that fits the terminal; whole where standard output is a file or a pipe."""
+    names, *lines = aligned(rows, left, shrinkable=shrinkable, width=terminal_width())
+    console().print(names, style="bold")
+    for line in lines:
+        console().print(line)
 
 
 def terminal_width() -> Optional[int]:

@@ -284,7 +284,7 @@ def _lines(rows: Sequence[Row]) -> List[str]:
     names = rows[0] if rows else ()
     shown = [name for name in names if name not in dull or any(row[name] != dull[name] for row in rows)]
     lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
-    return aligned(lines, left=_LEFT) if shown else []
+    return aligned(lines, [number for number, name in enumerate(shown) if name in _LEFT]) if shown else []
 
 
 def _cell(name: str, value: Any) -> str:

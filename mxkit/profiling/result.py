@@ -194,7 +194,7 @@ def _phase_table(profile: Profile) -> List[str]:
         "milliseconds an update. As it runs: of the thread that trains, while the engine computes behind it. Alone: "
         "until\nthe engine has ended the phase too, before the next begins (median)"
     )
-    return ["", *aligned(rows, left=rows[0][:1]), told]
+    return ["", *aligned(rows), told]
 
 
 def _operator_table(operators: Sequence[Operator]) -> List[str]:
@@ -207,7 +207,7 @@ def _operator_table(operators: Sequence[Operator]) -> List[str]:
     if rest:
         calls, ms, share = (sum(getattr(one, field) for one in rest) for field in ("calls", "ms", "share"))
         rows.append([f"{len(rest)} others", f"{calls:.3g}", f"{ms:.3f}", f"{share:.0%}", ""])
-    return ["", *aligned(rows, left=rows[0][:1])]
+    return ["", *aligned(rows)]
 
 
 def _other_tables(profile: Profile) -> List[str]:
@@ -215,12 +215,12 @@ def _other_tables(profile: Profile) -> List[str]:
     if profile.reads:
         rows = [["waits for the engine", "calls", "ms"]]
         rows += [[one.place, f"{one.calls:.3g}", f"{one.ms:.3f}"] for one in profile.reads[:SHOWN]]
-        lines += ["", *aligned(rows, left=rows[0][:1])]
+        lines += ["", *aligned(rows)]
     if profile.paddings:
         width = profile.paddings[0].width
         rows = [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""]]
         for one in profile.paddings:
             texts = ["{} to {}".format(*channels) for channels in (one.channels, one.padded)]
             rows.append([one.path, texts[0], f"{one.ms:.2f} ms", texts[1], f"{one.padded_ms:.2f} ms"])
-        lines += ["", *aligned(rows, left=rows[0][:1])]
+        lines += ["", *aligned(rows)]
     return [*lines, *([""] if profile.advice else [])]

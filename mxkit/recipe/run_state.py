@@ -3,7 +3,7 @@
 import datetime
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mxkit.core.files import write_atomically
 from pydantic import TypeAdapter
@@ -42,7 +42,7 @@ def parse_state(text: str) -> RunState:
     return TypeAdapter(RunState).validate_json(text, strict=True)
 
 
-def write_state(folder: Path, state: State, reason: str = "", **reached: int) -> None:
+def write_state(folder: Path, state: State, reason: str = "", **reached: Any) -> None:
     """Write what a run does now.
 
     Args:

@@ -94,7 +94,7 @@ class History(Sequence[Row]):
            10        0.25
         """
         shown = [name for name in self.columns if name == "epoch" or name.startswith(("train_", "valid_", "learning"))]
-        return "\n".join(aligned([shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)]))
+        return "\n".join(aligned([shown, *([_cell(row.get(name)) for name in shown] for row in self._rows)], left=()))
 
     @classmethod
     def from_json(cls, path: Union[str, Path]) -> "History":

@@ -71,8 +71,12 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
 
 def text_table(table: Any) -> str:
     """Aligned text, cut where it is wider than the terminal that it is printed to; paths never are."""
-    cells = list(zip(*([name, *texts] for name, texts in columns_of(table))))
-    lines = aligned(cells, left=_LEFT, shrinkable=_SHRINKABLE, width=terminal_width())
+    columns = columns_of(table)
+    left, shrinkable = (
+        [number for number, (name, _) in enumerate(columns) if name in names] for names in (_LEFT, _SHRINKABLE)
+    )
+    rows = list(zip(*([name, *texts] for name, texts in columns)))
+    lines = aligned(rows, left, shrinkable=shrinkable, width=terminal_width())
     return "\n".join([*_head(table), *lines, *_foot(table)])
 
 

@@ -20,7 +20,7 @@ def cache(context: typer.Context) -> None:
     rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in found]
     if found:
         names = ["kind", "name", "size", "files", "state", "folder"]
-        show_table([names, *rows], left=["kind", "name", "state", "folder"])
+        show_table([names, *rows], left=(0, 1, 4, 5))
     typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
 
 
