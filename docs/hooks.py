@@ -23,7 +23,7 @@ AT_THE_ROOT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.
 
 
 def on_page_markdown(markdown: str, *, page: Any, **kwargs: Any) -> str:
-    """Put a file of the repository's root in place of the page that stands for it, with its links as the site has them."""
+    """Put a file of the repository's root in place of its page, and turn its links into those of the site."""
     if page.file.src_uri not in AT_THE_ROOT:
         return markdown
     text = (ROOT / AT_THE_ROOT[page.file.src_uri]).read_text(encoding="utf-8").replace("](docs/", "](")
