@@ -23,6 +23,10 @@ AT_THE_ROOT = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.
 
 
 def on_page_markdown(markdown: str, *, page: Any, **kwargs: Any) -> str:
-    """Put a file of the repository's root, whose links begin there, in place of the page that stands for it."""
-    source = AT_THE_ROOT.get(page.file.src_uri)
-    return (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](") if source else markdown
+    """Put a file of the repository's root in place of its page, and turn its links into those of the site."""
+    if page.file.src_uri not in AT_THE_ROOT:
+        return markdown
+    text = (ROOT / AT_THE_ROOT[page.file.src_uri]).read_text(encoding="utf-8").replace("](docs/", "](")
+    for name, source in AT_THE_ROOT.items():
+        text = text.replace(f"]({source})", f"]({name})")
+    return text
