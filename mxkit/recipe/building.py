@@ -68,15 +68,12 @@ class Call:
 
 
 def execute(calls: Iterable[Call], results: Dict[str, Any], origin: str) -> Dict[str, Any]:
-    """Make calls in their order.
+    """Make calls in their order, and return `results`.
 
     Args:
         calls: Of a plan.
         results: Of earlier calls, by name; those of `calls` are added.
         origin: What the messages call the recipe.
-
-    Returns:
-        `results`.
 
     Raises:
         RecipeError: Calls refuse what the recipe says: all that can be tried are listed, with their place in it.
@@ -96,11 +93,15 @@ def execute(calls: Iterable[Call], results: Dict[str, Any], origin: str) -> Dict
             if one.result:  # which later calls need
                 break
             continue
-        names = one.result.split(", ")
-        results.update(zip(names, result) if len(names) > 1 else [(one.result, result)])
+        results.update(_named(one.result, result))
     if problems:
         refuse(origin, problems, cause=cause)
     return results
+
+
+def _named(names: str, result: Any) -> Dict[str, Any]:
+    several = names.split(", ")
+    return dict(zip(several, result)) if len(several) > 1 else {names: result}
 
 
 def _refused(call: Call, error: BaseException) -> Problem:
@@ -159,9 +160,7 @@ def is_loader(part: Any) -> bool:
 
 def has_samples(part: Any) -> bool:
     """Whether there is anything in a part of the data; of a loader that is taken for granted."""
-    if part is None:
-        return False
-    return is_loader(part) or bool(count_samples(part))
+    return part is not None and (is_loader(part) or bool(count_samples(part)))
 
 
 def count_samples(part: Any) -> Optional[int]:
@@ -254,10 +253,10 @@ def model_calls(recipe: Recipe) -> List[Call]:
     calls = [_model_call(model, model.weights)]
     if model.weights is not None and model.name in COMPOSED:  # `get_model` makes no net of nets
         path = Path(model.weights).expanduser()
-        load, arguments = load_parameters, (Name("net"), str(path))
+        call = Call(load_parameters, (Name("net"), str(path)), at="model.weights")
         if path.is_dir():
-            load, arguments = load_checkpoint, (str(checkpoints_of(path)), Name("net"))
-        calls.append(Call(load, arguments, at="model.weights"))
+            call = Call(load_checkpoint, (str(checkpoints_of(path)), Name("net")), at="model.weights")
+        calls.append(call)
     if recipe.hybridize:
         builder = MODELS.get(model.name)
         own = builder is not None and builder.__module__.startswith("mxkit.")
@@ -315,7 +314,6 @@ def _setting_calls(recipe: Recipe) -> List[Call]:
 def fit_call(recipe: Recipe, data: Splits) -> Call:
     """The training."""
     schedule = [] if recipe.schedule is None else [Call(LearningRate, (short(recipe.schedule),))]
-    checkpoints = recipe.checkpoints.model_dump(exclude_defaults=True)
     arguments: Dict[str, Any] = {
         "loss": short(recipe.loss),
         "trainer": short(recipe.optimizer),
@@ -323,7 +321,9 @@ def fit_call(recipe: Recipe, data: Splits) -> Call:
         "metrics": [short(one) for one in recipe.metrics],
         **fit_arguments(recipe),
         "callbacks": [*schedule, *map(callback_call, recipe.callbacks)],
-        "checkpoint": Call(Checkpoints, (InFolder("checkpoints"),), checkpoints),
+        "checkpoint": Call(
+            Checkpoints, (InFolder("checkpoints"),), recipe.checkpoints.model_dump(exclude_defaults=True)
+        ),
         "resume": "auto",
     }
     named = {name: value for name, value in arguments.items() if value not in (None, [])}

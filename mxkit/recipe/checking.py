@@ -94,14 +94,15 @@ def check(
 
 def components(recipe: Recipe) -> List[Place]:
     """Everything that a recipe chooses by name."""
-    single = {
+    head = recipe.model.finetune
+    single: Dict[str, Tuple[str, Any]] = {
         "data": ("data", recipe.data),
         "model": ("model", recipe.model),
         "initializer": ("initializer", recipe.initializer),
         "loss": ("loss", recipe.loss),
         "optimizer": ("optimizer", recipe.optimizer),
         "schedule": ("schedule", recipe.schedule),
-        "model.finetune.initializer": ("initializer", recipe.model.finetune and recipe.model.finetune.initializer),
+        "model.finetune.initializer": ("initializer", head and head.initializer),
     }
     lists: Dict[str, Tuple[str, Optional[List[Component]]]] = {
         "data.augment": ("augment", recipe.data.augment),

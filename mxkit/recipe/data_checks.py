@@ -141,7 +141,7 @@ def _dtypes(name: str, data: Splits) -> Iterator[Problem]:
 
 def _numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
     """Class numbers of the parts that are arrays; other parts were checked by their dataset."""
-    labels = {split: getattr(getattr(data, split), "y", None) for split in SPLITS}
+    labels: Dict[str, Any] = {split: getattr(getattr(data, split), "y", None) for split in SPLITS}
     ignored = recipe.loss.arguments.get("ignore_label", -1)
     return {
         split: y[y != ignored]

@@ -70,7 +70,7 @@ _CHOICES: Dict[str, Dict[str, Any]] = {
         "rand_type": Literal["uniform", "normal"],
     },
     "callback": {"mode": Literal["min", "max"]},
-    "augment": {"interpolation": Literal[tuple(INTERPOLATIONS)]},  # type: ignore[valid-type]
+    "augment": {"interpolation": Literal[tuple(INTERPOLATIONS)]},
 }
 NOTHING = object()
 _UNIONS = {Union, getattr(types, "UnionType", Union)}
@@ -298,7 +298,7 @@ def kind_of(annotation: Any) -> Any:
     typing.Union[int, str]
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
-    if annotation in (Any, object) or isinstance(annotation, TypeVar):  # type: ignore[arg-type]
+    if annotation in (Any, object) or isinstance(annotation, TypeVar):
         return Any
     if origin in _UNIONS:
         kinds = [kind for kind in map(kind_of, inner) if kind is not NOTHING]
@@ -316,7 +316,7 @@ def kind_of(annotation: Any) -> Any:
     if NOTHING in kinds:
         return NOTHING
     if issubclass(container, tuple) and inner and inner[-1] is not Ellipsis:
-        return Annotated[Tuple[tuple(kinds)], _TUPLE]  # type: ignore[misc]
+        return Annotated[Tuple[tuple(kinds)], _TUPLE]
     if issubclass(container, abc.Mapping):
         return Dict[str, kinds[1] if kinds else Any]  # type: ignore[misc]
     if issubclass(container, abc.Iterable) and kinds:
@@ -336,7 +336,8 @@ def adapter_of(arguments: Mapping[str, Argument]) -> "TypeAdapter[Any]":
 @lru_cache(maxsize=None)  # pydantic takes milliseconds for each
 def _adapter(arguments: Tuple[Tuple[str, Argument], ...]) -> "TypeAdapter[Any]":
     keys = {name: Required[one.kind] if one.required else NotRequired[one.kind] for name, one in arguments}
-    made: Any = TypedDict("Arguments", keys)  # type: ignore[misc]
+    make: Any = TypedDict  # mypy wants its keys written out
+    made = make("Arguments", keys)
     # 3 is no "3", and true is no 1: what pydantic would turn into another type is refused
     made.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     return TypeAdapter(made)
