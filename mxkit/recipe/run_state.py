@@ -59,5 +59,5 @@ def write_state(folder: Path, state: State, reason: str = "", **reached: Any) ->
         before = RunState("running", started="" if (folder / "log.txt").exists() else now)
     except (OSError, ValueError):  # somebody damaged it
         before = RunState("running")
-    found = before._replace(state=state, reason=reason, changed=now, **reached)  # type: ignore[arg-type]
+    found = before._replace(state=state, reason=reason, changed=now, **reached)
     write_atomically(file, json.dumps(found._asdict(), indent=1, ensure_ascii=False).encode("utf-8"))

@@ -1,0 +1,34 @@
+"""The thread that writes beside the training: its errors come out once, and an interrupted wait loses nothing."""
+
+import threading
+
+from mxkit.storage import writer as module
+from mxkit.storage.writer import BackgroundWriter
+import pytest
+
+
+def test_an_error_comes_out_once():
+    writer = BackgroundWriter()
+    writer.check()
+    writer.start(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
+    writer.check()
+    assert not writer.busy
+
+
+def test_a_wait_that_ctrl_c_ends_keeps_the_job(monkeypatch):
+    def interrupted(jobs):
+        raise KeyboardInterrupt
+
+    released, writer = threading.Event(), BackgroundWriter()
+    writer.start(lambda: released.wait(60) and 1 / 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.wait()
+    assert writer.busy
+    writer.check()
+    released.set()
+    with pytest.raises(ZeroDivisionError):
+        writer.wait()
