@@ -61,8 +61,8 @@ class EMA(Callback):
             self.updates, self._averages = 0, {}
         self._loaded = False
         trained = {id(parameter) for parameter in state.trainer._params if parameter._differentiable}
-        # A shared parameter has several paths and is averaged once, by the first. Frozen parameters are included
-        # because a callback may train them later.
+        # A shared parameter stands under several paths and is averaged once, under the first. Frozen ones are
+        # kept in mind because a callback may train them later.
         self._parameters = {}
         for path, parameter in parameters_by_path(state.net).items():
             if id(parameter) in trained:
