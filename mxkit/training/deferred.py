@@ -1,4 +1,4 @@
-"""Values of parameters whose shape the first batch decides, drawn before a training seeds the generators."""
+"""Initial values of parameters with deferred shapes, drawn before a training seeds the generators."""
 
 from typing import Any, Iterator, Optional, Tuple
 import warnings

@@ -1,4 +1,4 @@
-"""What keeps a training on a GPU from giving the same bits each time, told before the first update."""
+"""Warnings, before the first update, of operators that do not give the same bits each time on a GPU."""
 
 import os
 from typing import Any, Iterator, Mapping, Sequence
@@ -10,14 +10,15 @@ from mxkit.runtime.exact import WORD, switches_off, warn_if_late
 from mxkit.training.randomness import operators_of
 
 _ALGORITHMS = ("MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_ENFORCE_DETERMINISM")
-# Operators of which cuDNN has algorithms that add in an order of the moment, and others; with the switches (T132).
+# Operators for which cuDNN has algorithms with a random order of additions, with the variables that exclude these
+# algorithms (T132).
 _NEEDS = {
     "convolution": _ALGORITHMS,
     "deconvolution": _ALGORITHMS,
     "pooling": _ALGORITHMS,
     "rnn": ("CUBLAS_WORKSPACE_CONFIG",),
 }
-# Operators whose gradient is added up by atomics in any order, whatever the switches say (T132).
+# Operators whose gradient is added by atomics in a random order; no variable changes this (T132).
 _ATOMIC = (
     "gather_nd",
     "pad",

@@ -1,4 +1,4 @@
-"""Randomness as a function of (seed, epoch, update), so that a run can go on where it stopped."""
+"""Randomness as a function of (seed, epoch, update), so that a run can be resumed exactly."""
 
 import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -23,7 +23,7 @@ _RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "mul
 
 
 class Position(NamedTuple):
-    """Where in an epoch a stopped run was.
+    """Position of a stopped run in an epoch.
 
     Attributes:
         batches: Batches it had read.

@@ -1,4 +1,4 @@
-"""The search for a learning rate, which leaves no trace."""
+"""The search for a learning rate. It changes nothing."""
 
 import math
 from pathlib import Path
@@ -15,11 +15,11 @@ from mxkit.training.update import updates as train_updates
 from mxnet import gluon
 import numpy as np
 
-FEWEST = 10  # points below which no slope can be told from noise
+FEWEST = 10  # with fewer points, a slope cannot be distinguished from noise
 
 
 class LearningRateSearch:
-    """What `find_learning_rate` saw.
+    """Losses of `find_learning_rate` by learning rate.
 
     Attributes:
         rates: One an update, rising by a constant factor.
@@ -119,10 +119,10 @@ def find_learning_rate(
         MxkitError: All that `updates` raises.
 
     Side effects:
-        None is meant to stay, also after an error: values of every replica, `grad_req`, accumulated
-        gradients, and Python's and NumPy's generators are put back, and the Trainer is not touched. MXNet's
-        generator has moved on where the net draws: its state cannot be read (T67), so seed it afterwards
-        if that matters. So has a generator or an iterator that can be read only once.
+        None, also after an error: values of every replica, `grad_req`, accumulated gradients, and Python's and
+        NumPy's generators are put back, and the Trainer is not changed. Two things cannot be put back: MXNet's
+        generator, if the net draws random numbers (its state cannot be read, T67; seed it afterwards), and data
+        that can be read only once.
     """
     if not 0 < start < end < math.inf:
         raise ValueError(f"start, end: expected 0 < start < end; received {start!r}, {end!r}")

@@ -1,4 +1,4 @@
-"""An average of the weights along their way, which often scores better than the last ones."""
+"""A moving average of the weights, which often scores better than the last weights."""
 
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
@@ -25,10 +25,10 @@ class EMA(Callback):
     ```
 
     A parameter's average starts as its weights after the first update that trains it. Validation inside `fit`
-    sees the averages; training goes on with weights that are bit for bit what they were. When `fit` ends,
+    uses the averages; training continues with weights that are equal to the bit. When `fit` ends,
     the net holds the trained weights: use `with ema.applied(net):` to evaluate, predict or save with the
     averages. BatchNorm's running statistics are not averaged; they stay those of the trained weights.
-    Averages of float16 weights are kept in float32. The next `fit` starts anew.
+    Averages of float16 weights are stored in float32. The next `fit` starts a new average.
 
     Args:
         decay: d, from 0 to below 1.
@@ -156,7 +156,7 @@ class EMA(Callback):
 
 
 def _wide(weight: Any) -> Any:
-    # a thousandth of a difference is nothing in float16
+    # in float16, a thousandth of a difference rounds to 0
     return weight.astype("float32") if weight.dtype.__name__ == "float16" else weight
 
 

@@ -1,4 +1,4 @@
-"""The learning rate while a net trains: by a schedule, or by what is measured."""
+"""The learning rate during training: from a schedule, or from a measured column."""
 
 import math
 from typing import Any, Dict, Mapping, Optional
@@ -15,10 +15,10 @@ from mxkit.training.ledger import Update
 from mxkit.training.schedules import TAKES, Schedule, get_schedule
 from mxkit.training.state import FitState
 
-# Below this share of the rate that its schedule began with, a Trainer changes next to nothing.
+# A Trainer at less than this share of its schedule's first rate trains nothing in practice.
 _NOTHING = 1e-3
 
-# The base rates of Trainers whose rate a schedule has moved in a fit that is over.
+# Base rates of Trainers whose rate a schedule changed in an earlier fit.
 _BASES: "WeakKeyDictionary[Any, float]" = WeakKeyDictionary()
 
 

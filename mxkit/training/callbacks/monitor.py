@@ -5,7 +5,7 @@ from typing import Any, Dict, Iterable, Mapping, Optional
 
 from mxkit.errors import UnknownNameError, unknown_name
 
-# What other frameworks call the parts of a column's name.
+# Names of other frameworks for the parts of a column's name.
 _PARTS = {"val": "valid", "validation": "valid", "test": "valid", "training": "train"}
 _MEASURES = {"acc": "accuracy"}
 
