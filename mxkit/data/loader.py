@@ -4,6 +4,7 @@ from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
 from mxkit.data.host_arrays import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
@@ -174,7 +175,7 @@ def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
 
 
 def _host(array: Any, name: str) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = to_host(array)
     return host if _on_disk(array) else narrow(host, f"ArrayLoader: {name}")
 
 

@@ -9,6 +9,7 @@ after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classe
 from typing import Any, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.data.host_arrays import to_batch
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
@@ -146,7 +147,7 @@ def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
 
 
 def _host(array: Any, samples: int, name: str) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = to_host(array)
     if not host.shape or len(host) != samples:
         raise DataError(f"{name}: {samples} labels and inputs of shape {host.shape}; axis 0 must be equal")
     return host
