@@ -29,11 +29,6 @@ def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.
     return array, np.empty(shape, dtype) if 0 in shape or not shape else _memory(array)
 
 
-def as_host(array: Any) -> "np.ndarray":
-    """An NDArray copied to NumPy; anything else as NumPy takes it."""
-    return np.asarray(array.asnumpy() if isinstance(array, mx.nd.NDArray) else array)
-
-
 def each(function: Callable[[Any], Any], arrays: Any) -> Any:
     """Apply a function to an array, or to each of a tuple."""
     return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)

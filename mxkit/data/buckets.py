@@ -3,8 +3,9 @@
 from typing import Any, Iterator, List, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.core.seeding import permutation
-from mxkit.data.batching import as_host, empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
@@ -147,7 +148,7 @@ def _sequences(given: Sequence[Any]) -> List["np.ndarray"]:
     for number, sequence in enumerate(given):
         where = f"BucketLoader: sequence {number}"
         try:
-            array = as_host(sequence)
+            array = to_host(sequence)
         except ValueError as error:
             raise DataError(f"{where} is no array: {error}") from error
         if not array.shape or 0 in array.shape:
@@ -173,7 +174,7 @@ def _labels(given: Any, size: int) -> "np.ndarray":
                 "labels must have one shape"
             )
         given = np.stack(arrays) if arrays else np.empty(0)
-    labels = narrow(as_host(given), "BucketLoader: labels")
+    labels = narrow(to_host(given), "BucketLoader: labels")
     if labels.shape[:1] != (size,):
         raise DataError(f"BucketLoader: there are {size} sequences, and labels of shape {labels.shape}; one for each")
     return labels

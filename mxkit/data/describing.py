@@ -5,6 +5,7 @@ from itertools import islice
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.data_warnings import warnings_of
@@ -217,7 +218,7 @@ def _size(part: Any) -> int:
 
 
 def _host(array: Any) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = to_host(array)
     if host.dtype.kind not in "fiub":
         raise DataError(f"describe: expected arrays of numbers; received {host.dtype} of {type(array).__name__}")
     return host

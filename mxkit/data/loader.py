@@ -4,8 +4,9 @@ from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
-from mxkit.data.batching import as_host, each, empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import each, empty_batch, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
@@ -168,7 +169,7 @@ def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
 
 
 def _host(array: Any, name: str) -> "np.ndarray":
-    host = as_host(array)
+    host = to_host(array)
     return host if _on_disk(array) else narrow(host, f"ArrayLoader: {name}")
 
 

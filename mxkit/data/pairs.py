@@ -4,7 +4,8 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.batching import as_host, to_batch
+from mxkit.core.arrays import to_host
+from mxkit.data.batching import to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, TrapWarning
@@ -145,7 +146,7 @@ class _Classes:
     """Samples sorted by class, so that partners are drawn for all anchors at once."""
 
     def __init__(self, y: Any, size: int) -> None:
-        labels = as_host(y)
+        labels = to_host(y)
         if labels.shape != (size,):
             raise DataError(
                 f"PairLoader: x has {size} samples, so y must have the shape ({size},), a class for each; it has "

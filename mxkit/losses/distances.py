@@ -2,10 +2,10 @@
 
 from typing import Any, NamedTuple, Optional, Tuple
 
+from mxkit.core.arrays import to_host
 from mxkit.core.loss_kinds import EMBEDDINGS, MINED, SAME, LossKind
 from mxkit.errors import DataError
 from mxkit.losses.per_sample import PerSampleLoss, check_shape, check_weight, number, weighted
-import mxnet as mx
 import numpy as np
 
 # Under the root of a squared distance: the gradient of a root at 0 is infinite, times 0 is NaN (T34).
@@ -186,11 +186,11 @@ def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = Non
     Agreement(accuracy=1.0, threshold=3.0)
     """
     distances = _distances("pair_accuracy", a, b)
-    alike = _host(same).reshape(-1) > 0
+    alike = to_host(same).reshape(-1) > 0
     if alike.shape != distances.shape:
         raise DataError(
             f"pair_accuracy: same: expected one value for each of {len(distances)} pairs; received shape "
-            f"{_host(same).shape}"
+            f"{to_host(same).shape}"
         )
     if threshold is None:
         threshold = _best_threshold(distances, alike)
@@ -227,12 +227,8 @@ def _best_threshold(distances: "np.ndarray", alike: "np.ndarray") -> float:
     return float((edges[best] + edges[best + 1]) / 2)
 
 
-def _host(array: Any) -> "np.ndarray":
-    return array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
-
-
 def _distances(name: str, a: Any, b: Any) -> "np.ndarray":
-    first, second = (_host(one).astype(np.float64) for one in (a, b))
+    first, second = (to_host(one).astype(np.float64) for one in (a, b))
     if first.shape != second.shape or first.ndim != 2 or not len(first):
         raise DataError(f"{name}: expected embeddings of one shape (N, D); received {first.shape} and {second.shape}")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):

@@ -5,6 +5,7 @@ import textwrap
 from typing import Any, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.augment import Augment
@@ -186,7 +187,7 @@ def _white(images: Sequence[Any]) -> float:
 
 
 def _host(array: Any) -> "np.ndarray":
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
+    host = to_host(array)
     if host.dtype.kind not in "fiub":
         raise DataError(f"show_images: expected pixels, received an array of {host.dtype} and shape {host.shape}")
     return host

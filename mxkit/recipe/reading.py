@@ -59,7 +59,7 @@ def _rename_callbacks(content: Dict[str, Any]) -> None:
     if not isinstance(callbacks, list):
         return
     for one in callbacks:
-        old = one.get("name") if isinstance(one, dict) else None
+        old = one.get("name") if isinstance(one, dict) else one
         if old in ("freeze_until", "unfreeze_at") and isinstance(one.get("epoch"), int):
             one.update(name="freeze", until=f"{one.pop('epoch') - 1} epochs")
             patterns = one.pop("glob", "*")
@@ -67,6 +67,8 @@ def _rename_callbacks(content: Dict[str, Any]) -> None:
                 one["patterns"] = patterns
         elif old == "terminate_on_nan":
             content["check_finite"] = "stop"
+        elif old == "time_limit" and "seconds" in one:
+            one["limit"] = one.pop("seconds")
     content["callbacks"] = [one for one in callbacks if one not in ("terminate_on_nan", {"name": "terminate_on_nan"})]
 
 

@@ -155,9 +155,7 @@ def fit(
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
-    if writer is None and resume:
-        raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
-    found = None if writer is None else _checkpoint_to_resume(writer.directory, resume)
+    found = _checkpoint_to_resume(writer, resume)
     train = _seeded(net, train, options, trainer, writer, found)
     options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
     state = FitState(
@@ -176,9 +174,9 @@ def fit(
     if found is not None:
         _refuse_shorter(found, state)
         restore(state, found)
-    hooks: List[Callback] = [*callbacks, *shown, *([writer] if writer else [])]
-    if writer is not None and progress == "verbose":
-        hooks.append(CheckpointNews(writer.directory))
+    hooks: List[Callback] = [*callbacks, *shown]
+    if writer is not None:
+        hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
     return _run(state, hooks, Training(net, trainer, options), validation, writer, resumed=found is not None)
 
 
@@ -279,27 +277,14 @@ def _run(
                 warn_of_rate_0(state.trainer, resumed=resumed)
             validation.check()
             _train(state, hooks, training, validation)
-    except Terminated as caught:
-        error = caught
-        state.stop(f"SIGTERM in epoch {state.epoch}, after update {state.updates}", for_now=True)
-    except KeyboardInterrupt as caught:
-        error = caught
-        state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
-    except NonFiniteError as caught:
-        error = caught
-        if not state.options.stop_at_nonfinite:
-            raise
-        state.stop(str(caught))
-    except (mx.MXNetError, MemoryError) as caught:  # a callback read an array whose computation had failed
-        error = caught
-        memory = out_of_memory(state.net, caught)
-        if memory:
-            error = TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}")
-            raise error from caught
-        raise
     except BaseException as caught:
         error = caught
-        raise
+        raised = _raised_for(state, caught)
+        if raised is caught:
+            raise
+        if raised is not None:
+            error = raised
+            raise raised from caught
     finally:
         state.history.stopped = state.stop_reason
         with ExitStack() as ends:  # each is called, also where another one raises
@@ -308,6 +293,24 @@ def _run(
     if isinstance(error, Terminated):
         deliver(signal.SIGTERM)
     return state.history
+
+
+def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException]:
+    """What `fit` raises for an error; None where the error stops the training, which is noted in `state`."""
+    if isinstance(error, Terminated):
+        state.stop(f"SIGTERM in epoch {state.epoch}, after update {state.updates}", for_now=True)
+        return None
+    if isinstance(error, KeyboardInterrupt):
+        state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
+        return None
+    if isinstance(error, NonFiniteError) and state.options.stop_at_nonfinite:
+        state.stop(str(error))
+        return None
+    if isinstance(error, (mx.MXNetError, MemoryError)):  # a callback read an array whose computation had failed
+        memory = out_of_memory(state.net, error)
+        if memory:
+            return TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}")
+    return error
 
 
 def _train(state: FitState, hooks: Sequence[Callback], training: Training, validation: _Validation) -> None:
@@ -349,7 +352,12 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
     return row
 
 
-def _checkpoint_to_resume(directory: Path, resume: Union[bool, str]) -> Optional[Checkpoint]:
+def _checkpoint_to_resume(writer: Optional[Checkpoints], resume: Union[bool, str]) -> Optional[Checkpoint]:
+    if writer is None and resume:
+        raise ValueError(f"fit: resume={resume!r} needs checkpoint=..., the directory to resume from")
+    if writer is None:
+        return None
+    directory = writer.directory
     if resume is not True and resume is not False and resume != "auto":
         raise ValueError(f"fit: resume is True, False or 'auto'; received {resume!r:.100}")
     if not resume:

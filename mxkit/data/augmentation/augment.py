@@ -4,6 +4,7 @@ import inspect
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Type, Union
 
 from mxkit.core.arguments import split_spec
+from mxkit.core.arrays import to_host
 from mxkit.data.augmentation.colours import ColourJitter, Gray, Hue, Lighting
 from mxkit.data.augmentation.foreign import Foreign, parts_of
 from mxkit.data.augmentation.presets import PRESETS
@@ -20,7 +21,7 @@ from mxkit.data.augmentation.steps import (
     Step,
     ToTensor,
 )
-from mxkit.data.batching import as_host, to_batch
+from mxkit.data.batching import to_batch
 from mxkit.errors import DataError, unknown_name
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -147,7 +148,7 @@ class Augment:
         Raises:
             DataError: The image has another form or range, or is too small to be cropped.
         """
-        host = as_host(image)
+        host = to_host(image)
         _check_layout(host)
         host, white = self._checked(host)
         changed = self._changed(host, self._generator(rng), white)
@@ -173,7 +174,7 @@ class Augment:
         Raises:
             DataError: As for `__call__`; or the images do not all become the same size.
         """
-        host = as_host(x)
+        host = to_host(x)
         if host.ndim != 4 or host.shape[1] not in (1, 3) or not host.size:
             raise DataError(
                 f"Augment.batch: expected images of shape (N, 1 or 3, height, width); received {host.shape}"

@@ -7,9 +7,10 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
+from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.data.augmentation.steps import Rng, Step, clipped
-from mxkit.data.batching import as_host, to_batch
+from mxkit.data.batching import to_batch
 from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
 from mxkit.errors import DataError
 import mxnet as mx
@@ -65,7 +66,7 @@ class Foreign(Step):
             pixels *= np.float32(255 / white)
         found = self._called(pixels, drawn)
         # never `found` itself: it may lie in an NDArray, or be the function's own
-        changed = np.array(as_host(found), np.float32, order="C")
+        changed = np.array(to_host(found), np.float32, order="C")
         if changed.ndim != 3 or changed.shape[2] != image.shape[2]:
             raise DataError(
                 f"Augment: {self!r} was given an image of shape {image.shape} and gave one of shape {changed.shape}; "

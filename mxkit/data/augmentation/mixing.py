@@ -9,7 +9,8 @@ after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classe
 from typing import Any, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.batching import as_host, each, to_batch
+from mxkit.core.arrays import to_host
+from mxkit.data.batching import each, to_batch
 from mxkit.errors import DataError, LabelError
 import mxnet as mx
 import numpy as np
@@ -128,7 +129,7 @@ def _mean(first: "np.ndarray", second: "np.ndarray", weight: float) -> "np.ndarr
 def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
     """Labels as shares of the classes, float32 of shape (N, classes)."""
     classes = whole_number(classes, f"{name}: classes", least=2)
-    labels = as_host(y)
+    labels = to_host(y)
     if labels.ndim == 2 and labels.shape[1] == classes and labels.dtype.kind == "f":
         return labels.astype(np.float32)
     if labels.ndim != 1:
@@ -146,7 +147,7 @@ def _soft(y: Any, classes: int, name: str) -> "np.ndarray":
 
 
 def _host(array: Any, samples: int, name: str) -> "np.ndarray":
-    host = as_host(array)
+    host = to_host(array)
     if not host.shape or len(host) != samples:
         raise DataError(f"{name}: {samples} labels and inputs of shape {host.shape}; axis 0 must be equal")
     return host

@@ -12,7 +12,7 @@ from mxkit.core.blocks import (
 )
 from mxkit.core.replicas import set_differentiable
 from mxkit.errors import ArchitectureError, nearest
-from mxkit.nets.architecture.registered import REGISTERED, decode
+from mxkit.nets.architecture.registered import REGISTERED, decode, registered_block
 from mxkit.nets.architecture.stock import OPTIONAL, SUPPORTED, Stock
 from mxkit.nets.architecture.values import (
     DTYPE,
@@ -133,9 +133,10 @@ class _Builder:
         name = fields["class"]
         arguments = _mapping(fields.get("arguments", {}), f"{where}: arguments")
         children = dict(_children(fields.get("children", []), where))
-        if isinstance(name, str) and name in REGISTERED:
+        registered = registered_block(name)
+        if registered is not None:
             made = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
-            return self._counted(_registered(REGISTERED[name], arguments, made, where), where)
+            return self._counted(_registered(registered, arguments, made, where), where)
         if not isinstance(name, str) or name not in SUPPORTED:
             hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
             raise ArchitectureError(

@@ -1,6 +1,7 @@
 """Blocks of one's own: which ones a description may name, and what their constructors were called with."""
 
 import functools
+from importlib import import_module
 import inspect
 from typing import Any, Callable, Dict, Mapping, Optional, Type, TypeVar
 
@@ -12,11 +13,20 @@ from mxnet import gluon
 import numpy as np
 
 REGISTERED: Dict[str, Type[Any]] = {}
+# mxkit's own blocks, registered when their module is imported: a fresh process loads a saved net without it.
+_OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.siamese"}
 # Where an instance keeps what its constructor was called with.
 CALL = "_mxkit_call"
 _NAMES = ("prefix", "params")
 _DEPTH = 100
 _Class = TypeVar("_Class", bound=Type[Any])
+
+
+def registered_block(name: Any) -> Optional[Type[Any]]:
+    """The registered block that a description names, or None."""
+    if isinstance(name, str) and name not in REGISTERED and name in _OWN_BLOCKS:
+        import_module(_OWN_BLOCKS[name])
+    return REGISTERED.get(name) if isinstance(name, str) else None
 
 
 def register_block(kind: _Class) -> _Class:
