@@ -35,6 +35,8 @@ QUICK = {
     "finetune_image_folder": ["data.images=20", "data.batch_size=4", "variables.size=32", "variables.resize=36"],
     "log_regression": ["data.lines=100"],
 }
+# The warm-up of this recipe is longer than two updates.
+QUICK["nin"] += ["schedule=cosine"]
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +128,7 @@ def cifar(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:data cifar10. valid has 6 samples, and none of")
 def test_a_deep_net_trains_on_files_of_cifar(cifar, runs, capsys):
-    little = [f"data.root={cifar}", "data.valid=0.2", "data.batch_size=4", "updates=2", "seed=1"]
+    little = [f"data.root={cifar}", "data.valid=0.2", "data.batch_size=4", "updates=2", "seed=1", "schedule=cosine"]
     settings = [word for one in little for word in ("--set", one)]
     with pytest.raises(SystemExit) as caught:
         main([*command_on_cifar("nin")[1:], *settings, "--output", str(runs)])
