@@ -128,12 +128,6 @@ def test_the_root_has_few_names():
 # Modules that share their name with a module of another room, with a room, or with a public function, and why.
 SAME_NAMES = {
     "image_records": "a file for one function; `mxkit.data` binds the function after the module",
-    "arguments": "recipe's becomes its vocabulary",
-    "files": "recipe's joins its reading",
-    "registry": "recipe's becomes its vocabulary",
-    "nets": "in recipe: to be renamed",
-    "variables": "in recipe and the doctor: to be renamed",
-    "machine": "in cli and the doctor: to be renamed",
     "checking": "in gradients and recipe: to be renamed",
     "by_name": "in losses and metrics: to be renamed",
     "classification": "in losses and metrics: to be renamed",

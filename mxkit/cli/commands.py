@@ -148,7 +148,7 @@ def show(
     as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
 ) -> None:
     """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
-    from mxkit.recipe.differences import differences
+    from mxkit.recipe.changed_keys import differences
     from mxkit.recipe.reading import dump_recipe, load_recipe
 
     if diff != (other is not None) or (diff and as_script):

@@ -1,7 +1,8 @@
 """Copies of weights that can be put back, in the net and in its Trainer's kvstore."""
 
-from typing import Any, Dict, List, Mapping, Optional, Set
+from typing import Any, Dict, List, Mapping, Optional
 
+from mxkit.core.trainers import push_values
 import mxnet as mx
 
 
@@ -51,26 +52,10 @@ class HeldWeights:
                 copy.copyto(array)
         trainers = {id(one): one for one in [trainer, *(one._trainer for one in self._parameters.values())] if one}
         for one in trainers.values():
-            _put_into_kvstore(one, {id(parameter) for parameter in self._parameters.values()})
+            push_values(one, {id(parameter) for parameter in self._parameters.values()})
 
     def __enter__(self) -> "HeldWeights":
         return self
 
     def __exit__(self, *error: Any) -> None:
         self.put_back()
-
-
-def _put_into_kvstore(trainer: Any, changed: Set[int]) -> None:
-    """Give a kvstore that updates the weights their present values: its own copies would come back at the next step."""
-    store = trainer._kvstore
-    if not (store and trainer._update_on_kvstore) or "dist" in store.type:
-        return
-    updater = store._updater
-    store._set_updater(lambda key, pushed, stored: pushed.copyto(stored))  # assign in place of updating
-    waiting = {id(parameter) for parameter in trainer._params_to_init}
-    try:
-        for number, parameter in enumerate(trainer._params):
-            if parameter._data is not None and id(parameter) in changed - waiting:
-                store.push(number, parameter._data[0])
-    finally:
-        store._set_updater(updater)

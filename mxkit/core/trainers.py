@@ -4,7 +4,7 @@ import inspect
 import math
 from numbers import Real
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 from mxkit.core.arguments import check_number, split_spec
 from mxkit.core.blocks import net_devices
@@ -224,10 +224,14 @@ def update_counts(optimizer: Any, device: Optional[int] = None) -> Dict[int, int
     return optimizer._index_update_count if device is None else every.get(device, {})
 
 
-def push_values(trainer: "gluon.Trainer") -> None:
-    """Give the kvstore that steps here the values of the parameters as they are now.
+def push_values(trainer: "gluon.Trainer", changed: Collection[int]) -> None:
+    """Give the kvstore that steps here the values of parameters as they are now.
 
     It keeps weights of its own, and the next update would bring those back.
+
+    Args:
+        trainer: Whose kvstore it is.
+        changed: Ids of the parameters.
     """
     store = trainer._kvstore
     if not steps_on_kvstore(trainer) or "dist" in store.type:
@@ -237,7 +241,7 @@ def push_values(trainer: "gluon.Trainer") -> None:
     try:
         waiting = {id(parameter) for parameter in trainer._params_to_init}
         for number, parameter in enumerate(trainer_parameters(trainer)):
-            if values_of(parameter) and id(parameter) not in waiting:
+            if values_of(parameter) and id(parameter) in changed and id(parameter) not in waiting:
                 store.push(number, parameter.list_data()[0])
     finally:
         store._set_updater(updater)

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from mxkit.recipe.differences import flattened
+from mxkit.recipe.changed_keys import flattened
 from mxkit.reports.run_files import RunFiles, is_number
 import yaml
 

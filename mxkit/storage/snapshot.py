@@ -271,9 +271,8 @@ def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
         weights.put_back()
         if stepped is not None:
             load_optimizer_state(net, trainer, *stepped)
-            if trainer._params_to_init:  # a new kvstore gives every replica the first one's values (T98)
-                trainer._init_params()
-                weights.put_back()
+            finish_kvstore(trainer)  # a new one gives every replica the first one's values (T98)
+            weights.put_back()
         raise
 
 

@@ -9,7 +9,8 @@ from typing import Any, Iterator
 from mxkit.core.arguments import split_spec
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
-from mxkit.core.trainers import TrainerSpec, get_trainer
+from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_trainer, trainer_of, values_of
+from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, read_epoch
 from mxkit.training.deferred import forward_once, is_deferred
@@ -59,14 +60,14 @@ def _endless(data: Data) -> Iterator[Any]:
 @contextmanager
 def _undone(net: Any) -> Iterator[None]:
     """Put back what training changes on a net: values, gradients that are added up, and `grad_req`."""
-    parameters = {id(one): one for one in parameters_by_path(net).values() if one._data is not None}.values()
+    parameters = {id(one): one for one in parameters_by_path(net).values() if values_of(one)}.values()
     before = [
         (
             parameter,
             parameter.grad_req,
-            parameter._trainer,
-            [data._fresh_grad for data in parameter._data],
-            [gradient.copy() for gradient in parameter._grad] if parameter.grad_req == "add" else (),
+            trainer_of(parameter),
+            [is_fresh(data) for data in values_of(parameter) or ()],
+            [gradient.copy() for gradient in gradients_of(parameter) or ()] if parameter.grad_req == "add" else (),
         )
         for parameter in parameters
     ]
@@ -76,11 +77,11 @@ def _undone(net: Any) -> Iterator[None]:
         finally:
             for parameter, grad_req, trainer, fresh, gradients in before:
                 parameter.grad_req = grad_req
-                parameter._trainer = trainer
-                for data, was_fresh in zip(parameter._data, fresh):
+                set_trainer(parameter, trainer)
+                for data, was_fresh in zip(values_of(parameter) or (), fresh):
                     if grad_req != "null":
-                        data._fresh_grad = was_fresh
-                for gradient, value in zip(parameter._grad or (), gradients):
+                        set_fresh([data], was_fresh)
+                for gradient, value in zip(gradients_of(parameter) or (), gradients):
                     value.copyto(gradient)
 
 
@@ -89,10 +90,8 @@ def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     if isinstance(spec, gluon.Trainer):
         trainer = get_trainer(net, spec)  # looks at its devices
         optimizer = _fresh(trainer.optimizer)
-        optimizer.rescale_grad = trainer._scale  # the last step left it divided by its batch
-        return gluon.Trainer(
-            list(trainer._params), optimizer, compression_params=trainer._compression_params, **trainer._kvstore_params
-        )
+        optimizer.rescale_grad = gradient_scale(trainer)  # the last step left it divided by its batch
+        return trainer_like(trainer, optimizer)
     name, arguments = split_spec(spec)
     arguments.pop("lr_scheduler", None)  # it would decide the rates, and be moved on
     if isinstance(name, mx.optimizer.Optimizer):
@@ -105,8 +104,7 @@ def _fresh(optimizer: Any) -> Any:
     fresh = copy.deepcopy(optimizer)
     fresh.lr_scheduler = None
     fresh.num_update = fresh.begin_num_update
-    fresh._all_index_update_counts = {0: {}}
-    fresh._index_update_count = fresh._all_index_update_counts[0]
+    set_update_counts(fresh, {0: {}})
     if hasattr(fresh, "m_schedule"):  # Nadam's, which moves with each parameter
         fresh.m_schedule = 1.0
     return fresh

@@ -6,7 +6,7 @@ import sys
 import mxkit
 from mxkit.errors import RecipeError, UnknownNameError
 from mxkit.recipe import vocabulary
-from mxkit.recipe.differences import differences
+from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import dump_recipe, load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import numpy as np

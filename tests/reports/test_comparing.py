@@ -3,7 +3,7 @@
 import json
 
 from mxkit.cli import main
-from mxkit.recipe.differences import differences
+from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import load_recipe
 from mxkit.reports.comparing import Compared, compared_scores, direction, recipe_differences
 from mxkit.reports.curves import COLOURS, panels

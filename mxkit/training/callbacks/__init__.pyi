@@ -1,6 +1,6 @@
 from .ema import EMA as EMA
 from .freezing import Freeze as Freeze
-from .functions import LambdaCallback as LambdaCallback
+from .lambdas import LambdaCallback as LambdaCallback
 from .learning_rate import LearningRate as LearningRate
 from .learning_rate import Plateau as Plateau
 from .logs import CSVLog as CSVLog
