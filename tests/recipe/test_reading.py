@@ -156,3 +156,22 @@ def test_values_that_only_building_can_judge(tmp_path):
         with pytest.raises(RecipeError, match=text):
             mxkit.run_recipe(SMALL, overrides=[override], output=tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_of_an_earlier_mxkit_names_callbacks_that_are_gone():
+    before = [
+        {"name": "freeze_until", "epoch": 3, "glob": "0.*"},
+        {"name": "unfreeze_at", "epoch": 2, "glob": "*", "lr": 0.1},
+        {"name": "unfreeze_at", "epoch": 2, "glob": "features.*"},
+        {"name": "terminate_on_nan"},
+        "terminate_on_nan",
+        {"name": "time_limit", "seconds": 60},
+    ]
+    recipe = load_recipe({**SMALL, "callbacks": before})
+    assert recipe.check_finite == "stop"
+    assert [one.model_dump() for one in recipe.callbacks] == [
+        {"name": "freeze", "until": "2 epochs", "patterns": "0.*"},
+        {"name": "freeze", "until": "1 epochs", "lr": 0.1},
+        {"name": "freeze", "until": "1 epochs", "patterns": "features.*"},
+        {"name": "time_limit", "limit": 60},
+    ]
