@@ -188,7 +188,7 @@ def test_windows_of_fit_and_of_the_others_are_as_long():
     calls = []
     net, trainer, loss = loops.make("softmax_regression")
     turns = loops.Turns({"other": calls.append}, updates=4, rounds=2)
-    given = {"loss": loss, "trainer": trainer, "updates": 12, "callbacks": [turns], "progress": False}
+    given = {"loss": loss, "trainer": trainer, "epochs": "12 updates", "callbacks": [turns], "progress": False}
     loader = ArrayLoader(np.zeros((64, 1, 28, 28), np.uint8), np.zeros(64), 16)
     loops.mxkit.fit(net, loader, **given)
     assert calls == [4, 4, 4]

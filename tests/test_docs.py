@@ -57,7 +57,8 @@ def public_names():
 def test_every_public_name_has_its_place_in_the_reference_once():
     shown = re.findall(r"^::: mxkit\.([\w.]+)$", API, re.MULTILINE)
     assert len(shown) == len(set(shown))
-    assert set(public_names()) - {"callbacks", "training.callbacks", "errors", *ROOMS, *shown} == set()
+    elsewhere = {"metrics.METRICS", "metrics.Metric", "metrics.MetricSpec"}  # a table, one at the root, a type
+    assert set(public_names()) - elsewhere - {"callbacks", "training.callbacks", "errors", *ROOMS, *shown} == set()
     assert set(shown) - {"errors", "__version__", *public_names()} == set()
 
 

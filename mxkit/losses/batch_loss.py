@@ -38,7 +38,7 @@ class BatchLoss:
 
     >>> mean_of_tokens = mxkit.losses.BatchLoss("softmax_ce", count=lambda inputs, labels: int((labels[0] >= 0).sum()))
     >>> mean_of_tokens.count((), (np.array([[2, 1, -1], [0, -1, -1]]),))
-    3
+    3.0
     """
 
     def __init__(

@@ -13,10 +13,9 @@ from mxkit.data.splits import Splits
 from mxkit.errors import DeviceError, MxkitError, RecipeError
 from mxkit.recipe.building import Call, execute, fit_call, loader_calls, net_calls
 from mxkit.recipe.data_checks import check_net, load_data
-from mxkit.recipe.folder import Recorder, RunFolder
+from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run_state import write_state
 from mxkit.recipe.schema import Recipe
 from mxkit.recipe.scores import describe_scores, score_calls
 from mxkit.storage.directory import checkpoint_paths

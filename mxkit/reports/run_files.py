@@ -6,8 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
-from mxkit.recipe.run_state import FILE as STATE
-from mxkit.recipe.run_state import RunState, parse_state
+from mxkit.recipe.folder import STATE, RunState, parse_state
 from mxkit.recipe.scores import describe_scores
 from mxkit.training.history import Row
 import yaml

@@ -5,8 +5,8 @@ import shutil
 
 import mxkit
 from mxkit.errors import TrapWarning
+from mxkit.recipe.folder import write_state
 from mxkit.recipe.run import resume_run, run_recipe
-from mxkit.recipe.run_state import write_state
 from mxkit.reports.page import write_report
 from mxkit.reports.run_files import read_run
 import pytest

@@ -107,7 +107,8 @@ assert round(float(mx.contrib.quantization.stats.entropy([0.5, 0.5])), 3) == 0.6
 import sklearn.base
 from scipy import stats
 assert mx.contrib.quantization.stats.entropy is stats.entropy
-"""
+""",
+        lean=False,
     )
 
 
@@ -118,7 +119,8 @@ import sklearn.base, scipy.stats
 import mxkit, mxnet as mx
 assert issubclass(mx.model.FeedForward, sklearn.base.BaseEstimator)
 assert mx.contrib.quantization.stats is scipy.stats
-"""
+""",
+        lean=False,
     )
 
 
