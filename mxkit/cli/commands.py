@@ -1,6 +1,7 @@
 """The `mxkit` command: thin, everything it does is a public call."""
 
 from contextlib import contextmanager
+import math
 import os
 from pathlib import Path
 import shlex
@@ -90,6 +91,9 @@ def train(
             typer.echo(line)
         if (run.history.stopped or "").startswith("KeyboardInterrupt"):
             raise KeyboardInterrupt
+        if not all(math.isfinite(one) for one in run.scores.values() if isinstance(one, float)):
+            typer.echo(f"error: the scores are not finite. {run.history.stopped or ''}", err=True)
+            raise typer.Exit(1)
 
 
 def _longer(recipe: Any) -> str:

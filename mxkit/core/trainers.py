@@ -86,6 +86,17 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
         raise TypeError(told) from error
 
 
+def check_optimizer(name: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments of an optimizer that MXNet knows by `name`.
+
+    Raises:
+        TypeError: The optimizer does not take an argument.
+        ValueError: A number is negative, a text, NaN or infinite, as for `get_trainer`.
+    """
+    mx.optimizer.create(name, **arguments)
+    _check_numbers(f"optimizer {name!r}", mx.optimizer.Optimizer.opt_registry[name.lower()], arguments)
+
+
 def _check_numbers(where: str, kind: Any, values: Mapping[str, Any]) -> None:
     """Refuse a text or NaN in place of a number, and a negative learning rate, which trains uphill (T26).
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Callable, Optional, Tuple, Union
 
-from mxkit.errors import DataError
+from mxkit.errors import DataError, LossShapeError
 from mxkit.losses.by_name import Loss, LossSpec, get_loss
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
@@ -61,10 +61,11 @@ class BatchLoss:
         if self.user_forward is not None:
             found = self.user_forward(net, inputs, labels)
             losses, output = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
-            return output, losses
+            return output, _arrays(losses, "BatchLoss: forward")
         output = net(*inputs)
         loss: Any = self.loss
-        return output, loss(output, *apply_steps(label_steps(loss, output, labels), output, labels))
+        losses = loss(output, *apply_steps(label_steps(loss, output, labels), output, labels))
+        return output, _arrays(losses, "the loss")
 
     def count(self, inputs: Arrays, labels: Arrays) -> Optional[float]:
         """What a batch adds to the divisor; None is its number of samples.
@@ -75,13 +76,25 @@ class BatchLoss:
         return None if self._count is None else checked_count(self._count(inputs, labels))
 
 
+def _arrays(losses: Any, who: str) -> Any:
+    if isinstance(losses, mx.nd.NDArray):
+        return losses
+    way = ". Is a `return` missing?" if losses is None else ""
+    raise LossShapeError(
+        f"{who} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}{way}"
+    )
+
+
 def checked_count(count: Any) -> float:
     """Return a stated count as a number; one on a device is waited for.
 
     Raises:
         DataError: It is negative, infinite or NaN.
     """
-    value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
+    try:
+        value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
+    except (TypeError, ValueError):
+        value = -1.0
     if not 0 <= value < float("inf"):
         raise DataError(f"count must give a number of at least 0; received {count!r:.100}")
     return value

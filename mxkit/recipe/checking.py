@@ -4,6 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.trainers import check_optimizer
 from mxkit.data.augmentation.augment import STEPS
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.errors import nearest
@@ -18,7 +19,6 @@ from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_argument
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.checkpoints import Checkpoints
 from mxkit.training.schedules import get_schedule
-import mxnet as mx
 from pydantic import ValidationError
 
 
@@ -187,7 +187,7 @@ def _trials(recipe: Recipe, places: Iterable[Place], problems: Problems) -> List
     makers: Dict[str, Callable[[Component], Any]] = {
         "loss": lambda one: get_loss(one.spec),
         "initializer": lambda one: get_initializer(one.spec),
-        "optimizer": lambda one: mx.optimizer.create(one.name, **one.arguments),
+        "optimizer": lambda one: check_optimizer(one.name, one.arguments),
         "schedule": lambda one: get_schedule(one.spec),
         "metric": lambda one: get_metric(one.spec),
         "augment": _step,

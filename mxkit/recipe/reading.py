@@ -5,6 +5,7 @@ from pathlib import Path
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple, Union
 
+from mxkit.core.lengths import length
 from mxkit.errors import RecipeError, nearest
 from mxkit.recipe.checking import check
 from mxkit.recipe.problems import Problem
@@ -50,7 +51,23 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: 
         override(layers, setting)
     content, problems = put_variables_in(layers.content, layers.used)
     _rename_callbacks(content)
+    _split_lengths(content)
     return check(content, origin, layers.origins, problems)
+
+
+def _split_lengths(content: Dict[str, Any]) -> None:
+    """Read `epochs: 500 updates` and `accumulate: 256 samples`, as `fit` takes them, as the recipe's own keys."""
+    for key, units in (("epochs", {"epochs": "epochs", "updates": "updates"}), ("accumulate", _WINDOWS)):
+        if isinstance(content.get(key), str):
+            try:
+                number, unit = length(content[key], key, list(units))
+            except ValueError:
+                continue  # its type is refused later, with all other mistakes
+            del content[key]
+            content[units[unit]] = int(number)
+
+
+_WINDOWS = {"batches": "accumulate", "samples": "accumulate_samples"}
 
 
 def _rename_callbacks(content: Dict[str, Any]) -> None:

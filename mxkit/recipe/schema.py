@@ -10,6 +10,14 @@ from typing_extensions import Annotated, Literal, get_args, get_origin
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
+
+
+def _yes_or_stop(value: Any) -> Any:
+    if value is not True and value is not False and value != "stop":
+        raise ValueError("expected true, false or stop")
+    return value
+
+
 # Marks a key of a recipe that is a keyword of `fit`.
 _OfFit = "of fit"
 Name = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
@@ -259,7 +267,7 @@ class Recipe(Section):
     amp: Annotated[Optional[Literal["bfloat16", "float16"]], _OfFit] = None
     limit_batches: Annotated[Optional[Whole], _OfFit] = Field(None, ge=1)
     validate_every: Annotated[Whole, _OfFit] = Field(1, ge=1)
-    check_finite: Annotated[Union[Yes, Literal["stop"]], _OfFit] = True
+    check_finite: Annotated[Union[Yes, Literal["stop"]], BeforeValidator(_yes_or_stop), _OfFit] = True
     callbacks: List[Component] = []
     checkpoints: CheckpointSection = Field(default_factory=lambda: CheckpointSection.model_validate({}))
     metrics: List[Component] = []

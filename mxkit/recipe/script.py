@@ -26,7 +26,7 @@ def as_script(recipe: Recipe) -> str:
         recipe: Checked.
 
     Returns:
-        A script; its checkpoints go to `runs/<name>-script`, from which it goes on when it is run again.
+        A script; its checkpoints go to `scripts/<name>`, from which it goes on when it is run again.
 
     Raises:
         MxkitError: The data cannot be loaded.
@@ -50,7 +50,7 @@ def as_script(recipe: Recipe) -> str:
         imports += ["import sys", "", f"sys.path.insert(0, {literal(recipe.import_path)})"]
     imports += ["", "import mxkit", *(f"import {name}" for name in recipe.imports)]
     imports += ["import mxnet as mx"] if re.search(r"\bmx\.", body) else []
-    folder = f"folder = Path({literal(f'runs/{recipe.name}-script')})"
+    folder = f"folder = Path({literal(f'scripts/{recipe.name}')})"
     return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
 
 

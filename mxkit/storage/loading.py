@@ -62,7 +62,7 @@ def load_parameters(
         rename: `{"old.*": "new.*"}`: globs of names in the file (`arg:` and `aux:` may be left away), and the
             paths of the net they become. `*` and `?` carry over in their order; where several fit, the last
             one decides.
-        only: A glob over paths of the net, as for `mxkit.match_parameters`, or several. Nothing else is loaded,
+        only: A glob over paths of the net, like "features.*", or several. Nothing else is loaded,
             nor missed.
         match: "name", or "order" for a file whose names share nothing with the net's, as of the same layers written
             in another style: the first array goes to the first parameter, and so on. The order of a file is that of

@@ -211,8 +211,8 @@ def refuse_mixed_runs(directory: Path) -> None:
 
 def _tell_postponed(count: int) -> None:
     warnings.warn(
-        f"every='{count} updates': the training draws random numbers, so that a run can be resumed exactly only after "
-        f"those updates of an epoch that {RESEED_EVERY} divides. Checkpoints are written there",
+        f"every='{count} updates': the training draws random numbers, or its data may draw some, so that a run can be "
+        f"resumed exactly only after updates of an epoch that {RESEED_EVERY} divides. Checkpoints are written there",
         CheckpointWarning,
         stacklevel=5,
     )

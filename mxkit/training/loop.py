@@ -14,6 +14,7 @@ from mxkit.core.lengths import Length, length
 from mxkit.core.seeding import seed_all, seed_of_generators
 from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
+from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
@@ -391,6 +392,12 @@ def _columns(state: FitState, validated: bool) -> List[str]:
 
 def _updates_per_epoch(train: Data, options: Options) -> Optional[int]:
     source: Any = train
-    if not isinstance(source, Sized) or options.accumulate.unit == "samples":
-        return None  # mx.io.DataIter and generators have no length
-    return -(-min(len(source), options.limit_batches or len(source)) // int(options.accumulate.number))
+    if not isinstance(source, Sized):
+        return None  # mx.io.DataIter and generators
+    samples = 1
+    if options.accumulate.unit == "samples":
+        equal = isinstance(train, EpochOrder) and type(train).__len__ is EpochOrder.__len__
+        if not equal or getattr(source, "batchify", None) is not None:
+            return None  # nobody knows how many samples a batch has
+        samples = int(getattr(train, "batch_size", 1))
+    return -(-min(len(source), options.limit_batches or len(source)) // options.batches_of_update(samples))

@@ -135,6 +135,8 @@ def updates(
     >>> [(update.step, update.samples) for update in steps]
     [(1, 8), (2, 2)]
     """
+    if check_finite not in (True, False):
+        raise ValueError(f"updates: check_finite is True or False; received {check_finite!r:.100}")
     if not isinstance(metrics, Sequence) or not all(isinstance(metric, Metric) for metric in metrics):
         way = "like [mxkit.metrics.get_metric('accuracy')]"
         raise TypeError(f"updates: metrics: expected a list of metrics, {way}; received {metrics!r:.100}")

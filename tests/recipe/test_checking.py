@@ -193,3 +193,16 @@ def test_a_recipe_passes_few_files_from_the_command_to_fit(tmp_path):
     own = {path for path in entered if path.split("/")[0] not in CALLED} - OF_THE_DATA - {"fit"}
     assert all(path.split("/")[0] in ("cli", "recipe") for path in own), own
     assert len(own) <= 8, sorted(own)
+
+
+def test_numbers_of_the_optimizer_and_lengths_are_read_as_fit_reads_them():
+    recipe = {**RECIPE, "optimizer": {"name": "sgd", "learning_rate": -1}, "check_finite": "halt"}
+    with pytest.raises(RecipeError) as caught:
+        load_recipe(recipe)
+    assert "\n  optimizer.learning_rate: " in str(caught.value)
+    assert "\n  check_finite: expected true, false or stop; received 'halt'" in str(caught.value)
+    read = load_recipe({**RECIPE, "epochs": "7 updates", "accumulate": "48 samples", "check_finite": "stop"})
+    assert (read.epochs, read.updates, read.accumulate_samples, read.check_finite) == (None, 7, 48, "stop")
+    assert load_recipe({**RECIPE, "epochs": "3 epochs"}).epochs == 3
+    with pytest.raises(RecipeError, match="epochs: "):
+        load_recipe({**RECIPE, "epochs": "three"})

@@ -322,3 +322,26 @@ def test_t7_both_kinds_of_trainer_reduce_for_themselves(on_kvstore):
     if on_kvstore:  # what a script would have met
         with pytest.raises(AssertionError, match="allreduce_grads"):
             trainer.allreduce_grads()
+
+
+def test_windows_of_samples_have_a_known_length_where_batches_are_equal():
+    x, y = np.zeros((50, 5), np.float32), np.zeros(50)
+    lengths = []
+    look = mxkit.callbacks.LambdaCallback(on_fit_begin=lambda state: lengths.append(state.updates_per_epoch))
+    rate = mxkit.callbacks.LearningRate("cosine")  # which asks for the length
+    for batch_size, samples in ((4, 12), (4, 10), (8, 64), (7, 7)):
+        loader = mxkit.data.ArrayLoader(x, y, batch_size)
+        callbacks = [look, rate]
+        history = fit(make_net(), loader, epochs=1, accumulate=f"{samples} samples", callbacks=callbacks)
+        assert lengths.pop() == history[-1]["updates"]
+
+
+def test_what_a_loss_forgets_to_return_is_named():
+    with pytest.raises(
+        mxkit.errors.LossShapeError, match=r"forward must return the losses .*received None. Is a `return`"
+    ):
+        fit(make_net(), epochs=1, loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: None))
+    with pytest.raises(mxkit.errors.LossShapeError, match="the loss must return the losses as an NDArray"):
+        mxkit.evaluate(make_net(), BATCHES, loss=lambda output, label: 5.0)
+    with pytest.raises(DataError, match="count must give a number of at least 0; received None"):
+        fit(make_net(), epochs=1, loss=mxkit.losses.BatchLoss("softmax_ce", count=lambda inputs, labels: None))
