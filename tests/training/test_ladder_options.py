@@ -337,9 +337,7 @@ def test_windows_of_samples_have_a_known_length_where_batches_are_equal():
 
 
 def test_what_a_loss_forgets_to_return_is_named():
-    with pytest.raises(
-        mxkit.errors.LossShapeError, match=r"forward must return the losses .*received None. Is a `return`"
-    ):
+    with pytest.raises(mxkit.errors.LossShapeError, match="forward must return the losses .*received None. Is a"):
         fit(make_net(), epochs=1, loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: None))
     with pytest.raises(mxkit.errors.LossShapeError, match="the loss must return the losses as an NDArray"):
         mxkit.evaluate(make_net(), BATCHES, loss=lambda output, label: 5.0)
