@@ -1,37 +1,15 @@
 """Samples to batches: NumPy arrays stacked, and copied once to where the batch lies."""
 
-import ctypes
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
+from mxkit.core.device import each as each
+from mxkit.core.device import empty_batch as empty_batch
+from mxkit.core.device import memory_of
 from mxkit.core.device import narrow as narrow
 from mxkit.core.device import narrow_dtype as narrow_dtype
 from mxkit.errors import DataError
 import mxnet as mx
-from mxnet.base import _LIB, check_call
 import numpy as np
-
-
-def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
-    """Make an NDArray on the CPU, and a NumPy view of its memory to fill before anybody else sees it.
-
-    Its memory is never pinned: `net(x)` refuses such arrays, and each costs a cudaHostAlloc on GPU 0 (T133).
-    `mx.nd.array` asks the engine to wait for an array that nobody can have written yet, which costs more than
-    the copy where batches are small: 60 us of 80 for 64 images of 28x28.
-
-    Args:
-        shape: Any.
-        dtype: One that MXNet has.
-
-    Returns:
-        The array and its view; the view must not outlive it, nor be written once the array is used.
-    """
-    array = mx.nd.empty(tuple(shape), mx.cpu(), dtype)
-    return array, np.empty(shape, dtype) if 0 in shape or not shape else _memory(array)
-
-
-def each(function: Callable[[Any], Any], arrays: Any) -> Any:
-    """Apply a function to an array, or to each of a tuple."""
-    return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)
 
 
 def host_view(array: "mx.nd.NDArray") -> "np.ndarray":
@@ -44,15 +22,7 @@ def host_view(array: "mx.nd.NDArray") -> "np.ndarray":
         host: np.ndarray = array.asnumpy()
         return host
     array.wait_to_read()
-    return _memory(array)
-
-
-def _memory(array: "mx.nd.NDArray") -> "np.ndarray":
-    pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    dtype = np.dtype(array.dtype)
-    memory = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(pointer.value or 0)
-    return np.frombuffer(memory, dtype).reshape(array.shape)
+    return memory_of(array)
 
 
 def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":

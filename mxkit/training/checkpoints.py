@@ -212,7 +212,8 @@ def refuse_mixed_runs(directory: Path) -> None:
 def _tell_postponed(count: int) -> None:
     warnings.warn(
         f"every='{count} updates': the training draws random numbers, or its data may draw some, so that a run can be "
-        f"resumed exactly only after updates of an epoch that {RESEED_EVERY} divides. Checkpoints are written there",
+        "resumed exactly only after those updates of an epoch that "
+        f"{RESEED_EVERY} divides. Checkpoints are written there",
         CheckpointWarning,
         stacklevel=5,
     )
