@@ -6,9 +6,6 @@ import pytest
 
 LONG = os.environ.get("MXKIT_LONG") == "1"  # `make long`
 
-# Half of MXNet's import is that of two packages that it can do without.
-LEAN = 'import sys; sys.modules["sklearn"] = sys.modules["scipy.stats"] = None\n'
-
 
 def examples(number):
     """How many examples of hypothesis: `number` in `.ci/run`, a quarter in `make test`."""

@@ -1,4 +1,4 @@
-"""Graphs of hybridized blocks, and the hooks that do not fire inside them: read, dropped, left aside, made anew."""
+"""Graphs of hybridized blocks: read, drop, replace and restore them; and hooks, which do not fire inside a graph."""
 
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -69,17 +69,17 @@ def has_one_plain_output(block: Any) -> bool:
 
 
 def drop_graph(block: Any) -> None:
-    """Have a block trace its graph anew at its next call; a plain Block has none."""
+    """Drop the graph of a block, which traces a new one at its next call; a plain Block has none."""
     if isinstance(block, gluon.HybridBlock):
         block._clear_cached_op()
 
 
 def drop_static_graphs(net: Any) -> None:
-    """Have graphs that were hybridized with `static_shape` made anew at their next call.
+    """Drop the operators of graphs hybridized with `static_shape`; the next call makes new ones.
 
-    Such a graph keeps the gradients that its first backward pass wrote. Where a parameter gets others (frozen and
-    unfrozen, `grad_req` set to "add" and back, initialized anew, moved), it goes on writing into the old ones: the new
-    stay 0, in silence (T109).
+    Such a graph keeps the gradients that its first backward pass wrote. A parameter gets new gradients when it is
+    frozen and unfrozen, moved or initialized again, or when `grad_req` becomes "add". The graph still writes into the
+    old ones, and the new ones stay 0 without an error (T109).
 
     Side effects:
         Waits for the device where there is such a graph; the memory that it held is freed.
@@ -88,7 +88,7 @@ def drop_static_graphs(net: Any) -> None:
     if static:
         mx.nd.waitall()
     for block in static:
-        block._cached_op = None  # made anew from the block's own graph, which stays
+        block._cached_op = None  # the next call makes it from the block's own graph, which stays
 
 
 def free_static_memory(net: Any) -> None:
@@ -117,7 +117,7 @@ def attributes_restored(things: Iterable[Any]) -> Iterator[None]:
 
 @contextmanager
 def graphs_left_aside(net: Any) -> Iterator[None]:
-    """Inside `with`, blocks trace their graphs anew; after it they have those that they had before."""
+    """Inside `with`, blocks trace new graphs; at the end they get their earlier graphs back."""
     blocks = [block for _, block in blocks_by_path(net) if isinstance(block, gluon.HybridBlock)]
     kept = [(block, {name: vars(block)[name] for name in _CACHED if name in vars(block)}) for block in blocks]
     try:
@@ -134,7 +134,7 @@ def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> 
     """Inside `with`, a HybridBlock runs another graph than its own: what `convert(inputs, output)` makes of it.
 
     Side effects:
-        The net is hybridized inside `with`, and again what it was after it; it traces its graph anew.
+        The net is hybridized inside `with`. At the end it is as before, and its next call traces a new graph.
     """
     if _REPLACED in vars(net):  # `fit` holds it for all epochs, `updates` asks again for each
         yield

@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
+from mxkit.core.blocks import distinct
+from mxkit.core.replicas import trainer_of, values_of
 from mxkit.core.trainers import push_values
 import mxnet as mx
 
@@ -25,16 +27,16 @@ class HeldWeights:
         *,
         on_host: bool = False,
     ) -> None:
-        first = {id(parameter): path for path, parameter in reversed(list(parameters.items()))}
-        self._parameters = {
-            path: parameter
-            for path, parameter in parameters.items()
-            if parameter._data is not None and (first[id(parameter)] == path if arrays is None else path in arrays)
-        }
+        chosen = (
+            distinct(parameters)
+            if arrays is None
+            else {path: parameters[path] for path in parameters if path in arrays}
+        )
+        self._parameters = {path: one for path, one in chosen.items() if values_of(one) is not None}
         self.arrays: Dict[str, List[Any]] = (
             {
                 # never as_in_context: on the CPU it returns the array itself
-                path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in parameter._data]
+                path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
                 for path, parameter in self._parameters.items()
             }
             if arrays is None
@@ -48,9 +50,9 @@ class HeldWeights:
             trainer: A Trainer whose kvstore gets them too, beside the Trainers that the parameters belong to.
         """
         for path, parameter in self._parameters.items():
-            for array, copy in zip(parameter._data, self.arrays[path]):
+            for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
                 copy.copyto(array)
-        trainers = {id(one): one for one in [trainer, *(one._trainer for one in self._parameters.values())] if one}
+        trainers = {id(one): one for one in [trainer, *(trainer_of(one) for one in self._parameters.values())] if one}
         for one in trainers.values():
             push_values(one, {id(parameter) for parameter in self._parameters.values()})
 

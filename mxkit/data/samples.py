@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Opt
 
 from mxkit.core.blocks import child_blocks
 from mxkit.core.gluon_data import chosen, held_arrays, of_first, own_transform, transformed
+from mxkit.core.seeding import generators_kept
 from mxkit.data.batching import Allocate, Structure, place, stack
 from mxkit.errors import DataError
 import mxnet as mx
@@ -206,13 +207,8 @@ class Samples:
         if not self.one_at_a_time:
             yield
             return
-        with _ALONE:
-            before = (random.getstate(), np.random.get_state())
-            try:
-                yield
-            finally:
-                random.setstate(before[0])
-                np.random.set_state(before[1])
+        with _ALONE, generators_kept():
+            yield
 
     def _sample(self, epoch: int, row: int) -> Any:
         key = [self.seed, epoch, row]

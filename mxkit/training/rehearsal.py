@@ -3,20 +3,19 @@
 from contextlib import ExitStack, contextmanager
 import copy
 import itertools
-import random
 from typing import Any, Iterator
 
 from mxkit.core.arguments import split_spec
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_trainer, trainer_of, values_of
+from mxkit.core.seeding import generators_kept
 from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.source import Data, read_epoch
 from mxkit.training.deferred import forward_once, is_deferred
 import mxnet as mx
 from mxnet import autograd, gluon
-import numpy as np
 
 
 @contextmanager
@@ -30,9 +29,9 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
         net: An initialized block. Shapes that the first batch decides stay known.
         data: Read again from its beginning, without end, unless it can be read only once.
     """
-    generators, own_epoch = (random.getstate(), np.random.get_state()), getattr(data, "epoch", None)
+    own_epoch = getattr(data, "epoch", None)
     try:
-        with ExitStack() as held:
+        with ExitStack() as held, generators_kept():
             if isinstance(data, DatasetLoader):  # its processes stay until the end
                 held.enter_context(data)
             batches = _endless(data)
@@ -46,8 +45,6 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
     finally:
         if own_epoch is not None:
             data.epoch = own_epoch  # type: ignore[union-attr]
-        random.setstate(generators[0])
-        np.random.set_state(generators[1])
 
 
 def _endless(data: Data) -> Iterator[Any]:

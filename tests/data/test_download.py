@@ -21,7 +21,6 @@ from mxkit.data.files.download import Mirror, RemoteFile, fetch, fetch_files
 from mxkit.errors import DownloadError
 import numpy as np
 import pytest
-from sharing import LEAN
 
 CONTENT = np.random.RandomState(0).bytes(300_000)
 SHA256 = "sha256:" + hashlib.sha256(CONTENT).hexdigest()
@@ -381,15 +380,12 @@ def test_a_full_disk_is_told_as_such(server, tmp_path):
 
 # Real processes
 
-CHILD = (
-    LEAN
-    + """
+CHILD = """import sys
 from mxkit.data.files.download import fetch
 print("ready", flush=True)
 fetch(sys.argv[1], digest=sys.argv[2], size=int(sys.argv[3]), folder=sys.argv[4])
 print("done", flush=True)
 """
-)
 
 
 def child(server, folder, way):

@@ -13,7 +13,6 @@ import traceback
 from mxkit.data import threads
 from mxkit.data.threads import read_ahead
 import pytest
-from sharing import LEAN
 
 
 def at_work():
@@ -120,9 +119,7 @@ def test_a_fork_in_the_middle_harms_neither():
     assert list(results) == list(range(1, 50))
 
 
-INTERRUPTED = (
-    LEAN
-    + """
+INTERRUPTED = """import sys
 import time
 from mxkit.data import threads
 results = threads.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
@@ -133,7 +130,6 @@ except KeyboardInterrupt:
     del results
     print([window for window in threads._open if window._running], flush=True)
 """
-)
 
 
 def test_ctrl_c():

@@ -16,7 +16,7 @@ from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.errors import DataError
 import numpy as np
 import pytest
-from sharing import LEAN, long
+from sharing import long
 
 # Generous for a machine that does other things too; the promise is 5 seconds, gluon's timeout is 120.
 SECONDS = 5
@@ -182,7 +182,7 @@ def script(tmp_path):
 
     def start(code, *prefix):
         path = tmp_path / "script.py"
-        path.write_text(LEAN + textwrap.dedent(code))
+        path.write_text(textwrap.dedent(code))
         folders = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         process = subprocess.Popen(

@@ -9,7 +9,6 @@ import textwrap
 import lazy_loader
 import mxkit
 import pytest
-from sharing import LEAN
 
 PACKAGE = Path(mxkit.__file__).parent
 
@@ -23,9 +22,9 @@ def _environment(paths):
 def run_python(tmp_path):
     """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
 
-    def run(code, *arguments, flags=(), timeout=300, lean=True):
+    def run(code, *arguments, flags=(), timeout=300):
         script = tmp_path / "script.py"
-        script.write_text((LEAN if lean else "") + textwrap.dedent(code))
+        script.write_text(textwrap.dedent(code))
         # The folder of the package comes last: it may be a site-packages folder.
         command = [sys.executable, *flags, str(script), *arguments]
         done = subprocess.run(

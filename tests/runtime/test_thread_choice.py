@@ -12,7 +12,7 @@ from mxkit.runtime import threads
 from mxkit.runtime.machine import Processors, read_processors
 from mxkit.runtime.threads import Choice, choose, chosen_threads, local_workers
 import pytest
-from sharing import LEAN, long
+from sharing import long
 from test_import_hook import LEND
 
 MOST = "MXNET_OMP_MAX_THREADS"
@@ -105,7 +105,7 @@ def child(tmp_path):
 
     def run(code, **variables):
         script = tmp_path / "script.py"
-        script.write_text(LEAN + COUNTING + code)
+        script.write_text(COUNTING + code)
         said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
         inherited["PYTHONPATH"] = os.pathsep.join(
@@ -268,7 +268,7 @@ def test_threads_spin_a_hundredth_as_long_unless_something_says_how_they_wait(va
     """What OpenMP itself tells while it is loaded."""
     inherited = {name: value for name, value in os.environ.items() if "OMP_" not in name}
     done = subprocess.run(
-        [sys.executable, "-c", LEAN + "import mxkit, mxnet"],
+        [sys.executable, "-c", "import mxkit, mxnet"],
         env={**inherited, "OMP_DISPLAY_ENV": "verbose", **variables},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip

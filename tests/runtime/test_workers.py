@@ -1,11 +1,9 @@
 """Processes of a DataLoader, under each way to start them (T91). Without the repair two of them hang for ever."""
 
 import pytest
-from sharing import LEAN, long
+from sharing import long
 
-SCRIPT = (
-    LEAN
-    + """
+SCRIPT = """import sys
 
 class Doubled:
     def __init__(self, np):
@@ -34,7 +32,6 @@ if __name__ == "__main__":
     main(sys.argv[1])
     print("done")
 """
-)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ import mxnet as mx
 import numpy as np
 from oracle import make_batches, make_net
 import pytest
-from sharing import LEAN, long
+from sharing import long
 
 BATCHES = make_batches([8] * 10)
 ROOT = Path(mxkit.__file__).parents[1]
@@ -258,7 +258,7 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
 
 
 def test_prints_and_warnings_appear_above_the_bar(monkeypatch):
-    script = f"""{LEAN}
+    script = f"""import sys
 import time, warnings
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
@@ -381,7 +381,7 @@ def test_a_stop_is_explained():
 
 
 def test_ctrl_c_leaves_the_bar_and_tells_where_it_was():
-    script = f"""{LEAN}
+    script = f"""import sys
 import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -513,7 +513,7 @@ widgets = [one["state"] for kind in notebook.metadata.get("widgets", {}).values(
 print(json.dumps([notebook.cells[0].outputs, [one["bar_style"] for one in widgets if one.get("bar_style")]]))
 """
 
-CELL = f"""{LEAN}
+CELL = f"""import sys
 import time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 sys.path.insert(0, {str(ROOT)!r})

@@ -9,6 +9,7 @@ from typing import Any, FrozenSet, List, Optional, Tuple
 
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
+from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.batching import to_batch
 from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
@@ -87,18 +88,13 @@ class Foreign(Step):
         function = _as_made(self.function)
         if self.sources == NOTHING:
             return function(to_batch(pixels))
-        with _lock:
-            before = (random.getstate(), np.random.get_state())
+        with _lock, generators_kept():
             random.seed(drawn[0])
             np.random.seed(drawn[1])
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
-            try:
-                found = function(to_batch(pixels))
-                return found.asnumpy() if isinstance(found, mx.nd.NDArray) else found
-            finally:
-                random.setstate(before[0])
-                np.random.set_state(before[1])
+            found = function(to_batch(pixels))
+            return found.asnumpy() if isinstance(found, mx.nd.NDArray) else found
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)
