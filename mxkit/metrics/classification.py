@@ -299,12 +299,7 @@ class F1(_Counted):
             a sample has several. "weighted": weighted by how often a class occurs. "micro": from the summed counts of
             all classes. "binary": of class 1. "none": a list with a number for each class. None is "binary" for one
             output, else "macro".
-        threshold: As for `ClassMetric`.
-        axis: As for `ClassMetric`.
-        ignore_label: As for `ClassMetric`.
-        output: As for `Metric`.
-        label: As for `Metric`.
-        name: As for `Metric`.
+        **kwargs: `threshold`, `axis`, `ignore_label`, `output`, `label` and `name`, as for `ClassMetric`.
     """
 
     name = "f1"

@@ -22,11 +22,7 @@ class CrossEntropy(ClassMetric):
 
     Args:
         outputs: "scores", "probabilities" or "log_probabilities". None takes it from the loss.
-        ignore_label: As for `ClassMetric`.
-        axis: As for `ClassMetric`.
-        output: As for `Metric`.
-        label: As for `Metric`.
-        name: As for `Metric`.
+        **kwargs: `ignore_label`, `axis`, `output`, `label` and `name`, as for `ClassMetric`.
     """
 
     name = "cross-entropy"

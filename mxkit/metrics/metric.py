@@ -239,8 +239,7 @@ class Mean(Metric):
     Args:
         function: `labels` is a list of the batch's labels, NDArrays of shape (B, ...); `output` is the net's.
         name: Of the column.
-        output: As for `Metric`.
-        label: As for `Metric`.
+        **kwargs: `output` and `label`, as for `Metric`.
 
     >>> Mean(lambda labels, output: output.max(axis=1), name="confidence").name
     'confidence'
