@@ -48,7 +48,7 @@ fuzz: $(VENV)/.tested
 zoo: $(VENV)/.tested
 	$(BIN)/python tests/zoo/check_features.py
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
-	$(BIN)/python tests/models/heavy_epochs.py
+	PYTHONPATH=.:tests $(BIN)/python tests/models/heavy_epochs.py
 
 # All ten, each in a kernel of its own.
 notebooks: $(VENV)/.tested
