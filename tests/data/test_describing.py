@@ -232,7 +232,7 @@ def test_two_parts_that_do_not_fit():
     told(batches(), batches(other * 255), "standard deviations apart: were both scaled alike?")
     told(batches(), batches(other[:, :, :4]), "samples have shape (3, 6, 5) in train, (3, 4, 5) in test")
     told(batches(), batches(other, Y + 1), "test has classes that train has not: [4]")
-    told(batches(), [other], "not as many inputs and labels")
+    told(batches(), [other], "different numbers of inputs or labels")
     told(batches(), ArrayLoader(other, Y, 5, shuffle=True), "test: it shuffles")
     told(batches(), ArrayLoader(other, Y, 5, drop_last=True), "test: it leaves out the last short batch")
     dataset = gluon.data.ArrayDataset(other, Y)
