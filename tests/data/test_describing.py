@@ -263,5 +263,8 @@ def test_a_test_that_is_the_training_data():
 def test_what_is_no_data(data, error, match):
     with pytest.raises(error, match=match):
         describe(data)
+
+
+def test_a_test_part_beside_several_parts_is_refused():
     with pytest.raises(ValueError, match="all parts in a dict"):
         describe({"train": batches()}, batches())
