@@ -8,9 +8,7 @@ from mxkit.data.files.cache import dataset_folder, homes
 from mxkit.data.files.download import fetch_files, is_right
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
 from mxkit.data.files.published import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION, files_of
-from mxkit.data.splits import Split as Split
-from mxkit.data.splits import Splits as Splits
-from mxkit.data.splits import channel_statistics, chosen_part, three_parts
+from mxkit.data.splits import Share, Split, Splits, channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError
 import numpy as np
 
@@ -56,7 +54,7 @@ def digits(size: int = 8, channels: int = 1) -> Splits:
     return Splits(train, valid, test, DIGITS[:], *channel_statistics(train.x))
 
 
-def mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+def mnist(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
     """MNIST: 70,000 handwritten digits, 28x28 pixels, in grey.
 
     Args:
@@ -81,7 +79,7 @@ def mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Option
     return _idx_splits("mnist", root, valid, offline, DIGITS)
 
 
-def fashion_mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+def fashion_mnist(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
     """Fashion-MNIST: 70,000 images of clothes; arguments and results as for `mnist`, cache `datasets/fashion-mnist`.
 
     Source:
@@ -90,7 +88,7 @@ def fashion_mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline
     return _idx_splits("fashion-mnist", root, valid, offline, FASHION)
 
 
-def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+def cifar10(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
     """CIFAR-10: 60,000 colour images of 32x32 pixels.
 
     Args:
@@ -112,9 +110,7 @@ def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Opti
     return _cifar_splits("cifar10", CIFAR10_FILES, root, valid, offline, 0, CIFAR10)
 
 
-def cifar100(
-    root: Root = None, *, coarse: bool = False, valid: Union[int, float] = 5000, offline: Optional[bool] = None
-) -> Splits:
+def cifar100(root: Root = None, *, coarse: bool = False, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
     """CIFAR-100: as `cifar10`, with 100 classes; cache `datasets/cifar100`.
 
     Args:
@@ -127,9 +123,7 @@ def cifar100(
     return _cifar_splits("cifar100", CIFAR100_FILES, root, valid, offline, 0 if coarse else 1, names)
 
 
-def _idx_splits(
-    name: str, root: Root, valid: Union[int, float], offline: Optional[bool], classes: Sequence[str]
-) -> Splits:
+def _idx_splits(name: str, root: Root, valid: Share, offline: Optional[bool], classes: Sequence[str]) -> Splits:
     train_x, train_y, test_x, test_y = _idx_files(name, root, offline)
     parts = []
     for images, labels in ((train_x, train_y), (test_x, test_y)):
@@ -170,13 +164,7 @@ def _existing(*paths: Path) -> Optional[Path]:
 
 
 def _cifar_splits(
-    name: str,
-    files: CifarFiles,
-    root: Root,
-    valid: Union[int, float],
-    offline: Optional[bool],
-    column: int,
-    classes: Sequence[str],
+    name: str, files: CifarFiles, root: Root, valid: Share, offline: Optional[bool], column: int, classes: Sequence[str]
 ) -> Splits:
     place, version = _cifar_place(name, files, root, offline)
     parts = []
@@ -204,12 +192,7 @@ def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[boo
 
 
 def _splits(
-    train: Split,
-    test: Split,
-    classes: Sequence[str],
-    valid: Union[int, float],
-    place: Path,
-    sizes: Optional[Tuple[int, int]],
+    train: Split, test: Split, classes: Sequence[str], valid: Share, place: Path, sizes: Optional[Tuple[int, int]]
 ) -> Splits:
     if sizes not in (None, (len(train.y), len(test.y))):
         raise DataError(
@@ -220,9 +203,8 @@ def _splits(
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(f"{place}: labels {labels.min()} to {labels.max()}; expected 0 to {len(classes) - 1}")
     chosen = chosen_part(train.y, len(train.y), valid, "valid")
-    kept = Split(train.x[~chosen], train.y[~chosen])
-    cut_off = Split(train.x[chosen], train.y[chosen])
-    return Splits(kept, cut_off, test, list(classes), *channel_statistics(kept.x))
+    rest, part = (Split(train.x[rows], train.y[rows]) for rows in (~chosen, chosen))
+    return Splits(rest, part, test, list(classes), *channel_statistics(rest.x))
 
 
 def upsample(x: "np.ndarray", size: int) -> "np.ndarray":
@@ -265,8 +247,8 @@ def made_linear(
     bias: float = 4.2,
     *,
     noise: float = 0.01,
-    valid: Union[int, float] = 0.1,
-    test: Union[int, float] = 0.1,
+    valid: Share = 0.1,
+    test: Share = 0.1,
     seed: int = 0,
 ) -> Splits:
     """Random data for linear regression, as in the tutorials: `y = weights * x + bias`, with noise.

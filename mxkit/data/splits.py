@@ -6,6 +6,9 @@ import warnings
 from mxkit.errors import TrapWarning
 import numpy as np
 
+# A number of samples, or a fraction of all.
+Share = Union[int, float]
+
 
 class Split(NamedTuple):
     """Samples and their labels.
@@ -85,9 +88,7 @@ def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float,
 _STREAM = 0x6D786B69
 
 
-def chosen_part(
-    y: Optional["np.ndarray"], total: int, part: Union[int, float], name: str, seed: int = 0
-) -> "np.ndarray":
+def chosen_part(y: Optional["np.ndarray"], total: int, part: Share, name: str, seed: int = 0) -> "np.ndarray":
     """Choose the samples of a part: at random, but always the same ones, and from each class its share.
 
     Each sample has a random number of NumPy's `RandomState`, whose streams never change; of each class, the samples
@@ -123,7 +124,7 @@ def chosen_part(
 
 
 def three_parts(
-    y: Optional["np.ndarray"], total: int, valid: Union[int, float], test: Union[int, float], seed: int = 0
+    y: Optional["np.ndarray"], total: int, valid: Share, test: Share, seed: int = 0
 ) -> Tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
     """Rows for training, validation and testing, each in increasing order; shares are of all rows.
 
