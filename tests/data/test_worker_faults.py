@@ -304,8 +304,8 @@ class Samples:
     def __getitem__(self, number): return np.zeros(4), number
 kept = [iter(DatasetLoader(Samples(), 1, workers=workers)) for workers in ("process:2", "thread:2", 0)]
 print([int(next(batches)[1].asscalar()) for batches in kept])
-stays = DatasetLoader(Samples(), 10**5, workers="process:2").__enter__()
-next(iter(stays))
+stays = DatasetLoader(range(9), 3, workers="process:2").__enter__()
+print(len(list(stays)))
 """
 
 
@@ -315,7 +315,7 @@ def test_an_interpreter_that_ends_in_the_middle_of_epochs():
     done = subprocess.run(
         [sys.executable, "-c", ABANDONED], env=environment, capture_output=True, text=True, timeout=300
     )
-    assert (done.stdout, done.stderr, done.returncode) == ("[0, 0, 0]\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == ("[0, 0, 0]\n3\n", "", 0)
 
 
 SPAWNED = """
