@@ -115,7 +115,7 @@ def _is_dataset(data: Any) -> bool:
 def _missed(data: Any) -> str:
     """Why a pass over `data` leaves samples out or repeats some; empty if it does not."""
     if isinstance(data, mx.io.ResizeIter):
-        return "gives a fixed number of batches, whatever the data hold. Pass the iterator inside it"
+        return "gives a number of batches, whatever the data hold. Pass the iterator inside it"
     for part in _iterators(data):
         handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
         if handle != "pad" and (rows is None or rows % part.batch_size):
