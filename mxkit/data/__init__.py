@@ -1,4 +1,4 @@
-"""What a loop reads: loaders over arrays, and datasets."""
+"""Loaders, datasets and augmentation: the data of a training loop."""
 
 from mxkit.core.device import Shards as Shards
 from mxkit.core.device import split_batch as split_batch

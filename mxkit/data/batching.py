@@ -1,4 +1,4 @@
-"""Samples to batches: NumPy arrays stacked, and copied once to where the batch lies."""
+"""Makes batches of samples: stacks NumPy arrays with one copy into the memory of the batch."""
 
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
@@ -13,10 +13,10 @@ import numpy as np
 
 
 def host_view(array: "mx.nd.NDArray") -> "np.ndarray":
-    """Wait for an NDArray and read it as NumPy, without a copy where it lies on the CPU.
+    """Wait for an NDArray and return it as NumPy, without a copy if it is on the CPU.
 
     Returns:
-        To be read only, and only as long as the NDArray lives.
+        An array that must not be written, nor used after the NDArray is freed.
     """
     if array.stype != "default" or not array.size or array.context.device_type != "cpu":
         host: np.ndarray = array.asnumpy()
@@ -26,7 +26,7 @@ def host_view(array: "mx.nd.NDArray") -> "np.ndarray":
 
 
 def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":
-    """Copy an array of a type that MXNet has into a new NDArray on the CPU."""
+    """Copy an array of a dtype that MXNet has into a new NDArray on the CPU."""
     if not host.size or not host.shape:
         return mx.nd.array(host, mx.cpu(), host.dtype)
     array, view = empty_batch(host.shape, host.dtype)
@@ -35,9 +35,9 @@ def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":
 
 
 Spec = Tuple[Tuple[int, ...], "np.dtype"]
-# Gives one array of each shape and type to be filled.
+# Returns one array of each shape and dtype to be filled.
 Allocate = Callable[[Sequence[Spec]], Sequence["np.ndarray"]]
-# Nested tuples, with None where an array stands.
+# Nested tuples, with None in place of each array.
 Structure = Any
 
 _PAD = "Bring them to one shape in a transform, or pad them: batchify=gluoncv.data.batchify.Pad()"
@@ -49,13 +49,13 @@ def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> St
     Args:
         samples: Arrays, numbers, or tuples of them, nested as they like; at least one.
         rows: Their numbers, for messages.
-        allocate: Called once, with what is to be filled.
+        allocate: Called once, with the shapes and dtypes of the arrays to be filled.
 
     Returns:
-        The structure of the samples, `(None,)` if they are no tuples.
+        The structure of the samples, `(None,)` if they are not tuples.
 
     Raises:
-        DataError: Two samples differ in shape or structure, or something is no number.
+        DataError: Two samples have different shapes or structures, or an element is not a number.
     """
     structure = _structure(samples[0])
     for sample, row in zip(samples, rows):
@@ -73,17 +73,17 @@ def stack(samples: Sequence[Any], rows: Sequence[int], allocate: Allocate) -> St
 
 
 def place(batch: Any, allocate: Allocate) -> Structure:
-    """Copy what a user's batchify function gave, as `stack` does with what it stacked."""
+    """Copy the result of a user's batchify function into the arrays of `allocate`; return its structure."""
     batch = _tuples(batch)
     batch = batch if isinstance(batch, tuple) else (batch,)
-    arrays = [narrow(_host(leaf), "what batchify gave") for leaf in _leaves(batch)]
+    arrays = [narrow(_host(leaf), "the result of batchify") for leaf in _leaves(batch)]
     for array, out in zip(arrays, allocate([(array.shape, array.dtype) for array in arrays])):
         out[...] = array
     return _structure(batch)
 
 
 def new_batch(fill: Callable[[Allocate], Structure]) -> Any:
-    """Make a batch of new NDArrays, which `fill` asks for, writes, and tells the structure of."""
+    """Make a batch of new NDArrays, which `fill` allocates and writes; `fill` returns the structure."""
     arrays: List[mx.nd.NDArray] = []
 
     def allocate(specs: Sequence[Spec]) -> List["np.ndarray"]:
@@ -95,7 +95,7 @@ def new_batch(fill: Callable[[Allocate], Structure]) -> Any:
 
 
 def build(structure: Structure, arrays: Iterator[Any]) -> Any:
-    """Put arrays where a structure has None.
+    """Replace each None of a structure by the next array.
 
     >>> build(((None, None), None), iter("abc"))
     (('a', 'b'), 'c')
@@ -104,7 +104,7 @@ def build(structure: Structure, arrays: Iterator[Any]) -> Any:
 
 
 def _plan(column: Sequence["np.ndarray"], rows: Sequence[int]) -> Tuple[Spec, Any]:
-    """Shape and type of a part of the batch, and the arrays that fill it."""
+    """Shape and dtype of a part of the batch, and the arrays that fill it."""
     first = column[0]
     for array, row in zip(column, rows):
         if array.shape != first.shape:
@@ -114,7 +114,7 @@ def _plan(column: Sequence["np.ndarray"], rows: Sequence[int]) -> Tuple[Spec, An
             raise DataError(f"sample {row} holds {value[0] if value else array!r}, which is no number: {array.dtype}")
     dtype = np.result_type(*{array.dtype for array in column})
     target = narrow_dtype(dtype)
-    if not first.shape or target == np.int32 != dtype:  # the second must be checked against int32's range
+    if not first.shape or target == np.int32 != dtype:  # `narrow` checks int64 against the range of int32
         stacked = narrow(np.asarray(column, dtype), f"samples {rows[0]} to {rows[-1]}")
         return (stacked.shape, stacked.dtype), stacked
     return ((len(column), *first.shape), target), column

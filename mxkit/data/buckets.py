@@ -1,4 +1,4 @@
-"""Sequences in batches of similar length, so that little is computed on padding."""
+"""Batches of sequences of similar length, which need little padding."""
 
 from typing import Any, Iterator, List, Optional, Sequence, Union
 
@@ -13,45 +13,46 @@ import numpy as np
 
 
 class BucketLoader(EpochOrder):
-    """Batches `((x, lengths), y)` of sequences of similar length, each of them once an epoch.
+    """Batches `((x, lengths), y)` of sequences of similar length; each epoch reads every sequence once.
 
-    Sequences are sorted into buckets by length, and batches are drawn from one bucket at a time, in an order that
-    depends on `(seed, epoch)` and on nothing else. Each bucket ends with a batch that may be short.
+    Sequences are sorted into buckets by length, and each batch is drawn from one bucket. The order depends on
+    `(seed, epoch)` only. The last batch of each bucket may be smaller.
 
     Args:
-        sequences: A list of N arrays of shape (T, ...), of any T from 1, else of one shape. uint8 stays uint8, float64
-            becomes float32, int64 int32.
-        labels: One for each sequence: shape (N, ...), a list of arrays of one shape, or None for batches
+        sequences: A list of N arrays of shape (T, ...); only T may differ, from 1. uint8 is not converted, float64
+            becomes float32, int64 becomes int32.
+        labels: One label for each sequence: shape (N, ...), a list of arrays of one shape, or None for batches
             `((x, lengths),)`.
-        batch_size: Sequences a batch, at least 1.
-        buckets: How many, for limits between which about equally many sequences lie; or the limits, rising: a
-            sequence goes into the first bucket whose limit is not below its length.
-        pad: What fills x after the end of a sequence.
+        batch_size: Sequences per batch, at least 1.
+        buckets: The number of buckets, which then hold about equally many sequences; or the limits in increasing
+            order: a sequence belongs to the first bucket whose limit is at least its length.
+        pad: Value that fills x after the end of a sequence.
         pad_to: "bucket": x is as long as the bucket's limit, so that a hybridized net sees as many shapes as there
-            are buckets, or twice as many with short batches. On a GPU, cuDNN searches the algorithms of convolutions
-            for each shape. "longest": as the batch's longest sequence, which is less padding.
-        shuffle: Draw a new order each epoch: of sequences within their bucket, and of batches over all buckets. False:
-            the buckets one after the other, from short to long, and in each the order as given.
-        seed: Whole number that decides the orders. None draws one, which `seed` then tells.
-        drop_last: Leave out the batch of each bucket that is short.
+            are buckets, or twice as many with smaller last batches. On a GPU, cuDNN searches the algorithms of
+            convolutions for each shape. "longest": x is as long as the batch's longest sequence, which needs less
+            padding.
+        shuffle: Draw a new order for each epoch: of the sequences in their bucket, and of the batches of all buckets.
+            False: the buckets from short to long, and in each bucket the order of `sequences`.
+        seed: Integer that determines the orders. None draws one, which the attribute `seed` holds.
+        drop_last: Leave out a last batch of a bucket that is smaller than `batch_size`.
 
     Attributes:
         sequences: The sequences, NumPy.
         labels: The labels, NumPy of shape (N, ...), or None.
-        limits: Longest sequence that each bucket takes, rising; buckets without a sequence are left out.
-        batch_size: Sequences a batch.
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides the orders.
+        limits: Length of the longest sequence that each bucket takes, increasing; empty buckets are left out.
+        batch_size: Sequences per batch.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines the orders.
 
     Raises:
         EmptyDataError: There is no sequence, or `drop_last` leaves no batch.
-        DataError: A sequence is empty, longer than the last limit, or of another shape than the others; the text
-            names it. Labels do not fit.
-        ValueError: An argument has another form.
+        DataError: A sequence is empty, is longer than the last limit, or has another shape than the others; the text
+            names it. The labels do not fit.
+        ValueError: An argument is invalid.
 
-    `lengths` is float32 of shape (B,), as `SequenceMask(x, lengths, use_sequence_length=True, axis=1)`, recurrent
-    layers with `use_sequence_length=True`, CTC and divisions take it.
+    `lengths` is float32 of shape (B,), as needed by `SequenceMask(x, lengths, use_sequence_length=True, axis=1)`,
+    recurrent layers with `use_sequence_length=True`, CTC and divisions.
 
     >>> loader = BucketLoader([[5, 6], [7], [1, 2, 3, 4]], [0, 1, 0], batch_size=2, buckets=[2, 4])
     >>> [(x.asnumpy().tolist(), lengths.asnumpy().tolist()) for (x, lengths), y in loader]
@@ -83,8 +84,7 @@ class BucketLoader(EpochOrder):
         _check_pad(pad, self._dtype)
         self._lengths = np.array([len(array) for array in self.sequences])
         limits = _limits(self._lengths, buckets)
-        found = np.searchsorted(limits, self._lengths)
-        self.limits: List[int] = limits[np.unique(found)].tolist()
+        self.limits: List[int] = limits[np.unique(np.searchsorted(limits, self._lengths))].tolist()
         self._bucket = np.searchsorted(self.limits, self._lengths)
         self._cuts = _cuts(np.bincount(self._bucket), whole_number(batch_size, "BucketLoader: batch_size"), drop_last)
         if not self._cuts:
@@ -94,13 +94,13 @@ class BucketLoader(EpochOrder):
         super().__init__(len(self.sequences), batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
 
     def __len__(self) -> int:
-        """Number of batches; the short ones are counted unless they are dropped."""
+        """Number of batches; smaller ones count unless `drop_last` leaves them out."""
         return len(self._cuts)
 
     def order(self, epoch: int) -> "np.ndarray":
-        """Sequence numbers in the order of this epoch, int64 of shape (N,), less those that `drop_last` leaves out.
+        """Sequence numbers in the order of this epoch, int64 of shape (N,) without those that `drop_last` leaves out.
 
-        Outputs come in this order: `outputs[loader.order(0).argsort()]` has that of the sequences.
+        A net's outputs have this order: `outputs[loader.order(0).argsort()]` has the order of the sequences.
         """
         return np.concatenate(self._plan(epoch))
 
@@ -124,28 +124,28 @@ class BucketLoader(EpochOrder):
     def _batch(self, rows: "np.ndarray") -> Any:
         shape = (len(rows), self._width(rows), *self.sequences[0].shape[1:])
         x, view = empty_batch(shape, self._dtype)
-        for place, row in zip(view, rows):
+        for padded, row in zip(view, rows):
             length = self._lengths[row]
-            place[:length] = self.sequences[row]
-            place[length:] = self.pad
+            padded[:length] = self.sequences[row]
+            padded[length:] = self.pad
         inputs = (x, to_batch(self._lengths[rows].astype(np.float32)))
         return (inputs,) if self.labels is None else (inputs, to_batch(self.labels[rows]))
 
     def __repr__(self) -> str:
         plan = self._plan(self.epoch)
         steps = sum(int(self._lengths[rows].sum()) for rows in plan)
-        made = sum(self._width(rows) * len(rows) for rows in plan)
-        one = self._lengths.max() * len(self._lengths)
+        padded = sum(self._width(rows) * len(rows) for rows in plan)
+        one_bucket = self._lengths.max() * len(self._lengths)
         return (
             f"BucketLoader({self._size} sequences of {self._lengths.min()} to {self._lengths.max()} in buckets up to "
-            f"{self.limits}, batch_size={self.batch_size}, {len(self)} batches, padding {1 - steps / made:.0%} (in one "
-            f"bucket {1 - self._lengths.sum() / one:.0%}), shuffle={self.shuffle}, seed={self.seed})"
+            f"{self.limits}, batch_size={self.batch_size}, {len(self)} batches, padding {1 - steps / padded:.0%} "
+            f"(in one bucket {1 - self._lengths.sum() / one_bucket:.0%}), shuffle={self.shuffle}, seed={self.seed})"
         )
 
 
-def _sequences(given: Sequence[Any]) -> List["np.ndarray"]:
-    found: List[np.ndarray] = []
-    for number, sequence in enumerate(given):
+def _sequences(sequences: Sequence[Any]) -> List["np.ndarray"]:
+    arrays: List[np.ndarray] = []
+    for number, sequence in enumerate(sequences):
         where = f"BucketLoader: sequence {number}"
         try:
             array = to_host(sequence)
@@ -153,31 +153,33 @@ def _sequences(given: Sequence[Any]) -> List["np.ndarray"]:
             raise DataError(f"{where} is no array: {error}") from error
         if not array.shape or 0 in array.shape:
             raise DataError(f"{where} has the shape {array.shape}: expected (T, ...) with T at least 1; leave it out")
-        found.append(narrow(array, where))
-        if array.shape[1:] != found[0].shape[1:]:
+        arrays.append(narrow(array, where))
+        if array.shape[1:] != arrays[0].shape[1:]:
             raise DataError(
-                f"BucketLoader: sequences 0 and {number} have the shapes {found[0].shape} and {array.shape}: only the "
+                f"BucketLoader: sequences 0 and {number} have the shapes {arrays[0].shape} and {array.shape}: only the "
                 "first number may differ, the length"
             )
-    if not found:
+    if not arrays:
         raise EmptyDataError("BucketLoader: there is no sequence")
-    return found
+    return arrays
 
 
-def _labels(given: Any, size: int) -> "np.ndarray":
-    if not isinstance(given, (mx.nd.NDArray, np.ndarray)):
-        arrays = [np.asarray(label) for label in given]
+def _labels(labels: Any, size: int) -> "np.ndarray":
+    if not isinstance(labels, (mx.nd.NDArray, np.ndarray)):
+        arrays = [np.asarray(label) for label in labels]
         odd = next((number for number, array in enumerate(arrays) if array.shape != arrays[0].shape), None)
         if odd is not None:
             raise DataError(
                 f"BucketLoader: labels 0 and {odd} have the shapes {arrays[0].shape} and {arrays[odd].shape}; all "
                 "labels must have one shape"
             )
-        given = np.stack(arrays) if arrays else np.empty(0)
-    labels = narrow(to_host(given), "BucketLoader: labels")
-    if labels.shape[:1] != (size,):
-        raise DataError(f"BucketLoader: there are {size} sequences, and labels of shape {labels.shape}; one for each")
-    return labels
+        labels = np.stack(arrays) if arrays else np.empty(0)
+    array = narrow(to_host(labels), "BucketLoader: labels")
+    if array.shape[:1] != (size,):
+        raise DataError(
+            f"BucketLoader: there are {size} sequences, and labels of shape {array.shape}; expected one per sequence"
+        )
+    return array
 
 
 def _check_pad(pad: float, dtype: "np.dtype") -> None:
@@ -189,11 +191,10 @@ def _limits(lengths: "np.ndarray", buckets: Union[int, Sequence[int]]) -> "np.nd
     if np.ndim(buckets) == 0:
         count = whole_number(buckets, "BucketLoader: buckets")
         ends = -(-len(lengths) * np.arange(1, count + 1) // count)
-        found: np.ndarray = np.unique(np.sort(lengths)[ends - 1])
-        return found
+        return np.asarray(np.unique(np.sort(lengths)[ends - 1]))
     limits = np.array([whole_number(limit, "BucketLoader: buckets") for limit in np.asarray(buckets)], dtype=np.int64)
     if not len(limits) or (np.diff(limits) <= 0).any():
-        raise ValueError(f"BucketLoader: buckets: expected rising limits; received {limits.tolist()}")
+        raise ValueError(f"BucketLoader: buckets: expected increasing limits; received {limits.tolist()}")
     if lengths.max() > limits[-1]:
         over = np.flatnonzero(lengths > limits[-1])
         raise DataError(
@@ -204,7 +205,7 @@ def _limits(lengths: "np.ndarray", buckets: Union[int, Sequence[int]]) -> "np.nd
 
 
 def _cuts(sizes: "np.ndarray", batch_size: int, drop_last: bool) -> List[slice]:
-    """Where each batch lies in what is sorted by bucket."""
+    """The slice of each batch in the order sorted by bucket."""
     ends = sizes.cumsum()
     cuts = [
         slice(start, min(start + batch_size, int(end)))

@@ -1,17 +1,18 @@
-"""What in data is mostly a mistake, and goes wrong in silence: a line each."""
+"""Warnings of likely mistakes in data that raise no error, one line each."""
 
-from typing import Any, Dict, Iterator, List, Optional, Sequence
+from itertools import chain
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence
 
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.source import is_one_shot, shuffles
 from mxkit.data.streaming_statistics import ArraySummary
 
-# A class so many times as frequent as another is told.
+# Warn if one class is more than this many times as frequent as another.
 _IMBALANCE = 10
-_MANY = 5
+_MOST_LABELS = 5
 
 
-# Said of data here, and of the first batch by `fit`.
+# Texts for the warnings here, and for those of `fit` about the first batch.
 SINGLE_SAMPLE = "a batch of one sample, of which BatchNorm without height and width makes zeros in training"
 
 
@@ -29,30 +30,29 @@ def not_scaled(high: float) -> str:
 
 
 def warnings_of(parts: Sequence[Any], duplicates: Sequence[Any], classes: Optional[Sequence[str]]) -> List[str]:
-    """Lines about each part, and about parts beside each other.
+    """Warnings about each part, and about pairs of parts.
 
     Args:
         parts: Of type `PartDescription`, the training part first.
         duplicates: Of type `Duplicates`.
         classes: Names of the class numbers, or None.
     """
-    found = []
-    for number, part in enumerate(parts):
-        for summary in part.inputs:
-            found += [f"{part.name}: {text}" for text in _about_input(summary, part.raw)]
-        for summary in part.labels[:1]:
-            found += [f"{part.name}: {text}" for text in _about_labels(summary, classes, first=number == 0)]
-        found += [f"{part.name}: {text}" for text in _about_reading(part, judged_by=number > 0)]
+    lines: List[str] = []
+    for part in parts:
+        first = part is parts[0]
+        texts: List[Iterable[str]] = [_about_input(summary, part.raw) for summary in part.inputs]
+        texts += [_about_labels(summary, classes, first) for summary in part.labels[:1]]
+        lines += [f"{part.name}: {text}" for text in chain(*texts, _about_reading(part, test=not first))]
     for part in parts[1:]:
-        found += _beside(parts[0], part)
+        lines += _about_pair(parts[0], part)
     for pair in duplicates:
         second = next(part for part in parts if part.name == pair.second)
         if pair.samples == second.samples:
-            found.append(f"every sample of {pair.second} is in {pair.first} too: the scores would be too good")
+            lines.append(f"every sample of {pair.second} is in {pair.first} too: the scores would be too good")
         else:
             share = pair.samples / second.samples
-            found.append(f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too")
-    return found
+            lines.append(f"{pair.samples} samples of {pair.second} ({share:.2%}) are in {pair.first} too")
+    return lines
 
 
 def _about_input(summary: ArraySummary, raw: bool) -> Iterator[str]:
@@ -84,8 +84,8 @@ def _about_labels(summary: ArraySummary, classes: Optional[Sequence[str]], first
     if any(dtype.startswith("float") for dtype in summary.dtypes):
         yield f"labels are whole numbers of {'/'.join(sorted(summary.dtypes))}; class numbers are int32"
     if min(counts) < 0 or (classes is not None and max(counts) >= len(classes)):
-        known = f"{len(classes)} classes" if classes is not None else "classes"
-        yield f"labels go from {min(counts)} to {max(counts)} for {known} from 0 on; the loss would clip them (T10)"
+        size = f"{len(classes)} classes" if classes is not None else "classes"
+        yield f"labels go from {min(counts)} to {max(counts)} for {size} from 0 on; the loss would clip them (T10)"
         return
     if first:
         yield from _about_balance(counts, classes)
@@ -99,38 +99,35 @@ def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> 
         yield f"labels begin with {min(counts)}; class numbers begin with 0, or the net needs outputs for none (T10)"
     last = len(classes) - 1 if classes is not None else max(counts)
     if last > 100 * len(counts):
-        return  # numbers, but not of classes
+        return  # the labels are other numbers, such as identifiers
     missing = [label for label in range(0 if classes is not None else min(counts), last + 1) if label not in counts]
     if missing:
-        yield f"classes {_some(missing)} of 0 to {last} have no sample"
+        yield f"classes {_first_labels(missing)} of 0 to {last} have no sample"
     rare, common = min(counts, key=lambda label: counts[label]), max(counts, key=lambda label: counts[label])
     if counts[common] > _IMBALANCE * counts[rare]:
         yield f"class {common} has {counts[common]} samples, class {rare} has {counts[rare]}: accuracy says little"
 
 
-def _about_reading(part: Any, judged_by: bool) -> Iterator[str]:
+def _about_reading(part: Any, test: bool) -> Iterator[str]:
     if is_one_shot(part.data):
-        yield f"a {part.kind} can be read only once, and this look did; pass a function that makes it anew (T62)"
-    if judged_by and shuffles(part.data):
+        yield f"a {part.kind} can be read only once, and `describe` read it; pass a function that makes it anew (T62)"
+    drops = getattr(part.data, "drop_last", False) is True
+    if test and shuffles(part.data):
         yield "it shuffles: predictions would not be in the data's order, and scores need no order"
-    if judged_by and _drops(part.data):
+    if test and (drops or getattr(loader_parts(part.data), "last_batch", None) == "discard"):
         yield "it leaves out the last short batch: scores are not of all samples"
-    if not judged_by and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
+    if not test and part.batches and part.batch_sizes[2] == 1 < part.batch_sizes[1] and part.whole:
         yield f"the last batch is {SINGLE_SAMPLE} (T18). Choose another batch_size, or drop_last"
     if part.repeated:
         yield f"{part.repeated} samples are there more than once"
 
 
-def _drops(data: Any) -> bool:
-    return getattr(data, "drop_last", False) is True or getattr(loader_parts(data), "last_batch", None) == "discard"
-
-
-def _beside(train: Any, part: Any) -> Iterator[str]:
-    """Two parts that a net could not both be given."""
+def _about_pair(train: Any, part: Any) -> Iterator[str]:
+    """Warnings about a part that differs from the training part, or is the same."""
     if _dataset(train.data) is _dataset(part.data):
         yield f"{train.name} and {part.name} are the same data: the scores would be too good"
     if len(train.inputs) != len(part.inputs) or len(train.labels) != len(part.labels):
-        yield f"{train.name} and {part.name} have not as many inputs and labels"
+        yield f"{train.name} and {part.name} have different numbers of inputs or labels"
         return
     for one, other in zip(train.inputs, part.inputs):
         if len(one.shapes) == len(other.shapes) == 1 and one.shapes != other.shapes:
@@ -145,16 +142,18 @@ def _beside(train: Any, part: Any) -> Iterator[str]:
     if train.labels and train.labels[0].classes and part.labels[0].classes and train.whole:
         new = sorted(set(part.labels[0].classes) - set(train.labels[0].classes))
         if new:
-            yield f"{part.name} has classes that {train.name} has not: {_some(new)}"
+            yield f"{part.name} has classes that {train.name} has not: {_first_labels(new)}"
 
 
 def _dataset(data: Any) -> Any:
-    """What a loader reads: the same object twice is the same data, whatever reads it."""
+    """The object that a loader reads; two loaders with the same object have the same data."""
     for name in ("dataset", "_dataset"):
         data = getattr(data, name, data)
     inputs = getattr(data, "x", None)
     return data if inputs is None else inputs
 
 
-def _some(labels: Sequence[int]) -> str:
-    return str(labels[:_MANY]) + (f" and {len(labels) - _MANY} more" if len(labels) > _MANY else "")
+def _first_labels(labels: Sequence[int]) -> str:
+    return str(labels[:_MOST_LABELS]) + (
+        f" and {len(labels) - _MOST_LABELS} more" if len(labels) > _MOST_LABELS else ""
+    )

@@ -1,9 +1,8 @@
-"""Batches from samples that Python reads one by one, in this process, in threads, or in processes."""
+"""Batches from samples that Python reads one by one: in this process, in threads, or in processes."""
 
 import multiprocessing
 import re
-from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Type, Union
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Union
 import warnings
 import weakref
 
@@ -11,7 +10,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.data.batching import new_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.processes import WorkerPool, default_start_method
-from mxkit.data.samples import Samples, drawn
+from mxkit.data.samples import Samples, checked_draws
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import numpy as np
@@ -22,49 +21,51 @@ _WORKERS = re.compile(r"(thread|process):([1-9]\d*)")
 class DatasetLoader(EpochOrder):
     """Batches `(x, y)` from any dataset with `len()` and `[number]`, or any gluon Dataset.
 
-    The order of an epoch depends on `(seed, epoch)`, and what is random in a sample on `(seed, epoch, number)`, the
-    same with any number and kind of workers and from whatever batch on an epoch is read. For that, the generators
-    that the sample may draw from are seeded before it is read. What mxkit does not know may draw from Python's,
-    NumPy's and MXNet's; the last costs 1.1 ms a sample (T67), and for the first two, which belong to the whole
-    process, threads read one sample at a time. A transform with a parameter `rng` is given a
-    `numpy.random.Generator` of its own, and nothing is seeded: that is fast in all workers.
+    The order of an epoch depends on `(seed, epoch)`, and the random numbers of a sample on `(seed, epoch, number)`:
+    they are the same with any number and kind of workers, and if an epoch begins at a later batch. For that, the
+    generators that the sample may use are seeded before it is read. Code that mxkit does not know may use Python's,
+    NumPy's and MXNet's. Seeding MXNet's costs 1.1 ms per sample (T67); the other two belong to the whole process, so
+    that threads read one sample at a time. A transform with a parameter `rng` receives a `numpy.random.Generator` of
+    its own, and nothing is seeded, which is fast with all workers.
 
     Args:
-        dataset: A sample is an array, a number, or a tuple of them, of the same shape each time. `dataset.transform`
-            and `transform_first` of gluon work, also with functions that take `rng`.
-        batch_size: Samples a batch, at least 1.
-        workers: 0 reads in the calling thread; "thread:4" in four threads, where lambdas and open files are no
-            trouble; "process:4" in four processes, which share no lock and no generator.
-        shuffle: Draw a new order each epoch.
-        seed: Whole number that decides all randomness. None draws one, which `seed` then tells.
-        drop_last: Leave out a last batch that is short.
+        dataset: A sample is an array, a number, or a tuple of them; all samples have one shape. Gluon's
+            `dataset.transform` and `transform_first` work, also with functions that take `rng`.
+        batch_size: Samples per batch, at least 1.
+        workers: 0 reads in the calling thread; "thread:4" in four threads, which accept lambdas and open files;
+            "process:4" in four processes, which share no lock and no generator.
+        shuffle: Draw a new order for each epoch.
+        seed: Integer that determines all randomness. None draws one, which the attribute `seed` holds.
+        drop_last: Leave out a last batch that is smaller than `batch_size`.
         transform: Called with the first element of each sample, as gluon's `transform_first`, and with `rng` if it
             has a parameter of that name.
-        batchify: Called with the list of a batch's samples in place of stacking them, as gluoncv's
+        batchify: Called with the list of a batch's samples instead of stacking them, as gluoncv's
             `data.batchify.Tuple(Pad(), Stack())`.
-        draws: What a sample may draw from besides `rng`: some of "python", "numpy", "mxnet", or () for nothing. None
-            finds out, and presumes all three where it cannot.
-        start_method: Of processes: "fork" (default), "spawn" or "forkserver". The last two need a dataset that can be
-            pickled and a script with a `__main__` guard, and take seconds to start.
+        draws: The generators that reading a sample may use besides `rng`: some of "python", "numpy", "mxnet", or ()
+            for none. None looks at the dataset and the transform, and assumes all three for code it does not know.
+        start_method: How processes start: "fork" (default), "spawn" or "forkserver". The last two need a dataset that
+            can be pickled and a script with a `__main__` guard, and take seconds to start.
         timeout: Seconds to wait for a batch of processes before giving up. None waits for ever.
         prefetch: Batches that each worker reads ahead.
 
     Attributes:
         dataset: The dataset.
-        batch_size: Samples a batch.
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides orders and samples.
+        batch_size: Samples per batch.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines orders and samples.
 
     Raises:
         EmptyDataError: There is no sample, or `drop_last` leaves no batch.
-        DataError: The dataset has no length. While reading: a sample fails or does not fit, or a worker dies.
-        ValueError: An argument has another form.
+        DataError: The dataset has no length. While reading: a sample raises, samples have different shapes, or a
+            worker dies.
+        ValueError: An argument is invalid.
 
     Side effects:
-        float64 becomes float32, int64 int32; uint8 stays. Python's and NumPy's generators are left as they were;
-        MXNet's can only be seeded, and is, with `workers=0`, where samples may draw from it. Processes end with the
-        epoch, an error, or a `break`; inside `with loader:` they stay for the next epoch. Threads stay, idle.
+        float64 becomes float32, int64 becomes int32; uint8 is not converted. Python's and NumPy's generators are
+        restored after each batch. MXNet's cannot be: with `workers=0` it stays seeded, if samples may use it.
+        Processes end with the epoch, an error, or a `break`; inside `with loader:` they serve the next epoch too.
+        Threads stay, idle.
 
     >>> images = mx.gluon.data.SimpleDataset([(np.full((2, 2), i), i % 2) for i in range(5)])
     >>> loader = DatasetLoader(images, batch_size=2, transform=lambda image, rng: image * rng.random())
@@ -95,9 +96,9 @@ class DatasetLoader(EpochOrder):
         self._method = _checked_method(start_method)
         self._timeout = timeout
         self._prefetch = whole_number(prefetch, "DatasetLoader: prefetch")
-        self._draws = drawn(dataset, transform, draws)
-        self._stays = 0
-        self._kept: Optional[WorkerPool] = None
+        self._draws = checked_draws(dataset, transform, draws)
+        self._entered = 0
+        self._idle_pool: Optional[WorkerPool] = None
         self._finalizer: Optional[weakref.finalize] = None
         if self._kind == "thread" and self._samples().one_at_a_time:
             warnings.warn(_threads_wait(self._samples()), TrapWarning, stacklevel=2)
@@ -107,7 +108,9 @@ class DatasetLoader(EpochOrder):
         order, samples = self.order(epoch), self._samples()
 
         def make(number: int, unwanted: Callable[[], bool]) -> Any:
-            return _read(samples, epoch, self._rows(order, number), unwanted)
+            rows = self._rows(order, number)
+            with samples.in_process():
+                return new_batch(lambda allocate: samples.batch(epoch, rows, allocate, unwanted))
 
         if self._kind == "process":
             return self._from_processes(epoch, numbers, order)
@@ -117,42 +120,38 @@ class DatasetLoader(EpochOrder):
         return (make(number, lambda: False) for number in numbers)
 
     def close(self) -> None:
-        """End the processes that stayed for the next epoch; one begins again with new ones."""
+        """End the processes that wait for the next epoch; the next epoch starts new ones."""
         if self._finalizer is not None:
             self._finalizer()
-        self._kept = self._finalizer = None
+        self._idle_pool = self._finalizer = None
 
     def __enter__(self) -> "DatasetLoader":
-        self._stays += 1
+        self._entered += 1
         return self
 
-    def __exit__(
-        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
-    ) -> None:
-        self._stays -= 1
-        if not self._stays:
+    def __exit__(self, *error: Any) -> None:
+        self._entered -= 1
+        if not self._entered:
             self.close()
 
     def _samples(self) -> Samples:
         return Samples(self.dataset, self.transform, self.batchify, self.seed, self._draws)
 
     def _from_processes(self, epoch: int, numbers: range, order: "np.ndarray") -> Iterator[Any]:
-        pool, self._kept = self._kept, None
+        pool, self._idle_pool = self._idle_pool, None
         if self._finalizer is not None:
             self._finalizer.detach()
             self._finalizer = None
         finished = False
         try:
             if pool is None:
-                count = min(self._count, max(1, len(numbers)))
-                pool = WorkerPool(
-                    self._samples(), self._count if self._stays else count, self._method, self._prefetch, self._timeout
-                )
+                count = self._count if self._entered else min(self._count, max(1, len(numbers)))
+                pool = WorkerPool(self._samples(), count, self._method, self._prefetch, self._timeout)
             yield from pool.batches(epoch, numbers, lambda number: self._rows(order, number))
             finished = True
         finally:
-            if finished and pool is not None and self._stays and self._kept is None:
-                self._kept = pool
+            if finished and pool is not None and self._entered and self._idle_pool is None:
+                self._idle_pool = pool
                 self._finalizer = weakref.finalize(self, pool.close)
             elif pool is not None:
                 pool.close(at_once=not finished)
@@ -162,12 +161,6 @@ class DatasetLoader(EpochOrder):
             f"DatasetLoader({type(self.dataset).__name__} of {self._size}, batch_size={self.batch_size}, "
             f"{len(self)} batches, workers={self.workers!r}, shuffle={self.shuffle}, seed={self.seed})"
         )
-
-
-def _read(samples: Samples, epoch: int, rows: "np.ndarray", unwanted: Callable[[], bool]) -> Any:
-    """One batch, read in this thread."""
-    with samples.in_process():
-        return new_batch(lambda allocate: samples.batch(epoch, rows, allocate, unwanted))
 
 
 def _length(dataset: Any) -> int:
@@ -203,7 +196,7 @@ def _checked_method(method: Optional[str]) -> str:
 def _threads_wait(samples: Samples) -> str:
     return (
         f"DatasetLoader: threads read the samples of {type(samples.dataset).__name__} one at a time, because they may "
-        f"use {', '.join(sorted(samples.draws))}, which all threads share; what other code draws from them meanwhile "
-        "is not reproducible. Let the transform take a parameter `rng`, say draws=() if nothing is drawn, or use "
-        "processes: workers='process:2'"
+        f"use {', '.join(sorted(samples.draws))}, which all threads share; random numbers that other code draws "
+        "meanwhile are not reproducible. Let the transform take a parameter `rng`, pass draws=() if nothing is drawn, "
+        "or use processes: workers='process:2'"
     )

@@ -1,4 +1,4 @@
-"""Datasets as splits that cannot be confused."""
+"""Datasets that return `Splits` of training, validation and test samples."""
 
 from pathlib import Path
 from typing import List, Optional, Sequence, Tuple, Union
@@ -8,14 +8,12 @@ from mxkit.data.files.cache import dataset_folder, homes
 from mxkit.data.files.download import fetch_files, is_right
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles, read_cifar, read_idx
 from mxkit.data.files.published import CIFAR10, CIFAR100_COARSE, CIFAR100_FINE, FASHION, files_of
-from mxkit.data.splits import Split as Split
-from mxkit.data.splits import Splits as Splits
-from mxkit.data.splits import channel_statistics, chosen_part, three_parts
+from mxkit.data.splits import Share, Split, Splits, channel_statistics, chosen_part, three_parts
 from mxkit.errors import DataError
 import numpy as np
 
-TEST_EVERY = 6
-VALID_EVERY = 10
+_TEST_EVERY = 6
+_VALID_EVERY = 10
 DIGITS = [str(digit) for digit in range(10)]
 Root = Union[str, Path, None]
 
@@ -23,21 +21,21 @@ Root = Union[str, Path, None]
 def digits(size: int = 8, channels: int = 1) -> Splits:
     """Real handwritten digits: 1,797 scans of 8x8 pixels, the table that scikit-learn ships too.
 
-    The split is fixed and stratified: of each class, in the order of the data, every 6th sample is for
-    testing and every 10th of the others for validation, which gives 1,354, 147 and 296 samples.
+    The split is fixed and stratified: of each class, in the order of the data, every 6th sample is for testing and
+    every 10th of the others for validation, which gives 1,354, 147 and 296 samples.
 
     Args:
-        size: 8 for the scans as they are, or a larger multiple of 4 from 28 on, for nets made for MNIST:
-            each pixel becomes a square and a border is added on all sides (28: x3 and 2 pixels).
-        channels: How many times the grey picture is there: 3 for nets made for colour. With a size of 32 it has the
-            shape of CIFAR's pictures.
+        size: 8 for the scans as they are, or a larger multiple of 4 from 28 on, for nets made for MNIST: each pixel
+            becomes a square and a border is added on all sides (28: x3 and 2 pixels).
+        channels: Number of copies of the grey channel: 3 for nets made for colour. With a size of 32 the images have
+            the shape of CIFAR's.
 
     Returns:
         Inputs float32 NCHW of shape (N, channels, size, size) in 0 to 1 (the scans' 0 to 16 divided by 16),
         labels int32 of shape (N,).
 
     Raises:
-        ValueError: `size` is none of the allowed ones, or `channels` is below 1.
+        ValueError: `size` is not allowed, or `channels` is below 1.
 
     Source:
         https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits
@@ -56,24 +54,24 @@ def digits(size: int = 8, channels: int = 1) -> Splits:
     return Splits(train, valid, test, DIGITS[:], *channel_statistics(train.x))
 
 
-def mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
+def mnist(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
     """MNIST: 70,000 handwritten digits, 28x28 pixels, in grey.
 
     Args:
-        root: Folder of the four files, gzipped or not, or where to fetch them to. Whatever is there is taken as it
-            is, if its format is right. None is the cache, `datasets/mnist` in `$MXNET_HOME` or `~/.mxnet`, which
-            MXNet uses too; there only the genuine files count.
-        valid: How many of the 60,000 training samples become the validation part, or a fraction. Chosen at random
-            but always the same ones, as many of each class as its share; the order of the others is kept.
-        offline: Do not use the network. None asks the environment variable `MXKIT_OFFLINE`.
+        root: Folder of the four files, gzipped or not, or the folder to download them to. Files there are used as
+            they are, if their format is right. None is the cache, `datasets/mnist` in `$MXNET_HOME` or `~/.mxnet`,
+            which MXNet uses too; there only the genuine files count.
+        valid: Number of the 60,000 training samples for the validation part, or a fraction. They are chosen at random,
+            but always the same ones, from each class its share; the order of the others does not change.
+        offline: Do not use the network. None reads the environment variable `MXKIT_OFFLINE`.
 
     Returns:
         Inputs uint8 NCHW of shape (N, 1, 28, 28), 0 to 255, which `ArrayLoader` divides by 255; labels int32.
         55,000, 5,000 and 10,000 samples; the last are the genuine test set.
 
     Raises:
-        DownloadError: Files are missing and cannot be fetched; it lists them.
-        DataError: A file is damaged or of another dataset.
+        DownloadError: Files are missing and cannot be downloaded; the text lists them.
+        DataError: A file is damaged or belongs to another dataset.
 
     Source:
         http://yann.lecun.com/exdb/mnist
@@ -81,8 +79,8 @@ def mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Option
     return _idx_splits("mnist", root, valid, offline, DIGITS)
 
 
-def fashion_mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
-    """Fashion-MNIST: 70,000 pictures of clothes, as `mnist` in everything; in the cache `datasets/fashion-mnist`.
+def fashion_mnist(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
+    """Fashion-MNIST: 70,000 images of clothes; arguments and results as for `mnist`, cache `datasets/fashion-mnist`.
 
     Source:
         https://github.com/zalandoresearch/fashion-mnist
@@ -90,12 +88,12 @@ def fashion_mnist(root: Root = None, *, valid: Union[int, float] = 5000, offline
     return _idx_splits("fashion-mnist", root, valid, offline, FASHION)
 
 
-def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Optional[bool] = None) -> Splits:
-    """CIFAR-10: 60,000 colour pictures of 32x32 pixels.
+def cifar10(root: Root = None, *, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
+    """CIFAR-10: 60,000 colour images of 32x32 pixels.
 
     Args:
-        root: An archive (`cifar-10-binary.tar.gz`, `cifar-10-python.tar.gz`), or a folder with one of them or with
-            what was in it, or where to fetch the archive to. None is the cache, `datasets/cifar10`.
+        root: An archive (`cifar-10-binary.tar.gz`, `cifar-10-python.tar.gz`), a folder with one of them or with its
+            unpacked files, or the folder to download the archive to. None is the cache, `datasets/cifar10`.
         valid: As for `mnist`, of 50,000.
         offline: As for `mnist`.
 
@@ -103,8 +101,8 @@ def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Opti
         Inputs uint8 NCHW of shape (N, 3, 32, 32), RGB, 0 to 255; labels int32. 45,000, 5,000 and 10,000 samples.
 
     Raises:
-        DownloadError: Files are missing and cannot be fetched; it lists them.
-        DataError: A file is damaged or of another dataset.
+        DownloadError: Files are missing and cannot be downloaded; the text lists them.
+        DataError: A file is damaged or belongs to another dataset.
 
     Source:
         https://www.cs.toronto.edu/~kriz/cifar.html
@@ -112,14 +110,12 @@ def cifar10(root: Root = None, *, valid: Union[int, float] = 5000, offline: Opti
     return _cifar_splits("cifar10", CIFAR10_FILES, root, valid, offline, 0, CIFAR10)
 
 
-def cifar100(
-    root: Root = None, *, coarse: bool = False, valid: Union[int, float] = 5000, offline: Optional[bool] = None
-) -> Splits:
-    """CIFAR-100: as `cifar10` in everything, with 100 classes; in the cache `datasets/cifar100`.
+def cifar100(root: Root = None, *, coarse: bool = False, valid: Share = 5000, offline: Optional[bool] = None) -> Splits:
+    """CIFAR-100: as `cifar10`, with 100 classes; cache `datasets/cifar100`.
 
     Args:
         root: As for `cifar10`.
-        coarse: Take the 20 classes of classes as labels. MXNet's own dataset does so if it is told nothing.
+        coarse: Use the 20 superclasses as labels, which is the default of MXNet's own dataset.
         valid: As for `mnist`, of 50,000.
         offline: As for `mnist`.
     """
@@ -127,9 +123,7 @@ def cifar100(
     return _cifar_splits("cifar100", CIFAR100_FILES, root, valid, offline, 0 if coarse else 1, names)
 
 
-def _idx_splits(
-    name: str, root: Root, valid: Union[int, float], offline: Optional[bool], classes: Sequence[str]
-) -> Splits:
+def _idx_splits(name: str, root: Root, valid: Share, offline: Optional[bool], classes: Sequence[str]) -> Splits:
     train_x, train_y, test_x, test_y = _idx_files(name, root, offline)
     parts = []
     for images, labels in ((train_x, train_y), (test_x, test_y)):
@@ -145,39 +139,32 @@ def _idx_splits(
 
 def _idx_files(name: str, root: Root, offline: Optional[bool]) -> List[Path]:
     files = files_of(name)
-    plain = [file.name[:-3] for file in files]
+    unzipped = [file.name[:-3] for file in files]
     if root is not None:
         target = Path(root).expanduser()
-        for folder in [target, *(target / inner for inner in (name, "raw", "MNIST/raw", "FashionMNIST/raw"))]:
-            found = [_existing(folder, [f"{one}.gz", one]) for one in plain]
-            if all(found):
-                break
-        else:
-            found = [_existing(target, [f"{one}.gz", one]) for one in plain]
-            fetch_files([file for file, path in zip(files, found) if not path], target, offline=offline)
-        return [path or target / file.name for file, path in zip(files, found)]
+        folders = [target / inner for inner in ("", name, "raw", "MNIST/raw", "FashionMNIST/raw")]
+        existing = [[_existing(folder / f"{one}.gz", folder / one) for one in unzipped] for folder in folders]
+        paths = next(filter(all, existing), existing[0])
+        missing = [file for file, path in zip(files, paths) if not path]
+        if missing:
+            fetch_files(missing, target, offline=offline)
+        return [path or target / file.name for file, path in zip(files, paths)]
     folders = [home / "datasets" / name for home in homes()]
     for folder in folders:
         if all(is_right(folder / file.name, file) for file in files):
             return [folder / file.name for file in files]
     for folder in folders:
-        if all((folder / one).is_file() for one in plain):
-            return [folder / one for one in plain]
+        if all((folder / one).is_file() for one in unzipped):
+            return [folder / one for one in unzipped]
     return fetch_files(files, dataset_folder(name), offline=offline)
 
 
-def _existing(folder: Path, names: Sequence[str]) -> Optional[Path]:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
+def _existing(*paths: Path) -> Optional[Path]:
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _cifar_splits(
-    name: str,
-    files: CifarFiles,
-    root: Root,
-    valid: Union[int, float],
-    offline: Optional[bool],
-    column: int,
-    classes: Sequence[str],
+    name: str, files: CifarFiles, root: Root, valid: Share, offline: Optional[bool], column: int, classes: Sequence[str]
 ) -> Splits:
     place, version = _cifar_place(name, files, root, offline)
     parts = []
@@ -188,7 +175,7 @@ def _cifar_splits(
 
 
 def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[bool]) -> Tuple[Path, int]:
-    """Folder or archive, and which version it is: 0 binary, 1 python."""
+    """The folder or archive of the files, and its version: 0 binary, 1 python."""
     if root is not None and Path(root).expanduser().is_file():
         return Path(root).expanduser(), int("python" in Path(root).name)
     target = dataset_folder(name) if root is None else Path(root).expanduser()
@@ -205,12 +192,7 @@ def _cifar_place(name: str, files: CifarFiles, root: Root, offline: Optional[boo
 
 
 def _splits(
-    train: Split,
-    test: Split,
-    classes: Sequence[str],
-    valid: Union[int, float],
-    place: Path,
-    sizes: Optional[Tuple[int, int]],
+    train: Split, test: Split, classes: Sequence[str], valid: Share, place: Path, sizes: Optional[Tuple[int, int]]
 ) -> Splits:
     if sizes not in (None, (len(train.y), len(test.y))):
         raise DataError(
@@ -221,9 +203,8 @@ def _splits(
     if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
         raise DataError(f"{place}: labels {labels.min()} to {labels.max()}; expected 0 to {len(classes) - 1}")
     chosen = chosen_part(train.y, len(train.y), valid, "valid")
-    kept = Split(train.x[~chosen], train.y[~chosen])
-    cut_off = Split(train.x[chosen], train.y[chosen])
-    return Splits(kept, cut_off, test, list(classes), *channel_statistics(kept.x))
+    rest, part = (Split(train.x[rows], train.y[rows]) for rows in (~chosen, chosen))
+    return Splits(rest, part, test, list(classes), *channel_statistics(rest.x))
 
 
 def upsample(x: "np.ndarray", size: int) -> "np.ndarray":
@@ -251,14 +232,12 @@ def upsample(x: "np.ndarray", size: int) -> "np.ndarray":
 
 
 def _stratified_parts(y: "np.ndarray") -> "np.ndarray":
-    """Part of each sample: 0 for training, 1 for validation, 2 for testing."""
+    """The part of each sample: 0 for training, 1 for validation, 2 for testing."""
     part = np.zeros(len(y), np.int8)
     for label in np.unique(y):
         rows = np.flatnonzero(y == label)
-        test = np.arange(len(rows)) % TEST_EVERY == TEST_EVERY - 1
-        part[rows[test]] = 2
-        rest = rows[~test]
-        part[rest[np.arange(len(rest)) % VALID_EVERY == VALID_EVERY - 1]] = 1
+        part[rows[_TEST_EVERY - 1 :: _TEST_EVERY]] = 2
+        part[np.delete(rows, slice(_TEST_EVERY - 1, None, _TEST_EVERY))[_VALID_EVERY - 1 :: _VALID_EVERY]] = 1
     return part
 
 
@@ -268,20 +247,20 @@ def made_linear(
     bias: float = 4.2,
     *,
     noise: float = 0.01,
-    valid: Union[int, float] = 0.1,
-    test: Union[int, float] = 0.1,
+    valid: Share = 0.1,
+    test: Share = 0.1,
     seed: int = 0,
 ) -> Splits:
-    """Made data for linear regression: `y = weights * x + bias`, with noise, as the tutorials make it.
+    """Random data for linear regression, as in the tutorials: `y = weights * x + bias`, with noise.
 
     Args:
-        samples: How many, at least 3.
-        weights: One for each feature.
-        bias: Added to all.
-        noise: Standard deviation of what is added to y.
+        samples: Number of samples, at least 3.
+        weights: One weight for each feature.
+        bias: Added to every y.
+        noise: Standard deviation of the normal noise in y.
         valid: Share or number of the samples for validation.
-        test: The same for testing.
-        seed: Another whole number makes other data.
+        test: Share or number of the samples for testing.
+        seed: Integer that determines the data.
 
     Returns:
         x float32 of shape (N, len(weights)), normal with standard deviation 1; y float32 of shape (N,). No classes.

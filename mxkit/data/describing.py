@@ -1,7 +1,7 @@
-"""What is in the data, before a net is trained on it."""
+"""Describes data before a net is trained on it: shapes, ranges, classes, duplicates and likely mistakes."""
 
 from array import array as compact_array
-from itertools import islice
+from itertools import combinations, islice
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
@@ -17,23 +17,23 @@ import mxnet as mx
 import numpy as np
 
 _ROWS = 256
-_KEPT = 16
+_MOST_IMAGES = 16
 
 
 class PartDescription:
-    """What was seen of one part of the data.
+    """Description of one part of the data.
 
     Attributes:
         name: `"train"`, `"test"`, ...
-        kind: Type of what was read.
-        samples: How many samples were read.
-        batches: How many batches; None where arrays or a dataset were read.
-        batch_sizes: Least and greatest size of a batch, and that of the last.
-        whole: Whether all was read: `limit_batches` did not end it.
-        raw: Whether these are samples that a loader is still to cast and scale.
-        inputs: Of each input of the net.
-        labels: Of each label.
-        repeated: Samples that came before, all bytes the same.
+        kind: Type of the data.
+        samples: Number of samples that were read.
+        batches: Number of batches; None if arrays or a dataset were read.
+        batch_sizes: Smallest and largest size of a batch, and that of the last.
+        whole: Whether all samples were read: `limit_batches` did not stop the reading.
+        raw: Whether these are samples that a loader has yet to cast and scale.
+        inputs: Statistics of each input of the net.
+        labels: Statistics of each label.
+        repeated: Number of samples whose bytes equal those of an earlier sample.
         hashes: uint64 of shape (samples,).
         images: The first few samples of the first input.
         names: Their labels.
@@ -49,7 +49,7 @@ class PartDescription:
         self.labels: List[ArraySummary] = []
         self.images: List[np.ndarray] = []
         self.names: List[Any] = []
-        self._hashes = compact_array("Q")  # 8 bytes a sample
+        self._hashes = compact_array("Q")  # 8 bytes per sample
 
     @property
     def hashes(self) -> "np.ndarray":
@@ -60,7 +60,7 @@ class PartDescription:
         return self.samples - len(np.unique(self.hashes))
 
     def add(self, batch: Any) -> None:
-        """Look at a batch."""
+        """Add a batch to the statistics."""
         inputs, labels = ([_host(array) for array in group] for group in unpack(batch))
         sizes = {host.shape[:1] for host in (*inputs, *labels)}
         if len(sizes) != 1 or sizes == {()}:
@@ -71,9 +71,9 @@ class PartDescription:
             for summary, host in zip(summaries, hosts):
                 summary.add(host, labels=summaries is self.labels)
         size = len(inputs[0])
-        kept = max(_KEPT - len(self.images), 0)
-        self.images += [sample.copy() for sample in inputs[0][:kept]]
-        self.names += list(labels[0][:kept]) if labels else []
+        missing = max(_MOST_IMAGES - len(self.images), 0)
+        self.images += [sample.copy() for sample in inputs[0][:missing]]
+        self.names += list(labels[0][:missing]) if labels else []
         self._hashes.extend(sample_hashes(inputs))
         self.samples += size
         if self.batches is not None:
@@ -81,25 +81,25 @@ class PartDescription:
             self.batches, self.batch_sizes = self.batches + 1, (least, max(size, self.batch_sizes[1]), size)
 
     def __str__(self) -> str:
-        least, most, last = self.batch_sizes
-        cut = f"{self.batches} batches of {most}" + (f" (the last has {last})" if last != most else "") + ", "
+        _, most, last = self.batch_sizes
+        batches = f"{self.batches} batches of {most}" + (f" (the last has {last})" if last != most else "") + ", "
         ends = "" if self.whole else ", the first of more"
-        lines = [f"{self.name}: {self.kind}, {'' if self.batches is None else cut}{self.samples} samples{ends}"]
+        lines = [f"{self.name}: {self.kind}, {'' if self.batches is None else batches}{self.samples} samples{ends}"]
         for letter, group in (("x", self.inputs), ("y", self.labels)):
             for number, summary in enumerate(group):
-                lines.append(f"  {letter}{number if len(group) > 1 else ''}  {_told(summary)}")
+                lines.append(f"  {letter}{number if len(group) > 1 else ''}  {_summary_line(summary)}")
         return "\n".join(lines)
 
 
 class Duplicates(NamedTuple):
-    """Samples of the second part that are in the first too, all bytes the same.
+    """Samples of the second part whose bytes equal those of a sample of the first.
 
     Attributes:
         first: Name of a part.
-        second: Name of another.
-        samples: How many samples of `second`.
-        examples: Where the first few stand, in `first` and in `second`: numbers in the dataset where the loader tells
-            its order, else in the order of reading.
+        second: Name of another part.
+        samples: Number of such samples of `second`.
+        examples: Positions of the first few in `first` and in `second`: numbers in the dataset if the loader has an
+            `order`, else in the order of reading.
     """
 
     first: str
@@ -109,13 +109,13 @@ class Duplicates(NamedTuple):
 
 
 class DataDescription:
-    """What `describe` found; it prints as a text, and `mxkit.plots.show_data` draws its images.
+    """The result of `describe`; it prints as a text, and `mxkit.plots.show_data` draws its images.
 
     Attributes:
-        parts: By name.
-        duplicates: Of each pair of parts that share samples.
+        parts: Descriptions of the parts, by name.
+        duplicates: One entry for each pair of parts that share samples.
         classes: Names of the class numbers, or None.
-        warnings: What is mostly a mistake, a line each.
+        warnings: Likely mistakes, one line each.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class DataDescription:
         for pair in self.duplicates:
             where = ", ".join(f"{pair.first}[{i}] = {pair.second}[{j}]" for i, j in pair.examples)
             lines.append(f"{pair.samples} samples of {pair.second} are in {pair.first} too: {where}")
-        return "\n".join([*lines, *(["warnings:"] if self.warnings else []), *(f"  - {one}" for one in self.warnings)])
+        return "\n".join([*lines, *["warnings:"] * bool(self.warnings), *(f"  - {line}" for line in self.warnings)])
 
 
 def describe(
@@ -139,25 +139,26 @@ def describe(
     classes: Optional[Sequence[str]] = None,
     limit_batches: Optional[int] = None,
 ) -> DataDescription:
-    """Read data once and tell what is in it: shapes, ranges, classes, duplicates, and what is mostly a mistake.
+    """Read data once and describe it: shapes, ranges, classes, duplicates, and likely mistakes.
 
     Args:
         data: Anything that `fit` reads; a `Split`, a gluon Dataset, or `Splits`; or a dict of them by name, the
-            training part first. A loader goes on as if nobody had looked.
-        test: What the net is judged by, where `data` is one part.
+            training part first. A loader's epochs and order do not change.
+        test: The part that the net is evaluated on, if `data` is one part.
         classes: Names of the class numbers; those of `Splits` by default.
-        limit_batches: Read no more batches of each part, or of datasets and arrays no more than 256 samples for each.
+        limit_batches: Number of batches to read of each part; of datasets and arrays, 256 samples for each.
 
     Returns:
-        A description that prints as a text. 8 bytes a sample are kept, and 16 samples of each part.
+        A description that prints as a text. It holds 8 bytes per sample, and 16 samples of each part.
 
     Raises:
         EmptyDataError: A part has no sample.
-        DataError: Something is no batch, or no number.
-        ValueError: `test` is given beside several parts.
+        DataError: The data are no batches, or hold something other than numbers.
+        ValueError: `test` is passed beside several parts.
 
     Side effects:
-        Reads the whole data, which for image files takes as long as an epoch. An iterator is used up, which is told.
+        Reads all data, which takes as long as an epoch for image files. A generator is empty afterwards, and a warning
+        says so.
 
     >>> x, y = np.linspace(0, 1, 12).reshape(6, 2), np.array([0, 1, 0, 1, 0, 3])
     >>> print(describe(mxkit.data.ArrayLoader(x, y, batch_size=4)))
@@ -169,18 +170,21 @@ def describe(
     """
     if limit_batches is not None:
         whole_number(limit_batches, "describe: limit_batches")
-    several = isinstance(data, (Splits, Mapping))
-    if several and test is not None:
+    if isinstance(data, (Splits, Mapping)) and test is not None:
         raise ValueError("describe: pass `test` beside one part, or all parts in a dict")
     named: Dict[str, Any] = {"data": data} if test is None else {"train": data, "test": test}
     if isinstance(data, Splits):
-        named = {name: part for name, part in zip(Splits._fields, data[:3]) if _size(part)}
+        named = {
+            name: part
+            for name, part in zip(Splits._fields, data[:3])
+            if len(part.x if isinstance(part, Split) else part)
+        }
         classes = classes or data.classes or None
     elif isinstance(data, Mapping):
         named = dict(data)
     with generators_kept():
-        parts = {name: _read(name, one, limit_batches) for name, one in named.items()}
-    orders = {name: _order(one, parts[name]) for name, one in named.items()}
+        parts = {name: _read(name, part, limit_batches) for name, part in named.items()}
+    orders = {name: _order(part, parts[name]) for name, part in named.items()}
     return DataDescription(parts, _duplicates(list(parts.values()), orders), classes)
 
 
@@ -208,13 +212,8 @@ def _read(name: str, data: Any, limit: Optional[int]) -> PartDescription:
 
 
 def _batch_of_one(sample: Any) -> Any:
-    parts = sample if isinstance(sample, tuple) else (sample,)
-    hosts = [_host(one)[None] for one in parts]
+    hosts = [_host(part)[None] for part in (sample if isinstance(sample, tuple) else (sample,))]
     return (hosts[0], tuple(hosts[1:])) if len(hosts) > 1 else (hosts[0],)
-
-
-def _size(part: Any) -> int:
-    return len(part.x) if isinstance(part, Split) else len(part)
 
 
 def _host(array: Any) -> "np.ndarray":
@@ -225,47 +224,45 @@ def _host(array: Any) -> "np.ndarray":
 
 
 def _order(data: Any, part: PartDescription) -> "np.ndarray":
-    """Number in the dataset of each sample that was read, where the loader tells."""
+    """The number in the dataset of each sample that was read, if the loader has an `order`."""
     if hasattr(data, "order") and hasattr(data, "epoch"):
         return np.asarray(data.order(data.epoch))[: part.samples]
     return np.arange(part.samples)
 
 
 def _duplicates(parts: Sequence[PartDescription], orders: Mapping[str, "np.ndarray"]) -> List[Duplicates]:
-    found = []
-    for number, first in enumerate(parts):
-        for second in parts[number + 1 :]:
-            samples, places = common(first.hashes, second.hashes)
-            if samples:
-                told = [(int(orders[first.name][i]), int(orders[second.name][j])) for i, j in places]
-                found.append(Duplicates(first.name, second.name, samples, told))
-    return found
+    duplicates = []
+    for first, second in combinations(parts, 2):
+        samples, places = common(first.hashes, second.hashes)
+        if samples:
+            examples = [(int(orders[first.name][i]), int(orders[second.name][j])) for i, j in places]
+            duplicates.append(Duplicates(first.name, second.name, samples, examples))
+    return duplicates
 
 
 def class_name(label: Any, classes: Optional[Sequence[str]]) -> str:
-    """Name of a sample's class, its number where it has no name; '' for a label of several numbers."""
+    """Name of a sample's class, or its number if it has no name; '' for a label of several numbers."""
     value = np.asarray(label)
     if value.size != 1:
         return ""
     number = value.ravel()[0]
-    known = classes is not None and number == np.floor(number) and 0 <= number < len(classes)
-    return str(classes[int(number)]) if classes is not None and known else f"{number:g}"
+    if classes is not None and number == np.floor(number) and 0 <= number < len(classes):
+        return str(classes[int(number)])
+    return f"{number:g}"
 
 
-def _told(summary: ArraySummary) -> str:
-    """One line about an array."""
-    shapes = " or ".join(str(shape) for shape in sorted(summary.shapes)[:3]) + (
-        " or others" if len(summary.shapes) > 3 else ""
-    )
-    text = f"{shapes} {'/'.join(sorted(summary.dtypes))}"
+def _summary_line(summary: ArraySummary) -> str:
+    shapes = [str(shape) for shape in sorted(summary.shapes)]
+    shapes = shapes if len(shapes) <= 3 else [*shapes[:3], "others"]
+    text = f"{' or '.join(shapes)} {'/'.join(sorted(summary.dtypes))}"
     if summary.low is not None and summary.high is not None:
         text += f", {summary.low:.4g} to {summary.high:.4g}"
     if summary.classes is not None:
-        counts = summary.classes.values()
-        spread = f"{min(counts)}" if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+        counts = sorted(summary.classes.values())
+        spread = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
         return f"{text}, {len(counts)} class{'es' if len(counts) > 1 else ''} of {spread} samples"
     mean, std = (", ".join(f"{value:.4g}" for value in values) for values in (summary.mean, summary.std))
     lost = "".join(
-        f", {count} {what}" for count, what in ((summary.nan, "NaN"), (summary.infinite, "infinite")) if count
+        f", {count} {kind}" for count, kind in ((summary.nan, "NaN"), (summary.infinite, "infinite")) if count
     )
     return f"{text}, mean {mean}, std {std}{lost}"

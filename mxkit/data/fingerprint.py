@@ -1,4 +1,4 @@
-"""A short text that changes with the samples of a dataset, computed from a few of them."""
+"""A short digest of a dataset, computed from a few of its samples."""
 
 import hashlib
 from typing import Any, List, Optional
@@ -9,22 +9,22 @@ from mxkit.data.order import EpochOrder
 from mxnet import gluon
 import numpy as np
 
-# Samples that are read of an array, and values of each of them.
+# Number of samples that are read of an array, and of values of each sample.
 _SAMPLES = 64
 _VALUES = 1024
 
 
 def fingerprint(data: Any) -> Optional[str]:
-    """Digest of a loader's arrays: their lengths, and shapes, types and some values of samples spread over them.
+    """Digest of a loader's arrays: of their lengths, and of shapes, dtypes and some values of samples spread over them.
 
-    At most 64 samples of an array are read, so that it costs next to nothing for files on disk too. The first and the
-    last sample alone would not do: the folds of a cross-validation share them.
+    At most 64 samples of an array are read, which is fast for files on disk too. The first and the last sample are not
+    enough: the folds of a cross-validation share them.
 
     Args:
         data: A loader over arrays, or over gluon's ArrayDataset.
 
     Returns:
-        16 hexadecimal digits, the same in every process; None where the samples lie in no arrays.
+        16 hexadecimal digits, the same in every process; None if the samples are not in arrays.
 
     >>> from mxkit.data import ArrayLoader
     >>> x, y = np.arange(12.0), np.arange(12)
@@ -47,7 +47,7 @@ def fingerprint(data: Any) -> Optional[str]:
                 return None
             start = max(0, (host.size - _VALUES) // 2)  # the middle, where pictures differ, in a page or two of a file
             values = host.reshape(-1)[start : start + _VALUES]
-            dtype = narrow_dtype(host.dtype)  # in memory and in a file of float64 the same
+            dtype = narrow_dtype(host.dtype)  # so that a float64 file has the digest of its float32 copy in memory
             digest.update(f"{host.shape}{dtype.str};".encode() + values.astype(dtype).tobytes())
     return digest.hexdigest()[:16]
 
@@ -63,5 +63,5 @@ def _arrays(data: Any) -> List[Any]:
         return held_arrays(dataset)
     if not isinstance(data, EpochOrder):
         return []
-    found = [getattr(data, name, None) for name in ("x", "y", "sequences", "labels")]
-    return [array for part in found if part is not None for array in (part if isinstance(part, tuple) else (part,))]
+    parts = [getattr(data, name, None) for name in ("x", "y", "sequences", "labels")]
+    return [array for part in parts if part is not None for array in (part if isinstance(part, tuple) else (part,))]

@@ -1,4 +1,4 @@
-"""Batches cut from arrays in memory or on disk, without a Python call for each sample."""
+"""Batches sliced from arrays in memory or on disk, without a Python call for each sample."""
 
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
@@ -13,7 +13,7 @@ from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
 import numpy as np
 
-# A thread gains nothing where a batch is made in less time than it takes to hand it over.
+# Smaller batches are made faster than a thread hands them over.
 PREFETCH_BYTES = 4 * 2**20
 PREFETCH = 2
 
@@ -21,41 +21,41 @@ Transform = Callable[[Any, Any, "np.random.Generator"], Tuple[Any, Any]]
 
 
 class ArrayLoader(EpochOrder):
-    """Batches `(x, y)` from arrays, as often as they are asked for.
+    """Batches `(x, y)` from arrays.
 
-    Whole batches are sliced at once: gluon's DataLoader calls Python for every sample, which takes a
-    quarter of an epoch of LeNet (T65). The last batch holds what is left. The order of an epoch depends
-    on `(seed, epoch)` and on nothing else.
+    Whole batches are sliced at once: gluon's DataLoader calls Python for every sample, which takes a quarter of an
+    epoch of LeNet (T65). The last batch holds the remaining samples. The order of an epoch depends on `(seed, epoch)`
+    only.
 
     Args:
-        x: Inputs, NumPy or NDArray of shape (N, ...), or a tuple of such. uint8 stays uint8 in memory; each
-            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does; on a GPU, and where `fit`
-            trains a hybridized net, that happens behind the copy to the device, to the same bits. float64 becomes
+        x: Inputs, NumPy or NDArray of shape (N, ...), or a tuple of such. uint8 stays uint8 in memory; each batch is
+            cast to float32 and divided by 255, as gluon's `ToTensor` does. On a GPU, and if `fit` trains a hybridized
+            net, that happens after the copy to the device, with the same bits. float64 becomes float32. A file opened
+            by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
+        y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64 becomes
             float32.
-            A file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
-        y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64
-            float32.
-        batch_size: Samples a batch, at least 1.
-        shuffle: Draw a new order each epoch.
-        seed: Whole number that decides the orders. None draws one, which `seed` then tells.
+        batch_size: Samples per batch, at least 1.
+        shuffle: Draw a new order for each epoch.
+        seed: Integer that determines the orders. None draws one, which the attribute `seed` holds.
         scale: Factor for each batch of uint8; 1.0 keeps the values 0 to 255.
-        drop_last: Leave out a last batch that is short.
-        transform: Called for each batch as `transform(x, y, rng)`, gives `(x, y)`: x and y as they would be yielded,
-            but NumPy, and free to be changed; rng is a `numpy.random.Generator` of (seed, epoch, batch number).
-        prefetch: Batches made ahead in a thread; 0 makes each when it is asked for. None is 2 where a batch has
-            4 MiB or is transformed, and else 0, because handing a small batch over costs more than making it.
+        drop_last: Leave out a last batch that is smaller than `batch_size`.
+        transform: Called for each batch as `transform(x, y, rng)`, returns `(x, y)`. It receives x and y as the loader
+            would yield them, but as NumPy arrays, which it may change; rng is a `numpy.random.Generator` of
+            (seed, epoch, batch number).
+        prefetch: Batches made ahead in a thread; 0 makes each batch when it is read. None means 2 if a batch has
+            4 MiB or is transformed, and else 0, because handing over a small batch costs more than making it.
 
     Attributes:
         x: The inputs, NumPy of shape (N, ...), or a tuple of them.
         y: The labels, NumPy of shape (N, ...), a tuple of them, or None.
-        batch_size: Samples a batch.
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides the orders.
+        batch_size: Samples per batch.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines the orders.
 
     Raises:
         EmptyDataError: There is no sample, or `drop_last` leaves no batch.
-        DataError: The arrays differ in length, or int32 cannot hold a whole number of theirs.
+        DataError: The arrays have different lengths, or int32 cannot hold one of their integers.
         ValueError: `batch_size` is below 1.
 
     >>> loader = ArrayLoader(np.zeros((10, 3)), np.arange(10), batch_size=4)
@@ -82,13 +82,15 @@ class ArrayLoader(EpochOrder):
         super().__init__(size, batch_size, shuffle=shuffle, seed=seed, drop_last=drop_last)
         self.scale = scale
         self.transform = transform
-        self.prefetch = self._worthwhile() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
+        self.prefetch = (
+            self._default_prefetch() if prefetch is None else whole_number(prefetch, "ArrayLoader: prefetch", 0)
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches(packed=False)
 
     def packed(self) -> Iterator[Any]:
-        """The same epoch as `iter` gives, for `fit`: inputs of uint8 are `Packed`, cast where they are computed."""
+        """The same epoch as `iter` gives, for `fit`: inputs of uint8 are `Packed`, and are cast on the device."""
         return self._batches(packed=self.transform is None)
 
     def _batches(self, packed: bool) -> Iterator[Any]:
@@ -100,7 +102,7 @@ class ArrayLoader(EpochOrder):
 
         if self.prefetch:
             return read_ahead(make, numbers, threads=1, ahead=self.prefetch)
-        cuts = [self._rows(order, number) for number in numbers]  # views, made once an epoch
+        cuts = [self._rows(order, number) for number in numbers]  # views, made once per epoch
         return (self._batch(rows, epoch, number, packed) for rows, number in zip(cuts, numbers))
 
     def _batch(self, rows: "np.ndarray", epoch: int, number: int, packed: bool) -> Any:
@@ -115,10 +117,8 @@ class ArrayLoader(EpochOrder):
         return self._cut(array, rows, cast=True)
 
     def _cut(self, array: "np.ndarray", rows: "np.ndarray", cast: bool = False) -> "mx.nd.NDArray":
-        """Rows of an array as an NDArray, written where they are to lie."""
-        dtype = _batch_dtype(array, cast)
-        shape = (len(rows), *array.shape[1:])
-        batch, view = empty_batch(shape, dtype)
+        """Rows of an array as a new NDArray."""
+        batch, view = empty_batch((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
         self._fill(view, array, rows, cast)
         return batch
 
@@ -126,7 +126,7 @@ class ArrayLoader(EpochOrder):
         if cast and array.dtype == np.uint8:
             np.multiply(np.take(array, rows, axis=0), np.float32(self.scale), out=view)
         elif array.dtype == view.dtype:
-            np.take(array, rows, axis=0, out=view, mode="clip")  # "raise" would copy once more
+            np.take(array, rows, axis=0, out=view, mode="clip")  # with "raise", NumPy would buffer `out`
         else:
             view[...] = narrow(np.take(array, rows, axis=0), "ArrayLoader")
 
@@ -140,17 +140,11 @@ class ArrayLoader(EpochOrder):
             return rows_of
 
         labels = None if self.y is None else each(cut(False), self.y)
-        rng = np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch, number]))
-        x, y = transform(each(cut(True), self.x), labels, rng)
-        inputs = each(self._given_back, x)
-        return (inputs,) if y is None else (inputs, each(self._given_back, y))
+        x, y = transform(each(cut(True), self.x), labels, self._generator(epoch, number))
+        inputs = each(_as_ndarray, x)
+        return (inputs,) if y is None else (inputs, each(_as_ndarray, y))
 
-    def _given_back(self, array: Any) -> "mx.nd.NDArray":
-        if isinstance(array, mx.nd.NDArray):
-            return array
-        return to_batch(narrow(np.asarray(array), "ArrayLoader: what transform gave"))
-
-    def _worthwhile(self) -> int:
+    def _default_prefetch(self) -> int:
         arrays = self.x if isinstance(self.x, tuple) else (self.x,)
         sizes = [array[:1].size * _batch_dtype(array, cast=True).itemsize for array in arrays]
         return PREFETCH if self.transform is not None or self.batch_size * sum(sizes) >= PREFETCH_BYTES else 0
@@ -162,6 +156,12 @@ class ArrayLoader(EpochOrder):
             f"ArrayLoader(x {shapes[0]} {first.dtype}, y {shapes[1]}, batch_size={self.batch_size}, "
             f"{len(self)} batches, shuffle={self.shuffle}, seed={self.seed})"
         )
+
+
+def _as_ndarray(array: Any) -> "mx.nd.NDArray":
+    if isinstance(array, mx.nd.NDArray):
+        return array
+    return to_batch(narrow(np.asarray(array), "ArrayLoader: the result of transform"))
 
 
 def _batch_dtype(array: "np.ndarray", cast: bool) -> "np.dtype":
@@ -181,10 +181,9 @@ def _on_disk(array: Any) -> bool:
 
 def _size(x: Any, y: Any) -> int:
     """Number of samples of all arrays."""
-    named = [("x", x), ("y", y)]
     parts = [
         (name if array is part else f"{name}[{number}]", array)
-        for name, part in named
+        for name, part in (("x", x), ("y", y))
         if part is not None
         for number, array in enumerate(part if isinstance(part, tuple) else (part,))
     ]
@@ -195,6 +194,6 @@ def _size(x: Any, y: Any) -> int:
         raise EmptyDataError(f"ArrayLoader: {first} has no sample, its shape is {reference.shape}")
     for name, array in parts[1:]:
         if not array.shape or len(array) != size:
-            held = f"has {len(array)}" if array.shape else "is one number"
-            raise DataError(f"ArrayLoader: {first} has {size} samples, {name} {held}; they must be equal")
+            other = f"has {len(array)}" if array.shape else "is one number"
+            raise DataError(f"ArrayLoader: {first} has {size} samples, {name} {other}; they must be equal")
     return size

@@ -1,4 +1,4 @@
-"""A NumPy file whose number of rows is known when it is done."""
+"""A NumPy file that is written row by row."""
 
 import os
 from pathlib import Path
@@ -9,15 +9,15 @@ from mxkit.core.files import name_aside
 from mxkit.errors import DataError
 import numpy as np
 
-# The header is written twice, first with no rows, so it has a fixed size that any number of rows fits into.
+# The header is written twice, the first time without the number of rows, so its size is fixed.
 _HEADER = 256
 
 
 class GrowingArray:
-    """Appends rows to a `.npy` file of format 1.0, under another name until it is whole.
+    """Appends rows to a `.npy` file of format 1.0, which has a temporary name until it is complete.
 
     Args:
-        path: Of the file. It is replaced by `publish`, and never half written.
+        path: Path of the file. `publish` replaces it at once, so that it is never incomplete.
 
     Source:
         https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
@@ -34,7 +34,7 @@ class GrowingArray:
         """Add rows of shape (n, ...).
 
         Raises:
-            DataError: They have another shape or dtype than those before.
+            DataError: They have another shape or dtype than the rows before.
         """
         if self._like is None:
             self._like = rows[:0]
@@ -49,7 +49,7 @@ class GrowingArray:
         self._rows += len(rows)
 
     def seal(self) -> None:
-        """Write how many rows there are, and flush all of it to disk."""
+        """Write the number of rows, and flush the file to disk."""
         self._file.seek(0)
         self._file.write(self._header())
         self._file.flush()
@@ -57,11 +57,11 @@ class GrowingArray:
         self._file.close()
 
     def publish(self) -> None:
-        """Give the sealed file its name."""
+        """Rename the sealed file to its final name."""
         self._aside.replace(self._path)
 
     def close(self) -> None:
-        """Remove what was not published."""
+        """Remove the temporary file, unless it was published."""
         self._file.close()
         if self._aside.exists():
             self._aside.unlink()

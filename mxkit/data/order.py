@@ -1,4 +1,4 @@
-"""Which samples are in which batch of which epoch: what loaders over numbered samples have in common."""
+"""The base classes of loaders: the order of samples in each epoch, and which batches of an epoch are read."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Epochs:
-    """Base of loaders: which epoch comes next, where it begins, and the seed that decides what is random in it."""
+    """Base of loaders: counts epochs and batches to leave out, and holds the seed of all randomness."""
 
     def __init__(self, seed: Optional[int]) -> None:
         self.seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else int(seed)
@@ -17,34 +17,38 @@ class Epochs:
         self._skip = 0
 
     def _next_epoch(self) -> Tuple[int, int]:
-        """Count an epoch: its number, and its first batches to leave out."""
+        """Count an epoch; return its number, and how many of its first batches to leave out."""
         epoch, skip = self.epoch, self._skip
         self.epoch, self._skip = epoch + 1, 0
         return epoch, skip
 
+    def _generator(self, epoch: int, *key: int) -> "np.random.Generator":
+        """A generator of `(seed, epoch, *key)`; zeros at the end of a key change nothing."""
+        return np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch, *key]))
+
     def state_dict(self) -> Dict[str, Any]:
-        """What decides the orders, as plain JSON values, for a run that goes on in another process."""
+        """The state that determines the orders, as plain JSON values, to resume a run in another process."""
         return {"seed": self.seed}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore what `state_dict` returned."""
         self.seed = int(state["seed"])
 
 
 class EpochOrder(Epochs):
-    """Base of loaders that read samples 0 to `size` - 1, in an order that depends on `(seed, epoch)` alone.
+    """Base of loaders that read samples 0 to `size` - 1, in an order that depends on `(seed, epoch)` only.
 
     Args:
         size: Number of samples.
-        batch_size: Samples a batch, at least 1.
-        shuffle: Draw a new order each epoch.
-        seed: Whole number that decides all randomness. None draws one.
-        drop_last: Leave out a last batch that is short.
+        batch_size: Samples per batch, at least 1.
+        shuffle: Draw a new order for each epoch.
+        seed: Integer that determines all randomness. None draws one.
+        drop_last: Leave out a last batch that is smaller than `batch_size`.
 
     Attributes:
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides the orders.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines the orders.
     """
 
     def __init__(self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool) -> None:
@@ -58,12 +62,12 @@ class EpochOrder(Epochs):
             )
 
     def __len__(self) -> int:
-        """Number of batches; the last short one is counted unless it is dropped."""
+        """Number of batches; a smaller last batch counts unless `drop_last` leaves it out."""
         return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
 
     @property
     def size(self) -> int:
-        """Number of samples, of which `drop_last` may leave some out."""
+        """Number of samples, including those that `drop_last` leaves out."""
         return self._size
 
     def order(self, epoch: int) -> "np.ndarray":
@@ -73,7 +77,7 @@ class EpochOrder(Epochs):
         return permutation(self._size, (self.seed % 2**32, epoch))
 
     def skip(self, batches: int) -> None:
-        """Leave out the first batches of the next iteration, and of that one only, without reading them.
+        """Leave out the first batches of the next iteration, and of that iteration only, without reading them.
 
         Args:
             batches: From 0 to the number of batches of an epoch.
@@ -90,7 +94,7 @@ class EpochOrder(Epochs):
             )
 
     def _begin(self) -> Tuple[int, range]:
-        """Count an epoch: its number, and the batches to read of it."""
+        """Count an epoch; return its number, and the numbers of the batches to read."""
         epoch, first = self._next_epoch()
         return epoch, range(first, len(self))
 

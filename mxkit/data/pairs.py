@@ -1,6 +1,6 @@
-"""Pairs and triplets of samples, for nets that learn which samples are alike."""
+"""Pairs and triplets of samples, for nets that learn which samples have the same class."""
 
-from typing import Any, Iterator, List, Optional
+from typing import Any, Iterator, Optional
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -15,39 +15,39 @@ import numpy as np
 class PairLoader(EpochOrder):
     """Batches of pairs `((a, b), same)`, or of triplets `((anchor, positive, negative),)`, from labelled arrays.
 
-    Each epoch draws its own, as a function of `(seed, epoch)`. No sample is paired with itself.
+    Each epoch draws new ones, as a function of `(seed, epoch)`. No sample is paired with itself.
 
     Args:
         x: Inputs, NumPy or NDArray of shape (N, ...). uint8 stays uint8 in memory; each batch is cast to float32 and
             divided by 255, as by `ArrayLoader`.
         y: Class of each sample, shape (N,): numbers, or names.
-        batch_size: Pairs or triplets a batch, at least 1.
-        kind: "pairs": `same` is float32 of shape (B,), 1 where a and b are of one class, else 0. "triplets": the
-            positive is of the anchor's class, the negative of another.
-        same: Share of pairs of one class, 0 to 1; of each epoch exactly, to the nearest pair.
+        batch_size: Pairs or triplets per batch, at least 1.
+        kind: "pairs": `same` is float32 of shape (B,), 1 if a and b have the same class, else 0. "triplets": the
+            positive has the anchor's class, the negative another one.
+        same: Share of pairs with the same class, 0 to 1; exact in each epoch, to the nearest pair.
         balanced: False: each sample is the anchor (a) equally often, to within one, and all samples of other classes
-            are as likely to be drawn as unlike. True: each class gives equally many anchors, and all other classes
-            are as likely.
-        length: Pairs or triplets an epoch. None: as many as there are samples.
-        shuffle: False gives the same ones in each epoch, those of epoch 0: for validation.
-        seed: Whole number that decides all draws. None draws one, which `seed` then tells.
+            are equally likely as negatives. True: each class has equally many anchors, and all other classes are
+            equally likely as negatives.
+        length: Pairs or triplets per epoch. None: the number of samples.
+        shuffle: False repeats those of epoch 0 in each epoch: for validation.
+        seed: Integer that determines all draws. None draws one, which the attribute `seed` holds.
         scale: Factor for each batch of uint8; 1.0 keeps the values 0 to 255.
-        drop_last: Leave out a last batch that is short.
+        drop_last: Leave out a last batch that is smaller than `batch_size`.
 
     Attributes:
         x: The inputs, NumPy of shape (N, ...).
-        batch_size: Pairs or triplets a batch.
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides the draws.
+        batch_size: Pairs or triplets per batch.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines the draws.
 
     Raises:
         EmptyDataError: There is no sample, or `drop_last` leaves no batch.
-        DataError: The arrays differ in length, no class has two samples, or there is one class only.
-        ValueError: An argument has another form.
+        DataError: The arrays have different lengths, no class has two samples, or there is only one class.
+        ValueError: An argument is invalid.
 
     Warns:
-        TrapWarning: Classes have a single sample, which can be no anchor, because nothing is like it.
+        TrapWarning: A class has a single sample, which cannot be an anchor, because it has no positive.
 
     >>> loader = PairLoader(np.arange(6.0), [0, 0, 0, 1, 1, 1], batch_size=4, same=0.5, seed=1)
     >>> [(a.shape, b.shape, int(same.sum().asscalar())) for (a, b), same in loader]
@@ -75,8 +75,8 @@ class PairLoader(EpochOrder):
             raise ValueError(f"PairLoader: same: expected a share from 0 to 1; received {same!r}")
         if isinstance(x, tuple):
             raise DataError("PairLoader: x: expected one array of shape (N, ...); received a tuple")
-        self._rows_of = ArrayLoader(x, None, 1, scale=scale)
-        self.x = self._rows_of.x
+        self._array = ArrayLoader(x, None, 1, scale=scale)
+        self.x = self._array.x
         self.kind, self.same, self.balanced = kind, float(same), balanced
         self._classes = _Classes(y, len(self.x))
         size = len(self.x) if length is None else whole_number(length, "PairLoader: length")
@@ -85,7 +85,7 @@ class PairLoader(EpochOrder):
 
     def order(self, epoch: int) -> "np.ndarray":
         """Sample numbers of each pair or triplet of an epoch, int64 of shape (length, 2 or 3)."""
-        rng = np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch if self.shuffle else 0]))
+        rng = self._generator(epoch if self.shuffle else 0)
         classes, size = self._classes, self._size
         anchors = classes.anchors(rng, size, self.balanced, alone=not self._needs_partners)
         if self.kind == "triplets":
@@ -103,12 +103,11 @@ class PairLoader(EpochOrder):
         return (self._batch(self._rows(order, number)) for number in numbers)
 
     def _batch(self, rows: "np.ndarray") -> Any:
-        inputs = tuple(self._rows_of._cut(self.x, column, cast=True) for column in rows.T)
+        inputs = tuple(self._array._cut(self.x, column, cast=True) for column in rows.T)
         if self.kind == "triplets":
             return (inputs,)
         codes = self._classes.codes[rows]
-        alike = (codes[:, 0] == codes[:, 1]).astype(np.float32)
-        return inputs, to_batch(alike)
+        return inputs, to_batch((codes[:, 0] == codes[:, 1]).astype(np.float32))
 
     @property
     def _needs_partners(self) -> bool:
@@ -160,44 +159,42 @@ class _Classes:
         self._places[self._sorted] = np.arange(size)
 
     def anchors(self, rng: "np.random.Generator", count: int, balanced: bool, alone: bool) -> "np.ndarray":
-        """So many samples, those without a partner only if `alone`; each, or each class, equally often."""
+        """Draw `count` anchors, of classes with one sample only if `alone`; each sample, or class, equally often."""
         usable = np.flatnonzero(self.sizes >= (1 if alone else 2))
         if not balanced:
             return _rounds(rng, self._sorted[np.isin(self.codes[self._sorted], usable)], count)
         return self._members(rng, _rounds(rng, usable, count))
 
     def partners(self, rng: "np.random.Generator", anchors: "np.ndarray") -> "np.ndarray":
-        """For each anchor another sample of its class."""
+        """Draw another sample of the same class for each anchor."""
         start, size = self._starts[self.codes[anchors]], self.sizes[self.codes[anchors]]
         step = 1 + _below(rng, size - 1)
-        found: np.ndarray = self._sorted[start + (self._places[anchors] - start + step) % size]
-        return found
+        return self._sample(start + (self._places[anchors] - start + step) % size)
 
     def others(self, rng: "np.random.Generator", anchors: "np.ndarray", balanced: bool) -> "np.ndarray":
-        """For each anchor a sample of another class."""
+        """Draw a sample of another class for each anchor."""
         codes = self.codes[anchors]
         if balanced:
             other = (codes + 1 + _below(rng, np.full(len(anchors), len(self.sizes) - 1))) % len(self.sizes)
             return self._members(rng, other)
         place = _below(rng, len(self.codes) - self.sizes[codes])
-        found: np.ndarray = self._sorted[np.where(place < self._starts[codes], place, place + self.sizes[codes])]
-        return found
+        return self._sample(np.where(place < self._starts[codes], place, place + self.sizes[codes]))
 
     def _members(self, rng: "np.random.Generator", classes: "np.ndarray") -> "np.ndarray":
-        found: np.ndarray = self._sorted[self._starts[classes] + _below(rng, self.sizes[classes])]
-        return found
+        return self._sample(self._starts[classes] + _below(rng, self.sizes[classes]))
+
+    def _sample(self, places: "np.ndarray") -> "np.ndarray":
+        """Sample numbers at these places of the order by class."""
+        return np.asarray(self._sorted[places])
 
 
 def _below(rng: "np.random.Generator", limits: "np.ndarray") -> "np.ndarray":
-    """Whole numbers from 0 to below each limit, of `random()` alone, whose bits all versions of NumPy share."""
-    found: np.ndarray = (rng.random(len(limits)) * limits).astype(np.int64)
-    return found
+    """Integers from 0 to below each limit, from `random()`, whose bits are the same in all versions of NumPy."""
+    return np.asarray((rng.random(len(limits)) * limits).astype(np.int64))
 
 
 def _rounds(rng: "np.random.Generator", values: "np.ndarray", count: int) -> "np.ndarray":
-    """So many of the values: all of them in one order, then in another, and so on."""
-    orders: List[np.ndarray] = [np.empty(0, values.dtype)]
-    for _ in range(-(-count // len(values))):
-        orders.append(values[rng.random(len(values)).argsort(kind="stable")])
-    found: np.ndarray = np.concatenate(orders)[:count]
-    return found
+    """The first `count` values of a series of random orders of all values."""
+    rounds = range(-(-count // len(values)))
+    orders = [values[rng.random(len(values)).argsort(kind="stable")] for _ in rounds]
+    return np.asarray(np.concatenate(orders)[:count])

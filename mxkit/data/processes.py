@@ -1,4 +1,4 @@
-"""Worker processes of a DatasetLoader, watched: one that dies ends the epoch at once, with the reason (T69)."""
+"""Worker processes of a DatasetLoader. If one dies, the epoch ends at once with the reason (T69)."""
 
 from collections import deque
 from contextlib import ExitStack, suppress
@@ -18,19 +18,19 @@ from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
 import numpy as np
 
-# How long a worker may take to end by itself, and then to obey a SIGTERM.
-_GRACE = 1.0
+# Seconds that a worker has to end by itself, and then to obey a SIGTERM.
+_GRACE_SECONDS = 1.0
 
 Rows = Callable[[int], "np.ndarray"]
 
 
 def default_start_method() -> str:
-    """ "fork" where there is one, as gluon has it, and else "spawn".
+    """ "fork" if the system has it, as in gluon, else "spawn".
 
-    MXNet stops its engine around a fork: 180 forks with work queued, or with another thread computing, all gave
-    workers that read. A child that itself runs MXNet's operators can hang if another thread did at the moment of the
-    fork (6 of 120 tries); the loader's timeout ends that wait, and start_method="forkserver" avoids it. Forked
-    processes are there in 0.03 s, where spawn takes seconds to import MXNet again.
+    MXNet stops its engine during a fork: in 180 forks with work queued, or with another thread computing, every worker
+    could read. A child that runs MXNet's operators itself can hang if another thread ran one at the moment of the fork
+    (6 of 120 tries); the loader's timeout ends that wait, and start_method="forkserver" avoids it. A forked process
+    starts in 0.03 s; spawn takes seconds to import MXNet again.
     """
     return "fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn"
 
@@ -39,11 +39,11 @@ class WorkerPool:
     """Processes that read the batches of one loader; they end at `close`, on an error, and with this process.
 
     Args:
-        samples: How samples are read; pickled once, unless the processes are forked.
-        count: How many processes.
+        samples: Reads the samples; pickled once, unless the processes are forked.
+        count: Number of processes.
         method: "fork", "spawn" or "forkserver".
-        prefetch: Batches that each process may have read that were not asked for yet.
-        timeout: Seconds without a word from any process after which waiting for a batch is given up; None never.
+        prefetch: Number of batches that each process may read ahead.
+        timeout: Seconds to wait for a message from any process; None waits for ever.
 
     Raises:
         DataError: The samples cannot be pickled, or a process does not start.
@@ -55,18 +55,18 @@ class WorkerPool:
         self._process = os.getpid()
         self._workers: List[_Worker] = []
         work: Any = samples if method == "fork" else self._pickled(samples)
-        if method == "forkserver":  # each process would import MXNet else
+        if method == "forkserver":  # without it each process would import MXNet
             multiprocessing.set_forkserver_preload(["__main__", serve.__module__])
         try:
             for _ in range(count):
                 self._workers.append(_Worker(multiprocessing.get_context(method), work, prefetch))
         except BaseException as error:
             self.close(at_once=True)
-            if getattr(multiprocessing.current_process(), "_inheriting", False):  # the script is imported anew
+            if getattr(multiprocessing.current_process(), "_inheriting", False):  # it is importing the script
                 raise DataError(
                     f"DatasetLoader: a process that is being started cannot start worker processes. {self._guard()}"
                 ) from error
-            if isinstance(error, BrokenPipeError):  # it died while the dataset was sent to it
+            if isinstance(error, BrokenPipeError):  # the process died while the dataset was sent to it
                 raise DataError(f"DatasetLoader: a worker process did not start. {self._guard()}") from error
             raise
 
@@ -85,7 +85,7 @@ class WorkerPool:
 
     def _hand_out(self, waiting: Deque[int], epoch: int, rows: Rows) -> None:
         while waiting:
-            worker = max(self._workers, key=lambda one: len(one.free))
+            worker = max(self._workers, key=lambda worker: len(worker.free))
             if not worker.free:
                 return
             number = waiting.popleft()
@@ -95,14 +95,14 @@ class WorkerPool:
                 raise self._died(worker) from None
 
     def _receive(self) -> Dict[int, Tuple["_Worker", Any, Any]]:
-        """Wait for what any worker says; a batch is returned, an error raised."""
-        everything = [one.connection for one in self._workers] + [one.process.sentinel for one in self._workers]
-        spoken = channels.wait(everything, self._timeout)
-        if not spoken:
-            raise self._silent()
-        found = {}
+        """Wait for a message of any worker; return the batches that are ready, and raise a worker's error."""
+        connections = [worker.connection for worker in self._workers]
+        changed = channels.wait([*connections, *(worker.process.sentinel for worker in self._workers)], self._timeout)
+        if not changed:
+            raise self._timed_out()
+        ready = {}
         for worker in self._workers:
-            if worker.connection in spoken:
+            if worker.connection in changed:
                 try:
                     message = worker.receive()
                 except (EOFError, OSError, pickle.UnpicklingError):  # it died while it wrote
@@ -110,30 +110,30 @@ class WorkerPool:
                 if message[0] == FAILED:
                     raise _failure(worker, *message[2:])
                 if message[0] == BATCH:
-                    found[message[1]] = (worker, *message[2:])
-            elif worker.process.sentinel in spoken:
+                    ready[message[1]] = (worker, *message[2:])
+            elif worker.process.sentinel in changed:
                 raise self._died(worker)
-        return found
+        return ready
 
     def close(self, at_once: bool = False) -> None:
-        """End the processes, and wait until they are gone.
+        """End the processes and wait until they have ended.
 
         Args:
-            at_once: Do not let them finish what they read.
+            at_once: Terminate them while they read.
         """
         workers, self._workers = self._workers, []
-        if os.getpid() != self._process:  # a fork of this process, to which they do not belong
+        if os.getpid() != self._process:  # this process is a fork, and the workers are not its children
             return
-        with ExitStack() as last:  # a Ctrl-C in between leaves nothing behind
+        with ExitStack() as stack:  # a Ctrl-C in between leaves no process behind
             for worker in workers:
-                last.callback(worker.end)
+                stack.callback(worker.end)
             for worker in workers:
                 worker.dismiss(at_once)
 
     def _pickled(self, samples: Samples) -> bytes:
         try:
             return pickle.dumps(samples, pickle.HIGHEST_PROTOCOL)
-        except Exception as error:  # a user's objects may fail in any way
+        except Exception as error:  # a user's objects may raise anything
             raise DataError(
                 f"DatasetLoader: start_method={self._method!r} sends the dataset {self._name} to each worker process "
                 f"by pickle, which fails: {error}. Use workers='thread:2', start_method='fork', or functions and "
@@ -141,34 +141,35 @@ class WorkerPool:
             ) from error
 
     def _died(self, worker: "_Worker") -> DataError:
-        worker.process.join(_GRACE)  # the connection breaks a moment before the process is gone
+        worker.process.join(_GRACE_SECONDS)  # the connection breaks a moment before the process ends
         code = worker.process.exitcode
         if not worker.ready and self._method != "fork":
             return DataError(
                 f"DatasetLoader: worker process {worker.process.pid} {_ending(code)} before it read a sample. "
                 f"{self._guard()}"
             )
-        reading = [f"batch {number + 1}, samples {abbreviated(rows)}" for number, rows in worker.reading.items()]
+        reading = "; then ".join(map(_batch_name, worker.reading.items()))
         return DataError(
             f"DatasetLoader: worker process {worker.process.pid} {_ending(code)} while it read "
-            f"{'; then '.join(reading) or 'nothing'} of {self._name}. {_REASONS.get(code or 0, _OTHER_REASON)}"
+            f"{reading or 'nothing'} of {self._name}. {_REASONS.get(code or 0, _OTHER_REASON)}"
         )
 
     def _guard(self) -> str:
         return (
-            f"With start_method={self._method!r} each worker imports the script anew: what begins the training must "
-            "stand under `if __name__ == '__main__':`. workers='thread:2' and start_method='fork' need no such guard"
+            f"With start_method={self._method!r} each worker imports the script again: the code that begins the "
+            "training must be under `if __name__ == '__main__':`. workers='thread:2' and start_method='fork' need no "
+            "such guard"
         )
 
-    def _silent(self) -> DataError:
-        told = [
-            f"process {one.process.pid}: batch {number + 1}, samples {abbreviated(rows)}"
-            for one in self._workers
-            for number, rows in list(one.reading.items())[:1]
+    def _timed_out(self) -> DataError:
+        reading = [
+            f"process {worker.process.pid}: {_batch_name(next(iter(worker.reading.items())))}"
+            for worker in self._workers
+            if worker.reading
         ]
         return DataError(
-            f"DatasetLoader: no batch of {self._name} came for {self._timeout:g} seconds. In work are "
-            f"{'; '.join(told)}. Give a larger timeout if a batch may take as long, or None to wait for ever"
+            f"DatasetLoader: no batch of {self._name} came for {self._timeout:g} seconds. The workers are reading "
+            f"{'; '.join(reading)}. Pass a larger timeout if a batch may take as long, or None to wait for ever"
         )
 
 
@@ -185,7 +186,7 @@ class _Worker:
         try:
             self.process = context.Process(target=serve, args=(theirs, work), name="mxkit-data", daemon=True)
             with warnings.catch_warnings():
-                # Python 3.12 warns of forks where there are threads; MXNet stops its own for the moment
+                # Python 3.12 warns of forks in a process with threads; MXNet stops its own threads during a fork
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self.process.start()
         except BaseException:
@@ -195,10 +196,9 @@ class _Worker:
             theirs.close()  # so that the connection breaks when the process dies
 
     def give(self, number: int, epoch: int, rows: "np.ndarray") -> None:
-        slot = self.free.pop()
-        self._slots[number] = slot
+        self._slots[number] = self.free.pop()
         self.reading[number] = rows.tolist()
-        self.connection.send((number, slot, epoch, rows))
+        self.connection.send((number, self._slots[number], epoch, rows))
 
     def receive(self) -> Tuple[Any, ...]:
         message: Tuple[Any, ...] = self.connection.recv()
@@ -227,30 +227,34 @@ class _Worker:
                 self.connection.send(None)
 
     def end(self) -> None:
-        self.process.join(_GRACE)
+        self.process.join(_GRACE_SECONDS)
         for stop in (self.process.terminate, self.process.kill):
             if self.process.exitcode is None:
                 stop()
-                self.process.join(_GRACE)
+                self.process.join(_GRACE_SECONDS)
         self.process.join()
         self.process.close()
         self.connection.close()
         self._memory.clear()
 
 
-def _failure(worker: _Worker, message: str, text: str, packed: Optional[bytes]) -> DataError:
-    where = f"\n\nIn worker process {worker.process.pid}:\n{text}"
+def _failure(worker: _Worker, message: str, text: str, packed: bytes) -> DataError:
     begin = "" if message.startswith("DatasetLoader") else "DatasetLoader: a worker process failed: "
-    error = DataError(f"{begin}{message}{where}")
-    with suppress(Exception):  # some errors cannot be built from their own text, which stands above
-        error.__cause__ = None if packed is None else pickle.loads(packed)
+    error = DataError(f"{begin}{message}\n\nIn worker process {worker.process.pid}:\n{text}")
+    with suppress(Exception):  # some errors cannot be rebuilt from their pickle; the text has them in any case
+        error.__cause__ = pickle.loads(packed)
     return error
+
+
+def _batch_name(reading: Tuple[int, List[int]]) -> str:
+    number, rows = reading
+    return f"batch {number + 1}, samples {abbreviated(rows)}"
 
 
 _OTHER_REASON = "Something in the dataset or a transform ended it: look for sys.exit, os._exit and crashes in C code"
 _REASONS = {
-    -signal.SIGKILL: "Mostly the system kills because memory ran out (`dmesg` tells): take fewer workers, smaller "
-    "batches, or workers='thread:2'",
+    -signal.SIGKILL: "Usually the system kills a process because memory ran out (`dmesg` shows it): use fewer workers, "
+    "smaller batches, or workers='thread:2'",
     255: "MXNet's own handler of a segmentation fault ends a process like this",
 }
 

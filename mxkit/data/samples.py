@@ -1,8 +1,8 @@
-"""Samples read by number, with all that is random in them a function of (seed, epoch, number).
+"""Reads samples by number, with all their randomness a function of (seed, epoch, number).
 
-Three libraries draw in gluon's datasets and transforms (T61), and a generator can be seeded for each sample, but
-at a price: MXNet's takes 1.1 ms (T67), and Python's and NumPy's belong to the whole process, so that threads must
-read one sample at a time. What is known draws what it is known to draw; what is not may draw from all three.
+Gluon's datasets and transforms draw from three libraries (T61). Their generators can be seeded for each sample, at a
+cost: MXNet's takes 1.1 ms (T67), and Python's and NumPy's belong to the whole process, so threads must read one sample
+at a time. The generators of known datasets and transforms are listed here; unknown ones may draw from all three.
 """
 
 from contextlib import contextmanager
@@ -24,13 +24,13 @@ from mxnet.gluon.data.vision import transforms
 import numpy as np
 
 PYTHON, NUMPY, MXNET = "python", "numpy", "mxnet"
-#: Not a generator, but also a reason to read one sample at a time in threads: one file position for all of them.
+#: Not a generator, but another reason why threads must read one sample at a time: they share one file position.
 FILE = "file"
 
 NOTHING: FrozenSet[str] = frozenset()
 ANYTHING = frozenset([PYTHON, NUMPY, MXNET])
 
-_DRAWN: Dict[type, FrozenSet[str]] = {
+_TRANSFORMS: Dict[type, FrozenSet[str]] = {
     **dict.fromkeys((transforms.Cast, transforms.ToTensor, transforms.Normalize, transforms.Rotate), NOTHING),
     **dict.fromkeys((transforms.CropResize, transforms.CenterCrop, transforms.Resize), NOTHING),
     transforms.RandomRotation: frozenset([NUMPY, PYTHON]),
@@ -38,28 +38,23 @@ _DRAWN: Dict[type, FrozenSet[str]] = {
     **{
         kind: frozenset([MXNET])
         for kind in (
-            transforms.RandomFlipLeftRight,
-            transforms.RandomFlipTopBottom,
-            transforms.RandomBrightness,
-            transforms.RandomContrast,
-            transforms.RandomSaturation,
-            transforms.RandomHue,
-            transforms.RandomColorJitter,
-            transforms.RandomLighting,
+            *(transforms.RandomFlipLeftRight, transforms.RandomFlipTopBottom, transforms.RandomBrightness),
+            *(transforms.RandomContrast, transforms.RandomSaturation, transforms.RandomHue),
+            *(transforms.RandomColorJitter, transforms.RandomLighting),
         )
     },
 }
-# What only calls its children.
+# Blocks that call their children, and the generators of their own.
 _CONTAINERS: Dict[type, FrozenSet[str]] = {
     **dict.fromkeys((transforms.Compose, gluon.nn.Sequential, gluon.nn.HybridSequential), NOTHING),
     transforms.RandomApply: frozenset([PYTHON]),
 }
 _ARRAYS = (list, tuple, range, np.ndarray, np.memmap, mx.nd.NDArray)
-_DOWNLOADED = (vision.MNIST, vision.FashionMNIST, vision.CIFAR10, vision.CIFAR100)
+_WITH_TRANSFORM = (vision.MNIST, vision.FashionMNIST, vision.CIFAR10, vision.CIFAR100, vision.ImageFolderDataset)
 
 
 def takes_rng(function: Any) -> bool:
-    """Whether a callable has a parameter named `rng`: it is then given one, and is to draw from nothing else."""
+    """Whether a callable has a parameter named `rng`: it then receives a generator, and must use no other."""
     try:
         return "rng" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # some builtins have no signature
@@ -67,7 +62,7 @@ def takes_rng(function: Any) -> bool:
 
 
 def drawn_by_transform(function: Any) -> FrozenSet[str]:
-    """Generators that a call of a transform may draw from.
+    """Names of the generators that a call of a transform may draw from.
 
     >>> sorted(drawn_by_transform(transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])))
     ['python']
@@ -88,13 +83,13 @@ def drawn_by_transform(function: Any) -> FrozenSet[str]:
         return _CONTAINERS[type(function)].union(inner, *children)
     if isinstance(function, mx.image.Augmenter) and type(function).__module__.startswith("mxnet."):
         return frozenset([PYTHON, NUMPY])
-    return _DRAWN.get(type(function), ANYTHING)
+    return _TRANSFORMS.get(type(function), ANYTHING)
 
 
 def drawn_by_dataset(dataset: Any) -> FrozenSet[str]:
-    """Generators that `dataset[index]` may draw from, and `FILE`.
+    """Names of the generators that `dataset[index]` may draw from, and `FILE`.
 
-    A dataset can say it itself, in an attribute `draws`: some of "python", "numpy", "mxnet".
+    A dataset can declare them in an attribute `draws`: some of "python", "numpy", "mxnet".
 
     >>> sorted(drawn_by_dataset(gluon.data.SimpleDataset([1, 2]).transform(transforms.RandomFlipLeftRight())))
     ['mxnet']
@@ -115,53 +110,51 @@ def drawn_by_dataset(dataset: Any) -> FrozenSet[str]:
         return frozenset([FILE])
     if kind is vision.ImageRecordDataset:
         return drawn_by_transform(own_transform(dataset)) | {FILE}
-    if kind in (*_DOWNLOADED, vision.ImageFolderDataset):
-        return drawn_by_transform(own_transform(dataset))
-    return ANYTHING
+    return drawn_by_transform(own_transform(dataset)) if kind in _WITH_TRANSFORM else ANYTHING
 
 
-def drawn(dataset: Any, transform: Any, told: Optional[Iterable[str]]) -> FrozenSet[str]:
-    """Generators that reading a sample may draw from.
+def checked_draws(dataset: Any, transform: Any, draws: Optional[Iterable[str]]) -> FrozenSet[str]:
+    """Names of the generators that reading a sample may draw from, and `FILE`.
 
     Args:
-        dataset: Read by number.
-        transform: Called with what it gave, or None.
-        told: What the user says, or None to find out.
+        dataset: A dataset that is read by number.
+        transform: Called with the first element of a sample, or None.
+        draws: The user's argument, or None to look at `dataset` and `transform`.
 
     Raises:
-        ValueError: `told` has another name than "python", "numpy" and "mxnet".
+        ValueError: `draws` has a name other than "python", "numpy" and "mxnet".
     """
-    if told is None:
+    if draws is None:
         return drawn_by_dataset(dataset) | drawn_by_transform(transform)
-    names = [told] if isinstance(told, str) else list(told)
+    names = [draws] if isinstance(draws, str) else list(draws)
     if not set(names) <= ANYTHING:
-        raise ValueError(f"draws: expected some of {sorted(ANYTHING)}, or () for nothing; received {told!r}")
+        raise ValueError(f"draws: expected some of {sorted(ANYTHING)}, or () for nothing; received {draws!r}")
     return frozenset(names) | (drawn_by_dataset(dataset) & {FILE})
 
 
 Read = Callable[[int, Any], Any]
 
-# Python's and NumPy's global generators belong to all threads; and gluon's Blocks fail when two threads trace one.
-_ALONE = threading.RLock()
+# All threads share Python's and NumPy's global generators; and Gluon's Blocks fail if two threads trace one.
+_LOCK = threading.RLock()
 
 
-def _renew() -> None:
-    global _ALONE
-    _ALONE = threading.RLock()
+def _replace_lock() -> None:
+    global _LOCK
+    _LOCK = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_renew)  # a thread that is not there would hold it for ever
+os.register_at_fork(after_in_child=_replace_lock)  # the thread that holds it does not exist in the child
 
 
 class Samples:
-    """How one loader reads samples; sent to worker processes as it is.
+    """Reads the samples of one loader; worker processes receive this object.
 
     Args:
         dataset: Anything with `[number]`.
         transform: Called with the first element of a sample, or None.
-        batchify: Called with the samples of a batch in place of stacking them, or None.
-        seed: Of the loader.
-        draws: The generators that reading may draw from, see `mxkit.data.samples`.
+        batchify: Called with the samples of a batch instead of stacking them, or None.
+        seed: Seed of the loader.
+        draws: The generators that reading may draw from, as `checked_draws` returns them.
     """
 
     def __init__(self, dataset: Any, transform: Any, batchify: Optional[Any], seed: int, draws: FrozenSet[str]) -> None:
@@ -177,16 +170,16 @@ class Samples:
     def batch(
         self, epoch: int, rows: Iterable[int], allocate: Allocate, unwanted: Callable[[], bool] = lambda: False
     ) -> Structure:
-        """Read the samples of these numbers and put them as a batch where `allocate` says.
+        """Read the samples of these numbers, and write them as a batch into the arrays that `allocate` returns.
 
         Raises:
-            DataError: A sample could not be read, or they do not fit together; the text names them.
+            DataError: A sample could not be read, or samples have different shapes; the text names them.
         """
         rows = [int(row) for row in rows]
         samples: List[Any] = []
         for row in rows:
             if unwanted():
-                raise DataError("nobody waits for this batch any more")
+                raise DataError("the reading of this batch was cancelled")
             samples.append(self._sample(epoch, row))
         name = type(self.dataset).__name__
         if self.batchify is None:
@@ -198,16 +191,16 @@ class Samples:
             return place(self.batchify(samples), allocate)
         except Exception as error:  # a user's function, or an array of theirs
             raise DataError(
-                f"DatasetLoader: batchify could not join the samples {abbreviated(rows)} of {name}: {told(error)}"
+                f"DatasetLoader: batchify could not join the samples {abbreviated(rows)} of {name}: {error_text(error)}"
             ) from error
 
     @contextmanager
     def in_process(self) -> Iterator[None]:
-        """Leave Python's and NumPy's generators as they were, and keep other threads from them meanwhile."""
+        """Restore Python's and NumPy's generators at the end, and let no other thread use them meanwhile."""
         if not self.one_at_a_time:
             yield
             return
-        with _ALONE, generators_kept():
+        with _LOCK, generators_kept():
             yield
 
     def _sample(self, epoch: int, row: int) -> Any:
@@ -217,23 +210,24 @@ class Samples:
                 _seed(np.random.SeedSequence(key).generate_state(3).tolist(), self.draws)
             if self._read is not None:
                 return self._read(row, key)
-            with _ALONE:
-                read = _with_rng(self.dataset, self.transform)
+            with _LOCK:
+                read = _reader(self.dataset)
+                read = read if self.transform is None else _then(read, self.transform, first=True)
                 sample = read(row, key)
             self._read = read
             return sample
-        except Exception as error:  # a user's code may fail in any way
+        except Exception as error:  # a user's code may raise anything
             raise DataError(
                 f"DatasetLoader: sample {row} of {type(self.dataset).__name__} could not be read in epoch "
-                f"{epoch + 1}: {told(error)}"
+                f"{epoch + 1}: {error_text(error)}"
             ) from error
 
     def __getstate__(self) -> Any:
         return {**vars(self), "_read": None}
 
 
-def told(error: BaseException) -> str:
-    """Type and text of an error."""
+def error_text(error: BaseException) -> str:
+    """Type and message of an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -254,37 +248,29 @@ def _seed(numbers: Sequence[int], draws: FrozenSet[str]) -> None:
     if NUMPY in draws:
         np.random.seed(numbers[1])
     if MXNET in draws:
-        # Of this thread alone: each has a generator of its own (T68). A forked worker has no CUDA.
+        # Only the generator of this thread: each thread has its own (T68). A forked worker has no CUDA.
         mx.random.seed(numbers[2], ctx=mx.cpu())
 
 
-def _with_rng(dataset: Any, transform: Any) -> Read:
-    """How to read a sample so that each function that takes `rng` gets one.
-
-    gluon's own lazy datasets call their function without it, so what they do is done here.
-    """
-    read = _reading(dataset)
-    return read if transform is None else _then(read, transform, first=True)
-
-
-def _reading(dataset: Any) -> Read:
+def _reader(dataset: Any) -> Read:
+    """A function that reads a sample, and passes `rng` to the functions of gluon's lazy datasets that take it."""
     lazy, part = transformed(dataset), chosen(dataset)
     if lazy:
         first = of_first(lazy[1])
-        return _then(_reading(lazy[0]), lazy[1] if first is None else first, first is not None)
+        return _then(_reader(lazy[0]), lazy[1] if first is None else first, first is not None)
     if part:
-        inner, indices = _reading(part[0]), part[1]
+        inner, indices = _reader(part[0]), part[1]
         return lambda row, key: inner(indices[row], key)
     return lambda row, key: dataset[row]
 
 
 def _then(read: Read, function: Any, first: bool) -> Read:
-    random_too = takes_rng(function)
+    with_rng = takes_rng(function)
 
     def call(row: int, key: Any) -> Any:
         item = read(row, key)
         items = item if isinstance(item, tuple) else (item,)
-        extra = {"rng": np.random.Generator(np.random.PCG64(key))} if random_too else {}
+        extra = {"rng": np.random.Generator(np.random.PCG64(key))} if with_rng else {}
         if not first:
             return function(*items, **extra)
         changed = function(items[0], **extra)

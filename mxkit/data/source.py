@@ -1,4 +1,4 @@
-"""One way to read an epoch from whatever a user calls data."""
+"""Reads an epoch from any kind of data that users pass: iterables, functions, loaders, DataIters."""
 
 from itertools import chain, repeat
 import types
@@ -16,17 +16,17 @@ import numpy as np
 
 Data = Union[Iterable[Any], Callable[[], Iterable[Any]]]
 
-# Samples of a batch that `whole_part` makes.
+# Batch size of the loaders that `whole_part` makes.
 BATCH = 256
 
 _END = object()
 
-# What can be read once by construction; other iterators may start anew by themselves.
+# Iterators that can be read only once; others may start again by themselves.
 _ONE_SHOT = (types.GeneratorType, map, filter, zip, enumerate)
 
 
 def is_one_shot(data: Data) -> bool:
-    """Whether a source may be used up by reading from it; a DataIter is reset instead."""
+    """Whether `data` may be empty after one reading; a DataIter is not, because it is reset."""
     source: Any = data
     return isinstance(source, _ONE_SHOT) or (
         hasattr(source, "__next__") and hasattr(source, "__iter__") and not isinstance(source, mx.io.DataIter)
@@ -34,7 +34,7 @@ def is_one_shot(data: Data) -> bool:
 
 
 def check_rereadable(data: Data, epochs: int, name: str) -> None:
-    """Refuse what gives no batches, or is used up after one epoch (T62), before the first one is trained.
+    """Refuse data without batches, and data that is empty after one epoch (T62), before anything is trained.
 
     Raises:
         DataError: As for `check_batches`; or `data` is a generator (or a map, zip, ...) and `epochs` is above 1.
@@ -48,7 +48,7 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
 
 
 def check_batches(data: Data, name: str) -> None:
-    """Refuse samples that are not cut into batches: reading them would give rows, or single samples, as batches.
+    """Refuse samples that are not in batches: their rows, or single samples, would be taken for batches.
 
     Raises:
         DataError: `data` is an array, a tuple with an array, a `Split`, `Splits`, or a dataset of single samples.
@@ -71,16 +71,16 @@ def check_batches(data: Data, name: str) -> None:
 
 
 def whole_part(data: Any, name: str, *, labels: bool = True) -> Data:
-    """Return batches that hold each sample once; samples that are not cut into batches are cut into those of 256.
+    """Return batches that hold each sample once; other samples are put into batches of 256.
 
     Args:
         data: Batches, as for `read_epoch`; a `Split` or a dataset of single samples; with `labels` a pair `(x, y)` of
             arrays, without them one array.
-        name: What the messages call the data.
+        name: Name of the data for error messages.
         labels: Whether the labels are read too.
 
     Raises:
-        DataError: A pass over `data` leaves samples out or repeats some, or one cannot tell what they are.
+        DataError: A pass over `data` leaves samples out or repeats some, or `data` is ambiguous.
     """
     if isinstance(data, Split):
         return ArrayLoader(data.x, data.y, BATCH)
@@ -99,7 +99,7 @@ def whole_part(data: Any, name: str, *, labels: bool = True) -> Data:
     check_batches(data, name)
     missed = _missed(data)
     if missed:
-        raise DataError(f"{name}: each sample is to be read once, and {type(data).__name__} {missed}")
+        raise DataError(f"{name}: each sample must be read once, but {type(data).__name__} {missed}")
     return data  # type: ignore[no-any-return]
 
 
@@ -108,14 +108,14 @@ def _is_array(data: Any) -> bool:
 
 
 def _is_dataset(data: Any) -> bool:
-    """Whether `data` gives single samples; another class with `__getitem__` may give batches."""
+    """Whether `data` is a dataset of single samples; other classes with `__getitem__` may give batches."""
     return isinstance(data, gluon.data.Dataset) and not hasattr(data, "__iter__")
 
 
 def _missed(data: Any) -> str:
-    """What a pass over `data` leaves out or repeats, or an empty text."""
+    """Why a pass over `data` leaves samples out or repeats some; empty if it does not."""
     if isinstance(data, mx.io.ResizeIter):
-        return "gives a number of batches, whatever the data hold. Pass the iterator inside of it"
+        return "gives a number of batches, whatever the data hold. Pass the iterator inside it"
     for part in _iterators(data):
         handle, rows = getattr(part, "last_batch_handle", "pad"), getattr(part, "num_data", None)
         if handle != "pad" and (rows is None or rows % part.batch_size):
@@ -131,34 +131,34 @@ def _missed(data: Any) -> str:
 
 
 def _iterators(data: Any) -> List[Any]:
-    """The DataIters that a DataIter reads from, or itself."""
+    """The DataIters that a DataIter reads from, or itself; none for other data."""
     inner = getattr(data, "iters", None) or [getattr(data, "data_iter", None)]
     if isinstance(data, mx.io.DataIter) and inner != [None]:
-        return [one for part in inner for one in _iterators(part)]
+        return [iterator for part in inner for iterator in _iterators(part)]
     return [data] if isinstance(data, mx.io.DataIter) else []
 
 
 def shuffles(data: Any) -> bool:
-    """Whether the samples come in another order than that of the data, as far as `data` tells."""
+    """Whether `data` is known to shuffle its samples."""
     loader = loader_parts(data)
     sampler = loader and loader.sampler
-    # gluon.contrib, where IntervalSampler is, would be imported for this alone
+    # by name: the class is in gluon.contrib, which nothing else here imports
     if isinstance(sampler, gluon.data.RandomSampler) or type(sampler).__name__ == "IntervalSampler":
         return True
     return any(getattr(part, "shuffle", False) is True for part in (data, *_iterators(data)))
 
 
 def keeps_its_own_order(data: Data) -> bool:
-    """Whether the order of an epoch follows from the epochs before it, which no other process can know (T99).
+    """Whether the order of an epoch depends on earlier epochs, so that another process cannot repeat it (T99).
 
-    MXNet's iterators shuffle what they shuffled before, and those in C++ have generators of their own.
+    MXNet's iterators shuffle the order of the epoch before, and those in C++ have their own generators.
     """
     source: Any = data
     return isinstance(source, mx.io.DataIter) and (not isinstance(source, mx.io.NDArrayIter) or bool(source.shuffle))
 
 
 def can_skip(data: Data) -> bool:
-    """Whether `data` is a loader of mxkit's kind, which begins an epoch in its middle without reading up to there."""
+    """Whether `data` has the methods of mxkit's loaders, which leave out the first batches of an epoch unread."""
     return all(callable(getattr(data, name, None)) for name in ("skip", "state_dict")) and hasattr(data, "epoch")
 
 
@@ -171,28 +171,28 @@ def read_epoch(
     packed: bool = False,
     once: bool = False,
 ) -> Iterator[Any]:
-    """Return the batches of one epoch; the first one is read at once.
+    """Return an iterator over the batches of one epoch; the first batch is read at once.
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
-            first and whose padding is cut off. Samples that it carries over from one pass to the next are no padding.
-        epoch: Number of the epoch from 0; given to loaders that have an attribute `epoch`, so that their
-            order depends on it and on nothing else. None leaves it to their own count.
-        name: What the messages call the data.
-        keep_count: Leave a loader's count of epochs as it was: reading for a look changes no later order.
-        skip: Begin after so many batches; only for data that `can_skip`.
-        packed: Take images as `Packed`, where a loader of mxkit's own gives them so.
+            first and whose padding is cut off. Samples that it carries over from one pass to the next are not padding.
+        epoch: Number of the epoch from 0; set on loaders that have an attribute `epoch`, so that their order depends on
+            it only. None leaves the loader's own count.
+        name: Name of the data for error messages.
+        keep_count: Restore the loader's count of epochs, so that this reading changes no later order.
+        skip: Number of batches to leave out first; only for data that `can_skip`.
+        packed: Read images as `Packed` if the loader can give them so.
         once: Refuse a last batch that is filled up with samples of the next pass.
 
     Raises:
         EmptyDataError: There was no batch.
-        DataError: `data` gives no batches, or not each sample once where that is asked for.
+        DataError: `data` is no iterable of batches, or does not give each sample once and `once` is set.
     """
     check_batches(data, name)
     source: Any = data() if callable(data) and not hasattr(data, "__iter__") else data
     padding = _Padding(source, name, once)
-    # One of C++ that nobody has read yet stands at its first row, and may have read ahead to the end: a reset would
-    # then begin behind the rows that fill its last batch (T122).
+    # A C++ iterator that was never read is at its first row, and may have read ahead to the end: a reset would then
+    # begin after the rows that fill its last batch (T122).
     if isinstance(source, mx.io.DataIter) and getattr(source, "first_batch", None) is None:
         source.reset()
     own_epoch = getattr(source, "epoch", None)
@@ -201,7 +201,7 @@ def read_epoch(
     if skip:
         source.skip(skip)
     try:
-        # not of a subclass, which may give other batches
+        # a subclass may give other batches in `__iter__`, so it needs its own `packed`
         batches = source.packed() if packed and "packed" in vars(type(source)) else iter(source)
     except TypeError:
         raise DataError(
@@ -222,16 +222,16 @@ def read_epoch(
                 else f": an epoch needs at least one. Received {type(source).__name__}, which is empty"
             )
         )
-    # never `iter(batches)`, which may begin again; and no generator, which would cost a call a batch
+    # not `iter(batches)`, which may begin again; and not a generator, which would cost a call per batch
     whole = () if first is _END else chain((first,), map(next, repeat(batches)))
     return map(padding.cut_off, whole) if isinstance(first, mx.io.DataBatch) else iter(whole)
 
 
 class _Padding:
-    """Cuts off what a DataIter repeats to fill its last batch, and nothing else (T122).
+    """Cuts off the samples that a DataIter repeats to fill its last batch (T122).
 
-    With `roll_over` the `pad` of a batch counts samples that the pass before left over. With `round_batch`, the default
-    of MXNet's iterators in C++, it counts samples of the next pass, which then leaves them out.
+    With `roll_over`, `pad` counts samples left over from the pass before, which are not repeated. With `round_batch`,
+    the default of MXNet's iterators in C++, it counts samples of the next pass, which then leaves them out.
     """
 
     def __init__(self, source: Any, name: str, once: bool) -> None:
@@ -255,7 +255,7 @@ class _Padding:
         if pad and self._rounds and self._belongs_to_the_next_pass(batch.index, pad):
             if self._once:
                 raise DataError(
-                    f"{self._name}: each sample is to be read once, and the last batch holds {pad} samples of the next "
+                    f"{self._name}: each sample must be read once, but the last batch holds {pad} samples of the next "
                     "pass, which will leave them out. Make the iterator with round_batch=False"
                 )
             pad = 0
@@ -267,5 +267,5 @@ class _Padding:
         return cut(batch.data), cut(batch.label)
 
     def _belongs_to_the_next_pass(self, rows: Any, pad: int) -> bool:
-        # else the places behind the last sample still hold those of the batch before
+        # otherwise the places after the last sample still hold the rows of the batch before
         return rows is not None and self._rows is not None and list(rows[-pad:]) != list(self._rows[-pad:])

@@ -1,10 +1,13 @@
-"""A dataset in parts, and how a part is cut off."""
+"""A dataset in three parts, and the choice of the samples of each part."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.errors import TrapWarning
 import numpy as np
+
+# A number of samples, or a fraction of all.
+Share = Union[int, float]
 
 
 class Split(NamedTuple):
@@ -20,18 +23,18 @@ class Split(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """A dataset in three parts without a common sample, and the names of its classes.
+    """A dataset in three parts that share no sample, and the names of its classes.
 
     Attributes:
-        train: What to learn from: a `Split`, or a Dataset that reads each sample when it is asked for.
-        valid: What to choose by.
-        test: What to report on, once.
-        classes: Name of each label; empty, as by default, where labels are quantities.
-        mean: Of each channel or column of the training part, in the unit of batches: pixels are 0 to 1. None where
-            that would mean to read all files.
-        std: The same of the standard deviation.
-        columns: Of a table: names of the columns of x.
-        categories: Of a table: the names behind the whole numbers of a column.
+        train: The samples for training: a `Split`, or a Dataset that reads each sample on demand.
+        valid: The samples for validation.
+        test: The samples for the final test.
+        classes: Name of each label; empty, as by default, if labels are quantities.
+        mean: Mean of each channel or column of the training part, in the unit of batches: pixels are 0 to 1. None if
+            computing it would read all files.
+        std: Standard deviation of each channel or column.
+        columns: Names of the columns of x, if the data is a table.
+        categories: Names of the integers in each column of categories, if the data is a table.
     """
 
     train: Any
@@ -51,7 +54,7 @@ class Splits(NamedTuple):
 
 
 def _size(part: Any) -> str:
-    """Samples of a part: a word where they are not known."""
+    """Number of samples of a part for a message."""
     if part is None:
         return "no"
     if isinstance(part, Split):
@@ -63,7 +66,7 @@ def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float,
     """Mean and standard deviation of each channel, in float64.
 
     Args:
-        x: Shape (N, C, ...). uint8 counts as 0 to 1, as batches have it.
+        x: Shape (N, C, ...). uint8 is scaled to 0 to 1, as in batches.
 
     >>> mean, std = channel_statistics(np.array([[[0, 255]], [[255, 255]]], np.uint8))
     >>> round(mean[0], 4), round(std[0], 4)
@@ -77,35 +80,33 @@ def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float,
             std.append(float(np.sqrt(share @ (values - mean[-1]) ** 2)))
         else:
             mean.append(float(channel.mean(dtype=np.float64)))
-            # a rounded mean would give constants a deviation, by which others divide
+            # with a rounded mean a constant would have a tiny deviation, by which users divide
             std.append(0.0 if channel.min() == channel.max() else float(channel.std(dtype=np.float64)))
     return tuple(mean), tuple(std)
 
 
-_OWN_STREAM = 0x6D786B69
+_STREAM = 0x6D786B69
 
 
-def chosen_part(
-    y: Optional["np.ndarray"], total: int, part: Union[int, float], name: str, seed: int = 0
-) -> "np.ndarray":
-    """Which samples to cut off: at random but always the same ones, of each class its share.
+def chosen_part(y: Optional["np.ndarray"], total: int, part: Share, name: str, seed: int = 0) -> "np.ndarray":
+    """Choose the samples of a part: at random, but always the same ones, and from each class its share.
 
-    Each sample draws a number from NumPy's `RandomState`, whose streams never change, seeded by `seed` and a number
-    of its own: data that were made by `RandomState(seed)` would be cut by their values; of each class the
-    samples with the smallest numbers are taken.
+    Each sample has a random number of NumPy's `RandomState`, whose streams never change; of each class, the samples
+    with the smallest numbers are chosen. The seed includes a second number: without it, data that were made by
+    `RandomState(seed)` would be chosen by their values.
 
     Args:
-        y: Labels by which to share out, or None.
+        y: Labels whose shares are kept, or None.
         total: Number of samples.
-        part: How many, or a fraction of all, below 1.
-        name: What the messages call `part`.
-        seed: Decides the draws.
+        part: Number of samples to choose, or a fraction below 1.
+        name: Name of `part` for error messages.
+        seed: Determines the choice.
 
     Returns:
         bool of shape (total,).
 
     Raises:
-        ValueError: `part` is negative or would leave nothing.
+        ValueError: `part` is negative, or would leave no sample.
     """
     whole = isinstance(part, (int, np.integer)) and not isinstance(part, bool)
     count = int(part) if whole else round(float(part) * total)
@@ -113,19 +114,19 @@ def chosen_part(
         raise ValueError(
             f"{name}: expected a number of samples below {total}, or a fraction below 1; received {part!r:.100}"
         )
-    draws = np.random.RandomState([seed, _OWN_STREAM]).random_sample(total)
+    draws = np.random.RandomState([seed, _STREAM]).random_sample(total)
     groups = np.zeros(total, np.int64) if y is None else np.unique(y, return_inverse=True)[1].reshape(-1)
     chosen = np.zeros(total, dtype=bool)
-    for group, wanted in enumerate(_shares(np.bincount(groups), count)):
+    for group, share in enumerate(_shares(np.bincount(groups), count)):
         rows = np.flatnonzero(groups == group)
-        chosen[rows[np.argsort(draws[rows], kind="stable")[:wanted]]] = True
+        chosen[rows[np.argsort(draws[rows], kind="stable")[:share]]] = True
     return chosen
 
 
 def three_parts(
-    y: Optional["np.ndarray"], total: int, valid: Union[int, float], test: Union[int, float], seed: int = 0
+    y: Optional["np.ndarray"], total: int, valid: Share, test: Share, seed: int = 0
 ) -> Tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """Rows for training, validation and testing, in the order they had; shares are of all rows.
+    """Rows for training, validation and testing, each in increasing order; shares are of all rows.
 
     Raises:
         ValueError: As for `chosen_part`.
@@ -140,59 +141,49 @@ def three_parts(
 def warn_of_missing_classes(
     where: str, labels: Sequence[Optional[Sequence[int]]], classes: Sequence[str], way: str
 ) -> None:
-    """Warn where validation or testing lacks a class that is trained: their scores leave it out.
+    """Warn if the validation or test part lacks a class of the training part: its scores leave that class out.
 
     Args:
-        where: What the data is, for the message.
-        labels: Class numbers of training, validation and testing; None or empty for a part that is not there.
+        where: Name of the data for the message.
+        labels: Class numbers of training, validation and testing; None or empty for a missing part.
         classes: Name of each number.
-        way: How to get a part with all classes.
+        way: Sentence that says how to get a part with all classes.
 
     Warns:
-        TrapWarning: A part has samples, but none of a class of the training part.
+        TrapWarning: A part has samples, but lacks a class of the training part.
     """
     size = len(classes)
     counts = [_class_counts(part, size) for part in labels]
-    lacking = {}
+    lacking = []
     for name, count in zip(("valid", "test"), counts[1:]):
         missing = np.flatnonzero((counts[0] > 0) & (count == 0)).tolist()
-        if missing and count.sum():
-            lacking[name] = f"{name} has {_counted(int(count.sum()))}, and none of {_listed(missing, classes)}"
+        total = int(count.sum())
+        if missing and total:
+            samples = f"{total} sample" + "s" * (total != 1)
+            more = f" and {len(missing) - 5} more classes" if len(missing) > 5 else ""
+            names = ", ".join(str(classes[number]) for number in missing[:5])
+            lacking.append(f"{name} has {samples}, and none of {names}{more}")
     if not lacking:
         return
-    told = (
-        ""
-        if size > 5
-        else "; ".join(
-            f"{name}: " + ", ".join(f"{label}={number}" for number, label in zip(count, classes))
-            for name, count in zip(("train", "valid", "test"), counts)
-            if count.sum()
-        )
+    table = "; ".join(
+        f"{name}: " + ", ".join(f"{label}={number}" for number, label in zip(count, classes))
+        for name, count in zip(("train", "valid", "test"), counts)
+        if count.sum()
     )
     warnings.warn(
-        f"{where}: {'; '.join(lacking.values())}: scores over such a part say little"
-        f"{f' ({told})' if told else ''}. {way}",
+        f"{where}: {'; '.join(lacking)}: scores over such a part say little{f' ({table})' if size <= 5 else ''}. {way}",
         TrapWarning,
         stacklevel=4,
     )
 
 
 def _class_counts(labels: Optional[Sequence[int]], classes: int) -> "np.ndarray":
-    found = np.asarray([] if labels is None else labels, np.int64)
-    return np.bincount(found[(found >= 0) & (found < classes)], minlength=classes)
-
-
-def _counted(count: int) -> str:
-    return f"{count} sample" + "s" * (count != 1)
-
-
-def _listed(numbers: Sequence[int], names: Sequence[str]) -> str:
-    more = f" and {len(numbers) - 5} more classes" if len(numbers) > 5 else ""
-    return ", ".join(str(names[number]) for number in numbers[:5]) + more
+    numbers = np.asarray([] if labels is None else labels, np.int64)
+    return np.bincount(numbers[(numbers >= 0) & (numbers < classes)], minlength=classes)
 
 
 def _shares(sizes: "np.ndarray", count: int) -> "np.ndarray":
-    """`count` shared out in proportion to sizes, by largest remainders."""
+    """Divide `count` in proportion to sizes, by largest remainders."""
     exact = sizes * count / max(sizes.sum(), 1)
     shares: np.ndarray = np.floor(exact).astype(np.int64)
     shares[np.argsort(shares - exact, kind="stable")[: count - shares.sum()]] += 1

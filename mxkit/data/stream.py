@@ -1,4 +1,4 @@
-"""Batches from what can only be read in one direction: iterables and text files of any length."""
+"""Batches from data that can only be read in order: iterables and text files of any length."""
 
 from functools import partial
 from itertools import islice
@@ -10,7 +10,7 @@ import weakref
 from mxkit.core.arguments import whole_number
 from mxkit.data.batching import narrow, new_batch, place, stack, to_batch
 from mxkit.data.order import Epochs
-from mxkit.data.samples import takes_rng, told
+from mxkit.data.samples import error_text, takes_rng
 from mxkit.data.source import is_one_shot
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
@@ -19,18 +19,18 @@ import numpy as np
 
 Factory = Union[Callable[..., Iterable[Any]], Iterable[Any]]
 
-_DRAWN_AT_ONCE = 1024
+_RANDOM_NUMBERS = 1024
 
 
-class Placed(NamedTuple):
-    """A sample of an iterable that also tells what messages are to call it."""
+class NamedSample(NamedTuple):
+    """A sample with its name for error messages, such as a file and a line number."""
 
-    place: str
+    name: str
     sample: Any
 
 
 class _Item(NamedTuple):
-    """A sample, its number in the stream, and what messages call it."""
+    """A sample, its number in the stream, and its name for error messages."""
 
     number: int
     name: str
@@ -38,47 +38,49 @@ class _Item(NamedTuple):
 
 
 class StreamLoader(Epochs):
-    """Batches from a function that returns an iterable of samples, which may be longer than memory.
+    """Batches from a function that returns an iterable of samples, which may be larger than memory.
 
-    The order of an epoch depends on `(seed, epoch)`, and what `transform` draws on `(seed, epoch, number of the
-    sample)`, provided that the function gives the same samples each time: it may draw from its own `rng` alone.
+    The order of an epoch depends on `(seed, epoch)` only, and the random numbers of `transform` depend on
+    `(seed, epoch, number of the sample)`, provided that the function returns the same samples each time. The function
+    must take random numbers from its own `rng` only.
 
     Args:
-        factory: Called at the start of each epoch; returns an iterable of samples, each an array, a number, or a tuple
-            of them, of one shape. With a parameter `rng` it is given a `numpy.random.Generator` of `(seed, epoch)`,
-            to order its shards by, for example. An iterable that starts anew by itself will do too, as a list.
-        batch_size: Samples a batch, at least 1. None: the iterable gives batches `(x, y)` ready to be used.
-        shuffle_buffer: Samples held in memory to draw the next one from: each moves at most so many places to the
-            front, and as far as chance takes it to the end. 0 keeps the order. A stream that is sorted by class
-            needs a buffer longer than a class.
-        seed: Whole number that decides all randomness. None draws one, which `seed` then tells.
-        drop_last: Leave out a last batch that is short.
-        length: How many samples (batches, where `batch_size` is None) an epoch has, if that is known; without it there
-            is no `len()`.
+        factory: Called at the start of each epoch; returns an iterable of samples. A sample is an array, a number, or
+            a tuple of them, and all samples have one shape. If the function has a parameter `rng`, it receives a
+            `numpy.random.Generator` of `(seed, epoch)`, for example to order its shards. A list, or another iterable
+            that can be read repeatedly, works too.
+        batch_size: Samples per batch, at least 1. None: the iterable gives finished batches `(x, y)`.
+        shuffle_buffer: Number of samples in memory from which the next one is drawn. A sample moves forward by less
+            than this number of places; backward, there is no limit. 0 keeps the order. If the stream is sorted by
+            class, the buffer must be longer than a class.
+        seed: Integer that determines all randomness. None draws one, which the attribute `seed` holds.
+        drop_last: Leave out a last batch that is smaller than `batch_size`.
+        length: Number of samples of an epoch (of batches if `batch_size` is None), if it is known; without it the
+            loader has no `len()`.
         transform: Called with the first element of each sample, and with `rng` if it has a parameter of that name.
-        batchify: Called with the list of a batch's samples in place of stacking them, as gluoncv's
+        batchify: Called with the list of a batch's samples instead of stacking them, as gluoncv's
             `data.batchify.Tuple(Pad(), Stack())`.
         prefetch: Batches read ahead in a thread, in which the function then runs. MXNet computes while Python reads
-            anyway, so a thread gains nothing but where reading takes most of the time (a third there); 0 reads in
-            the calling thread.
+            in any case, so a thread helps only if reading takes most of the time (then by a third). 0 reads in the
+            calling thread.
 
     Attributes:
-        batch_size: Samples a batch, or None.
-        epoch: Number of the epoch that the next `iter` gives, from 0; it grows by one each time, and
-            `fit` sets it.
-        seed: What decides orders and transforms.
+        batch_size: Samples per batch, or None.
+        epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
+            sets it.
+        seed: Determines orders and transforms.
 
     Raises:
         DataError: `factory` is a generator, which is empty in the second epoch (T62). While reading: the stream or
-            the transform fails, or samples do not fit together.
+            the transform fails, or the samples of a batch have different shapes.
         EmptyDataError: While reading: an epoch has no batch.
-        ValueError: An argument has another form.
+        ValueError: An argument is invalid.
 
     Warns:
-        TrapWarning: An epoch has another length than `length`.
+        TrapWarning: The length of an epoch is not `length`.
 
     Side effects:
-        float64 becomes float32, int64 int32; uint8 stays.
+        float64 becomes float32, int64 becomes int32; uint8 is not converted.
 
     >>> def squares():
     ...     for number in range(5):
@@ -88,7 +90,7 @@ class StreamLoader(Epochs):
     """
 
     def __new__(cls, *arguments: Any, length: Optional[int] = None, **named: Any) -> "StreamLoader":
-        # `fit`, progress bars and `bool()` go by whether there is a `__len__`, not by what it raises
+        # `fit`, progress bars and `bool()` check whether `__len__` exists, not whether it raises
         return super().__new__(_SizedStreamLoader if cls is StreamLoader and length is not None else cls)
 
     def __init__(
@@ -115,8 +117,8 @@ class StreamLoader(Epochs):
         self.length = None if length is None else whole_number(length, "StreamLoader: length")
         self.transform, self.batchify = transform, batchify
         self.prefetch = whole_number(prefetch, "StreamLoader: prefetch", least=0)
-        self._length_told = False
-        self._last: Callable[[], Any] = lambda: None
+        self._warned_of_length = False
+        self._last_iterator: Callable[[], Any] = lambda: None
         if drop_last and (self.length or batch_size or 0) < (batch_size or 0):
             raise EmptyDataError(
                 f"StreamLoader: drop_last leaves no batch: length is {length}, a batch has {batch_size} samples"
@@ -124,7 +126,7 @@ class StreamLoader(Epochs):
 
     @property
     def shuffle(self) -> bool:
-        """Whether the order is another one in each epoch."""
+        """Whether the order differs between epochs."""
         return self.shuffle_buffer > 1
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,9 +134,10 @@ class StreamLoader(Epochs):
         return _ahead(batches, self.prefetch) if self.prefetch else batches
 
     def skip(self, batches: int) -> None:
-        """Leave out the first batches of the next iteration, and of that one only.
+        """Leave out the first batches of the next iteration, and of that iteration only.
 
-        Their samples are read, because a stream can do nothing else, but neither transformed nor stacked.
+        Their samples are read, because a stream has no other way to reach the next ones; they are neither transformed
+        nor stacked.
 
         Args:
             batches: At least 0. If the epoch has fewer, reading it raises `DataError`.
@@ -161,26 +164,25 @@ class StreamLoader(Epochs):
             raise EmptyDataError(f"{self._name}: epoch {epoch + 1} has {few}")
 
     def _shuffled(self, epoch: int) -> Iterator[_Item]:
-        """The samples of an epoch, each drawn from `shuffle_buffer` of them."""
         items = self._items(epoch)
         if not self.shuffle:
             yield from items
             return
-        # of `random()` alone, whose bits are the same in all versions of NumPy
-        rng = self._rng(epoch, 0, 1)
-        drawn: List[int] = []
-        held = list(islice(items, self.shuffle_buffer))
+        # uses `random()` alone, whose bits are the same in all versions of NumPy
+        rng = self._generator(epoch, 0, 1)
+        places: List[int] = []
+        buffer = list(islice(items, self.shuffle_buffer))
         for item in items:
-            if not drawn:
-                drawn = (rng.random(_DRAWN_AT_ONCE) * len(held)).astype(int).tolist()
-            number = drawn.pop()
-            yield held[number]
-            held[number] = item
-        for number in rng.random(len(held)).argsort(kind="stable").tolist():
-            yield held[number]
+            if not places:
+                places = (rng.random(_RANDOM_NUMBERS) * len(buffer)).astype(int).tolist()
+            number = places.pop()
+            yield buffer[number]
+            buffer[number] = item
+        for number in rng.random(len(buffer)).argsort(kind="stable").tolist():
+            yield buffer[number]
 
     def _items(self, epoch: int) -> Iterator[_Item]:
-        """The samples of an epoch as they come."""
+        """The samples of an epoch in the order of the stream."""
         iterator: Optional[Iterator[Any]] = None
         count = 0
         while True:
@@ -191,24 +193,21 @@ class StreamLoader(Epochs):
                 break
             except MxkitError:
                 raise
-            except Exception as error:  # a user's code may fail in any way
+            except Exception as error:  # a user's code may raise anything
                 raise DataError(
-                    f"{self._name}: it failed in epoch {epoch + 1} after {count} samples: {told(error)}"
+                    f"{self._name}: it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
                 ) from error
+            if count == self.length:
+                self._warn_of_length(epoch, f"more than {self.length}")
+            yield _Item(count, *(sample if type(sample) is NamedSample else (str(count), sample)))
             count += 1
-            if count - 1 == self.length:
-                self._tell_length(epoch, f"more than {self.length}")
-            if type(sample) is Placed:
-                yield _Item(count - 1, sample.place, sample.sample)
-            else:
-                yield _Item(count - 1, str(count - 1), sample)
         if count < (self.length or 0):
-            self._tell_length(epoch, str(count))
+            self._warn_of_length(epoch, str(count))
 
     def _open(self, epoch: int) -> Iterator[Any]:
         source: Any = self.factory
         if callable(source) and not hasattr(source, "__iter__"):
-            source = source(rng=self._rng(epoch, 0, 2)) if takes_rng(source) else source()
+            source = source(rng=self._generator(epoch, 0, 2)) if takes_rng(source) else source()
         try:
             iterator: Iterator[Any] = iter(source)
         except TypeError:
@@ -216,17 +215,13 @@ class StreamLoader(Epochs):
                 f"{self._name}: the function must return an iterable of samples; it returned {type(source).__name__}"
             ) from None
         if iterator is source:
-            if self._last() is source:
+            if self._last_iterator() is source:
                 raise DataError(
                     f"{self._name}: the function returned the same {type(source).__name__} as for the epoch before, "
                     "which can be read only once: let it make a new one each time"
                 )
-            self._last = _reference(source)
+            self._last_iterator = _reference(source)
         return iterator
-
-    def _rng(self, epoch: int, *key: int) -> "np.random.Generator":
-        # [seed, epoch, number] is the key of a sample, and zeros at its end count for nothing
-        return np.random.Generator(np.random.PCG64([self.seed % 2**32, epoch, *key]))
 
     def _batch(self, items: Sequence[_Item], epoch: int) -> Any:
         if self.batch_size is None:
@@ -242,33 +237,32 @@ class StreamLoader(Epochs):
             raise DataError(f"{self._name}: {error}") from error.__cause__
         except Exception as error:  # a user's batchify, or an array of theirs
             raise DataError(
-                f"{self._name}: the samples {names[0]} to {names[-1]} give no batch: {told(error)}"
+                f"{self._name}: the samples {names[0]} to {names[-1]} give no batch: {error_text(error)}"
             ) from error
 
     def _transformed(self, item: _Item, epoch: int) -> Any:
         if self.transform is None:
             return item.sample
         parts = item.sample if isinstance(item.sample, tuple) else (item.sample,)
-        extra = {"rng": self._rng(epoch, item.number)} if takes_rng(self.transform) else {}
+        extra = {"rng": self._generator(epoch, item.number)} if takes_rng(self.transform) else {}
         try:
             first = self.transform(parts[0], **extra)
-        except Exception as error:  # a user's code may fail in any way
-            raise DataError(f"{self._name}: transform failed on sample {item.name}: {told(error)}") from error
+        except Exception as error:  # a user's code may raise anything
+            raise DataError(f"{self._name}: transform failed on sample {item.name}: {error_text(error)}") from error
         return (first, *parts[1:]) if isinstance(item.sample, tuple) else first
 
-    def _tell_length(self, epoch: int, found: str) -> None:
-        if not self._length_told:
-            self._length_told = True
+    def _warn_of_length(self, epoch: int, count: str) -> None:
+        if not self._warned_of_length:
+            self._warned_of_length = True
             warnings.warn(
-                f"{self._name}: length is {self.length}, but epoch {epoch + 1} has {found}: progress and schedules "
-                "that count by it are off. Give the true number, or leave length out",
+                f"{self._name}: length is {self.length}, but epoch {epoch + 1} has {count}: progress and schedules "
+                "that use it are wrong. Pass the true number, or leave length out",
                 TrapWarning,
                 stacklevel=2,
             )
 
     @property
     def _name(self) -> str:
-        """What messages call it."""
         return f"StreamLoader({getattr(self.factory, '__name__', type(self.factory).__name__)})"
 
     def __repr__(self) -> str:
@@ -278,7 +272,7 @@ class StreamLoader(Epochs):
 
 
 class _SizedStreamLoader(StreamLoader):
-    """A `StreamLoader` whose `length` was given."""
+    """A `StreamLoader` with a `length`."""
 
     def __len__(self) -> int:
         """Number of batches of an epoch."""
@@ -299,17 +293,15 @@ def _check_factory(factory: Any) -> None:
 
 
 def _ahead(batches: Iterator[Any], count: int) -> Iterator[Any]:
-    def read(number: int, unwanted: Callable[[], bool]) -> Any:
-        return next(batches, None)
-
-    for batch in read_ahead(read, range(sys.maxsize), threads=1, ahead=count):
+    numbers = range(sys.maxsize)
+    for batch in read_ahead(lambda number, unwanted: next(batches, None), numbers, threads=1, ahead=count):
         if batch is None:
             return
         yield batch
 
 
 def _reference(iterator: Any) -> Callable[[], Any]:
-    """Tell it apart from others without keeping a generator, and its open files, alive."""
+    """A reference that does not keep a generator, and its open files, alive."""
     try:
         return weakref.ref(iterator)
     except TypeError:  # map, zip
@@ -317,7 +309,7 @@ def _reference(iterator: Any) -> Callable[[], Any]:
 
 
 def _ready(batch: Any, where: str) -> Any:
-    """NumPy arrays of a batch as NDArrays; those that are NDArrays already as they are."""
+    """NumPy arrays of a batch as NDArrays; NDArrays are returned as they are."""
     group = isinstance(batch, tuple) or (isinstance(batch, list) and all(hasattr(part, "shape") for part in batch))
     if group:
         return tuple(_ready(part, where) for part in batch)

@@ -1,30 +1,31 @@
-"""Statistics of arrays that come batch by batch, in memory that does not grow with the data."""
+"""Statistics of arrays that are read batch by batch, in memory that does not grow with the data."""
 
+from functools import reduce
 import hashlib
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-# More different labels than these are quantities, not classes.
+# Labels with more distinct values are quantities, not classes.
 MOST_CLASSES = 10_000
-# Values that are looked at together, as float64.
+# Number of values that are converted to float64 at once.
 _CHUNK = 2**20
 _MOST_SHAPES = 8
 
 
 class ArraySummary:
-    """What was seen of one input or label.
+    """Statistics of one input or label.
 
     Attributes:
         shapes: Shapes of samples, at most 8 different ones.
-        dtypes: Names of their types.
-        samples: How many there were.
-        low: Least finite value; None where there is none.
-        high: Greatest.
-        nan: Values that are NaN.
-        infinite: Values that are infinite.
-        whole: Whether all finite values are whole numbers.
-        classes: How often each value came, where a sample is one whole number; None for anything else.
+        dtypes: Names of their dtypes.
+        samples: Number of samples.
+        low: Smallest finite value; None if there is none.
+        high: Largest finite value.
+        nan: Number of values that are NaN.
+        infinite: Number of values that are infinite.
+        whole: Whether all finite values are integers.
+        classes: How often each label occurs, if each is one integer; None for anything else.
     """
 
     def __init__(self) -> None:
@@ -39,20 +40,20 @@ class ArraySummary:
         self._channels: Optional[_Moments] = None
 
     def add(self, array: "np.ndarray", labels: bool = False) -> None:
-        """Look at a batch, shape (B, ...)."""
+        """Add a batch, shape (B, ...)."""
         if len(self.shapes) < _MOST_SHAPES:
             self.shapes.add(array.shape[1:])
         self.dtypes.add(array.dtype.name)
         if labels:
-            self._count(array)
+            self._count_classes(array)
         self.samples += len(array)
         rows = max(1, _CHUNK // max(array[:1].size, 1))
         for first in range(0, len(array) if array.size else 0, rows):
-            self._look(array[first : first + rows])
+            self._add_values(array[first : first + rows])
 
     @property
     def shape(self) -> Tuple[int, ...]:
-        """Shape of a sample, of one of them where they differ."""
+        """Shape of a sample; the smallest if samples differ."""
         return min(self.shapes, default=())
 
     @property
@@ -62,16 +63,17 @@ class ArraySummary:
 
     @property
     def mean(self) -> Tuple[float, ...]:
-        """Mean over finite values, of each channel where there are channels."""
+        """Mean of the finite values, of each channel if there are channels."""
         return () if self._channels is None else tuple(self._channels.mean.tolist())
 
     @property
     def std(self) -> Tuple[float, ...]:
-        """Standard deviation of the same."""
-        return () if self._channels is None else tuple(self._channels.std.tolist())
+        """Standard deviation of the finite values, of each channel if there are channels."""
+        if self._channels is None:
+            return ()
+        return tuple(np.sqrt(self._channels.squares / np.maximum(self._channels.counts, 1)).tolist())
 
-    def _count(self, array: "np.ndarray") -> None:
-        """Labels that are whole numbers, one for a sample."""
+    def _count_classes(self, array: "np.ndarray") -> None:
         if not self.samples:
             self.classes = {}
         if self.classes is None:
@@ -85,7 +87,7 @@ class ArraySummary:
         if len(self.classes) > MOST_CLASSES:
             self.classes = None
 
-    def _look(self, array: "np.ndarray") -> None:
+    def _add_values(self, array: "np.ndarray") -> None:
         values = array.astype(np.float64)
         finite = np.isfinite(values)
         lost = values.size - int(np.count_nonzero(finite))
@@ -98,7 +100,7 @@ class ArraySummary:
             self.low = low if self.low is None else min(low, self.low)
             self.high = high if self.high is None else max(high, self.high)
             self.whole = self.whole and (array.dtype.kind in "iub" or bool((values == np.floor(values))[finite].all()))
-            moments = _Moments(_by_channel(values))
+            moments = _moments(_by_channel(values))
             self._channels = moments if self._channels is None else self._channels.joined(moments)
 
 
@@ -111,64 +113,50 @@ def _by_channel(values: "np.ndarray") -> "np.ndarray":
     return values.reshape(1, -1)
 
 
-class _Moments:
-    """Count, mean and sum of squared deviations of each channel; what is NaN is left out."""
+class _Moments(NamedTuple):
+    """Number of values, mean and sum of squared deviations of each channel."""
 
-    def __init__(self, values: "np.ndarray") -> None:
-        there = ~np.isnan(values)
-        self.count = there.sum(axis=1)
-        values = np.where(there, values, 0)
-        self.mean = values.sum(axis=1) / np.maximum(self.count, 1)
-        self.squares = (np.where(there, values - self.mean[:, None], 0) ** 2).sum(axis=1)
-
-    @property
-    def std(self) -> "np.ndarray":
-        return np.asarray(np.sqrt(self.squares / np.maximum(self.count, 1)))
+    counts: "np.ndarray"
+    mean: "np.ndarray"
+    squares: "np.ndarray"
 
     def joined(self, other: "_Moments") -> "_Moments":
-        """Of both together, by Chan's formula; of all channels together where their numbers differ."""
+        """Moments of both, by Chan's formula; over all channels together if their numbers differ."""
         if len(self.mean) != len(other.mean):
             return self._pooled().joined(other._pooled())
-        joined = _Moments.__new__(_Moments)
-        joined.count = self.count + other.count
-        total = np.maximum(joined.count, 1)
+        counts = self.counts + other.counts
+        total = np.maximum(counts, 1)
         apart = other.mean - self.mean
-        joined.mean = self.mean + apart * other.count / total
-        joined.squares = self.squares + other.squares + apart**2 * self.count * other.count / total
-        return joined
+        squares = self.squares + other.squares + apart**2 * self.counts * other.counts / total
+        return _Moments(counts, self.mean + apart * other.counts / total, squares)
 
     def _pooled(self) -> "_Moments":
-        found: Optional[_Moments] = None
-        for channel in range(len(self.mean)):
-            one = _Moments.__new__(_Moments)
-            one.count, one.mean, one.squares = (
-                part[channel : channel + 1] for part in (self.count, self.mean, self.squares)
-            )
-            found = one if found is None else found.joined(one)
-        return found or self
+        channels = [_Moments(*(part[i : i + 1] for part in self)) for i in range(len(self.mean))]
+        return reduce(_Moments.joined, channels)
+
+
+def _moments(values: "np.ndarray") -> _Moments:
+    """Moments of each row, without NaN."""
+    valid = ~np.isnan(values)
+    counts = valid.sum(axis=1)
+    values = np.where(valid, values, 0)
+    mean = values.sum(axis=1) / np.maximum(counts, 1)
+    return _Moments(counts, mean, (np.where(valid, values - mean[:, None], 0) ** 2).sum(axis=1))
 
 
 def sample_hashes(arrays: Sequence["np.ndarray"]) -> List[int]:
-    """A number of 64 bits for each sample of a batch, equal where all bytes of all inputs are equal."""
+    """A 64-bit hash for each sample of a batch, over the bytes of all inputs."""
     hosts = [np.ascontiguousarray(array) for array in arrays]
-    found = []
-    for row in range(len(hosts[0])):
-        digest = hashlib.blake2b(digest_size=8)
-        for host in hosts:
-            digest.update(host[row].tobytes())
-        found.append(int.from_bytes(digest.digest(), "little"))
-    return found
+    samples = (b"".join(host[row].tobytes() for host in hosts) for row in range(len(hosts[0])))
+    return [int.from_bytes(hashlib.blake2b(sample, digest_size=8).digest(), "little") for sample in samples]
 
 
 def common(first: "np.ndarray", second: "np.ndarray") -> Tuple[int, List[Tuple[int, int]]]:
-    """How many of `second` are in `first`, and where the first few stand in both.
+    """Count the values of `second` that are in `first`, and return the positions of the first few in both.
 
     >>> common(np.array([5, 7, 9]), np.array([9, 1, 5, 5]))
     (3, [(2, 0), (0, 2), (0, 3)])
     """
-    order = np.argsort(first, kind="stable")
-    place = np.searchsorted(first, second, sorter=order) if len(first) else np.zeros(len(second), int)
-    place = np.minimum(place, max(len(first) - 1, 0))
-    equal = first[order[place]] == second if len(first) else np.zeros(len(second), bool)
-    rows: Any = np.flatnonzero(equal)
-    return len(rows), [(int(order[place[row]]), int(row)) for row in rows[:5]]
+    values, places = np.unique(first, return_index=True)
+    rows = np.flatnonzero(np.isin(second, values)).tolist()
+    return len(rows), [(int(places[np.searchsorted(values, second[row])]), row) for row in rows[:5]]

@@ -1,7 +1,7 @@
-"""Work done ahead of its consumer, in threads that are kept.
+"""Reads ahead in threads, which are reused.
 
-MXNet never frees what a thread took in which it ran an operator: 4.9 MB, measured over 100 threads. A thread that
-is done therefore waits for the next epoch, of whatever loader; it is a daemon and keeps nobody from exiting.
+MXNet never frees the memory of a thread that ran an operator: 4.9 MB, measured over 100 threads. A finished thread
+therefore waits for the next epoch of any loader; it is a daemon, so that the process can exit.
 """
 
 import atexit
@@ -11,7 +11,7 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import weakref
 
-# Reads of one batch: its number, and a function that tells whether it is still wanted.
+# Reads a batch: receives its number, and a function that returns True once the batch is no longer needed.
 Task = Callable[[int, Callable[[], bool]], Any]
 
 _EXIT_SECONDS = 5.0
@@ -34,15 +34,15 @@ class _Thread(threading.Thread):
 def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Iterator[Any]:
     """Yield `task(number, unwanted)` for each of `numbers`, in their order, computed by threads.
 
-    Nothing begins before the first result is asked for. When the iterator ends, is closed, dropped or fails, all
-    its threads have let go of the task.
+    The threads begin with the first `next`. When the iterator ends, is closed, freed or raises, no thread runs the
+    task any more.
 
     Args:
-        task: Called in the threads. What it raises is raised here, with its traceback, in its turn. It should end
-            soon once `unwanted()` is true.
-        numbers: With a step of 1.
-        threads: How many tasks run at once.
-        ahead: How many results may be finished or in work that were not yet asked for.
+        task: Called in the threads. An error of it is raised here with its traceback, in the order of the results.
+            It should end soon once `unwanted()` is true.
+        numbers: A range with a step of 1.
+        threads: Number of tasks that run at once.
+        ahead: Largest number of results that are computed, or being computed, before they are read.
     """
     window = _Window(task, numbers, ahead)
     try:
@@ -54,7 +54,7 @@ def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Itera
 
 
 class _Window:
-    """Results by number, and the threads that make them; nothing here refers to the iterator."""
+    """Results by number, and the threads that compute them; it has no reference to the iterator."""
 
     def __init__(self, task: Task, numbers: range, ahead: int) -> None:
         self._task, self._ahead = task, ahead
@@ -84,7 +84,7 @@ class _Window:
                     self._changed.wait()
                 if self._stopped or self._next >= self._end:
                     self._running.discard(thread)
-                    _idle.append(thread)  # before anybody is told, or the next epoch would start one more
+                    _idle.append(thread)  # before the notification, or the next epoch would start one more thread
                     self._changed.notify_all()
                     return
                 number = self._next
@@ -122,12 +122,12 @@ class _Window:
             self._stopped = True
             self._results.clear()
             self._changed.notify_all()
-            if threading.current_thread() not in self._running:  # where the garbage collector ran in one of them
+            if threading.current_thread() not in self._running:  # false if the garbage collector runs in one of them
                 self._changed.wait_for(lambda: not self._running, seconds)
 
 
 @atexit.register
 def _stop_all() -> None:
-    """No thread is inside of MXNet while the interpreter is taken down."""
+    """Stop all threads, so that none is inside MXNet while the interpreter shuts down."""
     for window in list(_open):
         window.stop(_EXIT_SECONDS)

@@ -14,31 +14,31 @@ import traceback
 from typing import Any, Dict, List, Sequence, Tuple
 
 from mxkit.data.batching import Spec
-from mxkit.data.samples import Samples, told
+from mxkit.data.samples import Samples, error_text
 from mxkit.errors import DataError
 from mxkit.runtime.threads import take_one_thread
 from mxnet.base import _LIB
 import numpy as np
 
 SHARED_FOLDER = Path("/dev/shm")  # noqa: S108
-_ALIGNED = 64  # what MXNet and NumPy's loops like best
+_ALIGNMENT = 64  # a cache line, which suits MXNet's and NumPy's loops
 
-# Where an array lies: offset, shape, type as text.
+# Position of an array in the memory: offset, shape, dtype as text.
 Place = Tuple[int, Tuple[int, ...], str]
 
 
 def anonymous_file(size: int) -> int:
-    """Open memory of `size` bytes, all of it reserved, as a file descriptor.
+    """Open a file of `size` bytes in memory, with all bytes reserved; return its descriptor.
 
-    It is gone when nobody holds it any more, however the processes end. Where Python offers memfd_create the memory
-    is not counted to /dev/shm, which containers mostly limit to 64 MB.
+    The system frees the memory once no process has it open, however the processes end. If Python has memfd_create, the
+    memory does not count against /dev/shm, which containers usually limit to 64 MB.
 
     Raises:
-        DataError: There is not as much.
+        DataError: There is not enough memory.
     """
     descriptor = _memory_file()
     try:
-        os.posix_fallocate(descriptor, 0, size)  # without it, memory that is missing is a SIGBUS later
+        os.posix_fallocate(descriptor, 0, size)  # without it, missing memory is a SIGBUS later
     except OSError as error:
         os.close(descriptor)
         if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG):
@@ -62,54 +62,52 @@ def _too_little(size: int, error: OSError) -> str:
         free, whole = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
         where = f"{SHARED_FOLDER}, which has {free:,} of {whole:,} bytes free"
     return (
-        f"DatasetLoader: a worker process needs {size:,} bytes for a batch in {where}. Take smaller batches, fewer "
-        "worker processes, a smaller prefetch, or workers='thread:2', which share memory as they are; in a "
+        f"DatasetLoader: a worker process needs {size:,} bytes for a batch in {where}. Use smaller batches, fewer "
+        "worker processes, a smaller prefetch, or workers='thread:2', which need no shared memory; in a "
         "container, give it more: docker run --shm-size=1g"
     )
 
 
 def plan(specs: Sequence[Spec]) -> Tuple[int, List[Place]]:
-    """Lay arrays one after the other: the bytes they take, at least 1, and the place of each.
+    """Lay out arrays one after the other; return the bytes they need, at least 1, and the place of each.
 
     >>> plan([((3,), np.dtype("uint8")), ((2, 2), np.dtype("float32"))])
     (80, [(0, (3,), '|u1'), (64, (2, 2), '<f4')])
     """
     end, places = 0, []
     for shape, dtype in specs:
-        offset = -(-end // _ALIGNED) * _ALIGNED
+        offset = -(-end // _ALIGNMENT) * _ALIGNMENT
         places.append((offset, tuple(shape), dtype.str))
         end = offset + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return max(1, end), places
 
 
 def views(memory: "mmap.mmap", places: Sequence[Place]) -> List["np.ndarray"]:
-    """The arrays that lie at these places."""
+    """The arrays at these places, without a copy."""
     return [
-        np.frombuffer(memory, dtype, int(np.prod(shape, dtype=np.int64)), offset).reshape(shape)
-        if 0 not in shape
-        else np.empty(shape, dtype)
+        np.ndarray(shape, dtype, memory, offset) if 0 not in shape else np.empty(shape, dtype)
         for offset, shape, dtype in places
     ]
 
 
-# Kinds of messages to the parent; each is a tuple that begins with one.
+# Kinds of messages to the parent: the first element of each message.
 READY, MEMORY, BATCH, FAILED = "ready", "memory", "batch", "failed"
 
-_LOOK_EVERY = 1.0
+_PARENT_CHECK_SECONDS = 1.0
 _LONGEST_TEXT = 20_000
 
 
 def serve(connection: Any, work: Any) -> None:
-    """Answer the parent's tasks until it sends None or is gone.
+    """Answer the parent's tasks until it sends None or ends.
 
     Args:
-        connection: To the parent. A task is `(batch, slot, epoch, rows)`.
+        connection: A connection to the parent. A task is `(batch, slot, epoch, rows)`.
         work: A `Samples`, or the bytes of a pickled one.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with_parent()
-    _LIB.MXSetNumOMPThreads(1)  # the processes are what runs at once
+    _LIB.MXSetNumOMPThreads(1)  # one thread per worker: the parallelism comes from the processes
     try:
         if isinstance(work, bytes):  # not forked
             take_one_thread()
@@ -133,7 +131,7 @@ def _answer(samples: Samples, slots: "_Slots", batch: int, slot: int, epoch: int
     try:
         structure = samples.batch(epoch, rows, lambda specs: slots.allocate(slot, specs))
         return (BATCH, batch, slots.places, structure)
-    except BaseException as error:  # SystemExit too: the parent is to hear of it
+    except BaseException as error:  # the parent must learn of a SystemExit too
         return _failure(error, batch)
 
 
@@ -141,34 +139,29 @@ def _failure(error: BaseException, batch: Any) -> Tuple[Any, ...]:
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT // 2]}\n...\n{text[-_LONGEST_TEXT // 2 :]}"
-    message = str(error) if isinstance(error, ValueError) and error.__cause__ else told(error)
-    return (FAILED, batch, message[:_LONGEST_TEXT], text, _pickled(error.__cause__ or error))
-
-
-def _pickled(error: BaseException) -> Any:
-    """The error for the parent to chain, if it can be sent: its text is sent anyway."""
+    message = str(error) if isinstance(error, ValueError) and error.__cause__ else error_text(error)
     try:
-        packed = pickle.dumps(error)
-    except Exception:  # a user's error may hold anything
-        return None
-    return packed if len(packed) <= _LONGEST_TEXT else None
+        packed = pickle.dumps(error.__cause__ or error)
+    except Exception:  # a user's error may hold objects that cannot be pickled; its text is sent in any case
+        packed = b""
+    return (FAILED, batch, message[:_LONGEST_TEXT], text, packed if len(packed) <= _LONGEST_TEXT else b"")
 
 
 def _send(connection: Any, message: Any) -> bool:
     try:
         connection.send(message)
-    except (BrokenPipeError, ConnectionResetError):  # the parent does not wait any more
+    except (BrokenPipeError, ConnectionResetError):  # the parent has closed the connection
         return False
     return True
 
 
 def _end_with_parent() -> None:
-    """End this process soon after its parent, even if a sample takes for ever: nobody would ever end it else."""
+    """End this process soon after its parent, even if a sample never returns; nothing else would end it."""
     parent, pid = parent_process(), os.getppid()
 
     def watch() -> None:
-        # a process that was forked later may hold the other end, so the number is looked at too
-        while os.getppid() == pid and not channels.wait([parent.sentinel] if parent else [], _LOOK_EVERY):
+        # a process that was forked later may hold the other end of the sentinel, so the pid is compared too
+        while os.getppid() == pid and not channels.wait([parent.sentinel] if parent else [], _PARENT_CHECK_SECONDS):
             pass
         os._exit(1)
 
@@ -176,7 +169,7 @@ def _end_with_parent() -> None:
 
 
 class _Slots:
-    """Shared memory by number; each grows to the largest batch that it held."""
+    """Shared memory by number; each grows to the size of its largest batch."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection

@@ -2,7 +2,7 @@
 
 import lazy_loader as _lazy
 
-# both register a block that a description of a net may name
+# each registers a block that a saved net may contain
 from mxkit.models import siamese as _siamese  # noqa: F401
 from mxkit.models import sizes as _sizes  # noqa: F401
 

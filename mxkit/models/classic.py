@@ -39,8 +39,8 @@ def alexnet(classes: int = 10, small: bool = False, in_channels: int = 0, input_
         ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
-        Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks; without its two
-        halves and its normalization.
+        Krizhevsky et al. 2012, ImageNet classification with deep convolutional neural networks; without the division
+        into two halves and without the normalization.
     """
     first = {"kernel_size": 3, "padding": 1} if small else {"kernel_size": 11, "strides": 4}
     net = SizedNet(input_size)
@@ -111,8 +111,8 @@ def nin(classes: int = 10, small: bool = False, in_channels: int = 0, input_size
     """Network in network: 2,015,398 parameters on any size from 195 to 354.
 
     Args:
-        classes: Number of outputs. Their convolution has no ReLU; the tutorials' ReLU forbids scores below 0, and can
-            end the training with all scores at 0.
+        classes: Number of outputs. The last convolution has no ReLU; the tutorials' ReLU prevents scores below 0, and
+            training can end with all scores at 0.
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 11x11 with stride 4,
             and the last pooling is global.
         in_channels: Channels of the images; 0 takes them from the first batch.
@@ -120,8 +120,8 @@ def nin(classes: int = 10, small: bool = False, in_channels: int = 0, input_size
 
     Returns:
         An uninitialized net from images (B, C, H, W) of 195 to 354 pixels a side (15 or more if small) to scores of
-        shape (B, classes). From 355 on the last pooling would leave 2 x 2 positions, and MXNet would silently return
-        4 numbers for each class: here it is an error.
+        shape (B, classes). From 355 on the last pooling would have 2 x 2 outputs, and MXNet would return 4 numbers for
+        each class without an error; here it raises one.
 
     Raises:
         ValueError: `input_size` does not fit, or an argument is not a whole number.
@@ -167,8 +167,8 @@ def googlenet(classes: int = 10, small: bool = False, in_channels: int = 0, inpu
         ValueError: `input_size` is too small, or an argument is not a whole number.
 
     Source:
-        Szegedy et al. 2014, Going deeper with convolutions; without its two more classifiers. The convolutions of
-        the second stage have a ReLU, which the tutorials leave out.
+        Szegedy et al. 2014, Going deeper with convolutions; without the two auxiliary classifiers. The convolutions
+        of the second stage have a ReLU, which the tutorials leave out.
     """
     net = SizedNet(input_size)
     stem = nn.HybridSequential(), nn.HybridSequential()

@@ -59,7 +59,8 @@ def mlp(
     Args:
         classes: Number of outputs.
         hidden: Units of each hidden layer.
-        dropout: Share of hidden units set to 0 in training, for all hidden layers, or for each, like (0.2, 0.5).
+        dropout: Share of hidden units set to 0 in training: one number for all hidden layers, or one for each layer,
+            like (0.2, 0.5).
         in_channels: As for `softmax_regression`.
         input_size: As for `softmax_regression`.
 
@@ -71,7 +72,7 @@ def mlp(
             argument is too small, or not a whole number.
     """
     shares = [dropout] * len(hidden) if isinstance(dropout, (int, float)) else list(dropout)
-    for share in [dropout] if isinstance(dropout, (int, float)) else shares:
+    for share in (dropout,) if isinstance(dropout, (int, float)) else shares:  # `hidden` may be empty
         if not 0 <= share < 1:
             raise ValueError(f"mlp: dropout must be at least 0 and below 1; received {share}")
     if len(shares) != len(hidden):
@@ -101,8 +102,8 @@ def lenet(
     Args:
         classes: Number of outputs.
         batch_norm: Normalize after each convolution.
-        kernel_sizes: Of the two convolutions. (5, 3) is the other LeNet of the tutorials: 170,988 parameters, and
-            171,128 with `batch_norm`.
+        kernel_sizes: Kernel sizes of the two convolutions. (5, 3) is the other LeNet of the tutorials: 170,988
+            parameters, and 171,128 with `batch_norm`.
         in_channels: Channels of the images; 0 takes them from the first batch.
         input_size: Side of the only images that the net takes; 0 takes all that fit until the first batch.
 
@@ -115,7 +116,7 @@ def lenet(
 
     Source:
         LeCun et al. 1998, Gradient-based learning applied to document recognition; ReLU and maximum
-        pooling in place of sigmoid and average. `lenet5` is nearer to it.
+        pooling in place of sigmoid and average. `lenet5` is closer to the paper.
     """
     net = SizedNet(input_size)
     for channels, kernel_size in zip((20, 50), kernel_sizes):

@@ -54,7 +54,7 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
         or on `ctx`; `mxkit.to` moves it.
 
     Raises:
-        UnknownNameError: No net has this name; the known ones and the nearest are listed.
+        UnknownNameError: No net has this name; the text lists the known names and the nearest.
         TypeError: The net does not take an argument, which the text names.
         ValueError: No weights of this net were published; or gluoncv makes it only with downloaded weights, and
             `pretrained` is not set.

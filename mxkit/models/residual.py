@@ -1,4 +1,4 @@
-"""ResNet and DenseNet: the papers' from MXNet's own blocks, and the tutorials'."""
+"""ResNet and DenseNet: from MXNet's own blocks, as in the papers, and as in the tutorials."""
 
 from typing import Any, Sequence
 
@@ -21,19 +21,19 @@ def resnet18(
         classes: Number of outputs.
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and
             the first pooling is left out.
-        tutorial: As Gluon's tutorials build it: biases in all convolutions, neither normalization nor ReLU after the
-            first, which does not pad, none on the way past a block, and a last pooling that is not global:
+        tutorial: Build the net of Gluon's tutorials: all convolutions have biases; the first does not pad, and neither
+            normalization nor ReLU follows it; shortcuts have no normalization; the last pooling is not global:
             11,184,522 parameters on 3x96x96, 11,199,882 on 3x224x224.
         in_channels: Channels of the images; 0 takes them from the first batch.
         input_size: Side of the only images that the net takes; 0 takes all that fit.
 
     Returns:
-        An uninitialized net from images (B, C, H, W) of any size (75 pixels a side or more for the tutorials', whose
-        dense layer takes what the first batch gives) to scores of shape (B, classes).
+        An uninitialized net from images (B, C, H, W) of any size (75 pixels a side or more with `tutorial`, and the
+        first batch then fixes the dense layer) to scores of shape (B, classes).
 
     Raises:
         ValueError: `input_size` is too small, an argument is not a whole number, or `small` and `tutorial` are both
-            set.
+            True.
 
     Source:
         He et al. 2015, Deep residual learning for image recognition. The blocks are `zoo:resnet18_v1`'s.
@@ -41,7 +41,7 @@ def resnet18(
     if not tutorial:
         return _resnet("resnet18", vision.BasicBlockV1, (2, 2, 2, 2), classes, small, in_channels, input_size)
     if small:
-        raise ValueError("resnet18: the tutorials' has no small form: leave out small=True or tutorial=True")
+        raise ValueError("resnet18: the tutorials' net has no small form: leave out small=True or tutorial=True")
     net = SizedNet(input_size)
     net.add(nn.Conv2D(64, kernel_size=7, strides=2), nn.MaxPool2D(pool_size=3, strides=2))
     for channels in (64, 128, 256, 512):
@@ -73,7 +73,7 @@ def _resnet(
 
 
 def _tutorial_block(channels: int, halves: bool = False) -> Any:
-    """MXNet's own block, with the layers of the tutorials in it."""
+    """MXNet's own block with the layers of the tutorials."""
     block = vision.BasicBlockV1(channels, 1, downsample=halves)
     block.body = nn.HybridSequential()
     block.body.add(nn.Conv2D(channels, kernel_size=3, padding=1, strides=2 if halves else 1))
@@ -94,15 +94,15 @@ def densenet121(
         classes: Number of outputs.
         small: For images like CIFAR's: the first convolution is 3x3 with stride 1 in place of 7x7 with stride 2, and
             the first pooling is left out.
-        tutorial: As Gluon's tutorials build it: no 1x1 convolution before those of 3x3, so that 63 layers have weights,
-            biases, and no pooling at the end: 11,470,602 parameters on 3x32x32, 11,567,882 on 3x96x96 and 12,054,282
-            on 3x224x224.
+        tutorial: Build the net of Gluon's tutorials: there is no 1x1 convolution before those of 3x3, so that 63 layers
+            have weights; convolutions have biases; there is no pooling at the end: 11,470,602 parameters on 3x32x32,
+            11,567,882 on 3x96x96 and 12,054,282 on 3x224x224.
         in_channels: Channels of the images; 0 takes them from the first batch.
         input_size: Side of the only images that the net takes; 0 takes all that fit.
 
     Returns:
         An uninitialized net from images (B, C, H, W) of at least 29 pixels a side (8 if small) to scores of shape
-        (B, classes). The tutorials' takes one size only, that of the first batch.
+        (B, classes). With `tutorial` it takes only the size of the first batch.
 
     Raises:
         ValueError: `input_size` is too small, or an argument is not a whole number.

@@ -11,17 +11,17 @@ class Siamese(gluon.HybridBlock):  # type: ignore[misc]
     """One branch, with one set of weights, applied to each input.
 
     `net(a, b)` gives `[branch(a), branch(b)]`, which `ContrastiveLoss` takes; `net(anchor, positive, negative)` gives
-    three outputs for `TripletLoss`. Batches for `mxkit.fit` come from `mxkit.data.PairLoader`. BatchNorm in the
-    branch takes its statistics from each input by itself.
+    three outputs for `TripletLoss`. `mxkit.data.PairLoader` makes batches for `mxkit.fit`. BatchNorm in the branch
+    computes its statistics for each input separately.
 
     Args:
-        branch: A HybridBlock, of one input and one output. It stays usable on its own.
+        branch: A HybridBlock with one input and one output. It can also be used alone.
 
     Raises:
-        TypeError: `branch` is no HybridBlock.
+        TypeError: `branch` is not a HybridBlock.
 
     >>> net = Siamese(mx.gluon.nn.Dense(2)); mxkit.initialize(net)
-    >>> [one.shape for one in net(mx.nd.ones((3, 4)), mx.nd.ones((3, 4)))]
+    >>> [output.shape for output in net(mx.nd.ones((3, 4)), mx.nd.ones((3, 4)))]
     [(3, 2), (3, 2)]
     """
 
@@ -35,4 +35,4 @@ class Siamese(gluon.HybridBlock):  # type: ignore[misc]
         self.branch = branch
 
     def hybrid_forward(self, F: Any, *inputs: Any) -> Any:  # noqa: N803
-        return [self.branch(one) for one in inputs]
+        return [self.branch(x) for x in inputs]

@@ -1,7 +1,7 @@
-"""A sequence of layers that checks the size of images before MXNet computes.
+"""A HybridSequential that checks the size of images before MXNet computes.
 
-MXNet's messages name neither the layer nor a usable size (T38), and some sizes give wrong results without an error:
-positions that a pooling leaves become classes. Whether a size fits is decided by MXNet's own shape inference.
+MXNet's messages name neither the layer nor a usable size (T38), and some sizes give wrong results without an error: the
+positions after a pooling are flattened into classes. MXNet's own shape inference decides whether a size fits.
 """
 
 from contextlib import redirect_stdout
@@ -25,14 +25,13 @@ LARGEST = 1024
 class SizedNet(nn.HybridSequential):  # type: ignore[misc]
     """A HybridSequential that refuses inputs that its layers cannot take, and names the layer; base of mxkit's nets.
 
-    Each sample shape is checked once, with its first batch, by shape inference: nothing is computed, and later
-    batches cost a lookup in a set. Inside another hybridized block it is part of that block's graph, and checks
-    nothing.
+    Each sample shape is checked once, with its first batch, by shape inference: nothing is computed, and later batches
+    cost a lookup in a set. Inside another hybridized block it is part of that block's graph, and checks nothing.
 
     Args:
         input_size: Side of the square images that it accepts; 0 accepts every size that the layers do.
-        one_position: The last layer flattens a pooling that must leave one position; otherwise the net would return
-            more numbers per sample than there are classes.
+        one_position: The last layer flattens the output of a pooling, which must have one position; with more, the
+            net would return more numbers per sample than there are classes.
 
     >>> net = SizedNet(); net.add(nn.Conv2D(2, 5), nn.MaxPool2D(2), nn.Dense(3)); net.initialize()
     >>> net(mx.nd.ones((1, 1, 4, 4)))
@@ -62,7 +61,7 @@ strides and pools before it. Of square images with 1 channel the net takes 6 x 6
         return super().__call__(*inputs)
 
     def _clear_cached_op(self) -> None:
-        # a layer was added or replaced, so shapes must be checked again
+        # a layer was added or replaced: its sizes differ
         self._fitting = set()
         super()._clear_cached_op()
 
@@ -81,17 +80,17 @@ def check_shape(net: SizedNet, shape: Shape) -> None:
     """Refuse a batch of this shape if a layer cannot take it, or if it is not the net's `input_size`.
 
     Args:
-        net: Initialized or not; sizes of its parameters that are known already count.
+        net: Initialized or not; known shapes of its parameters are used.
         shape: Shape of a batch, the number of samples first.
 
     Raises:
-        ForwardError: It names the layer, and the square sizes that the net takes.
+        ForwardError: The text names the layer, and the square sizes that the net takes.
     """
     size = net._input_size
     if size and len(shape) == 4 and shape[2:] != (size, size):
         raise ForwardError(
-            f"the net was made for images of {size} x {size} (input_size) and got shape {shape}. Resize them, or make "
-            "it for theirs; without input_size it takes every size that its layers do",
+            f"the net was made for images of {size} x {size} (input_size) and got shape {shape}. Resize them, or pass "
+            "their input_size; without input_size the net takes every size that its layers do",
             "",
             net,
         )
@@ -102,10 +101,10 @@ def check_shape(net: SizedNet, shape: Shape) -> None:
 
 
 def usable_sizes(net: SizedNet, channels: int = 3) -> List[int]:
-    """Sides of square images that a net's layers take, to 1024.
+    """Smallest and largest side of square images that a net's layers take, up to 1024.
 
     Args:
-        net: Initialized or not; sizes of its parameters that are known already count.
+        net: Initialized or not; known shapes of its parameters are used.
         channels: Channels of the images.
 
     Returns:
@@ -120,19 +119,19 @@ def usable_sizes(net: SizedNet, channels: int = 3) -> List[int]:
 
 
 def finished(name: str, net: SizedNet, in_channels: int, way: str = "") -> SizedNet:
-    """Check `input_size` against the layers, and set the shapes of parameters that are known.
+    """Check `input_size` against the layers, and set the shapes of parameters that follow from it.
 
     Args:
         name: Name of the function that builds the net, for errors.
         net: The net with all its layers.
         in_channels: Channels of the images; 0 takes them from the first batch.
-        way: The way out for images that are too small, as a sentence.
+        way: Sentence that says what to do with images that are too small.
 
     Returns:
         The net. With `in_channels` and `input_size` all parameters have their shapes before the first batch.
 
     Raises:
-        ValueError: No image of `input_size` fits; it names the layer and the sizes that do.
+        ValueError: Images of `input_size` do not fit; the text names the layer and the sizes that fit.
     """
     whole_number(in_channels, "in_channels", least=0)
     if in_channels:
@@ -161,17 +160,17 @@ def _first_layer(net: SizedNet) -> Any:
 def _traced(net: SizedNet, shape: Shape) -> Optional[Trace]:
     try:
         return trace(net, [mx.nd.empty((1,) * len(shape))])
-    except Exception:  # a block of another library that takes no symbols: only its forward pass shows the error
+    except Exception:  # a block that takes no symbols: MXNet raises in its forward pass
         return None
 
 
 def _inferred(traced: Trace, shape: Shape) -> Tuple[Shape, List[Shape]]:
-    """Shape of the last layer's input, and shapes of the parameters."""
+    """Shape of the last layer's input, and shapes of all parameters."""
     last = [call for call in traced.calls if "." not in call.path][-1]
     # MXNet prints the arguments if shapes do not fit
     with redirect_stdout(io.StringIO()):
-        found, parameters = infer_shapes(traced, [*last.inputs, *traced.outputs], [shape])
-    return found[0], [parameters[name] for name in traced.parameters]
+        shapes, parameters = infer_shapes(traced, [*last.inputs, *traced.outputs], [shape])
+    return shapes[0], [parameters[name] for name in traced.parameters]
 
 
 def _positions(net: SizedNet, taken: Shape) -> int:

@@ -1,4 +1,4 @@
-"""Weights of nets: a file that is named, or the published one from the cache, whose checksum is explained."""
+"""Weights of nets: from a file, or the published file of a zoo, which is checked by its SHA-1."""
 
 from functools import partial
 from importlib import import_module
@@ -20,7 +20,7 @@ from mxkit.storage.loading import load_parameters, match_arrays
 from mxkit.storage.parameter_file import describe_file, read_arrays
 
 PRETRAINED = "pretrained"
-# Where each zoo lists the SHA-1 of its files.
+# The modules in which the zoos list the SHA-1 of their files.
 _STORES = {"zoo": "mxnet.gluon.model_zoo.model_store", "gluoncv": "gluoncv.model_zoo.model_store"}
 
 
@@ -39,20 +39,20 @@ class _Published(NamedTuple):
 def load_weights(
     net: Any, name: str, weights: Union[str, Path], *, root: Union[None, str, Path] = None, ctx: Any = None
 ) -> None:
-    """Load weights into a net that was just made: all of them, or none.
+    """Load weights into a new net: all of them, or none.
 
     Args:
         net: The net.
         name: As for `get_model`.
-        weights: A path of a `.params` file, whatever wrote it and whatever it hashes to; a run's folder, its directory
-            of checkpoints or one of them, of which the newest whole one is taken; or `"pretrained"`: the file that the
-            zoo published, as `find_weights` finds it. A file of that name is `"./pretrained"`.
+        weights: Path of any `.params` file, without a checksum; a run's folder, its directory of checkpoints or one
+            of them, of which the newest complete one is used; or `"pretrained"`: the file that the zoo published, as
+            `find_weights` finds it. A file of that name is `"./pretrained"`.
         root: As for `find_weights`.
-        ctx: Devices the net goes to, as for `mxkit.devices`; None is the CPU.
+        ctx: Devices of the net, as for `mxkit.devices`; None is the CPU.
 
     Raises:
-        CheckpointError: The file is damaged, or does not fit the net, whose shapes are told; a folder has no whole
-            checkpoint; or, of "pretrained", the checksum is another one.
+        CheckpointError: The file is damaged, or does not fit the net (the text has the shapes); a folder has no
+            complete checkpoint; or the checksum of the published file differs.
         DownloadError, ValueError: As for `find_weights`.
         OSError: The file cannot be read.
     """
@@ -76,29 +76,29 @@ def load_weights(
 def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
     """Find the file of weights that a zoo published for a net, in the cache or on the network.
 
-    A file that is there and right is used without the network. One that is there and not right is neither used nor
-    replaced nor deleted: MXNet would read it anew, five times, and put it over that one (T57).
+    An existing file with the right SHA-1 is used without the network. A file with another SHA-1 is neither used nor
+    replaced nor deleted; MXNet would download five times and overwrite it (T57).
 
     Args:
         name: `zoo:...` or `gluoncv:...`.
-        root: The folder; None is `models/` of every cache folder, `$MXNET_HOME` first.
+        root: Folder of the file; None is `models/` of every cache folder, `$MXNET_HOME` first.
 
     Returns:
-        Its path. The content has the SHA-1 that the zoo lists.
+        Path of the file. Its content has the SHA-1 that the zoo lists.
 
     Raises:
         ValueError: No weights of this net were published.
-        CheckpointError: The file is there, with another SHA-1; the text tells what it is, and how to use it.
-        DownloadError: It is not there, and cannot be had; the text tells what to fetch by hand, and where to put it.
+        CheckpointError: The file has another SHA-1; the text describes it, and says how to use it.
+        DownloadError: The file is missing and cannot be downloaded; the text says what to download by hand, and where
+            to put it.
 
     Side effects:
-        It is fetched where it is missing, unless `MXKIT_OFFLINE` is set: written aside, and renamed once it is right.
-        What was read of a download that broke off stays as a hidden `.part`, from which the next call goes on.
+        Downloads a missing file, unless `MXKIT_OFFLINE` is set: into a temporary file, which is renamed once its SHA-1
+        is right. An incomplete download stays as a hidden `.part`, which the next call completes.
     """
     published = _published(name)
-    folders = (
-        [Path(root).expanduser()] if root is not None else [one / "models" for one in dict.fromkeys((home(), *homes()))]
-    )
+    caches = dict.fromkeys((home(), *homes()))
+    folders = [cache / "models" for cache in caches] if root is None else [Path(root).expanduser()]
     paths = [folder / published.file for folder in folders]
     for path in paths:
         if published.is_at(path):
@@ -111,7 +111,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
     try:
         folders[0].mkdir(parents=True, exist_ok=True)
         with locked(folders[0]):
-            if not published.is_at(paths[0]):  # another process may have fetched it while this one waited
+            if not published.is_at(paths[0]):  # another process may have downloaded it meanwhile
                 archive = RemoteFile(f"{paths[0].stem}.zip", [Mirror(published.url)])
                 read_file(archive, folders[0], partial(_unpack, published, paths[0]))
     except (OSError, NothingWorked) as error:
@@ -136,7 +136,7 @@ def _published(name: str) -> _Published:
 
 
 def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> None:
-    """Take the weights out of a downloaded archive; only those of the listed SHA-1 get their name."""
+    """Unpack the weights from a downloaded archive, if they have the listed SHA-1."""
     aside = name_aside(path)
     try:
         with zipfile.ZipFile(str(part)) as archive, archive.open(path.name) as inside, aside.open("wb") as file:
@@ -157,8 +157,8 @@ def _unpack(published: _Published, path: Path, part: Path, mirror: Mirror) -> No
 def _explain(published: _Published, path: Path) -> str:
     lines = [f"weights of {published.net!r}: {path} is not the published file, and was left as it is"]
     if path.is_file():
-        found = file_digest(path, "sha1")
-        lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {found[:8]}... of {path.stat().st_size} bytes")
+        sha1 = file_digest(path, "sha1")
+        lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {sha1[:8]}... of {path.stat().st_size} bytes")
         try:
             lines.append(f"it is a whole parameter file of {len(describe_file(path))} arrays, but with other numbers")
         except CheckpointError as error:
@@ -185,7 +185,7 @@ def _by_hand(published: _Published, folders: Sequence[Path], why: str) -> Downlo
 
 
 def _other_classes(net: Any, name: str, path: Path, weights: Union[str, Path]) -> str:
-    """The way out where only the last layer is of another size, else an empty string."""
+    """What to do if only the last layer has another size, else an empty string."""
     try:
         arrays = read_arrays(path)
         fitting = match_arrays(net, arrays, strict=False)

@@ -32,6 +32,13 @@ def test_shapes_dtypes_and_ranges(digits):
         assert split.x.max() == 1
         assert (split.x * 16 == np.round(split.x * 16)).all()
     assert digits.classes == list("0123456789")
+    assert digits.mean == (pytest.approx(digits.train.x.mean(dtype="float64"), rel=1e-12),)
+    assert digits.std == (pytest.approx(digits.train.x.std(dtype="float64"), rel=1e-12),)
+    assert repr(digits) == "Splits(train 1354, valid 147, test 296 samples of shape (1, 8, 8) float32, 10 classes)"
+    whole = sum(np.bincount(split.y, minlength=10) for split in digits[:3])
+    np.testing.assert_array_equal(np.bincount(digits.test.y), whole // 6)
+    np.testing.assert_array_equal(np.bincount(digits.valid.y), (whole - whole // 6) // 10)
+    np.testing.assert_array_equal(mxkit.data.digits(28).valid.x, upsample(digits.valid.x, 28))
 
 
 def test_the_split_is_fixed(digits):
@@ -45,10 +52,9 @@ def test_the_split_is_fixed(digits):
 SPLITS = {"train": "f3546226c918b406", "valid": "9d599eadd2d283f7", "test": "c174030003801b62"}
 
 
-def test_the_table_is_scikit_learns():
+def test_the_table_is_scikit_learns(digits):
     bunch = pytest.importorskip("sklearn.datasets").load_digits()
-    data = mxkit.data.digits()
-    rows = [[x.tobytes() + bytes([y]) for x, y in zip(part.x, part.y.tolist())] for part in data[:3]]
+    rows = [[x.tobytes() + bytes([y]) for x, y in zip(part.x, part.y.tolist())] for part in digits[:3]]
     images = (bunch.images / 16).astype("float32")
     whole = [image.tobytes() + bytes([label]) for image, label in zip(images, bunch.target.tolist())]
     assert sorted(sum(rows, [])) == sorted(whole)
@@ -56,12 +62,6 @@ def test_the_table_is_scikit_learns():
     folder = Path(datasets.__file__).parent / "files"
     assert (folder / "digits.csv.gz").stat().st_size < 60_000
     assert "BSD 3-Clause License" in (folder / "digits.LICENSE").read_text()
-
-
-def test_each_part_has_each_class_in_its_share(digits):
-    whole = sum(np.bincount(split.y, minlength=10) for split in digits[:3])
-    np.testing.assert_array_equal(np.bincount(digits.test.y), whole // 6)
-    np.testing.assert_array_equal(np.bincount(digits.valid.y), (whole - whole // 6) // 10)
 
 
 @pytest.mark.parametrize(("size", "factor", "border"), [(28, 3, 2), (32, 4, 0), (12, 1, 2), (8, 1, 0), (224, 28, 0)])
@@ -76,20 +76,10 @@ def test_upsampling_is_exact(size, factor, border):
     assert large.sum(dtype="float64") == pytest.approx(x.sum(dtype="float64") * factor**2, rel=1e-12)
 
 
-def test_digits_28_are_the_digits_upsampled(digits):
-    np.testing.assert_array_equal(mxkit.data.digits(28).valid.x, upsample(digits.valid.x, 28))
-
-
 @pytest.mark.parametrize("size", [0, 7, 9, 29, -8])
 def test_sizes_that_do_not_fit(size):
     with pytest.raises(ValueError, match=f"expected 8, or a number whose rest .* is even; received {size}"):
         mxkit.data.digits(size)
-
-
-def test_digits_tell_their_mean_and_deviation(digits):
-    assert digits.mean == (pytest.approx(digits.train.x.mean(dtype="float64"), rel=1e-12),)
-    assert digits.std == (pytest.approx(digits.train.x.std(dtype="float64"), rel=1e-12),)
-    assert repr(digits) == "Splits(train 1354, valid 147, test 296 samples of shape (1, 8, 8) float32, 10 classes)"
 
 
 # Cutting parts off
@@ -141,12 +131,9 @@ def test_channel_statistics_against_numpy(dtype):
     mean, std = channel_statistics(x)
     np.testing.assert_allclose(mean, scaled.mean(axis=(0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(std, scaled.std(axis=(0, 2, 3)), rtol=1e-12)
-
-
-def test_a_constant_has_no_deviation():
-    x = np.full((3, 1), 0.1)
-    assert x.std() > 0  # a rounding error, by which nothing should be divided
-    assert channel_statistics(x)[1] == (0.0,)
+    constant = np.full((3, 1), 0.1)
+    assert constant.std() > 0  # a rounding error, by which nothing should be divided
+    assert channel_statistics(constant)[1] == (0.0,)
 
 
 # MNIST and Fashion-MNIST
@@ -159,8 +146,7 @@ def put(folder, files, unzip=False):
     return folder
 
 
-@pytest.mark.parametrize("unzip", [False, True])
-@pytest.mark.parametrize("inner", ["", "mnist", "raw", "MNIST/raw"])
+@pytest.mark.parametrize(("inner", "unzip"), [("", False), ("mnist", True), ("raw", False), ("MNIST/raw", True)])
 def test_mnist_from_a_folder(tmp_path, inner, unzip):
     files = mnist_files()
     put(tmp_path / inner, files, unzip)
@@ -186,23 +172,10 @@ def test_mnist_is_read_as_gluon_reads_it(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "download", lambda url, path, sha1_hash: f"{path}/{url.rsplit('/', 1)[-1]}")
     oracle = mx.gluon.data.vision.MNIST(str(tmp_path), train=False)
     found = mnist(tmp_path, valid=0, offline=True)
+    assert found.valid.x.shape == (0, 1, 28, 28)
     np.testing.assert_array_equal(found.test.x.transpose(0, 2, 3, 1), oracle._data.asnumpy())
     np.testing.assert_array_equal(found.test.y, oracle._label)
     assert found.test.y.dtype == oracle._label.dtype
-
-
-def test_batches_of_a_dataset(tmp_path):
-    data = mnist(put(tmp_path, mnist_files()), valid=0.1, offline=True)
-    x, y = next(iter(mxkit.data.ArrayLoader(*data.train, batch_size=7)))
-    np.testing.assert_allclose(x.asnumpy(), data.train.x[:7].astype("float32") / 255, rtol=1e-6)
-    np.testing.assert_array_equal(y.asnumpy(), data.train.y[:7])
-
-
-def test_fashion_has_its_names(tmp_path):
-    data = fashion_mnist(put(tmp_path / "FashionMNIST/raw", mnist_files()).parent.parent, valid=0, offline=True)
-    assert data.classes[0] == "T-shirt/top"
-    assert data.classes[9] == "Ankle boot"
-    assert data.valid.x.shape == (0, 1, 28, 28)
 
 
 def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatch):
@@ -228,6 +201,9 @@ def test_the_cache_takes_only_genuine_files(tmp_path, monkeypatch):
     put(folder, mnist_files(), unzip=True)
     with pytest.raises(DataError, match=r"expected the \(60000, 10000\) samples.*received \(60, 40\).*root="):
         mnist(valid=0.1, offline=True)
+    put(tmp_path / "datasets/cifar10", cifar_files(CIFAR10_FILES, 0)[0])  # as MXNet unpacks it
+    with pytest.raises(DataError, match=r"expected the \(50000, 10000\) samples"):
+        cifar10(offline=True)
 
 
 def test_files_that_do_not_belong_together(tmp_path):
@@ -236,6 +212,8 @@ def test_files_that_do_not_belong_together(tmp_path):
     put(tmp_path, files)
     with pytest.raises(DataError, match=r"N labels; received \(60, 28, 28\) of uint8 and \(59,\)"):
         mnist(tmp_path, valid=0.1, offline=True)
+    fashion = fashion_mnist(put(tmp_path / "own/FashionMNIST/raw", mnist_files()).parents[1], offline=True, valid=0)
+    assert (fashion.classes[0], fashion.classes[9]) == ("T-shirt/top", "Ankle boot")
     put(tmp_path, mnist_files(classes=47))
     with pytest.raises(DataError, match="labels 0 to 46; expected 0 to 9"):
         mnist(tmp_path, valid=0.1, offline=True)
@@ -254,14 +232,22 @@ def cifar_files(layout, version):
     return files, [np.concatenate(arrays) for arrays in zip(*train)], test
 
 
-@pytest.mark.parametrize("place", ["archive", "folder of an archive", "unpacked folder", "files", "named archive"])
-@pytest.mark.parametrize("version", [0, 1])
-@pytest.mark.parametrize("layout", [CIFAR10_FILES, CIFAR100_FILES])
+@pytest.mark.parametrize(
+    ("layout", "version", "place"),
+    [
+        (CIFAR10_FILES, 0, "folder of an archive"),
+        (CIFAR10_FILES, 0, "files"),
+        (CIFAR10_FILES, 1, "named archive"),
+        (CIFAR100_FILES, 0, "unpacked folder"),
+        (CIFAR100_FILES, 1, "folder of an archive"),
+        (CIFAR100_FILES, 1, "unpacked folder"),
+    ],
+)
 def test_cifar_wherever_it_lies(tmp_path, layout, version, place):
     files, (x, y), test = cifar_files(layout, version)
     folder = layout.folders[version]
     root = tmp_path
-    if place in ("archive", "folder of an archive", "named archive"):
+    if place.endswith("archive"):
         archive = tmp_path / layout.archives[version]
         archive.write_bytes(tar_bytes([(f"{folder}/{name}", content) for name, content in files.items()]))
         root = archive if place == "named archive" else tmp_path
@@ -296,10 +282,3 @@ def test_classes_of_cifar_are_the_published_ones():
         "large_omnivores_and_herbivores",
         "vehicles_2",
     )
-
-
-def test_what_mxnet_unpacked_in_the_cache_is_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("MXNET_HOME", str(tmp_path))
-    put(tmp_path / "datasets/cifar10", cifar_files(CIFAR10_FILES, 0)[0])
-    with pytest.raises(DataError, match=r"expected the \(50000, 10000\) samples"):
-        cifar10(offline=True)

@@ -232,7 +232,7 @@ def test_two_parts_that_do_not_fit():
     told(batches(), batches(other * 255), "standard deviations apart: were both scaled alike?")
     told(batches(), batches(other[:, :, :4]), "samples have shape (3, 6, 5) in train, (3, 4, 5) in test")
     told(batches(), batches(other, Y + 1), "test has classes that train has not: [4]")
-    told(batches(), [other], "not as many inputs and labels")
+    told(batches(), [other], "different numbers of inputs or labels")
     told(batches(), ArrayLoader(other, Y, 5, shuffle=True), "test: it shuffles")
     told(batches(), ArrayLoader(other, Y, 5, drop_last=True), "test: it leaves out the last short batch")
     dataset = gluon.data.ArrayDataset(other, Y)
@@ -263,5 +263,8 @@ def test_a_test_that_is_the_training_data():
 def test_what_is_no_data(data, error, match):
     with pytest.raises(error, match=match):
         describe(data)
+
+
+def test_a_test_part_beside_several_parts_is_refused():
     with pytest.raises(ValueError, match="all parts in a dict"):
         describe({"train": batches()}, batches())

@@ -2,10 +2,7 @@
 
 import gc
 import os
-from pathlib import Path
 import signal
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -119,11 +116,10 @@ def test_a_fork_in_the_middle_harms_neither():
     assert list(results) == list(range(1, 50))
 
 
-INTERRUPTED = """import sys
-import time
+INTERRUPTED = """import time
 from mxkit.data import threads
 results = threads.read_ahead(lambda number, unwanted: time.sleep(1), range(100), threads=2, ahead=4)
-print("ready", flush=True)
+open("ready", "w").close()
 try:
     for result in results: pass
 except KeyboardInterrupt:
@@ -132,14 +128,16 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c():
-    with subprocess.Popen([sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
-        process.stdout.readline()
+def test_ctrl_c(tmp_path, forks):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+
+    def interrupt(process):
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
         time.sleep(0.3)
-        begun = time.monotonic()
-        process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=300)[0] == "[]\n"
-        assert time.monotonic() - begun < 5
+        os.kill(process, signal.SIGINT)
 
-
-ROOT = Path(threads.__file__).parent.parent.parent
+    begun = time.monotonic()
+    done = forks.run(tmp_path / "script.py", folder=tmp_path, meanwhile=interrupt)
+    assert done.stdout == "[]\n", done.stderr
+    assert time.monotonic() - begun < 10

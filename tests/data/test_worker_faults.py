@@ -1,6 +1,5 @@
 """Worker processes that fail, die, hang and are orphaned: a clear error at once, and nothing left behind."""
 
-import contextlib
 import multiprocessing
 import os
 from pathlib import Path
@@ -20,7 +19,6 @@ from sharing import long
 
 # Generous for a machine that does other things too; the promise is 5 seconds, gluon's timeout is 120.
 SECONDS = 5
-PACKAGE = Path(mxkit.__file__).parent
 
 
 class Samples:
@@ -40,8 +38,8 @@ class Samples:
         return np.full((4, 4), number, "float32"), number
 
 
-def children():
-    return {int(pid) for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()}
+def children(process="self"):
+    return {int(pid) for path in Path(f"/proc/{process}/task").glob("*/children") for pid in path.read_text().split()}
 
 
 def left():
@@ -64,16 +62,15 @@ def wait_until(true, seconds=SECONDS):
     return true()
 
 
-def fails(loader):
+def fails(deed, workers="process:2", **options):
     """The error of an epoch, which came in time and left nothing; the loader then reads again."""
+    loader = DatasetLoader(Samples(deed), 4, workers=workers, **options)
     before, begun = left(), time.monotonic()
-    text = None
-    try:
+    with pytest.raises(DataError) as caught:
         list(loader)
-    except DataError as error:
-        text, cause = str(error), error.__cause__
-    assert text is not None
+    text, cause = str(caught.value), caught.value.__cause__
     assert time.monotonic() - begun < SECONDS
+    del caught
     assert left() == before
     loader.dataset.deed = lambda: None
     assert sum(len(x) for x, _ in loader) == 20
@@ -83,17 +80,12 @@ def fails(loader):
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 def test_a_worker_killed_while_it_reads(number):
-    if number == signal.SIGSEGV:
+    def deed():
+        if number == signal.SIGSEGV:
+            signal.signal(number, signal.SIG_DFL)  # MXNet has a handler
+        os.kill(os.getpid(), number)
 
-        def deed():
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-    else:
-
-        def deed():
-            os.kill(os.getpid(), number)
-
-    text, _ = fails(DatasetLoader(Samples(deed), 4, workers="process:2"))
+    text, _ = fails(deed)
     assert f"was killed by {number.name} (signal {number:d}) while it read batch 4, samples 12, 13, 14, 15 of" in text
     assert ("memory ran out" in text) == (number == signal.SIGKILL)
 
@@ -112,11 +104,11 @@ def test_a_worker_killed_from_outside_while_it_waits():
 
 
 def test_a_worker_that_leaves():
-    text, _ = fails(DatasetLoader(Samples(lambda: os._exit(3)), 4, workers="process:2"))
+    text, _ = fails(lambda: os._exit(3))
     assert "ended with exit code 3 while it read batch 4, samples 12, 13, 14, 15 of Samples. Something in the" in text
-    text, _ = fails(DatasetLoader(Samples(lambda: os._exit(255)), 4, workers="process:2"))
+    text, _ = fails(lambda: os._exit(255))
     assert "MXNet's own handler of a segmentation fault ends a process like this" in text
-    text, cause = fails(DatasetLoader(Samples(lambda: sys.exit("enough")), 4, workers="process:2"))
+    text, cause = fails(lambda: sys.exit("enough"))
     assert "a worker process failed: SystemExit: enough" in text
     assert isinstance(cause, SystemExit)
 
@@ -130,30 +122,24 @@ def test_an_exception_in_a_worker():
     def deed():
         raise Unpicklable("both", "arguments")
 
-    text, cause = fails(DatasetLoader(Samples(deed), 4, workers="process:2"))
+    def endless():
+        raise ValueError("x" * 10**7)
+
+    text, cause = fails(deed)
     assert text.startswith("DatasetLoader: sample 13 of Samples could not be read in epoch 1: Unpicklable: both\n\nIn")
     assert "in deed\n" in text
     assert cause is None  # it cannot be built from its text in this process
-    text, cause = fails(DatasetLoader(Samples(lambda: [][1]), 4, workers="process:2"))
+    text, cause = fails(lambda: [][1])
     assert isinstance(cause, IndexError)
-    text, _ = fails(DatasetLoader(Samples(lambda: [][1]), 4, workers="thread:2"))
-    assert (
-        text == "DatasetLoader: sample 13 of Samples could not be read in epoch 1: IndexError: list index out of range"
-    )
-
-
-def test_an_error_with_an_endless_text():
-    def deed():
-        raise ValueError("x" * 10**7)
-
-    text, _ = fails(DatasetLoader(Samples(deed), 4, workers="process:2"))
+    text, _ = fails(lambda: [][1], workers="thread:2")
+    assert text.endswith(": sample 13 of Samples could not be read in epoch 1: IndexError: list index out of range")
+    text, _ = fails(endless)
     assert len(text) < 100_000
 
 
 def test_a_worker_that_hangs_ends_by_the_timeout():
-    loader = DatasetLoader(Samples(lambda: time.sleep(1000)), 4, workers="process:2", timeout=0.7)
-    text, _ = fails(loader)
-    assert "no batch of Samples came for 0.7 seconds. In work are process " in text
+    text, _ = fails(lambda: time.sleep(1000), timeout=0.7)
+    assert "no batch of Samples came for 0.7 seconds. The workers are reading process " in text
     assert "batch 4, samples 12, 13, 14, 15" in text
 
 
@@ -165,176 +151,6 @@ def test_what_spawn_cannot_pickle():
         with pytest.raises(DataError, match=text):
             list(loader)
     assert left() == before
-
-
-def test_memory_that_is_missing_is_explained(monkeypatch):
-    monkeypatch.delattr(os, "memfd_create", raising=False)
-    before = left()
-    with pytest.raises(DataError, match=r"needs 1,000,000,000,000,000 bytes for a batch in .*workers='thread:2'"):
-        worker_process.anonymous_file(10**15)
-    assert left() == before
-
-
-@pytest.fixture
-def script(tmp_path):
-    """Start a script in a session of its own; it ends with the test."""
-    started = []
-
-    def start(code, *prefix):
-        path = tmp_path / "script.py"
-        path.write_text(textwrap.dedent(code))
-        folders = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
-        process = subprocess.Popen(
-            [*prefix, sys.executable, str(path)],
-            env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-SMALL_SHM = """
-import os
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-class Large:
-    draws = ()
-    def __len__(self): return 8
-    def __getitem__(self, number): return np.full((500, 500), number, "float32")
-free = lambda: os.statvfs("/dev/shm").f_bavail
-before = free()
-print(len(list(DatasetLoader(Large(), 2, workers="process:2"))))  # memfd does not care
-del os.memfd_create
-try:
-    list(DatasetLoader(Large(), 2, workers="process:2"))
-except mxkit.errors.DataError as error:
-    print(str(error).split(chr(10))[0])
-print(len(list(DatasetLoader(Large(), 1, workers="process:1", prefetch=1))), free() == before)
-"""
-
-
-def test_a_full_dev_shm(script):
-    mount = 'mount -t tmpfs -o size=1500k none /dev/shm && exec "$0" "$@"'
-    if subprocess.run(["unshare", "-m", "sh", "-c", mount, "true"], capture_output=True).returncode:
-        pytest.skip("this machine does not let us mount a small /dev/shm")
-    out, err = script(SMALL_SHM, "unshare", "-m", "sh", "-c", mount).communicate(timeout=300)
-    first, message, last = out.splitlines()
-    assert (first, last) == ("4", "8 True"), err
-    assert "a worker process needs 2,000,000 bytes for a batch in /dev/shm, which has 1,536,000 of 1,536,000" in message
-    assert "fewer worker processes" in message
-
-
-ENDLESS = """
-import os, sys, time
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-class Slow:
-    draws = ()
-    def __len__(self): return 10**6
-    def __getitem__(self, number):
-        if number % 4 == 3:
-            time.sleep(1000)
-        return np.zeros(4), number
-children = lambda: sorted(int(pid) for task in os.listdir("/proc/self/task")
-                          for pid in open(f"/proc/self/task/{task}/children").read().split())
-batches = iter(DatasetLoader(Slow(), 1, workers="process:2"))
-next(batches)
-try:
-    print(*children(), flush=True)
-    for batch in batches:
-        pass
-except KeyboardInterrupt:
-    del batches
-    print("interrupted, left:", *children(), flush=True)
-"""
-
-
-def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script):
-    process = script(ENDLESS)
-    pids = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(pids) == 2
-    time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
-    begun = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=300)
-    assert time.monotonic() - begun < SECONDS
-    assert out == "interrupted, left:\n", err
-    assert "Traceback" not in err
-    assert not any(map(alive, pids))
-
-
-def test_workers_of_a_killed_parent_end_by_themselves(script):
-    segments = left()[2]
-    process = script(ENDLESS)
-    pids = [int(pid) for pid in process.stdout.readline().split()]
-    assert len(pids) == 2
-    os.kill(process.pid, signal.SIGKILL)
-    assert wait_until(lambda: not any(map(alive, pids)))  # although one of them sleeps in a sample
-    assert left()[2] == segments
-
-
-ABANDONED = """
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-class Samples:
-    draws = ()
-    def __len__(self): return 10**6
-    def __getitem__(self, number): return np.zeros(4), number
-kept = [iter(DatasetLoader(Samples(), 1, workers=workers)) for workers in ("process:2", "thread:2", 0)]
-print([int(next(batches)[1].asscalar()) for batches in kept])
-stays = DatasetLoader(Samples(), 10**5, workers="process:2").__enter__()
-next(iter(stays))
-"""
-
-
-def test_an_interpreter_that_ends_in_the_middle_of_epochs(script):
-    process = script(ABANDONED)
-    out, err = process.communicate(timeout=300)
-    assert (out, err, process.returncode) == ("[0, 0, 0]\n", "", 0)
-
-
-SPAWNED = """
-import multiprocessing, sys
-import mxkit, numpy as np
-from mxkit.data.dataset_loader import DatasetLoader
-class Samples:
-    def __len__(self): return 7
-    def __getitem__(self, number):
-        assert "mxnet" in sys.modules
-        return np.random.rand(2) + mxkit_free(number), number
-def mxkit_free(number):
-    import mxnet as mx  # fails in a worker without mxkit (T91)
-    return mx.nd.random.uniform(shape=(1,)).asscalar()
-def noisy(x, rng): return x + rng.random()
-def main():
-    read = lambda workers, method: [
-        (x.asnumpy().tolist(), y.asnumpy().tolist())
-        for x, y in DatasetLoader(Samples(), 3, workers=workers, seed=1, start_method=method, transform=noisy)]
-    print([read("process:2", method) == read(0, None) for method in METHODS])
-GUARD
-    main()
-"""
-
-
-@pytest.mark.parametrize("method", ["spawn", long("forkserver")])
-def test_spawn_and_forkserver_give_the_same_batches(script, method):
-    code = SPAWNED.replace("METHODS", repr([method])).replace("GUARD", "if __name__ == '__main__':")
-    out, err = script(code).communicate(timeout=600)
-    assert out == "[True]\n", err
-
-
-def test_a_script_without_a_main_guard_is_explained(script):
-    out, err = script(SPAWNED.replace("METHODS", "['spawn']").replace("GUARD", "if True:")).communicate(timeout=600)
-    assert "before it read a sample. With start_method='spawn' each worker imports the script anew: what begins" in err
-    assert "if __name__ == '__main__':" in err
-    assert "DatasetLoader: a process that is being started cannot start worker processes" in err  # said by the worker
 
 
 class Rebuilt:
@@ -355,9 +171,186 @@ def _not_there():
     return Rebuilt()
 
 
-def test_what_cannot_be_unpickled_in_the_worker_is_told():
+def test_what_cannot_be_unpickled_in_the_worker_is_told(monkeypatch):
+    forking = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forking)  # nothing is imported for it
     before = left()
-    loader = DatasetLoader(Rebuilt(), 2, workers="process:1", start_method="forkserver")
+    loader = DatasetLoader(Rebuilt(), 2, workers="process:1", start_method="spawn")
     with pytest.raises(DataError, match="a worker process failed: AttributeError: Can't get attribute 'Pictures'"):
         list(loader)
-    assert len(left()[1] - before[1]) <= 2  # Python's own fork server and resource tracker, one each a process
+    assert left() == before
+
+
+def test_memory_that_is_missing_is_explained(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    before = left()
+    with pytest.raises(DataError, match=r"needs 1,000,000,000,000,000 bytes for a batch in .*workers='thread:2'"):
+        worker_process.anonymous_file(10**15)
+    assert left() == before
+
+
+@pytest.fixture
+def script(tmp_path, forks):
+    """Run a script; its exit status and output."""
+
+    def run(code, **options):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(code))
+        return forks.run(path, folder=tmp_path, **options)
+
+    return run
+
+
+SMALL_SHM = """
+import ctypes, os, subprocess, sys
+import mxkit, numpy as np
+from mxkit.data.dataset_loader import DatasetLoader
+new_mounts = 0x20000
+if ctypes.CDLL(None).unshare(new_mounts):
+    sys.exit(77)
+for command in ("mount --make-rprivate /", "mount -t tmpfs -o size=1500k none /dev/shm"):
+    if subprocess.run(command.split(), capture_output=True).returncode:
+        sys.exit(77)
+class Large:
+    draws = ()
+    def __len__(self): return 8
+    def __getitem__(self, number): return np.full((500, 500), number, "float32")
+free = lambda: os.statvfs("/dev/shm").f_bavail
+before = free()
+print(len(list(DatasetLoader(Large(), 2, workers="process:2"))))  # memfd does not care
+del os.memfd_create
+try:
+    list(DatasetLoader(Large(), 2, workers="process:2"))
+except mxkit.errors.DataError as error:
+    print(str(error).split(chr(10))[0])
+print(len(list(DatasetLoader(Large(), 1, workers="process:1", prefetch=1))), free() == before)
+"""
+
+
+def test_a_full_dev_shm(script):
+    done = script(SMALL_SHM)
+    if done.returncode == 77:
+        pytest.skip("this machine does not let us mount a small /dev/shm")
+    first, message, last = done.stdout.splitlines()
+    assert (first, last) == ("4", "8 True"), done.stderr
+    assert "a worker process needs 2,000,000 bytes for a batch in /dev/shm, which has 1,536,000 of 1,536,000" in message
+    assert "fewer worker processes" in message
+
+
+ENDLESS = """
+import os, sys, time
+import mxkit, numpy as np
+from mxkit.data.dataset_loader import DatasetLoader
+class Slow:
+    draws = ()
+    def __len__(self): return 10**6
+    def __getitem__(self, number):
+        if number % 4 == 3:
+            time.sleep(1000)
+        return np.zeros(4), number
+children = lambda: sorted(int(pid) for task in os.listdir("/proc/self/task")
+                          for pid in open(f"/proc/self/task/{task}/children").read().split())
+batches = iter(DatasetLoader(Slow(), 1, workers="process:2"))
+next(batches)
+try:
+    open("ready", "w").close()
+    for batch in batches:
+        pass
+except KeyboardInterrupt:
+    del batches
+    print("interrupted, left:", *children(), flush=True)
+"""
+
+
+def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script, tmp_path):
+    pids = []
+
+    def interrupt(process):
+        assert wait_until((tmp_path / "ready").exists)
+        pids.extend(children(process))
+        time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
+        for pid in (process, *pids):  # a terminal sends it to all of them
+            os.kill(pid, signal.SIGINT)
+        pids.append(time.monotonic())
+
+    done = script(ENDLESS, meanwhile=interrupt)
+    assert time.monotonic() - pids.pop() < SECONDS
+    assert done.stdout == "interrupted, left:\n", done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(pids) == 2
+    assert not any(map(alive, pids))
+
+
+def test_workers_of_a_killed_parent_end_by_themselves(script, tmp_path):
+    segments, pids = left()[2], []
+
+    def kill(process):
+        assert wait_until((tmp_path / "ready").exists)
+        pids.extend(children(process))
+        os.kill(process, signal.SIGKILL)
+
+    script(ENDLESS, meanwhile=kill)
+    assert len(pids) == 2
+    assert wait_until(lambda: not any(map(alive, pids)))  # although one of them sleeps in a sample
+    assert left()[2] == segments
+
+
+ABANDONED = """
+import mxkit, numpy as np
+from mxkit.data.dataset_loader import DatasetLoader
+class Samples:
+    draws = ()
+    def __len__(self): return 10**6
+    def __getitem__(self, number): return np.zeros(4), number
+kept = [iter(DatasetLoader(Samples(), 1, workers=workers)) for workers in ("process:2", "thread:2", 0)]
+print([int(next(batches)[1].asscalar()) for batches in kept])
+stays = DatasetLoader(range(9), 3, workers="process:2").__enter__()
+print(len(list(stays)))
+"""
+
+
+def test_an_interpreter_that_ends_in_the_middle_of_epochs():
+    # a fork of `forks` would not take its interpreter down
+    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", ABANDONED], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("[0, 0, 0]\n3\n", "", 0)
+
+
+SPAWNED = """
+import multiprocessing, sys
+import mxkit, numpy as np
+from mxkit.data.dataset_loader import DatasetLoader
+class Samples:
+    def __len__(self): return 7
+    def __getitem__(self, number):
+        assert "mxnet" in sys.modules
+        return np.random.rand(2) + mxkit_free(number), number
+def mxkit_free(number):
+    import mxnet as mx  # fails in a worker without mxkit (T91)
+    return mx.nd.random.uniform(shape=(1,)).asscalar()
+def noisy(x, rng): return x + rng.random()
+def main():
+    read = lambda workers, method: [
+        (x.asnumpy().tolist(), y.asnumpy().tolist())
+        for x, y in DatasetLoader(Samples(), 3, workers=workers, seed=1, start_method=method, transform=noisy)]
+    print([read("process:1", method) == read(0, None) for method in METHODS])
+GUARD
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", long("forkserver")])
+def test_spawn_and_forkserver_give_the_same_batches(script, method):
+    done = script(SPAWNED.replace("METHODS", repr([method])).replace("GUARD", "if __name__ == '__main__':"))
+    assert done.stdout == "[True]\n", done.stderr
+
+
+def test_a_script_without_a_main_guard_is_explained(script):
+    err = script(SPAWNED.replace("METHODS", "['spawn']").replace("GUARD", "if True:")).stderr
+    assert (
+        "before it read a sample. With start_method='spawn' each worker imports the script again: the code that" in err
+    )
+    assert "if __name__ == '__main__':" in err
+    assert "DatasetLoader: a process that is being started cannot start worker processes" in err  # said by the worker

@@ -1,13 +1,13 @@
-"""Nets of the model zoos by name, without numbers and without the network."""
+"""Nets by name, those of the model zoos without numbers and without the network."""
 
 import socket
 import sys
 
 import mxkit
 from mxkit.errors import DownloadError, UnknownNameError
-from mxkit.models.zoo import get_model
+from mxkit.models import get_model, model_names
 from mxkit.nets.architecture import zoos
-from mxkit.nets.architecture.zoos import MADE, zoo_names
+from mxkit.nets.architecture.zoos import MADE
 import mxnet as mx
 from mxnet import gluon
 import pytest
@@ -36,6 +36,15 @@ def test_nets_come_by_name(name, classes):
     assert getattr(net, MADE) == (name.lower(), {"classes": classes})
 
 
+def test_names_are_listed_by_source():
+    others = {"Siamese", "SizedNet", "get_model", "model_names", "usable_sizes"}
+    assert model_names() == sorted(set(mxkit.models.__all__) - others)
+    assert {"resnet18_v2", "alexnet", "mobilenetv2_1.0"} <= set(model_names("zoo"))
+    assert "cifar_resnet20_v1" in model_names("gluoncv")
+    with pytest.raises(UnknownNameError, match="unknown source of models 'torch': Known: gluoncv, zoo"):
+        model_names("torch")
+
+
 def test_what_a_net_was_made_with_is_nobody_elses():
     classes = ["a", "b"]
     net = get_model("gluoncv:yolo3_mobilenet0.25_custom", classes=classes)
@@ -54,7 +63,7 @@ def test_bases_are_made_without_numbers(name):
 
 
 def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
-    always = [name for name in zoo_names("gluoncv") if zoos._ALWAYS_NUMBERS.fullmatch(name)]
+    always = [name for name in model_names("gluoncv") if zoos._ALWAYS_NUMBERS.fullmatch(name)]
     assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)
     assert "resnet18_v1b" not in always
     for name in always:
@@ -96,7 +105,7 @@ def test_names_of_gluoncvs_graphs_are_its_own():
     assert not {one.name for one in first.collect_params().values()} & {
         one.name for one in second.collect_params().values()
     }
-    x = mx.nd.random.uniform(shape=(1, 3, 300, 300))
+    x = mx.nd.random.uniform(shape=(1, 3, 128, 128))
     for net in (first, second):
         net.initialize()
     assert [one.shape for one in first(x)] == [one.shape for one in second(x)]
@@ -107,7 +116,7 @@ def test_names_of_gluoncvs_graphs_are_its_own():
     [
         ("zoo:resnet18_v3", UnknownNameError, "did you mean 'zoo:resnet18_v"),
         ("gluoncv:cifar_resnet20", UnknownNameError, "did you mean 'gluoncv:cifar_resnet20_v"),
-        ("resnet18_v1", UnknownNameError, "unknown source of models 'resnet18_v1': Known: gluoncv, zoo"),
+        ("resnet18_v1", UnknownNameError, "did you mean 'zoo:resnet18_v1'"),
         ("torch:resnet18", UnknownNameError, "Known: gluoncv, zoo"),
     ],
 )
@@ -116,7 +125,7 @@ def test_names_that_are_not_there(name, error, text):
         get_model(name)
 
 
-@pytest.mark.parametrize("name", ["zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1"])
+@pytest.mark.parametrize("name", ["mlp", "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1"])
 def test_arguments_that_a_net_does_not_take(name):
     with pytest.raises(TypeError, match=f"model '{name}' refuses its arguments .*clases"):
         get_model(name, clases=10)
