@@ -216,7 +216,7 @@ def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatc
         cifar100(tmp_path / "own", offline=True)
     # what lies in a folder of one's own is neither listed nor replaced
     put(tmp_path / "own", dict(list(mnist_files().items())[:3]))
-    with pytest.raises(DownloadError, match=r"1 file\(s\) could not be had[^|]*\n  t10k-labels-idx1-ubyte.gz\n"):
+    with pytest.raises(DownloadError, match=r"1 file\(s\) could not be downloaded[^|]*\n  t10k-labels-idx1-ubyte.gz\n"):
         mnist(tmp_path / "own", offline=True)
 
 

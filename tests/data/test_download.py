@@ -309,14 +309,14 @@ def test_one_error_tells_all(server, tmp_path):
         ),
     ]
     with pytest.raises(DownloadError) as caught:
-        fetch_files(files, tmp_path, timeout=0.5, rounds=1)
+        fetch_files(files, tmp_path, timeout=0.5)
     text = str(caught.value)
     assert f"into {tmp_path}\n" in text
     assert f"    {server.url}/missing/one.gz  300000 bytes  {SHA256}\n" in text
     assert f"    http://127.0.0.1:9/3  {SHA1}\n" in text
     assert "404" in text
     # what comes after the first that cannot be had is listed too, so that one trip by hand is enough
-    assert "3 file(s) could not be had" in text
+    assert "3 file(s) could not be downloaded" in text
     assert isinstance(caught.value, ConnectionError)
     assert isinstance(caught.value, mxkit.errors.MxkitError)
     assert kept(tmp_path) == []
@@ -340,16 +340,16 @@ def test_each_kind_of_failure_is_said_in_words(server, tmp_path):
 
 def test_a_wrong_file_in_the_place_is_told_offline_and_replaced_online(server, tmp_path):
     (tmp_path / "file").write_bytes(b"x" * len(CONTENT))
-    with pytest.raises(DownloadError, match="the one that is there has another content"):
+    with pytest.raises(DownloadError, match="the file there has another content"):
         get(server, tmp_path, "good", offline=True)
-    with pytest.raises(DownloadError, match="the one that is there has another content"):
+    with pytest.raises(DownloadError, match="the file there has another content"):
         get(server, tmp_path, "missing")
     assert (tmp_path / "file").read_bytes() == b"x" * len(CONTENT)
     assert get(server, tmp_path, "good").read_bytes() == CONTENT
 
 
 def test_offline_asks_nobody(server, tmp_path, monkeypatch):
-    with pytest.raises(DownloadError, match=r"the network is not to be used \(offline\)"):
+    with pytest.raises(DownloadError, match=r"the network must not be used \(offline\)"):
         get(server, tmp_path / "new", "good", offline=True)
     monkeypatch.setenv("MXKIT_OFFLINE", "1")
     with pytest.raises(DownloadError, match="offline"):

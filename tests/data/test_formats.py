@@ -36,7 +36,7 @@ GOOD = idx_bytes(np.arange(60, dtype="u1").reshape(5, 4, 3))
         (b"<html>404</html>", "expected an IDX file.*received 3c 68 74 6d"),
         (GOOD[:-1], "(the file is smaller|ends early: expected 60 more bytes, received 59)"),
         (GOOD[:9], "ends early"),
-        (GOOD + b"\0", "goes on after the 60 bytes"),
+        (GOOD + b"\0", "longer than the 60 bytes"),
         (b"\0\0\x07\x01" + GOOD[4:], "expected an IDX file"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "the file is smaller"),
     ],

@@ -165,7 +165,7 @@ def test_standardising_uses_the_training_part_alone(tmp_path):
 
 def test_numbers_that_float32_cannot_tell_apart(tmp_path):
     path = write(tmp_path, "id,kind\n16777217,a\n16777216,b\n")
-    with pytest.warns(TrapWarning, match="column 'id': whole numbers up to 16777217, but float32 takes several"):
+    with pytest.warns(TrapWarning, match="column 'id': whole numbers up to 16777217, but float32 does not hold"):
         read(path, categories=["kind"])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
