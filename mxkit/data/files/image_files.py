@@ -290,6 +290,5 @@ def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, cha
         classes,
         "Raise valid and test, add images, change the seed, or make folders train, val and test",
     )
-    return Splits(
-        *(ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts), classes
-    )
+    train, valid, test = (ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts)
+    return Splits(train, valid, test, classes)

@@ -98,7 +98,7 @@ class ImageRecords(ImageDataset):
             header, content = mx.recordio.unpack(self._local.reader.read())
         except (mx.MXNetError, struct.error, TypeError, ValueError) as error:
             raise DataError(f"{where}: it is damaged: {str(error).splitlines()[-1]}") from error
-        label = np.asarray(header.label, dtype=np.float32)
+        label: Any = np.asarray(header.label, dtype=np.float32)
         if label.size == 1:
             number = label.reshape(())[()]
             label = np.int32(number) if float(number).is_integer() else number
@@ -162,9 +162,10 @@ def _split(path: Path, classes: Optional[Sequence[str]], valid: float, test: flo
     if by is not None:
         way = "Raise valid and test, or add images"
         warn_of_missing_classes(str(path), [by[rows] for rows in parts], whole.classes, way)
-    return Splits(
-        *(ImageRecords(path, classes=whole.classes, channels=channels, rows=rows) for rows in parts), whole.classes
+    train, validated, tested = (
+        ImageRecords(path, classes=whole.classes, channels=channels, rows=rows) for rows in parts
     )
+    return Splits(train, validated, tested, whole.classes)
 
 
 def _offsets(path: Path) -> "np.ndarray":

@@ -103,7 +103,8 @@ def csv(
         shift = np.where(plain, 0, mean).astype(np.float32)
         scale = np.where(plain | (np.array(std) == 0), 1, std).astype(np.float32)
         parts = [Split((part.x - shift) / scale, part.y) for part in parts]
-    return Splits(*parts, classes, mean, std, tuple(table.columns[column] for column in inputs), names)
+    used = tuple(table.columns[column] for column in inputs)
+    return Splits._make([*parts, classes, mean, std, used, names])
 
 
 def lines(
@@ -151,7 +152,8 @@ def lines(
         raise DataError(f"lines: there is no sample in {paths}")
     x, y = (np.stack(column) for column in zip(*samples))
     x, y = (array.astype(_SMALLER.get(array.dtype, array.dtype)) for array in (x, y))
-    return Splits(*_parts(x, y, valid, test, seed), list(classes))
+    train, validated, tested = _parts(x, y, valid, test, seed)
+    return Splits(train, validated, tested, list(classes))
 
 
 def _parts(
