@@ -1,4 +1,4 @@
-"""The first samples of each part of a data set, as `mxkit.data.describe` kept them."""
+"""Picture of the first samples of each part of the data, which `mxkit.data.describe` kept."""
 
 from pathlib import Path
 from typing import Any, List, Optional, Union
@@ -15,17 +15,17 @@ def show_data(
     """Draw the first images of each part of the data with their labels, as `show_images` does.
 
     Args:
-        description: What `mxkit.data.describe` returned.
-        mean: What was subtracted from the images. Without it and `std`, images below 0 are stretched from their
-            least value to their greatest.
-        std: What they were divided by.
+        description: Result of `mxkit.data.describe`.
+        mean: Mean that was subtracted from the images. Without it and `std`, images with values below 0 are scaled from
+            their minimum to their maximum.
+        std: Standard deviation that they were then divided by.
         path: Where to save the picture, or None.
 
     Returns:
         The matplotlib Figure.
 
     Raises:
-        DataError: The samples are no images.
+        DataError: The samples are not images.
     """
     images: List[Any] = []
     names: List[str] = []
