@@ -17,7 +17,6 @@ from mxkit.data.augmentation import foreign
 from mxkit.data.augmentation.augment import STEPS, Augment
 from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, UnknownNameError
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -389,16 +388,6 @@ def test_loaders_give_the_same_with_any_workers_and_after_skip(steps):
     order = DatasetLoader(samples, 4, shuffle=True, seed=3).order(2)
     expected = [augment(samples[int(row)][0], generator(3, 2, int(row))) for row in order]
     np.testing.assert_array_equal(alone, np.stack(expected))
-
-
-def test_array_loader_takes_the_batch_method():
-    x = np.stack([picture(seed, 32, 32).transpose(2, 0, 1) for seed in range(6)])
-    loader = ArrayLoader(x, np.arange(6), 4, seed=1, transform=Augment.preset("cifar_train").batch)
-    first = [batch[0].asnumpy() for batch in loader]
-    loader.epoch = 0
-    for one, other in zip(first, loader):
-        np.testing.assert_array_equal(one, other[0].asnumpy())
-    assert not np.array_equal(first[0], next(iter(loader))[0].asnumpy())  # another epoch
 
 
 def test_without_a_generator_numpys_decides():

@@ -223,7 +223,7 @@ def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatc
 def test_the_cache_takes_only_genuine_files(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_HOME", str(tmp_path))
     folder = put(tmp_path / "datasets/mnist", mnist_files())
-    with pytest.raises(DownloadError, match="the one that is there has another content"):
+    with pytest.raises(DownloadError, match="the file there has another content"):
         mnist(offline=True)
     put(folder, mnist_files(), unzip=True)
     with pytest.raises(DataError, match=r"expected the \(60000, 10000\) samples.*received \(60, 40\).*root="):

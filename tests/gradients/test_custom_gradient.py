@@ -57,6 +57,9 @@ def test_row19_sigmoid(how):
     y = backward_of(sigmoid, x).asnumpy().astype("float64")
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.asnumpy().astype("float64"))), atol=1e-7)
     np.testing.assert_allclose(x.grad.asnumpy(), y * (1 - y), atol=1e-7)
+    assert check_gradient(mul(how), leaf(1, 2, 200), leaf(3, 0, -1)).compared == 6
+    with pytest.raises(ArithmeticError, match="the gradient is wrong at input 0"):
+        check_gradient(layer(how, numpy_tanh, lambda dy, x, y: dy * (1 - y)), mx.nd.array([0.5, -1, 2]))
 
 
 @HOW
