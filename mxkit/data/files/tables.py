@@ -77,7 +77,7 @@ def csv(
         TrapWarning: A column has whole numbers that float32 cannot tell apart.
 
     >>> import tempfile; path = Path(tempfile.mkdtemp()) / "a.csv"
-    >>> _ = path.write_text("size,kind\n1,big\n2,small\n3,big\n4,small\n")
+    >>> _ = path.write_text("size,kind\\n1,big\\n2,small\\n3,big\\n4,small\\n")
     >>> data = csv(path, target="kind", categories=["kind"], valid=0, test=2)
     >>> data.classes, data.train.x.shape, sorted(data.test.y.tolist())
     (['big', 'small'], (2, 1), [0, 1])
