@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import net_devices, parameters_by_path, wait_before_reading
+from mxkit.core.blocks import distinct, net_devices, parameters_by_path, wait_before_reading
 from mxkit.core.device import as_ndarray
 from mxkit.core.replicas import is_deferred, lend_values, values_of
 from mxkit.gradients.custom import callback_error
@@ -89,7 +89,11 @@ def check_gradient(
     wait_before_reading()
     arrays = [_cast(array, dtype) for array in inputs]
     numbers = [i for i, array in enumerate(arrays) if is_floating(array)] if wrt is None else as_numbers(wrt)
-    _finish_deferred(f, inputs)
+    if isinstance(f, gluon.Block):
+        net_devices(f)  # raises NotInitializedError
+        if any(map(is_deferred, parameters_by_path(f).values())):
+            with autograd.pause():
+                f(*[as_ndarray(array) if isinstance(array, np.ndarray) else array for array in inputs])
     with _parameters_as(dtype, f, arrays) as parameters:
         arrays, leaves = leaves_of(arrays, numbers, copy=True)
         named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
@@ -127,36 +131,26 @@ def _cast(array: Any, dtype: str) -> Any:
     return array.astype(dtype) if is_floating(array) else array
 
 
-def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
-    if isinstance(f, gluon.Block):
-        net_devices(f)
-        if any(map(is_deferred, parameters_by_path(f).values())):
-            with autograd.pause():
-                f(*[as_ndarray(array) if isinstance(array, np.ndarray) else array for array in inputs])
-
-
 @contextmanager
 def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[Dict[str, Any]]:
     """Lend values of `dtype` to a Block's parameters; yield those of trainable ones, with gradients, by path."""
-    parameters = parameters_by_path(f) if isinstance(f, gluon.Block) else {}
+    parameters = distinct(parameters_by_path(f)) if isinstance(f, gluon.Block) else {}
+    originals: Dict[str, Any] = {
+        path: values_of(one) for path, one in parameters.items() if np.dtype(one.dtype).kind == "f"
+    }
     device = next((array.context for array in arrays if isinstance(array, mx.nd.NDArray)), mx.cpu())
-    originals: Dict[int, Tuple[Any, Any]] = {}
     lent: Dict[str, Any] = {}
     try:
-        for path, parameter in parameters.items():
-            if id(parameter) in originals or np.dtype(parameter.dtype).kind != "f":
-                continue
-            leaf = parameter.data(device).astype(dtype)
-            replicas = values_of(parameter) or []
-            originals[id(parameter)] = parameter, replicas
-            lend_values(parameter, [leaf if value.context == leaf.context else value for value in replicas])
-            if parameter.grad_req != "null":
+        for path, replicas in originals.items():
+            leaf = parameters[path].data(device).astype(dtype)
+            lend_values(parameters[path], [leaf if value.context == leaf.context else value for value in replicas])
+            if parameters[path].grad_req != "null":
                 leaf.attach_grad()
                 lent[path] = leaf
         yield lent
     finally:
-        for parameter, replicas in originals.values():
-            lend_values(parameter, replicas)
+        for path, replicas in originals.items():
+            lend_values(parameters[path], replicas)
 
 
 def _indices(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Pictures of data: images with labels, a batch of a loader, results of an augmentation."""
+"""Pictures of data: images with labels, a batch of a loader, parts of a dataset, results of an augmentation."""
 
 from math import ceil, sqrt
 import textwrap
@@ -9,6 +9,7 @@ from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.augment import Augment
+from mxkit.data.describing import DataDescription, class_name
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
 from mxkit.plots.plotting import CHARACTER, PathLike, new_figure, saved
@@ -116,6 +117,42 @@ def show_batch(
     titles = _texts(labels[0][:count] if labels else None, shown, classes, "labels")
     cells = [_Cell(image, titles[number % shown]) for number, image in enumerate(images)]
     return saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
+
+
+def show_data(
+    description: DataDescription, *, mean: Any = None, std: Any = None, path: Optional[PathLike] = None
+) -> Any:
+    """Draw the first images of each part of the data with their labels, as `show_images` does.
+
+    Args:
+        description: Result of `mxkit.data.describe`.
+        mean: Mean that was subtracted from the images. Without it and `std`, images with values below 0 are scaled from
+            their minimum to their maximum.
+        std: Standard deviation that they were then divided by.
+        path: Where to save the picture, or None.
+
+    Returns:
+        The matplotlib Figure.
+
+    Raises:
+        DataError: The samples are not images.
+    """
+    images: List[Any] = []
+    names: List[str] = []
+    for part in description.parts.values():
+        summary = part.inputs[0]
+        if not summary.is_image:
+            raise DataError(f"show_data: samples of {part.name} have shape {summary.shape}; expected images")
+        low, high = summary.low or 0.0, summary.high or 0.0
+        if mean is None and std is None:  # parts may differ in unit
+            black, white = (low, high) if low < 0 else (0.0, 255.0 if high > 1.01 else 1.0)
+            images += [(image - black) / ((white - black) or 1) for image in part.images]
+        else:
+            images += part.images
+        before = f"{part.name}: " if len(description.parts) > 1 else ""
+        labels = part.names or [np.empty(0)] * len(part.images)
+        names += [before + class_name(label, description.classes) for label in labels]
+    return show_images(images, names, mean=mean, std=std, columns=8, path=path)
 
 
 def show_augment(

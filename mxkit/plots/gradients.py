@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.blocks import distinct, net_devices, parameters_by_path
 from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
@@ -59,21 +59,20 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
 
 def _trainable(net: Any) -> Dict[str, Any]:
     """Parameters by path, without running statistics; a shared parameter has its first path."""
-    by_id: Dict[int, Tuple[str, Any]] = {}
-    for path, parameter in parameters_by_path(net).items():
+    parameters = distinct(parameters_by_path(net))
+    for path, parameter in parameters.items():
         if values_of(parameter) is None:
             raise NotInitializedError(
                 f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
                 "Run one batch forward and backward first"
             )
-        if is_differentiable(parameter):
-            by_id.setdefault(id(parameter), (path, parameter))
-    if all(parameter.grad_req == "null" for _, parameter in by_id.values()):
+    trainable = {path: parameter for path, parameter in parameters.items() if is_differentiable(parameter)}
+    if all(parameter.grad_req == "null" for parameter in trainable.values()):
         raise ValueError(
-            f"plot_gradients: nothing has a gradient: all of the net's {len(by_id)} parameters are frozen "
+            f"plot_gradients: nothing has a gradient: all of the net's {len(trainable)} parameters are frozen "
             "(grad_req 'null'). mxkit.unfreeze(net, '*') trains them again"
         )
-    return dict(by_id.values())
+    return trainable
 
 
 def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
