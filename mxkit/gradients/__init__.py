@@ -1,4 +1,4 @@
-"""Gradients as functions, checked against differences, and of one's own."""
+"""Gradients as functions, a check of gradients by differences, and custom gradients."""
 
 import lazy_loader as _lazy
 

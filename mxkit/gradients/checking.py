@@ -4,7 +4,7 @@ from contextlib import contextmanager
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import net_devices, parameters_by_path, wait_before_reading
+from mxkit.core.blocks import distinct, net_devices, parameters_by_path, wait_before_reading
 from mxkit.core.device import as_ndarray
 from mxkit.core.replicas import is_deferred, lend_values, values_of
 from mxkit.gradients.custom import callback_error
@@ -60,12 +60,12 @@ def check_gradient(
             checked too. It runs as it is, hybridized or not.
         inputs: NDArrays or NumPy arrays; floating-point arrays are cast to `dtype`.
         wrt: Numbers of the inputs to check, from 0; None checks all of floating point. Exclude class numbers.
-        dtype: Dtype of the computation. A few layers of MXNet know only float32, where differences are coarse: use
-            `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`.
-        eps: The step, times the element's size where that is above 1.
+        dtype: Dtype of the computation. For the few layers of MXNet that compute in float32 only, use
+            `dtype="float32", eps=1e-2, rtol=1e-2, atol=1e-3`, because differences of float32 are coarse.
+        eps: The step, multiplied by the element's absolute value if that is above 1.
         rtol: Tolerance relative to the larger of both numbers.
         atol: Tolerance added to it.
-        skip_kinks: Skip elements where the slopes on both sides differ.
+        skip_kinks: Whether to skip elements at which the slopes on both sides differ.
         limit: Number of elements compared in each array, the same ones in each call.
         train_mode: Whether dropout and batch normalization behave as in training.
 
@@ -87,74 +87,81 @@ def check_gradient(
     ArithmeticError: the gradient is wrong at input 0[0]: autograd says 2, a difference says 4; 1 of 1 elements differ
     """
     wait_before_reading()
-    arrays = [_cast(one, dtype) for one in inputs]
-    numbers = [i for i, one in enumerate(arrays) if is_floating(one)] if wrt is None else as_numbers(wrt)
-    _finish_deferred(f, inputs)
-    with _parameters_as(dtype, f, arrays) as parameters:
-        arrays, leaves = leaves_of(arrays, numbers, fresh=True)
-        named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
-        compare = _Comparison(lambda: f(*arrays), train_mode, eps)
-        analytic = compare.analytic(list(named.values()))
-        found: List[Any] = []
-        for (name, leaf), gradient in zip(named.items(), analytic):
-            for index in _some(leaf.shape, limit):
-                wanted = float(gradient[index])
-                slopes = compare.slopes(leaf, index, eps)
-                if _excess(wanted, slopes[0], rtol, atol) > 1:
-                    # where the second derivative jumps, as at a margin, the error is proportional to the step
-                    finer = compare.slopes(leaf, index, eps / 16)
-                    at_0 = [fine + (fine - one) / 15 for fine, one in zip(finer, slopes)]
-                    slopes = at_0 if _excess(wanted, at_0[0], rtol, atol) <= 1 else slopes
-                found.append((name, index, wanted, *slopes))
-    return _judged(found, rtol, atol, skip_kinks)
-
-
-def _cast(one: Any, dtype: str) -> Any:
-    if isinstance(one, np.ndarray):
-        one = mx.nd.array(one, dtype="float64") if one.dtype.kind == "f" else as_ndarray(one)
-    return one.astype(dtype) if is_floating(one) else one
-
-
-def _finish_deferred(f: Function, inputs: Sequence[Any]) -> None:
+    arrays = [_cast(array, dtype) for array in inputs]
+    numbers = [i for i, array in enumerate(arrays) if is_floating(array)] if wrt is None else as_numbers(wrt)
     if isinstance(f, gluon.Block):
-        net_devices(f)
-        if any(is_deferred(one) for one in parameters_by_path(f).values()):
+        net_devices(f)  # raises NotInitializedError
+        if any(map(is_deferred, parameters_by_path(f).values())):
             with autograd.pause():
-                f(*[as_ndarray(one) if isinstance(one, np.ndarray) else one for one in inputs])
+                f(*[as_ndarray(array) if isinstance(array, np.ndarray) else array for array in inputs])
+    with _parameters_as(dtype, f, arrays) as parameters:
+        arrays, leaves = leaves_of(arrays, numbers, copy=True)
+        named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
+        function = _WeightedSum(lambda: f(*arrays), train_mode, eps)
+        slopes: List[_Slopes] = []
+        for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values()))):
+            for index in _indices(leaf.shape, limit):
+                analytic = float(gradient[index])
+                numeric, right, left = function.slopes(leaf, index, eps)
+                if _excess(analytic, numeric, rtol, atol) > 1:
+                    # If the second derivative jumps, as at a margin, the error is proportional to the step; the limit
+                    # for a step of 0 is then exact.
+                    finer = function.slopes(leaf, index, eps / 16)
+                    limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, (numeric, right, left))]
+                    if _excess(analytic, limits[0], rtol, atol) <= 1:
+                        numeric, right, left = limits
+                slopes.append(_Slopes(name, index, analytic, numeric, right, left))
+    return _judge(slopes, rtol, atol, skip_kinks)
+
+
+class _Slopes(NamedTuple):
+    """Slopes at one element: autograd's, the central difference, and the differences right and left of it."""
+
+    array: str
+    place: Tuple[int, ...]
+    analytic: float
+    numeric: float
+    right: float
+    left: float
+
+
+def _cast(array: Any, dtype: str) -> Any:
+    if isinstance(array, np.ndarray):
+        array = mx.nd.array(array, dtype="float64") if array.dtype.kind == "f" else as_ndarray(array)
+    return array.astype(dtype) if is_floating(array) else array
 
 
 @contextmanager
 def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[Dict[str, Any]]:
-    """Give a Block's parameters values of `dtype` for a while; yield the trainable ones, with gradients, by path."""
-    parameters = parameters_by_path(f) if isinstance(f, gluon.Block) else {}
-    device = next((one.context for one in arrays if isinstance(one, mx.nd.NDArray)), mx.cpu())
-    kept: Dict[int, Tuple[Any, Any]] = {}
+    """Lend values of `dtype` to a Block's parameters; yield those of trainable ones, with gradients, by path."""
+    parameters = distinct(parameters_by_path(f)) if isinstance(f, gluon.Block) else {}
+    originals: Dict[str, Any] = {
+        path: values_of(one) for path, one in parameters.items() if np.dtype(one.dtype).kind == "f"
+    }
+    device = next((array.context for array in arrays if isinstance(array, mx.nd.NDArray)), mx.cpu())
     lent: Dict[str, Any] = {}
     try:
-        for path, parameter in parameters.items():
-            if id(parameter) in kept or np.dtype(parameter.dtype).kind != "f":
-                continue
-            leaf = parameter.data(device).astype(dtype)
-            replicas = values_of(parameter) or []
-            kept[id(parameter)] = parameter, replicas
-            lend_values(parameter, [leaf if one.context == leaf.context else one for one in replicas])
-            if parameter.grad_req != "null":
+        for path, replicas in originals.items():
+            leaf = parameters[path].data(device).astype(dtype)
+            lend_values(parameters[path], [leaf if value.context == leaf.context else value for value in replicas])
+            if parameters[path].grad_req != "null":
                 leaf.attach_grad()
                 lent[path] = leaf
         yield lent
     finally:
-        for parameter, replicas in kept.values():
-            lend_values(parameter, replicas)
+        for path, replicas in originals.items():
+            lend_values(parameters[path], replicas)
 
 
-def _some(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:
+def _indices(shape: Tuple[int, ...], limit: int) -> List[Tuple[int, ...]]:
+    """Indices of the elements to compare: all, or `limit` random ones that are the same in each call."""
     size = int(np.prod(shape))
     chosen = range(size) if size <= limit else sorted(np.random.RandomState(0).choice(size, limit, replace=False))
     return [tuple(int(axis) for axis in np.unravel_index(number, shape)) for number in chosen]
 
 
-class _Comparison:
-    """A function at one point, with weights for the elements of its value."""
+class _WeightedSum:
+    """The sum of a function's elements with fixed random weights, at one point."""
 
     def __init__(self, call: Callable[[], Any], train_mode: bool, eps: float) -> None:
         self._call, self._train_mode, self._eps = call, train_mode, eps
@@ -177,28 +184,30 @@ class _Comparison:
             value = one_array(self._call())
         if value.dtype != np.float64 and self._eps < 1e-3:
             raise ValueError(
-                f"check_gradient: of inputs of float64 the function made {np.dtype(value.dtype)}, too coarse for a "
+                f"check_gradient: from float64 inputs the function computed {np.dtype(value.dtype)}, too coarse for a "
                 f"step of {self._eps:g}. {_COARSE}"
             )
         return value.asnumpy().astype(np.float64)
 
-    def analytic(self, leaves: Sequence[Any]) -> List[Any]:
-        """Autograd's gradients; zeros for arrays that it does not reach."""
+    def gradients(self, leaves: Sequence[Any]) -> List[Any]:
+        """Autograd's gradients; zeros for arrays that the graph does not contain."""
         with autograd.record(train_mode=self._train_mode):
             value = self._call()
-            reached = [mx.nd.identity(leaf) for leaf in leaves]
+            identities = [mx.nd.identity(leaf) for leaf in leaves]  # these bring every array into the graph
         zeros = [mx.nd.zeros_like(leaf) for leaf in leaves]
         weights = mx.nd.array(self._weights, ctx=value.context, dtype=value.dtype)
         try:
-            found = autograd.grad([value, *reached], list(leaves), [weights, *zeros], train_mode=self._train_mode)
-            return [one.asnumpy() for one in found]
+            gradients = autograd.grad(
+                [value, *identities], list(leaves), [weights, *zeros], train_mode=self._train_mode
+            )
+            return [gradient.asnumpy() for gradient in gradients]
         except mx.MXNetError as error:
             if UNREACHED[0] in str(error):
-                return [one.asnumpy() for one in zeros]
+                return [zero.asnumpy() for zero in zeros]
             raise (callback_error() or error) from error
 
     def slopes(self, leaf: Any, index: Tuple[int, ...], eps: float) -> List[float]:
-        """Slopes at one element: over both sides, right of it, and left of it."""
+        """Slopes at one element: across it, right of it, and left of it."""
         base = leaf.asnumpy()
         step = eps * max(1.0, abs(float(base[index])))
         ends = []
@@ -221,31 +230,28 @@ def _excess(analytic: float, numeric: float, rtol: float, atol: float) -> float:
     return excess if np.isfinite(excess) else float("inf")
 
 
-def _judged(
-    found: Sequence[Tuple[str, Tuple[int, ...], float, float, float, float]], rtol: float, atol: float, skip: bool
-) -> GradientCheck:
-    checks, kinks = [], {}
-    for name, index, analytic, numeric, right, left in found:
-        excess = _excess(analytic, numeric, rtol, atol)
-        kink = excess > 1 and abs(right - left) > 10 * atol + 1e-3 * max(abs(right), abs(left))
-        if kink:
-            kinks[name, index] = right, left
-        if not (kink and skip and np.isfinite(analytic)):
-            checks.append(GradientCheck(name, index, analytic, numeric, excess, 0, 0))
-    wrong = sum(one.excess > 1 for one in checks)
-    empty = GradientCheck("", (), 0.0, 0.0, 0.0, 0, 0)
-    worst = max(checks, key=lambda one: (one.excess, abs(one.analytic - one.numeric)), default=empty)
-    if not wrong:
-        return worst._replace(compared=len(checks), kinks=len(found) - len(checks))
-    place = f"{worst.array}[{', '.join(map(str, worst.place))}]"
-    text = (
-        f"the gradient is wrong at {place}: autograd says {worst.analytic:.6g}, a difference says "
-        f"{worst.numeric:.6g}; {wrong} of {len(found)} elements differ"
+def _judge(slopes: Sequence[_Slopes], rtol: float, atol: float, skip_kinks: bool) -> GradientCheck:
+    """Return the worst element; raise if its gradient is wrong."""
+    judged: List[Tuple[float, bool, _Slopes]] = []
+    for one in slopes:
+        excess = _excess(one.analytic, one.numeric, rtol, atol)
+        is_kink = excess > 1 and abs(one.right - one.left) > 10 * atol + 1e-3 * max(abs(one.right), abs(one.left))
+        if not (is_kink and skip_kinks and np.isfinite(one.analytic)):
+            judged.append((excess, is_kink, one))
+    nothing = (0.0, False, _Slopes("", (), 0.0, 0.0, 0.0, 0.0))
+    excess, is_kink, worst = max(
+        judged, key=lambda row: (row[0], abs(row[2].analytic - row[2].numeric)), default=nothing
     )
-    if (worst.array, worst.place) in kinks:
-        right, left = kinks[worst.array, worst.place]
+    wrong = sum(row[0] > 1 for row in judged)
+    if not wrong:
+        return GradientCheck(*worst[:4], excess, len(judged), len(slopes) - len(judged))
+    text = (
+        f"the gradient is wrong at {worst.array}[{', '.join(map(str, worst.place))}]: autograd says "
+        f"{worst.analytic:.6g}, a difference says {worst.numeric:.6g}; {wrong} of {len(slopes)} elements differ"
+    )
+    if is_kink:
         text += (
-            f". There is a kink or a jump: the slope is {right:.6g} right of it and {left:.6g} left. "
+            f". There is a kink or a jump: the slope is {worst.right:.6g} right of it and {worst.left:.6g} left. "
             "Move the point, or pass skip_kinks=True"
         )
     raise ArithmeticError(text)

@@ -1,8 +1,8 @@
 """Functions with a custom gradient, for arrays and in hybridized nets; straight-through estimators.
 
 `autograd.Function` works for one call only (T30), gives 0 to inputs after a frozen one (T31) and to a leaf with
-`grad_req="add"` (T32), and takes no Symbols. Here arrays go through its C function, with a callback that respects each
-gradient's request, and Symbols through `mx.operator.CustomOp`.
+`grad_req="add"` (T32), and takes no Symbols. Here arrays use the same C function, with a callback that obeys the
+`grad_req` of each input, and Symbols use `mx.operator.CustomOp`.
 """
 
 import atexit
@@ -25,9 +25,9 @@ import numpy as np
 
 Compute = Callable[..., Any]
 
-# Differs between processes, so that an exported graph never finds another process's function by its number.
+# Differs between processes, so that an exported graph cannot call another process's function of the same number.
 _TOKEN = uuid.uuid4().hex[:12]
-_NULL, _ADD = 0, 3  # MXNet's OpReqType
+_REQUESTS = ("null", "write", "inplace", "add")  # by MXNet's OpReqType
 _numbers = itertools.count()
 _failures: List[BaseException] = []
 
@@ -35,9 +35,9 @@ _failures: List[BaseException] = []
 def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) -> Compute:
     """Return a function that computes `forward` and whose gradient is `backward`.
 
-    It can be called often, with several inputs and outputs, frozen inputs and `grad_req="add"`, on any device, with or
-    without `autograd.record()`, and with Symbols: so also in HybridBlocks, hybridized or not. In a graph the shapes of
-    the outputs are found by running `forward` once on ones, and their dtype must be the first input's.
+    It may be called often, with several inputs and outputs, frozen inputs and `grad_req="add"`, on any device, with or
+    without `autograd.record()`, and with Symbols, so also in HybridBlocks, hybridized or not. In a graph one run of
+    `forward` on ones gives the shapes of the outputs, whose dtype must be the first input's.
 
     Neither function is recorded, so both may use NumPy. In a hybridized net, and in every backward pass, they run in a
     thread of MXNet. An error there is printed, and raised as an MXNetError without its text at the next read;
@@ -66,7 +66,7 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
     >>> y.backward(); float(x.grad.asscalar())
     0.25
     """
-    if not all(callable(one) and not inspect.isclass(one) for one in (forward, backward)):
+    if not all(callable(function) and not inspect.isclass(function) for function in (forward, backward)):
         raise TypeError(f"custom_gradient: expected two functions; received {forward!r:.100}, {backward!r:.100}")
     if not isinstance(outputs, int) or outputs < 1:
         raise ValueError(f"custom_gradient: outputs must be a whole number of at least 1; received {outputs!r}")
@@ -166,10 +166,8 @@ def check_backward(net: Any) -> None:
 
 
 def callback_error() -> Optional[BaseException]:
-    """Return the last error of a custom function in a thread of MXNet, and clear it; None if there was none."""
-    found = _failures[-1] if _failures else None
-    _failures.clear()
-    return found
+    """Return the last error of a custom function in a thread of MXNet, and forget it; None if there was none."""
+    return _failures.pop() if _failures else None
 
 
 def _namespace(x: Any) -> Any:
@@ -183,7 +181,7 @@ def _tuple(values: Any) -> Tuple[Any, ...]:
 
 
 class _CustomGradient:
-    """The two functions, and the checks that calls with arrays and with Symbols share."""
+    """The two functions, with the checks for arrays and Symbols."""
 
     def __init__(self, forward: Compute, backward: Compute, outputs: int) -> None:
         self.forward, self.backward, self.outputs = forward, backward, outputs
@@ -195,59 +193,59 @@ class _CustomGradient:
 
     def __call__(self, *inputs: Any) -> Any:
         if inputs and all(isinstance(one, mx.sym.Symbol) for one in inputs):
-            found = mx.sym.Custom(*inputs, op_type=self._operator(len(inputs)))
-            return found if self.outputs == 1 else tuple(found)
+            symbol = mx.sym.Custom(*inputs, op_type=self._operator(len(inputs)))
+            return symbol if self.outputs == 1 else tuple(symbol)
         if not inputs or not all(isinstance(one, mx.nd.NDArray) for one in inputs):
             kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
             raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
-        found = self.run(inputs)
+        outputs = self.run(inputs)
         if autograd.is_recording():
-            _record(self, inputs, found)
-            # copies, so that each gradient gets its own memory (T138)
-            found = tuple(mx.nd.repeat(one, repeats=1, axis=0) for one in found)
-        return found[0] if self.outputs == 1 else found
+            _record(self, inputs, outputs)
+            # copies, so that each gradient has its own memory (T138)
+            outputs = tuple(mx.nd.repeat(output, repeats=1, axis=0) for output in outputs)
+        return outputs[0] if self.outputs == 1 else outputs
 
     def run(self, inputs: Sequence[Any]) -> Tuple[Any, ...]:
         """Compute the outputs, without recording."""
         with autograd.pause(train_mode=autograd.is_training()):
-            found = _tuple(self.forward(*inputs))
-        if len(found) != self.outputs:
+            results = _tuple(self.forward(*inputs))
+        if len(results) != self.outputs:
             raise ValueError(
-                f"{self!r}: forward must return {self.outputs} arrays and returned {len(found)}: "
-                f"pass outputs={len(found)} to custom_gradient"
+                f"{self!r}: forward must return {self.outputs} arrays and returned {len(results)}: "
+                f"pass outputs={len(results)} to custom_gradient"
             )
-        for one in found:
+        for one in results:
             if not isinstance(one, mx.nd.NDArray):
                 raise TypeError(f"{self!r}: forward must return NDArrays; returned {type(one).__name__}: {one!r:.100}")
-        # an output must not be its own ancestor in the graph, nor hold one of its own
-        before = [id(one) for one in inputs]
+        # an output that is an input or an earlier output would be its own ancestor in the graph
+        ids = [id(one) for one in (*inputs, *results)]
         with autograd.pause():
             return tuple(
-                one.copy() if id(one) in [*before, *map(id, found[:number])] else one.detach()
-                for number, one in enumerate(found)
+                one.copy() if id(one) in ids[: len(inputs) + number] else one.detach()
+                for number, one in enumerate(results)
             )
 
-    def gradients(self, given: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Any, ...]:
+    def gradients(self, heads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Any, ...]:
         """The gradient for each input, checked; None for zeros."""
         with autograd.pause(train_mode=autograd.is_training()):
-            found = _tuple(self.backward(*given, *inputs, *outputs))
-        if len(found) != len(inputs):
+            results = _tuple(self.backward(*heads, *inputs, *outputs))
+        if len(results) != len(inputs):
             raise ValueError(
                 f"{self!r}: backward must return a gradient for each of the {len(inputs)} inputs (None for zeros); "
-                f"it returned {len(found)}"
+                f"it returned {len(results)}"
             )
-        for number, (one, like) in enumerate(zip(found, inputs)):
-            if one is not None and not isinstance(one, mx.nd.NDArray):
+        for number, (gradient, like) in enumerate(zip(results, inputs)):
+            if gradient is not None and not isinstance(gradient, mx.nd.NDArray):
                 raise TypeError(
-                    f"{self!r}: backward must return NDArrays; for input {number} it returned {type(one).__name__}: "
-                    f"{one!r:.100}"
+                    f"{self!r}: backward must return NDArrays; for input {number} it returned "
+                    f"{type(gradient).__name__}: {gradient!r:.100}"
                 )
-            if one is not None and one.shape != like.shape:
+            if gradient is not None and gradient.shape != like.shape:
                 raise ValueError(
                     f"{self!r}: backward must return gradients of the inputs' shapes; for input {number}, of shape "
-                    f"{like.shape}, it returned {one.shape}"
+                    f"{like.shape}, it returned {gradient.shape}"
                 )
-        return found
+        return results
 
     def _operator(self, inputs: int) -> str:
         if inputs not in self._operators:
@@ -257,46 +255,48 @@ class _CustomGradient:
         return self._operators[inputs]
 
 
-def _assign(target: Any, request: int, value: Optional[Any]) -> None:
-    if request == _NULL:
-        return
-    if request == _ADD:
-        if value is not None:
-            target[:] += value
-    else:
-        target[:] = 0 if value is None else value
-
-
 @lru_cache(maxsize=None)
 def _wait_at_exit() -> None:
-    # MXNet stops its threads for Python operators first, and then waits for these operators forever (T113)
+    # at exit MXNet stops its threads for Python operators first, and then waits for these operators forever (T113)
     @atexit.register
     def wait() -> None:
         with suppress(mx.MXNetError):
             mx.nd.waitall()
 
 
-# with arrays
+def _assign_gradients(
+    function: _CustomGradient, targets: Sequence[Any], requests: Sequence[str], arguments: Tuple[Any, Any, Any]
+) -> None:
+    """Compute the gradients and write them as requested; store an error for `callback_error`."""
+    try:
+        if any(request != "null" for request in requests):
+            for target, request, value in zip(targets, requests, function.gradients(*arguments)):
+                mx.operator.CustomOp().assign(target, request, 0 if value is None else value)
+    except BaseException as error:
+        _failures[:] = [error]
+        raise
 
 
 def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Record for autograd that `outputs` come from `inputs`, as Function.__call__ does, without T31 and T32."""
     kind = autograd.Function
     key = kind._registry.inc()
-    # detached: the graph holds these arrays, which must not hold the graph
-    kept_inputs, kept_outputs = [[one.detach() for one in arrays] for arrays in (inputs, outputs)]
+    # detached, because the graph owns these arrays, and they would own the graph
+    inputs_kept, outputs_kept = [[one.detach() for one in arrays] for arrays in (inputs, outputs)]
 
-    def backward(heads: int, wanted: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
+    def backward(heads: int, targets: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
         try:
-            arrays = [ctypes.cast(handles[number], NDArrayHandle) for number in range(heads + wanted)]
-            given = [mx.nd.NDArray(handle, writable=False) for handle in arrays[:heads]]
-            targets = [mx.nd.NDArray(handle, writable=True) for handle in arrays[heads:]]
-            if any(requests[number] != _NULL for number in range(wanted)):
-                found = function.gradients(given, kept_inputs, kept_outputs)
-                for number, (target, value) in enumerate(zip(targets, found)):
-                    _assign(target, requests[number], value)
-        except BaseException as error:
-            _failures[:] = [error]
+            arrays = [
+                mx.nd.NDArray(ctypes.cast(handles[number], NDArrayHandle), writable=number >= heads)
+                for number in range(heads + targets)
+            ]
+            _assign_gradients(
+                function,
+                arrays[heads:],
+                [_REQUESTS[requests[number]] for number in range(targets)],
+                (arrays[:heads], inputs_kept, outputs_kept),
+            )
+        except BaseException:
             traceback.print_exc()
             return False
         return True
@@ -320,12 +320,9 @@ def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[
     )
 
 
-# with Symbols
-
-
 def _property_of(function: _CustomGradient, inputs: int) -> Any:
     class Property(mx.operator.CustomOpProp):  # type: ignore[misc]
-        # attributes of mx.AttrScope arrive as arguments; an unknown one would end the process (T114)
+        # attributes of mx.AttrScope are passed as arguments; an unknown one would end the process (T114)
         def __init__(self, **attributes: Any) -> None:
             super().__init__(need_top_grad=True)
 
@@ -338,8 +335,7 @@ def _property_of(function: _CustomGradient, inputs: int) -> Any:
         def infer_shape(self, in_shape: Any) -> Any:
             if any(not shape or 0 in shape or -1 in shape for shape in in_shape):
                 return in_shape, [[]] * function.outputs, []
-            found = function.run([mx.nd.ones(shape) for shape in in_shape])
-            return in_shape, [one.shape for one in found], []
+            return in_shape, [output.shape for output in function.run([mx.nd.ones(shape) for shape in in_shape])], []
 
         def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> Any:
             return _Operator(function)
@@ -369,12 +365,4 @@ class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
             raise
 
     def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
-        try:
-            if all(one == "null" for one in req):
-                return
-            found = self._function.gradients(out_grad, in_data, out_data)
-            for target, request, value in zip(in_grad, req, found):
-                self.assign(target, request, 0 if value is None else value)
-        except BaseException as error:
-            _failures[:] = [error]
-            raise
+        _assign_gradients(self._function, in_grad, req, (out_grad, in_data, out_data))

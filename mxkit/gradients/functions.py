@@ -45,16 +45,14 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
     def run(*args: Any) -> Tuple[Any, Any]:
         recorded = autograd.is_recording()
-        arguments, leaves = leaves_of(args, numbers, fresh=not recorded)
-        if recorded:
+        arguments, leaves = leaves_of(args, numbers, copy=not recorded)
+        mode = autograd.is_training() if recorded else train_mode
+        with autograd.record(train_mode=mode):
             value = one_array(f(*arguments))
-        else:
-            with autograd.record(train_mode=train_mode):
-                value = one_array(f(*arguments))
         if recorded:
             _check_second(value)
-        found = _differentiate(value, leaves, head, recorded, autograd.is_training() if recorded else train_mode)
-        return value, found[0] if isinstance(wrt, int) else tuple(found)
+        gradients = _differentiate(value, leaves, head, mode, create_graph=recorded, retain_graph=recorded)
+        return value, gradients[0] if isinstance(wrt, int) else tuple(gradients)
 
     return run
 
@@ -100,17 +98,17 @@ def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Functi
     numbers = as_numbers(wrt)
 
     def run(*args: Any) -> Any:
-        arguments, leaves = leaves_of(args, numbers, fresh=True)
+        arguments, leaves = leaves_of(args, numbers, copy=True)
         with autograd.record(train_mode=train_mode):
             value = one_array(f(*arguments))
         rows = []
         for number in range(value.size):
-            head = np.zeros(value.size, value.dtype)
-            head[number] = 1
-            weights = mx.nd.array(head.reshape(value.shape), ctx=value.context, dtype=value.dtype)
-            rows.append(_differentiate(value, leaves, weights, False, train_mode, retain=True))
-        found = [mx.nd.stack(*parts).reshape(value.shape + leaf.shape) for parts, leaf in zip(zip(*rows), leaves)]
-        return found[0] if isinstance(wrt, int) else tuple(found)
+            one_hot = np.zeros(value.size, value.dtype)
+            one_hot[number] = 1
+            head = mx.nd.array(one_hot.reshape(value.shape), ctx=value.context, dtype=value.dtype)
+            rows.append(_differentiate(value, leaves, head, train_mode, retain_graph=True))
+        jacobians = [mx.nd.stack(*parts).reshape(value.shape + leaf.shape) for parts, leaf in zip(zip(*rows), leaves)]
+        return jacobians[0] if isinstance(wrt, int) else tuple(jacobians)
 
     return run
 
@@ -120,52 +118,52 @@ def as_numbers(wrt: Which) -> Tuple[int, ...]:
     return (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
 
-def is_floating(one: Any) -> bool:
-    """Whether an object is an NDArray that can have a gradient."""
-    return isinstance(one, mx.nd.NDArray) and np.dtype(one.dtype).kind == "f"
+def is_floating(array: Any) -> bool:
+    """Whether an object is an NDArray of floating point, which can have a gradient."""
+    return isinstance(array, mx.nd.NDArray) and np.dtype(array.dtype).kind == "f"
 
 
-def leaves_of(args: Sequence[Any], numbers: Sequence[int], fresh: bool) -> Tuple[List[Any], List[Any]]:
-    """The arguments, and those to differentiate by; with `fresh` these are copies with gradients of their own."""
+def leaves_of(args: Sequence[Any], numbers: Sequence[int], copy: bool) -> Tuple[List[Any], List[Any]]:
+    """All arguments, and those to differentiate by; with `copy` the latter are copies with their own gradients."""
     args = list(args)
     for number in numbers:
-        if not (0 <= number < len(args) and is_floating(args[number])):
-            found = f"{type(args[number]).__name__}" if 0 <= number < len(args) else f"{len(args)} arguments"
-            found += f" of {np.dtype(args[number].dtype)}" if found == "NDArray" else ""
-            raise TypeError(f"argument {number} must be an NDArray of floating point to differentiate by; got {found}")
-        if fresh:
+        exists = 0 <= number < len(args)
+        if not (exists and is_floating(args[number])):
+            received = type(args[number]).__name__ if exists else f"{len(args)} arguments"
+            received += f" of {np.dtype(args[number].dtype)}" if received == "NDArray" else ""
+            raise TypeError(
+                f"argument {number} must be an NDArray of floating point to differentiate by; got {received}"
+            )
+        if copy:
             args[number] = args[number].detach()
             args[number].attach_grad()
     return args, [args[number] for number in numbers]
 
 
 def one_array(value: Any) -> Any:
-    """Refuse a value that is not an NDArray."""
+    """Return a value; raise TypeError if it is not an NDArray."""
     if not isinstance(value, mx.nd.NDArray):
         raise TypeError(f"the function must return one NDArray; it returned {type(value).__name__}: {value!r:.100}")
     return value
 
 
 def _differentiate(
-    value: Any, leaves: Sequence[Any], head: Optional[Any], create: bool, train_mode: bool, retain: bool = False
+    value: Any, leaves: Sequence[Any], head: Optional[Any], train_mode: bool, **graph: bool
 ) -> List[Any]:
     if head is not None and head.shape != value.shape:
         raise ValueError(f"head must have the shape of the function's value, {value.shape}; received {head.shape}")
     try:
-        return list(
-            autograd.grad(
-                value, list(leaves), head, retain_graph=create or retain, create_graph=create, train_mode=train_mode
-            )
-        )
+        return list(autograd.grad(value, list(leaves), head, train_mode=train_mode, **graph))
     except mx.MXNetError as error:
-        second = _NO_SECOND.search(str(error))
+        text = str(error)
+        second = _NO_SECOND.search(text)
         if second:
             raise _no_second(second.group(1)) from error
-        if "does not support higher order gradients" in str(error):
+        if "does not support higher order gradients" in text:
             raise NotImplementedError(
-                "MXNet has no second derivatives of a hybridized net: leave it without a graph, net.hybridize(False)"
+                "MXNet has no second derivatives of a hybridized net: call net.hybridize(False) first"
             ) from error
-        if any(text in str(error) for text in UNREACHED):
+        if any(part in text for part in UNREACHED):
             raise ValueError(
                 f"the function's value does not depend on the argument by recorded operators. {CUTS}; inside "
                 "autograd.record() the argument itself must have a gradient: x.attach_grad()"
@@ -174,7 +172,7 @@ def _differentiate(
 
 
 def _check_second(value: Any) -> None:
-    # for MXNet the gradient of a custom function on a leaf is a constant: its part would be missing (T112)
+    # MXNet treats the gradient of a custom function of a leaf as a constant, so its part would be missing (T112)
     if '"_CustomFunction"' in autograd.get_symbol(value).tojson():
         raise _no_second("custom_gradient")
 

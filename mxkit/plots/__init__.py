@@ -1,4 +1,4 @@
-"""Pictures: samples, and what a net computes and learns."""
+"""Pictures of samples, features, weights and gradients."""
 
 import lazy_loader as _lazy
 

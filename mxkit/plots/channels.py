@@ -6,27 +6,15 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
-from mxkit.core.arguments import whole_number
-from mxkit.plots.grids import (
-    Layer,
-    arrays_of,
-    check_channels,
-    check_index,
-    choose,
-    colour_scale,
-    draw_grid,
-    faults,
-    framed,
-    how_many,
-    unit_axis,
-)
+from mxkit.core.arrays import to_host
+from mxkit.plots import grids
+from mxkit.plots.grids import Channels
 from mxkit.plots.plotting import BLUE, GREY, PathLike, new_figure
-import mxnet as mx
 import numpy as np
 
 
 class Pictures(Dict[str, Any]):
-    """Figures by layer path, in order; a notebook shows one below the other."""
+    """Figures by layer path, in order; a notebook shows all of them."""
 
     def _repr_html_(self) -> str:
         pictures = (base64.b64encode(figure._repr_png_()).decode("ascii") for figure in self.values())
@@ -39,7 +27,6 @@ def plot_features(
     sample: int = 0,
     channels: Union[int, Sequence[int]] = 64,
     order: str = "index",
-    columns: Optional[int] = None,
     image: Any = None,
     path: Optional[PathLike] = None,
 ) -> Pictures:
@@ -55,7 +42,6 @@ def plot_features(
         sample: Index of the sample in the batch.
         channels: Largest number of channels per layer, or their indices.
         order: "index", or "strength": by mean |value| of this sample, the largest first.
-        columns: Columns of a grid; by default the picture is about square.
         image: The net's input, drawn first, scaled from its minimum to its maximum: (N, C, H, W), (C, H, W) or
             (H, W, C) with 1 or 3 colours.
         path: Folder for a PNG of each layer, or a file (`layer.png`, `layer.pdf`) for a single layer.
@@ -73,18 +59,16 @@ def plot_features(
     >>> list(plot_features({"conv": mx.nd.ones((2, 3, 4, 4)), "dense": mx.nd.ones((2, 5))}))
     ['conv', 'dense']
     """
-    arrays = arrays_of("plot_features", features)
+    arrays = grids.arrays_of("plot_features", features)
     if order not in ("index", "strength"):
         raise ValueError(f"plot_features: order: expected 'index' or 'strength'; received {order!r}")
-    if columns is not None:
-        whole_number(columns, "plot_features: columns")
     for name, array in arrays.items():
         _check_drawable(name, array, sample, channels)
     picture = None if image is None else _input_picture(image, sample)
     files = _files(list(arrays), path)
     figures = Pictures()
     for name, array in arrays.items():
-        figures[name] = _draw(_read(name, array, sample, channels, order), array.ndim, columns, picture)
+        figures[name] = _draw(_read(name, array, sample, channels, order), array.ndim, picture)
         if name in files:
             files[name].parent.mkdir(parents=True, exist_ok=True)
             figures[name].savefig(str(files[name]))
@@ -97,51 +81,51 @@ def _check_drawable(name: str, array: Any, sample: int, channels: Any) -> None:
             f"plot_features: {name!r}: expected (N, C), (N, T, C), (N, C, H, W) or (N, C, D, H, W); "
             f"received the shape {array.shape}. Reshape it, or leave it out"
         )
-    check_index(f"plot_features: {name!r}: sample", sample, array.shape[0])
-    check_channels(f"plot_features: {name!r}: channels", channels, array.shape[unit_axis(array.ndim)])
+    grids.check_index(f"plot_features: {name!r}: sample", sample, array.shape[0])
+    grids.check_channels(f"plot_features: {name!r}: channels", channels, array.shape[grids.unit_axis(array.ndim)])
 
 
-def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Layer:
+def _read(name: str, array: Any, sample: int, channels: Any, order: str) -> Channels:
     """Copy one sample to the host and select its channels."""
     values = array[sample].asnumpy().astype("float64")
     if array.ndim == 3:
         values = values.T
     flat = values.reshape(len(values), -1)
-    finite = np.isfinite(flat)
     strength = None
     if order == "strength":
+        finite = np.isfinite(flat)
         strength = np.where(finite, np.abs(flat), 0).sum(axis=1) / np.maximum(finite.sum(axis=1), 1)
-    chosen = choose(channels, len(values), strength)
+    chosen = grids.choose(channels, len(values), strength)
     empty = ~flat[chosen].any(axis=1)
     things = "units" if array.ndim == 2 else "channels"
-    notes = [how_many(len(chosen), len(values), things) + (", strongest first" if order == "strength" else "")]
+    notes = [grids.how_many(len(chosen), len(values), things) + (", strongest first" if order == "strength" else "")]
     notes.append(f"sample {sample} of {array.shape[0]}")
     if array.ndim == 5:
         middle = values.shape[1] // 2
         notes.append(f"middle slice {middle} of {values.shape[1]}")
         values = values[:, middle]
     values = values[chosen]
-    return Layer(f"{name}  {array.shape}", notes + faults(empty, values), values, chosen, empty)
+    return Channels(f"{name}  {array.shape}", notes + grids.faults(empty, values), values, chosen, empty)
 
 
-def _draw(layer: Layer, ndim: int, columns: Optional[int], picture: Any) -> Any:
+def _draw(layer: Channels, ndim: int, picture: Any) -> Any:
     if ndim > 3:
-        return draw_grid(layer, columns, picture)
-    width = min(max(0.13 * len(layer.channels) + 1, 5.0), 14.0)
-    figure, axes = framed(layer, width - 1, 2.8, picture)
+        return grids.draw_grid(layer, picture)
+    width = min(max(0.13 * len(layer.indices) + 1, 5.0), 14.0)
+    figure, axes = grids.framed(layer, width - 1, 2.8, picture)
     if ndim == 2:
         axes.bar(range(len(layer.values)), np.where(np.isfinite(layer.values), layer.values, 0), color=BLUE)
         axes.plot(np.flatnonzero(layer.empty), np.zeros(layer.empty.sum()), "x", color=GREY, markersize=4)
         axes.set_ylabel("value", fontsize=8)
         axes.set_xlim(-0.6, len(layer.values) - 0.4)
     else:
-        shown = axes.imshow(layer.values.T, aspect="auto", **colour_scale(layer.values))
+        shown = axes.imshow(layer.values.T, aspect="auto", **grids.colour_scale(layer.values))
         figure.colorbar(shown, ax=axes).ax.tick_params(labelsize=7)
         axes.set_ylabel("step (axis 1)", fontsize=8)
-    every = ceil(0.13 * len(layer.channels) / (width - 1.2))
-    axes.set_xticks(range(0, len(layer.channels), every))
-    axes.set_xticklabels([str(channel) for channel in layer.channels[::every]], rotation=90)
-    axes.set_xlabel(f"{'unit' if ndim == 2 else 'channel'} (axis {unit_axis(ndim)})", fontsize=8)
+    every = ceil(0.13 * len(layer.indices) / (width - 1.2))
+    axes.set_xticks(range(0, len(layer.indices), every))
+    axes.set_xticklabels([str(index) for index in layer.indices[::every]], rotation=90)
+    axes.set_xlabel(f"{'unit' if ndim == 2 else 'channel'} (axis {grids.unit_axis(ndim)})", fontsize=8)
     axes.tick_params(labelsize=6.5)
     for label, empty in zip(axes.get_xticklabels(), layer.empty[::every]):
         label.set_color(GREY if empty else "black")
@@ -150,19 +134,17 @@ def _draw(layer: Layer, ndim: int, columns: Optional[int], picture: Any) -> Any:
 
 def _input_picture(image: Any, sample: int) -> Any:
     """The net's input as (H, W) or (H, W, 3) from 0 to 1."""
-    if not isinstance(image, mx.nd.NDArray):
-        image = np.asarray(image)
-    shape = image.shape
-    if len(shape) == 4:
-        check_index("plot_features: image: sample", sample, shape[0])
-        image = image[sample]
+    shape = np.shape(image)
     colours_first = len(shape) > 2 and shape[-3] in (1, 3)
     if len(shape) not in (3, 4) or not (colours_first or shape[-1] in (1, 3)):
         raise ValueError(
             "plot_features: image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3 colours; "
             f"received the shape {shape}"
         )
-    values = (image.asnumpy() if isinstance(image, mx.nd.NDArray) else image).astype("float64")
+    if len(shape) == 4:
+        grids.check_index("plot_features: image: sample", sample, shape[0])
+        image = image[sample]
+    values = to_host(image).astype("float64")
     if colours_first:
         values = np.moveaxis(values, 0, -1)
     finite = values[np.isfinite(values)]
@@ -175,7 +157,8 @@ def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
     """Path of each layer's picture: one file, or files with different names in a folder."""
     if path is None:
         return {}
-    if Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes() and not Path(path).is_dir():
+    is_file = Path(path).suffix.lower()[1:] in new_figure().canvas.get_supported_filetypes()
+    if is_file and not Path(path).is_dir():
         if len(names) > 1:
             raise ValueError(
                 f"plot_features: path: expected a folder, for {len(names)} layers make {len(names)} files; "
@@ -183,14 +166,14 @@ def _files(names: List[str], path: Optional[PathLike]) -> Dict[str, Path]:
             )
         return {names[0]: Path(path)}
     files: Dict[str, Path] = {}
-    taken = set()
+    used = set()
     for name in names:
-        stem = base = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net"
-        number = 1
-        # some file systems ignore case, so that `Conv` and `conv` would be one file
-        while stem.lower() in taken:
+        base = re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._")[-120:] or "net"
+        # compared in lower case, because some file systems ignore case
+        stem, number = base, 1
+        while stem.lower() in used:
             number += 1
             stem = f"{base}-{number}"
-        taken.add(stem.lower())
+        used.add(stem.lower())
         files[name] = Path(path) / f"{stem}.png"
     return files

@@ -1,4 +1,4 @@
-"""Pictures of data: images with their labels, a batch of a loader, results of an augmentation."""
+"""Pictures of data: images with labels, a batch of a loader, parts of a dataset, results of an augmentation."""
 
 from math import ceil, sqrt
 import textwrap
@@ -9,6 +9,7 @@ from mxkit.core.arrays import to_host
 from mxkit.core.device import unpack
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.augment import Augment
+from mxkit.data.describing import DataDescription, class_name
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
 from mxkit.plots.plotting import CHARACTER, PathLike, new_figure, saved
@@ -18,7 +19,7 @@ import numpy as np
 Colour = Union[float, Sequence[float]]
 _RIGHT, _WRONG = "#2E7D32", "#C62828"
 _POINTS = 7.5
-# Inches between images, and height of a title's line.
+# Inches between images, and height of a line of a title.
 _GAP, _LINE = 0.09, 0.125
 
 
@@ -62,17 +63,16 @@ def show_images(
         The matplotlib Figure.
 
     Raises:
-        DataError: An array is not an image or has another range, or the number of labels is not that of images.
+        DataError: An array is not an image or has another range, or the numbers of labels and images differ.
 
     >>> figure = show_images(np.zeros((3, 1, 8, 8)), [0, 1, 1], classes=["cat", "dog"])
     >>> [text.get_text() for text in figure.axes[0].texts]
     ['cat', 'dog', 'dog']
     """
     pixels = _pixels(images, mean, std)
-    truth = _texts(labels, len(pixels), classes, "labels")
-    guess = _texts(predicted, len(pixels), classes, "predicted")
-    cells = [_cell(image, truth[number], guess[number], "") for number, image in enumerate(pixels)]
-    return saved(_grid(cells, columns), path)
+    truths = _texts(labels, len(pixels), classes, "labels")
+    guesses = _texts(predicted, len(pixels), classes, "predicted")
+    return saved(_grid([_cell(*parts) for parts in zip(pixels, truths, guesses)], columns), path)
 
 
 def show_batch(
@@ -104,8 +104,8 @@ def show_batch(
     """
     if is_one_shot(data):
         raise DataError(
-            f"show_batch: a {type(data).__name__} can be read only once, so the look would use up its first batch; "
-            "pass a function that makes it anew, or a list of batches"
+            f"show_batch: a {type(data).__name__} can be read only once, and this would use up its first batch; "
+            "pass a function that creates it, or a list of batches"
         )
     whole_number(count, "show_batch: count")
     with generators_kept():
@@ -114,9 +114,45 @@ def show_batch(
             data.reset()
     images = [image for array in inputs for image in _pixels(array[:count], mean, std)]
     shown = len(images) // len(inputs)
-    told = _texts(labels[0][:count] if labels else None, shown, classes, "labels")
-    cells = [_cell(image, told[number % shown], None, "") for number, image in enumerate(images)]
+    titles = _texts(labels[0][:count] if labels else None, shown, classes, "labels")
+    cells = [_Cell(image, titles[number % shown]) for number, image in enumerate(images)]
     return saved(_grid(cells, columns or (shown if len(inputs) > 1 else None)), path)
+
+
+def show_data(
+    description: DataDescription, *, mean: Any = None, std: Any = None, path: Optional[PathLike] = None
+) -> Any:
+    """Draw the first images of each part of the data with their labels, as `show_images` does.
+
+    Args:
+        description: Result of `mxkit.data.describe`.
+        mean: Mean that was subtracted from the images. Without it and `std`, images with values below 0 are scaled from
+            their minimum to their maximum.
+        std: Standard deviation that they were then divided by.
+        path: Where to save the picture, or None.
+
+    Returns:
+        The matplotlib Figure.
+
+    Raises:
+        DataError: The samples are not images.
+    """
+    images: List[Any] = []
+    names: List[str] = []
+    for part in description.parts.values():
+        summary = part.inputs[0]
+        if not summary.is_image:
+            raise DataError(f"show_data: samples of {part.name} have shape {summary.shape}; expected images")
+        low, high = summary.low or 0.0, summary.high or 0.0
+        if mean is None and std is None:  # parts may differ in unit
+            black, white = (low, high) if low < 0 else (0.0, 255.0 if high > 1.01 else 1.0)
+            images += [(image - black) / ((white - black) or 1) for image in part.images]
+        else:
+            images += part.images
+        before = f"{part.name}: " if len(description.parts) > 1 else ""
+        labels = part.names or [np.empty(0)] * len(part.images)
+        names += [before + class_name(label, description.classes) for label in labels]
+    return show_images(images, names, mean=mean, std=std, columns=8, path=path)
 
 
 def show_augment(
@@ -141,21 +177,23 @@ def show_augment(
     count = whole_number(rows, "show_augment: rows") * whole_number(columns, "show_augment: columns") - 1
     if not isinstance(augment, Augment):
         augment = Augment(augment if isinstance(augment, list) else [augment])
-    found = [augment(image, np.random.Generator(np.random.PCG64([seed, number]))) for number in range(count)]
-    normal = augment.normalize
-    mean, std = (None, None) if normal is None else (normal.mean, normal.std)
-    shown = _pixels([image], white=augment.white)
-    for one in found:
-        shown += _pixels([one], mean, std, 1.0 if augment.tensor else augment.white)
-    named = [f"{name}: {one.shape[1]}x{one.shape[0]}" for name, one in zip(["original", *range(count)], shown)]
-    return saved(
-        _grid([_Cell(*pair, framed=not number) for number, pair in enumerate(zip(shown, named))], columns), path
-    )
+    mean, std = (None, None) if augment.normalize is None else (augment.normalize.mean, augment.normalize.std)
+    white = 1.0 if augment.tensor else augment.white
+    cells = [_result_cell("original", _pixels([image], white=augment.white), framed=True)]
+    for number in range(count):
+        result = augment(image, np.random.Generator(np.random.PCG64([seed, number])))
+        cells.append(_result_cell(number, _pixels([result], mean, std, white)))
+    return saved(_grid(cells, columns), path)
+
+
+def _result_cell(name: Any, pixels: List[Any], framed: bool = False) -> _Cell:
+    height, width = pixels[0].shape[:2]
+    return _Cell(pixels[0], f"{name}: {width}x{height}", framed=framed)
 
 
 def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[float] = None) -> List[Any]:
     """Images as (H, W) or (H, W, 3), floats from 0 to 1; NaN for pixels that are not finite."""
-    hosts = [_host(image) for image in images] if isinstance(images, (list, tuple)) else list(_split(_host(images)))
+    hosts = [_host(image) for image in images] if isinstance(images, (list, tuple)) else list(_batch(_host(images)))
     planes = [_channels_last(image) for image in hosts]
     if not planes:
         raise DataError("show_images: there is no image")
@@ -166,18 +204,17 @@ def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[floa
             raise DataError(f"show_images: mean {mean} and std {std} for images of {floats[0].shape[2]} channels")
         floats = [image * scale + shift for image in floats]
     else:
-        of_bytes = all(image.dtype == np.uint8 for image in planes)
-        white = 255 if of_bytes else white or _white(floats)
+        white = 255 if all(image.dtype == np.uint8 for image in planes) else white or _white(floats)
         floats = [image / white for image in floats]
-    lost = [~np.isfinite(image).all(axis=-1) for image in floats]
-    found = [np.where(gone[..., None], np.nan, image.clip(0, 1)) for gone, image in zip(lost, floats)]
-    return [image[..., 0] if image.shape[-1] == 1 else image for image in found]
+    finite = [np.isfinite(image).all(axis=-1, keepdims=True) for image in floats]
+    clipped = [np.where(right, image.clip(0, 1), np.nan) for right, image in zip(finite, floats)]
+    return [image[..., 0] if image.shape[-1] == 1 else image for image in clipped]
 
 
 def _white(images: Sequence[Any]) -> float:
     """The value of white in float images, by their range."""
-    low = min(float(np.nanmin(np.where(np.isfinite(image), image, 0))) for image in images)
-    high = max(float(np.nanmax(np.where(np.isfinite(image), image, 0))) for image in images)
+    finite = np.concatenate([image[np.isfinite(image)] for image in images])
+    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
     if low < -1e-3 or high > 256:
         raise DataError(
             f"show_images: the pixels go from {low:.3g} to {high:.3g}; expected 0 to 1, or 0 to 255. Images that were "
@@ -193,7 +230,7 @@ def _host(array: Any) -> "np.ndarray":
     return host
 
 
-def _split(images: "np.ndarray") -> "np.ndarray":
+def _batch(images: "np.ndarray") -> "np.ndarray":
     if images.ndim == 4 or (images.ndim == 3 and 3 not in images.shape[::2] and images.shape[-1] != 1):
         return images
     raise DataError(
@@ -205,50 +242,47 @@ def _split(images: "np.ndarray") -> "np.ndarray":
 def _channels_last(image: "np.ndarray") -> "np.ndarray":
     if image.ndim == 2:
         return image[..., None]
-    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
-        return np.moveaxis(image, 0, -1)
     if image.ndim == 3 and image.shape[2] in (1, 3):
         return image
+    if image.ndim == 3 and image.shape[0] in (1, 3):
+        return np.moveaxis(image, 0, -1)
     raise DataError(f"show_images: expected an image with 1 or 3 channels, first or last; received {image.shape}")
 
 
-def _texts(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[Optional[str]]:
-    """The text for each image."""
+def _texts(labels: Any, count: int, classes: Optional[Sequence[str]], name: str) -> List[str]:
+    """The text for each image; empty texts without labels."""
     if labels is None:
-        return [None] * count
-    found = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else labels
-    if len(found) != count:
-        raise DataError(f"show_images: there are {count} images and {len(found)} {name}")
-    return [_name(label, classes) for label in found]
+        return [""] * count
+    values = labels.asnumpy() if isinstance(labels, mx.nd.NDArray) else labels
+    if len(values) != count:
+        raise DataError(f"show_images: there are {count} images and {len(values)} {name}")
+    return [_name(label, classes) for label in values]
 
 
 def _name(label: Any, classes: Optional[Sequence[str]]) -> str:
     if isinstance(label, str):
         return label
-    values = np.asarray(label)
+    values = np.asarray(label).ravel()
     if values.size > 1:  # a soft label
-        ranked = np.argsort(-values.ravel(), kind="stable")[:2]
-        shares = [(place, values.ravel()[place]) for place in ranked if values.ravel()[place] > 0.005]
-        return ", ".join(f"{_name(place, classes)} {share:.0%}" for place, share in shares)
-    number = values.ravel()[0] if values.size else np.nan
+        largest = np.argsort(-values, kind="stable")[:2]
+        return ", ".join(f"{_name(place, classes)} {values[place]:.0%}" for place in largest if values[place] > 0.005)
+    number = values[0] if values.size else np.nan
     if number != np.floor(number):
         return f"{number:.4g}"
     whole = int(number)
     return str(classes[whole]) if classes is not None and 0 <= whole < len(classes) else str(whole)
 
 
-def _cell(pixels: Any, truth: Optional[str], guess: Optional[str], nothing: str) -> _Cell:
-    if guess is None:
-        return _Cell(pixels, truth or nothing)
-    if truth is None:
-        return _Cell(pixels, guess)
+def _cell(pixels: Any, truth: str, guess: str) -> _Cell:
+    if not (truth and guess):
+        return _Cell(pixels, truth or guess)
     if truth == guess:
         return _Cell(pixels, truth, _RIGHT)
     return _Cell(pixels, f"{truth}\nread as {guess}", _WRONG, framed=True)
 
 
 def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
-    """Draw images in rows on one plane in inches, so that no title overlaps another image."""
+    """Draw images in rows in a coordinate system of inches, so that no title overlaps another image."""
     from matplotlib.patches import Rectangle
 
     columns = min(whole_number(columns, "columns"), len(cells)) if columns else ceil(sqrt(len(cells)))
@@ -280,28 +314,27 @@ def _grid(cells: Sequence[_Cell], columns: Optional[int]) -> Any:
 def _drawable(pixels: Any) -> Any:
     """Colours of pixels; green for those that are not finite."""
     colours = np.repeat(pixels[..., None], 3, axis=-1) if pixels.ndim == 2 else pixels
-    lost = ~np.isfinite(colours).all(axis=-1)
-    return np.where(lost[..., None], (0.0, 1.0, 0.0), colours)
+    return np.where(np.isfinite(colours).all(axis=-1, keepdims=True), colours, (0.0, 1.0, 0.0))
 
 
 def _wrapped(title: str, inches: float, figure: Any) -> str:
     """Wrap each line to at most two lines of `inches`, and cut off the rest."""
-    found = []
-    for line in title.split("\n"):
-        limit = max(int(inches / (_POINTS * CHARACTER)), 6)
-        found += textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
+    limit = max(int(inches / (_POINTS * CHARACTER)), 6)
+    lines = [
+        part
+        for line in title.split("\n")
+        for part in textwrap.wrap(line, limit, max_lines=2, placeholder="\u2026", break_on_hyphens=False)
+    ]
     # matplotlib reads text between dollars as mathematics
-    return "\n".join(_shortened(line, inches, figure) for line in found).replace("$", r"\$")
+    return "\n".join(_shortened(line, inches, figure) for line in lines).replace("$", r"\$")
 
 
 def _shortened(line: str, inches: float, figure: Any) -> str:
     from matplotlib.font_manager import FontProperties
 
     renderer, font = figure.canvas.get_renderer(), FontProperties(size=_POINTS)
-
-    def fits(text: str) -> bool:
-        return bool(renderer.get_text_width_height_descent(text, font, False)[0] <= inches * figure.dpi)
-
-    if fits(line):
-        return line
-    return next((line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1) if fits(line[:end] + "\u2026")), "")
+    candidates = [line, *(line[:end] + "\u2026" for end in range(len(line) - 1, 0, -1))]
+    limit = inches * figure.dpi
+    return next(
+        (text for text in candidates if renderer.get_text_width_height_descent(text, font, False)[0] <= limit), ""
+    )

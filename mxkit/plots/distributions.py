@@ -40,8 +40,7 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
     for position, (name, array) in enumerate(arrays.items()):
         axes = figure.add_subplot(rows, columns, position + 1)
         lines, counts, edges = _distribution(array.asnumpy(), bins)
-        heading = [shorten(name, 3.0, 7.5), str(array.shape), *lines]
-        axes.set_title("\n".join(heading), fontsize=7.5, loc="left")
+        axes.set_title("\n".join([shorten(name, 3.0, 7.5), str(array.shape), *lines]), fontsize=7.5, loc="left")
         axes.tick_params(labelsize=7)
         axes.locator_params(axis="x", nbins=5)
         panels.append((axes, counts, edges))
@@ -60,14 +59,14 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
 
 
 def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
-    """Title lines of a panel, and its counts and edges."""
+    """Lines of a panel's title, and the counts and edges of its histogram."""
     values = values[:, None] if values.ndim == 1 else values
     units = np.moveaxis(values, unit_axis(values.ndim), 0).reshape(values.shape[unit_axis(values.ndim)], -1)
-    # a single value does not show that a unit is constant
+    # with a single value per unit only 0 counts as dead
     dead = (units == (units[:, :1] if units.shape[1] > 1 else 0)).all(axis=1)
     finite = values[np.isfinite(values)].astype("float64")
-    lost = values.size - finite.size
-    last = f"{dead.sum()} of {len(units)} units dead" + (f", {lost} not finite" if lost else "")
+    broken = values.size - finite.size
+    last = f"{dead.sum()} of {len(units)} units dead" + (f", {broken} not finite" if broken else "")
     if not finite.size:
         return ["no finite value", last], np.zeros(1), np.array([0.0, 1.0])
     low, high = finite.min(), finite.max()

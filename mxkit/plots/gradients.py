@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.blocks import distinct, net_devices, parameters_by_path
 from mxkit.core.replicas import gradients_of, is_differentiable, is_fresh, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import as_float64, square
@@ -12,7 +12,7 @@ from mxkit.plots.plotting import BLUE, ORANGE, PathLike, new_figure, saved
 import mxnet as mx
 import numpy as np
 
-# With more parameters than this, a row of the picture is a block.
+# With more parameters, a row of the picture is a block instead of a parameter.
 _ROWS = 200
 
 
@@ -41,9 +41,8 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
     devices = net_devices(net)
     parameters = _trainable(net)
     norms = _norms(parameters, devices)
-    if not norms[1:].any() and not any(
-        is_fresh(data) for p in parameters.values() if gradients_of(p) for data in values_of(p) or ()
-    ):
+    values = [data for p in parameters.values() if gradients_of(p) for data in values_of(p) or ()]
+    if not norms[1:].any() and not any(map(is_fresh, values)):
         raise ValueError(
             "plot_gradients: every gradient of the net is 0 and no backward pass wrote it: call it after "
             "loss.backward(), before the gradients are zeroed (an Accumulator and fit(accumulate=...) zero them "
@@ -53,30 +52,27 @@ def plot_gradients(net: Any, *, path: Optional[PathLike] = None) -> Any:
     names, count = list(parameters), len(parameters)
     if count > _ROWS:
         names, norms, frozen = _by_block(names, norms, frozen)
-    title = f"{type(net).__name__}: gradients of {count} parameters" + (
-        f" in {len(names)} blocks" if count > _ROWS else ""
-    )
-    figure = _draw_gradients(title, names, norms, frozen, devices)
-    return saved(figure, path)
+    blocks = f" in {len(names)} blocks" if count > _ROWS else ""
+    title = f"{type(net).__name__}: gradients of {count} parameters{blocks}"
+    return saved(_draw_gradients(title, names, norms, frozen, devices), path)
 
 
 def _trainable(net: Any) -> Dict[str, Any]:
-    """Parameters with values by path, without running statistics; a shared one under its first path."""
-    found: Dict[int, Tuple[str, Any]] = {}
-    for path, parameter in parameters_by_path(net).items():
+    """Parameters by path, without running statistics; a shared parameter has its first path."""
+    parameters = distinct(parameters_by_path(net))
+    for path, parameter in parameters.items():
         if values_of(parameter) is None:
             raise NotInitializedError(
                 f"plot_gradients: parameter {path!r} has no value yet: its shape is {parameter.shape}. "
                 "Run one batch forward and backward first"
             )
-        if is_differentiable(parameter):
-            found.setdefault(id(parameter), (path, parameter))
-    if all(parameter.grad_req == "null" for _, parameter in found.values()):
+    trainable = {path: parameter for path, parameter in parameters.items() if is_differentiable(parameter)}
+    if all(parameter.grad_req == "null" for parameter in trainable.values()):
         raise ValueError(
-            f"plot_gradients: nothing has a gradient: {len(found)} of the net's {len(found)} parameters are frozen "
+            f"plot_gradients: nothing has a gradient: all of the net's {len(trainable)} parameters are frozen "
             "(grad_req 'null'). mxkit.unfreeze(net, '*') trains them again"
         )
-    return dict(found.values())
+    return trainable
 
 
 def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
@@ -91,15 +87,15 @@ def _norms(parameters: Dict[str, Any], devices: Sequence[Any]) -> Any:
 
 
 def _by_block(names: List[str], norms: Any, frozen: Any) -> Tuple[List[str], Any, Any]:
-    """Join rows of parameters to rows of their blocks; a block is frozen if all of its parameters are."""
-    owners = [name.rpartition(".")[0] for name in names]
-    blocks = list(dict.fromkeys(owners))
-    member = np.array([[owner == block for owner in owners] for block in blocks])
-    whole = ~(member & ~frozen).any(axis=1)
-    counted = member & (~frozen | whole[:, None])
+    """Join the rows of a block's trainable parameters; a block is frozen if all of its parameters are."""
+    owners = np.array([name.rpartition(".")[0] for name in names])
+    blocks = list(dict.fromkeys(owners.tolist()))
+    members = np.array([owners == block for block in blocks])
+    all_frozen = ~(members & ~frozen).any(axis=1)
+    counted = members & (~frozen | all_frozen[:, None])
     with np.errstate(invalid="ignore", over="ignore"):
         joined = np.array([[np.linalg.norm(row[columns]) for columns in counted] for row in norms])
-    return blocks, joined, whole
+    return blocks, joined, all_frozen
 
 
 def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devices: Sequence[Any]) -> Any:
@@ -111,21 +107,21 @@ def _draw_gradients(title: str, names: List[str], norms: Any, frozen: Any, devic
     left, right = figure.subplots(1, 2, sharey=True, gridspec_kw={"width_ratios": [3, 2]})
     _log_bars(left, rows, gradient, f"gradient on {devices[0]}", "L2 norm", norms)
     _log_bars(right, rows, ratio, "gradient / weight", "gradient / weight", ratio)
-    for number, (device, own) in enumerate(zip(devices[1:], norms[2:])):
+    for number, (device, other) in enumerate(zip(devices[1:], norms[2:])):
         label = f"gradient on {device}"
-        left.plot(own[own > 0], rows[own > 0], "o", color=f"C{number + 2}", markersize=2.5, label=label)
+        left.plot(other[other > 0], rows[other > 0], "o", color=f"C{number + 2}", markersize=2.5, label=label)
     left.plot(weight[weight > 0], rows[weight > 0], "D", markersize=3, color=ORANGE, label="weight")
     left.set_yticks(rows)
     left.set_yticklabels([shorten(name, 2.6, 7) for name in names], fontsize=7)
     left.set_ylim(len(names) - 0.4, -0.6)
     handles, labels = left.get_legend_handles_labels()
-    handles, labels = handles[-1:] + handles[:-1], labels[-1:] + labels[:-1]  # bars come last in it
+    handles, labels = handles[-1:] + handles[:-1], labels[-1:] + labels[:-1]  # matplotlib lists bars last
     left.legend(handles, labels, loc="lower left", bbox_to_anchor=(0, 1), ncol=4, fontsize=7.5, frameon=False)
     marks = [_mark(*row) for row in zip(frozen, np.isfinite(norms).all(axis=0), norms[1:].max(axis=0), weight)]
     for row, mark in enumerate(marks):
         right.text(0.01, row, mark, transform=right.get_yaxis_transform(), va="center", fontsize=6.5, color="0.35")
-    told = [f"{mark}: {count}" for mark, count in Counter(marks).items() if mark]
-    figure.suptitle("\n".join([title, *([", ".join(told)] if told else [])]), fontsize=10)
+    counts = ", ".join(f"{mark}: {count}" for mark, count in Counter(marks).items() if mark)
+    figure.suptitle(f"{title}\n{counts}".strip(), fontsize=10)
     return figure
 
 

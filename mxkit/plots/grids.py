@@ -1,8 +1,8 @@
-"""Grids of channels on one scale, and helpers for all pictures of features."""
+"""Grids of channels with one colour scale, and helpers for all pictures of features."""
 
 from math import ceil, sqrt
 import textwrap
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.plots.plotting import CHARACTER, GREY, new_figure
@@ -10,18 +10,26 @@ import mxnet as mx
 import numpy as np
 
 
-class Layer(NamedTuple):
-    """One sample of a feature, on the host."""
+class Channels(NamedTuple):
+    """Channels of a layer to draw.
+
+    Attributes:
+        title: Title of the picture.
+        notes: Remarks under the title.
+        values: Values of each channel, on the host.
+        indices: Index of each channel in the layer.
+        empty: Whether each channel is 0 everywhere.
+    """
 
     title: str
     notes: List[str]
-    values: Any  # channels shown first, then what is drawn of each
-    channels: Any  # their indices
-    empty: Any  # which of them are 0 everywhere
+    values: Any
+    indices: Any
+    empty: Any
 
 
 def arrays_of(where: str, features: Any) -> Dict[str, Any]:
-    """Features as one array per name, in order."""
+    """Features as one array per name, in order; a list becomes `name[0]`, `name[1]`, ..."""
     if not isinstance(features, Mapping) or not features:
         raise ValueError(
             f"{where}: expected a dict of arrays by path, like mxkit.Features(net, names)(x); "
@@ -29,15 +37,15 @@ def arrays_of(where: str, features: Any) -> Dict[str, Any]:
         )
     arrays: Dict[str, Any] = {}
     for name, value in features.items():
-        many = isinstance(value, (list, tuple))
-        for position, array in enumerate(value if many else [value]):
+        is_list = isinstance(value, (list, tuple))
+        for position, array in enumerate(value if is_list else [value]):
             if not isinstance(array, mx.nd.NDArray):
                 raise ValueError(
                     f"{where}: {name!r}: expected an NDArray or a list of them; received {type(array).__name__}"
                 )
             if not array.size:
                 raise ValueError(f"{where}: {name!r} holds no value: its shape is {array.shape}")
-            arrays[f"{name}[{position}]" if many else str(name)] = array
+            arrays[f"{name}[{position}]" if is_list else str(name)] = array
     return arrays
 
 
@@ -62,12 +70,18 @@ def unit_axis(ndim: int) -> int:
 
 
 def choose(channels: Any, count: int, strength: Any = None) -> Any:
-    """Indices of the channels to draw: those that are given, or the first ones, sorted by strength if it is given."""
-    limited = isinstance(channels, (int, np.integer))
-    indices = np.arange(count) if limited else np.asarray(channels)
+    """Indices of the channels to draw, sorted by strength if it is given.
+
+    Args:
+        channels: Indices of the channels, or their largest number.
+        count: Number of channels of the layer.
+        strength: Strength of each channel, or None.
+    """
+    is_number = isinstance(channels, (int, np.integer))
+    indices = np.arange(count) if is_number else np.asarray(channels)
     if strength is not None:
         indices = indices[np.argsort(-strength[indices], kind="stable")]
-    return indices[:channels] if limited else indices
+    return indices[:channels] if is_number else indices
 
 
 def how_many(shown: int, count: int, things: str) -> str:
@@ -78,26 +92,26 @@ def how_many(shown: int, count: int, things: str) -> str:
 
 def faults(empty: Any, values: Any) -> List[str]:
     """Notes on channels that are 0 everywhere, and on values that are not finite."""
-    lost = int((~np.isfinite(values)).sum())
-    counts = [(int(empty.sum()), "all 0 (grey)"), (lost, "not finite (green)" if values.ndim > 1 else "not finite")]
-    return [f"{count} {what}" for count, what in counts if count]
+    broken = "not finite (green)" if values.ndim > 1 else "not finite"
+    counts = [(int(empty.sum()), "all 0 (grey)"), (int((~np.isfinite(values)).sum()), broken)]
+    return [f"{count} {text}" for count, text in counts if count]
 
 
-def draw_grid(layer: Layer, columns: Optional[int], picture: Any) -> Any:
-    """Draw planes (n, H, W), or pictures (n, H, W, 3), side by side on one scale, with their indices if these fit."""
+def draw_grid(layer: Channels, picture: Any = None) -> Any:
+    """Draw planes (n, H, W) or colour images (n, H, W, 3) side by side on one scale, with their indices if they fit."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
 
     count, height, width = layer.values.shape[:3]
     tall = min(max(height / width, 0.125), 8.0)
-    columns = min(columns or max(round(sqrt(count * tall)), 1), count)
+    columns = min(max(round(sqrt(count * tall)), 1), count)
     size = min(max(7 / columns, 0.3 / max(sqrt(tall), 1)), 1.3)  # inches
-    labelled = size >= 0.085 * len(str(max(layer.channels))) + 0.08
+    labelled = size >= 0.085 * len(str(max(layer.indices))) + 0.08
     gap = 0.14 / size if labelled else 0.06
     rows = ceil(count / columns)
     figure, axes = framed(layer, columns * 1.06 * size, rows * (tall + gap) * size, picture)
     scale = {} if layer.values.ndim == 4 else colour_scale(layer.values)
-    for position, (values, channel, empty) in enumerate(zip(layer.values, layer.channels, layer.empty)):
+    for position, (values, channel, empty) in enumerate(zip(layer.values, layer.indices, layer.empty)):
         left, top = position % columns * 1.06, position // columns * (tall + gap) + gap
         extent = (left, left + 1, top + tall, top)
         axes.imshow(values, extent=extent, alpha=0.4 if empty else None, **scale)
@@ -114,11 +128,11 @@ def draw_grid(layer: Layer, columns: Optional[int], picture: Any) -> Any:
     return figure
 
 
-def framed(layer: Layer, width: float, height: float, picture: Any) -> Tuple[Any, Any]:
+def framed(layer: Channels, width: float, height: float, picture: Any) -> Tuple[Any, Any]:
     """Make a figure with title, notes, and the input to the left of axes of `width` x `height` inches."""
     beside = 0.0 if picture is None else 2.2
     total = max(width + beside + 1.0, 4.6)
-    # break lines between notes, not inside of one
+    # no-break spaces, so that lines break between notes
     whole = " \u00b7 ".join(note.replace(" ", "\u00a0") for note in layer.notes)
     lines = textwrap.wrap(whole, max(int(total / (8.5 * CHARACTER)), 20), break_on_hyphens=False)
     figure = new_figure()
@@ -135,15 +149,15 @@ def framed(layer: Layer, width: float, height: float, picture: Any) -> Tuple[Any
 
 
 def colour_scale(values: Any) -> Dict[str, Any]:
-    """Colours for values: diverging around 0 if both signs occur, else sequential."""
+    """Colour map and norm for values: diverging around 0 if both signs occur, else sequential."""
     import matplotlib
     from matplotlib.colors import Normalize
 
     finite = values[np.isfinite(values)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    name = "RdBu_r" if low < 0 < high else "viridis"
+    name = "viridis"
     if low < 0 < high:
-        high = max(-low, high)
+        name, high = "RdBu_r", max(-low, high)
         low = -high
     norm = Normalize(low, high if high > low else low + 1)
     return {"cmap": matplotlib.colormaps[name].with_extremes(bad="lime"), "norm": norm}

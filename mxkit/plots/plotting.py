@@ -1,4 +1,4 @@
-"""Pictures of a run, and helpers for all pictures; pyplot's state does not change."""
+"""Curves of a run, and helpers for all pictures; none of them changes pyplot's state."""
 
 import io
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 PathLike = Union[str, Path]
 
 BLUE, ORANGE, GREY = "#4C72B0", "#DD8452", "0.55"
-# Inches that one character needs at a font size of one point, for most names; DejaVu Sans, matplotlib's own.
+# Inches of a character at a font size of one point, in matplotlib's own font DejaVu Sans; enough for most names.
 CHARACTER = 0.0092
 _COLOURS = {"train": BLUE, "valid": ORANGE}
 
@@ -31,28 +31,28 @@ def plot_history(rows: Sequence[Mapping[str, Any]], path: Optional[PathLike] = N
     figure = new_figure(len(quantities))
     for position, (quantity, columns) in enumerate(quantities.items()):
         axes = figure.add_subplot(1, len(quantities), position + 1)
-        everything: List[float] = []
+        all_values: List[float] = []
         for column in columns:
             # None if an epoch was not evaluated
             points = [(row["epoch"], row[column]) for row in rows if row.get(column) is not None]
             epochs, values = zip(*points)
-            everything += values
+            all_values += values
             part = column.partition("_")[0]
             label = f"{part} {values[-1]:.4g}"
             axes.plot(epochs, values, color=_COLOURS[part], marker="o", markersize=3, label=label)
-        scale_epochs(axes, quantity, everything)
+        scale_epochs(axes, quantity, all_values)
         axes.set_title(quantity.replace("_", " "))
         axes.grid(alpha=0.3)
-        # the corner opposite to the curve's end; matplotlib takes too long to find the best one
+        # the corner opposite to the curve's end, because matplotlib's search for the best one is slow
         corner = "upper right" if values[-1] < values[0] else "lower right"
         axes.legend(title="last epoch", frameon=False, loc=corner)
     return saved(figure, path)
 
 
 def columns_by_quantity(rows: Sequence[Mapping[str, Any]]) -> Dict[str, List[str]]:
-    """Columns `train_NAME` and `valid_NAME` of a history by NAME, without those that hold no number."""
+    """Columns `train_NAME` and `valid_NAME` of a history by NAME, without columns of other values than numbers."""
     quantities: Dict[str, List[str]] = {}
-    # a confusion matrix is a column too, and no curve
+    # a confusion matrix is a column too, but not a curve
     numbers = (name for row in rows for name, value in row.items() if isinstance(value, (int, float)))
     for column in dict.fromkeys(numbers):
         part, _, quantity = column.partition("_")
@@ -62,10 +62,17 @@ def columns_by_quantity(rows: Sequence[Mapping[str, Any]]) -> Dict[str, List[str
 
 
 def scale_epochs(axes: Any, quantity: str, values: Sequence[float], **label: Any) -> None:
-    """Whole epochs on the horizontal axis; a logarithmic scale for a loss that fell far, `label` as for a text."""
+    """Label the horizontal axis with whole epochs, and draw a loss that fell far on a logarithmic scale.
+
+    Args:
+        axes: The matplotlib Axes.
+        quantity: Name of what is drawn.
+        values: All values that are drawn.
+        **label: Properties of the label's text.
+    """
     from matplotlib.ticker import MaxNLocator
 
-    # a loss that fell a hundredfold is a flat line on a linear axis for all but its first epochs
+    # on a linear axis a loss that fell a hundredfold would be a flat line after its first epochs
     if quantity == "loss" and min(values) > 0 and max(values) > 20 * min(values):
         axes.set_yscale("log")
     axes.set_xlabel("epoch", **label)
@@ -73,14 +80,14 @@ def scale_epochs(axes: Any, quantity: str, values: Sequence[float], **label: Any
 
 
 def saved(figure: Any, path: Optional[PathLike]) -> Any:
-    """Save a figure where a path is given, whose suffix decides the format; return it."""
+    """Save a figure if there is a path, whose suffix decides the format, and return it."""
     if path is not None:
         figure.savefig(str(path))
     return figure
 
 
 def new_figure(panels: int = 1) -> Any:
-    """Make a matplotlib Figure for panels side by side, which notebooks show and pyplot does not manage."""
+    """Create a matplotlib Figure for panels side by side; notebooks show it, and pyplot does not manage it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

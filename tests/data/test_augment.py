@@ -1,21 +1,22 @@
-"""Augment: pixels as MXNet's own operators make them, random numbers of the sample alone, nothing corrupted."""
+"""Augment: pixels as MXNet's own operators make them, random numbers of the sample only, nothing corrupted."""
 
+import os
 import pickle
 import random
 import re
-import subprocess
-import sys
 import threading
 import time
 
 from gluoncv.data.transforms.block import RandomCrop, RandomErasing
+from gluoncv.data.transforms.presets.imagenet import transform_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit.core.arrays import to_host
+from mxkit.data.augmentation import foreign
 from mxkit.data.augmentation.augment import STEPS, Augment
 from mxkit.data.augmentation.steps import INTERPOLATIONS
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, UnknownNameError
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -77,27 +78,22 @@ def only(augment):
 @pytest.mark.parametrize("spec", NAMED + FOREIGN, ids=label)
 @pytest.mark.parametrize("kind", ["uint8", "unit", "float 255", "NDArray"])
 def test_every_step_gives_an_image_of_the_same_kind_and_leaves_the_old_one(spec, kind):
-    before = picture()
-    white = 255 if kind != "unit" else 1.0
-    image = (before / np.float32(255) if kind == "unit" else before).astype("uint8" if kind == "uint8" else "float32")
-    given_image = mx.nd.array(image, dtype=image.dtype) if kind == "NDArray" else image.copy()
+    white = 1.0 if kind == "unit" else 255
+    image = picture() if kind == "uint8" else picture() * np.float32(white / 255)
+    passed = mx.nd.array(image) if kind == "NDArray" else image.copy()
     augment = Augment([spec], white=white)
-    results = [augment(given_image, generator(7, number)) for number in range(6)]
-    again = [augment(given_image, generator(7, number)) for number in range(6)]
-    np.testing.assert_array_equal(given_image.asnumpy() if kind == "NDArray" else given_image, image)
-    for one, other in zip(results, again):
-        assert type(one) is type(given_image)
-        assert one.dtype == given_image.dtype
-        one, other = (array.asnumpy() if kind == "NDArray" else array for array in (one, other))
-        np.testing.assert_array_equal(one, other)
-        assert one.shape[2] == 3
-        assert np.isfinite(one).all()
-        assert one.min() >= 0
-        assert one.max() <= white
-        assert not np.may_share_memory(one, given_image) if kind != "NDArray" else True
-    # black images in silence are what this class is there to prevent (T60)
+    results, repeated = ([augment(passed, generator(7, number)) for number in range(6)] for _ in range(2))
+    np.testing.assert_array_equal(to_host(passed), image)
+    for one, other in zip(results, repeated):
+        assert (type(one), one.dtype) == (type(passed), passed.dtype)
+        assert kind == "NDArray" or not np.may_share_memory(one, passed)
+        pixels = to_host(one)
+        np.testing.assert_array_equal(pixels, to_host(other))
+        assert pixels.shape[2] == 3
+        assert 0 <= pixels.min() <= pixels.max() <= white  # false for NaN
+    # silently black images are what this class prevents (T60)
     floor = -1 if spec in FOREIGN[-2:] else 0.02
-    assert min(float(one.mean().asscalar() if kind == "NDArray" else one.mean()) for one in results) > floor * white
+    assert min(to_host(one).mean() for one in results) > floor * white
 
 
 @settings(max_examples=examples(40))
@@ -260,7 +256,7 @@ def test_cutout_and_erasing_fill_their_boxes():
     rows, columns = np.nonzero(changed)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (0, 3, 7, 12)
     np.testing.assert_array_equal(cut[0, 8], [0, 128, 255])
-    erased = only(Augment(["erasing"])).apply(image, (3, 4, 9, 15), 255)
+    erased = only(Augment(["erasing"])).apply(image, (3, 4, 6, 11), 255)
     assert (erased[3:9, 4:15] == [125, 123, 114]).all()
     assert (erased != 200).any(axis=2).sum() == 6 * 11
 
@@ -280,22 +276,20 @@ def test_the_end_is_gluons_to_tensor_and_normalize():
 
 
 def test_the_eval_preset_is_gluoncvs_transform_eval():
-    from gluoncv.data.transforms.presets.imagenet import transform_eval
-
     image = picture(height=300, width=280)
     expected = transform_eval(mx.nd.array(image, dtype="uint8"))[0].asnumpy()
     # OpenCV's versions differ by a rounding, 1/255 of white
     np.testing.assert_allclose(Augment.preset("imagenet_eval")(image), expected, atol=1.01 / 255 / 0.224)
+    with pytest.raises(UnknownNameError, match="did you mean 'cifar_train'"):
+        Augment.preset("cifar_trian")
 
 
 @pytest.mark.parametrize(("name", "size"), [("imagenet_train", 224), ("imagenet_eval", 224), ("cifar_train", 32)])
 def test_presets_give_their_published_size(name, size):
-    image = picture(height=max(size, 40), width=max(size, 50)) if name != "cifar_train" else picture(0, 32, 32)
+    image = picture(height=size, width=size)
     assert Augment.preset(name)(image, generator(1)).shape == (3, size, size)
     smaller = Augment.preset(name, size=28)(image, generator(1))
     assert (smaller.shape, smaller.dtype) == ((3, 28, 28), np.float32)
-    with pytest.raises(UnknownNameError, match="did you mean 'cifar_train'"):
-        Augment.preset("cifar_trian")
 
 
 @pytest.mark.parametrize(
@@ -310,17 +304,13 @@ def test_a_batch_is_its_images_one_by_one(steps, end, dtype):
     images = images if dtype == "uint8" else images / np.float32(255)
     x = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
     augment, copy = Augment(steps + end), x.copy()
-    found, y = augment.batch(x, "labels", [generator(3, row) for row in range(5)])
-    single = [augment(image, generator(3, row)) for row, image in enumerate(images)]
-    expected = np.stack(single if end else [image.transpose(2, 0, 1) for image in single])
-    np.testing.assert_array_equal(found, expected)
-    assert (found.dtype, y) == (expected.dtype, "labels")
+    for rngs, batch in (([generator(3, row) for row in range(5)], x), (generator(9), mx.nd.array(x, dtype=dtype))):
+        singles = [generator(3, row) for row in range(5)] if batch is x else [generator(9)] * 5
+        found, y = augment.batch(batch, "labels", rngs)
+        single = np.stack([augment(image, rng) for image, rng in zip(images, singles)])
+        np.testing.assert_array_equal(to_host(found), single if end else single.transpose(0, 3, 1, 2))
+        assert (to_host(found).dtype, y) == (single.dtype, "labels")
     np.testing.assert_array_equal(x, copy)
-    one_generator, _ = augment.batch(mx.nd.array(x, dtype=dtype), None, generator(9))
-    rng = generator(9)
-    single = [augment(image, rng) for image in images]
-    expected = np.stack(single if end else [image.transpose(2, 0, 1) for image in single])
-    np.testing.assert_array_equal(one_generator.asnumpy(), expected)
 
 
 @pytest.mark.parametrize("function", RANDOM_FOREIGN, ids=lambda function: type(function).__name__)
@@ -400,16 +390,6 @@ def test_loaders_give_the_same_with_any_workers_and_after_skip(steps):
     np.testing.assert_array_equal(alone, np.stack(expected))
 
 
-def test_array_loader_takes_the_batch_method():
-    x = np.stack([picture(seed, 32, 32).transpose(2, 0, 1) for seed in range(6)])
-    loader = ArrayLoader(x, np.arange(6), 4, seed=1, transform=Augment.preset("cifar_train").batch)
-    first = [batch[0].asnumpy() for batch in loader]
-    loader.epoch = 0
-    for one, other in zip(first, loader):
-        np.testing.assert_array_equal(one, other[0].asnumpy())
-    assert not np.array_equal(first[0], next(iter(loader))[0].asnumpy())  # another epoch
-
-
 def test_without_a_generator_numpys_decides():
     augment, image = Augment(["colour_jitter"]), picture()
     np.random.seed(4)
@@ -433,40 +413,39 @@ def test_it_can_be_sent_to_a_fresh_process():
     assert repr(copy) == repr(augment)
 
 
-def test_a_forked_process_has_its_own_lock_and_thread():
-    # no thread computes while it is forked: MXNet itself hangs then, now and then, in the child
-    code = """
-import os, sys, threading, mxkit, mxnet as mx, numpy as np
-from mxkit.data.augmentation import foreign as augment_foreign
-from mxkit.data.augmentation.augment import Augment
-from mxnet.gluon.data.vision import transforms
-augment = Augment([transforms.RandomHue(0.4), mx.image.BrightnessJitterAug(0.5)])
-image = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
-expected = augment(image, np.random.default_rng(1)).tobytes()
-held, done = threading.Event(), threading.Event()
-def hold():
-    with augment_foreign._lock:
-        held.set()
-        done.wait()
-thread = threading.Thread(target=hold)
-thread.start()
-held.wait()
-child = os.fork()
-if not child:
-    os._exit(0 if augment(image, np.random.default_rng(1)).tobytes() == expected else 3)
-status = os.waitpid(child, 0)[1]
-done.set()
-thread.join()
-sys.exit(status >> 8)
-"""
-    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], timeout=300).returncode == 0
+def augment_in_a_fork():
+    augment, image = Augment([transforms.RandomHue(0.4), mx.image.BrightnessJitterAug(0.5)]), picture()
+    expected = augment(image, generator(1)).tobytes()
+    locked, done = threading.Event(), threading.Event()
+
+    def hold():
+        with foreign._lock:
+            locked.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    locked.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if augment(image, generator(1)).tobytes() == expected else 3)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    thread.join()
+    assert status == 0
+
+
+def test_a_forked_process_has_its_own_lock_and_thread(forks):
+    # in a process of its own, because no thread may compute while it is forked: MXNet's child would hang now and then
+    done = forks.run("test_augment:augment_in_a_fork")
+    assert done.returncode == 0, done.stderr
 
 
 def test_colour_steps_leave_grey_images_what_they_have_not():
     image = picture(channels=1)
     for name in ("hue", "lighting", ("gray", {"p": 1.0}), ("colour_jitter", {"brightness": 0, "contrast": 0})):
         np.testing.assert_array_equal(Augment([name])(image, generator(0)), image)
-    erased = only(Augment([("erasing", {"fill": (0.2, 0.4, 0.6)})])).apply(image, (2, 3, 8, 9), 255)
+    erased = only(Augment([("erasing", {"fill": (0.2, 0.4, 0.6)})])).apply(image, (2, 3, 6, 6), 255)
     assert (erased[2:8, 3:9] == 102).all()
     step = only(Augment(["colour_jitter"]))
     expected = image * 1.5 - 0.5 * image.mean()

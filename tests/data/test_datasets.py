@@ -189,14 +189,14 @@ def test_files_that_are_missing_are_listed_with_their_place(tmp_path, monkeypatc
         cifar100(tmp_path / "own", offline=True)
     # what lies in a folder of one's own is neither listed nor replaced
     put(tmp_path / "own", dict(list(mnist_files().items())[:3]))
-    with pytest.raises(DownloadError, match=r"1 file\(s\) could not be had[^|]*\n  t10k-labels-idx1-ubyte.gz\n"):
+    with pytest.raises(DownloadError, match=r"1 file\(s\) could not be downloaded[^|]*\n  t10k-labels-idx1-ubyte.gz\n"):
         mnist(tmp_path / "own", offline=True)
 
 
 def test_the_cache_takes_only_genuine_files(tmp_path, monkeypatch):
     monkeypatch.setenv("MXNET_HOME", str(tmp_path))
     folder = put(tmp_path / "datasets/mnist", mnist_files())
-    with pytest.raises(DownloadError, match="the one that is there has another content"):
+    with pytest.raises(DownloadError, match="the file there has another content"):
         mnist(offline=True)
     put(folder, mnist_files(), unzip=True)
     with pytest.raises(DataError, match=r"expected the \(60000, 10000\) samples.*received \(60, 40\).*root="):

@@ -7,7 +7,7 @@ from mxkit.data.files.image_files import image_folder
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.splits import Split, Splits
 from mxkit.errors import DataError, EmptyDataError
-from mxkit.plots.described_data import show_data
+from mxkit.plots.data_plots import show_data
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -11,6 +11,7 @@ from mxkit.errors import DataError
 import mxnet as mx
 import numpy as np
 import pytest
+from sharing import examples
 
 
 @pytest.mark.parametrize("zipped", [False, True])
@@ -36,7 +37,7 @@ GOOD = idx_bytes(np.arange(60, dtype="u1").reshape(5, 4, 3))
         (b"<html>404</html>", "expected an IDX file.*received 3c 68 74 6d"),
         (GOOD[:-1], "(the file is smaller|ends early: expected 60 more bytes, received 59)"),
         (GOOD[:9], "ends early"),
-        (GOOD + b"\0", "goes on after the 60 bytes"),
+        (GOOD + b"\0", "longer than the 60 bytes"),
         (b"\0\0\x07\x01" + GOOD[4:], "expected an IDX file"),
         (b"\0\0\x08\x03" + b"\xff" * 12, "the file is smaller"),
     ],
@@ -48,22 +49,18 @@ def test_idx_files_that_are_none(tmp_path, content, words, zipped):
         read_idx(path)
 
 
-@pytest.mark.parametrize("cut", [11, 30, -4])
-def test_gzip_files_that_were_cut_off(tmp_path, cut):
-    path = tmp_path / "images.gz"
-    path.write_bytes(gzip.compress(GOOD)[:cut])
-    with pytest.raises(DataError, match="damaged or was cut off"):
-        read_idx(path)
-
-
-def test_gzip_files_with_a_changed_byte(tmp_path):
-    content = bytearray(gzip.compress(GOOD))
+def test_gzip_files_that_were_cut_off_or_changed(tmp_path):
+    content, path = gzip.compress(GOOD), tmp_path / "images.gz"
+    for cut in (11, 30, -4):
+        path.write_bytes(content[:cut])
+        with pytest.raises(DataError, match="damaged or was cut off"):
+            read_idx(path)
     for place in range(10, len(content)):
         changed = bytearray(content)
         changed[place] ^= 0x55
-        (tmp_path / "images.gz").write_bytes(changed)
+        path.write_bytes(changed)
         with pytest.raises(DataError):
-            read_idx(tmp_path / "images.gz")
+            read_idx(path)
 
 
 # CIFAR
@@ -108,7 +105,7 @@ def test_batches_stand_in_the_order_of_their_names(tmp_path):
 
 
 class Crafted:
-    """What a crafted pickle asks for."""
+    """Makes a pickle that calls a function."""
 
     def __init__(self, function, *arguments):
         self.call = (function, arguments)
@@ -117,24 +114,24 @@ class Crafted:
         return self.call
 
 
-def hidden_in_array(tmp_path):
+def in_array(crafted):
     array = np.empty(1, dtype=object)
-    array[0] = Crafted(open, str(tmp_path / "harm"), "w")
+    array[0] = crafted
     return array
 
 
 CRAFTED = {
-    "call": lambda tmp_path: Crafted(open, str(tmp_path / "harm"), "w"),
-    "eval": lambda tmp_path: Crafted(eval, f"open({str(tmp_path / 'harm')!r}, 'w')"),
-    "getattr": lambda tmp_path: Crafted(getattr, [], "append"),
-    "inside an array": hidden_in_array,
-    "a numpy function": lambda tmp_path: Crafted(np.load, str(tmp_path / "x.npy")),
+    "call": lambda harm: Crafted(open, harm, "w"),
+    "eval": lambda harm: Crafted(eval, f"open({harm!r}, 'w')"),
+    "getattr": lambda harm: Crafted(getattr, [], "append"),
+    "inside an array": lambda harm: in_array(Crafted(open, harm, "w")),
+    "a numpy function": lambda harm: Crafted(np.load, harm),
 }
 
 
 @pytest.mark.parametrize("name", CRAFTED)
 def test_crafted_pickles_are_refused_and_run_nothing(tmp_path, name):
-    content = pickle.dumps({b"data": CRAFTED[name](tmp_path), b"labels": [1]}, protocol=2)
+    content = pickle.dumps({b"data": CRAFTED[name](str(tmp_path / "harm")), b"labels": [1]}, protocol=2)
     (tmp_path / "data_batch_1").write_bytes(content)
     with pytest.raises(DataError, match=r"data_batch_1: it is no pickle of lists.*it asks for [\w.]+, which"):
         read_cifar(tmp_path, ["data_batch_1"], CIFAR10_FILES)
@@ -153,7 +150,7 @@ def test_pickles_of_mutated_bytes_never_do_anything_but_fail_or_give_pixels(tmp_
     content = python_bytes(x, y, ["labels"])
     ends = [place for place in range(len(content)) if place < 200 or place > len(content) - 300]
     random = np.random.RandomState(0)
-    for place in random.choice(ends, 300):
+    for place in random.choice(ends, examples(300)):
         changed = bytearray(content)
         changed[place] = random.randint(256)
         (tmp_path / "data_batch_1").write_bytes(changed)
@@ -206,30 +203,29 @@ def test_archives_write_nothing_wherever_their_paths_point(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.tar.gz", "inside"]
 
 
-def test_archives_that_are_damaged(tmp_path):
-    content = binary_bytes(*cifar_arrays(40, [10]))
-    path = tmp_path / "a.tar.gz"
-    whole = tar_bytes([("d/test_batch.bin", content)])
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="the archive is damaged or was cut off"):
-        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
-    path.write_bytes(b"<html>")
-    with pytest.raises(DataError, match="the archive is damaged or was cut off"):
-        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
-    path.write_bytes(tar_bytes([("d/test_batch.bin", content), ("e/test_batch.bin", content)]))
-    with pytest.raises(DataError, match="is there twice"):
-        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
-    path.write_bytes(tar_bytes([("d/other.bin", content)]))
-    with pytest.raises(DataError, match=r"it does not have the file\(s\) test_batch.bin"):
-        read_cifar(path, ["test_batch.bin"], CIFAR10_FILES)
+CONTENT = binary_bytes(*cifar_arrays(40, [10]))
 
 
-def test_links_inside_archives_are_not_read(tmp_path):
-    file = io.BytesIO()
+def archive_of_a_link():
+    link, file = tarfile.TarInfo("d/test_batch.bin"), io.BytesIO()
+    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
-        link = tarfile.TarInfo("d/test_batch.bin")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         archive.addfile(link)
-    (tmp_path / "a.tar.gz").write_bytes(file.getvalue())
-    with pytest.raises(DataError, match="does not have the file"):
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (tar_bytes([("d/test_batch.bin", CONTENT)])[:60_000], "the archive is damaged or was cut off"),
+        (b"<html>", "the archive is damaged or was cut off"),
+        (tar_bytes([("d/test_batch.bin", CONTENT), ("e/test_batch.bin", CONTENT)]), "is there twice"),
+        (tar_bytes([("d/other.bin", CONTENT)]), r"it does not have the file\(s\) test_batch.bin"),
+        (archive_of_a_link(), "does not have the file"),
+    ],
+    ids=["cut off", "a page", "twice", "other", "link"],
+)
+def test_archives_that_are_damaged(tmp_path, content, words):
+    (tmp_path / "a.tar.gz").write_bytes(content)
+    with pytest.raises(DataError, match=words):
         read_cifar(tmp_path / "a.tar.gz", ["test_batch.bin"], CIFAR10_FILES)

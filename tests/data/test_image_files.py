@@ -1,19 +1,17 @@
-"""Folders and records of images: the same pixels as MXNet's, in splits that new files do not move."""
+"""Folders and records of images: the same pixels as MXNet's, in splits that new files do not change."""
 
 from concurrent.futures import ThreadPoolExecutor
 import io
 import multiprocessing
 import pickle
 import shutil
-import warnings
 
-import mxkit
 from mxkit.data.augmentation.presets import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.files.decoding import decode
 from mxkit.data.files.image_files import ImageFiles, image_folder
 from mxkit.data.files.image_records import ImageRecords, image_records
-from mxkit.data.files.imagenet_files import class_names, imagenet
+from mxkit.data.files.imagenet_files import imagenet
 from mxkit.data.samples import drawn_by_dataset
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
@@ -23,12 +21,11 @@ from PIL import Image
 import pytest
 
 
-def picture(seed, kind="JPEG", mode="RGB", size=(40, 30)):
+def picture(seed, kind="JPEG", mode="RGB", size=(40, 30), **settings):
     """An image file as bytes; smooth, so that JPEG keeps it."""
     small = np.random.RandomState(seed).randint(0, 256, (5, 6, 3), dtype="u1")
-    image = Image.fromarray(small).resize(size, Image.BICUBIC).convert(mode)
     file = io.BytesIO()
-    image.save(file, kind)
+    Image.fromarray(small).resize(size, Image.BICUBIC).convert(mode).save(file, kind, **settings)
     return file.getvalue()
 
 
@@ -45,8 +42,17 @@ def write_classes(root, classes=("ant", "bee", "cat"), count=4, start=0):
     return root
 
 
+def whole_folder(root, **settings):
+    """All images in the training part."""
+    return image_folder(root, valid=0, test=0, **settings)
+
+
 def names_of(part):
     return [part.path(row).relative_to(part.root).as_posix() for row in range(len(part))]
+
+
+def sizes(data):
+    return [len(part) for part in data[:3]]
 
 
 # Decoding
@@ -65,19 +71,15 @@ def test_pixels_are_those_of_mxnet(kind, mode, channels):
     np.testing.assert_array_equal(found, expected)
 
 
-def test_mxnet_takes_a_jpeg_that_was_cut_off():
-    # the reason for a decoder of our own; should it fail, MXNet's could be used again
-    content = picture(1)
-    assert mx.image.imdecode(content[: len(content) // 2]).asnumpy().shape == (30, 40, 3)
-
-
-@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, -2])
+@pytest.mark.parametrize("cut", [0.1, 0.5, 0.9, -14])
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 def test_files_that_were_cut_off(kind, cut):
     content = picture(1, kind)
-    end = int(len(content) * cut) if cut > 0 else len(content) - 14
+    content = content[: int(len(content) * cut) if cut > 0 else cut]
     with pytest.raises(DataError, match=f"some/file: the {kind} ends before its end"):
-        decode(content[:end], "some/file")
+        decode(content, "some/file")
+    if (kind, cut) == ("JPEG", 0.5):  # MXNet takes it (T102)
+        assert mx.image.imdecode(content).shape == (30, 40, 3)
 
 
 def test_bytes_that_are_no_image():
@@ -87,39 +89,26 @@ def test_bytes_that_are_no_image():
         decode(b"<html>not found</html>", "a")
 
 
-def test_a_picture_with_a_thumbnail_and_something_behind_it(tmp_path):
-    inner = picture(2, size=(8, 8))
-    exif = Image.Exif()
-    exif[0x010E] = "made for a test"
-    file = io.BytesIO()
-    Image.open(io.BytesIO(picture(1))).save(file, "JPEG", exif=b"Exif\0\0" + exif.tobytes() + inner)
-    content = file.getvalue()
+def test_pictures_with_a_thumbnail_and_an_orientation_are_those_of_mxnet():
+    inner, exif = picture(2, size=(8, 8)), Image.Exif()
+    exif[0x0112] = 6  # turned, which MXNet ignores
+    content = picture(1, exif=b"Exif\0\0" + exif.tobytes() + inner)
     assert content.count(b"\xff\xd9") == 2
-    assert decode(content + inner, "a").shape == (30, 40, 3)
+    np.testing.assert_array_equal(decode(content + inner, "a"), mx.image.imdecode(content).asnumpy())
     with pytest.raises(DataError, match="the JPEG ends before its end"):
         decode(content[:-20], "a")
-
-
-def test_pictures_are_not_turned_as_in_mxnet():
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    file = io.BytesIO()
-    Image.open(io.BytesIO(picture(1))).save(file, "JPEG", exif=exif.tobytes())
-    found = decode(file.getvalue(), "a")
-    assert found.shape == (30, 40, 3)
-    np.testing.assert_array_equal(found, mx.image.imdecode(file.getvalue()).asnumpy())
 
 
 # Folders
 
 
-def test_a_folder_is_read_as_gluon_reads_it(tmp_path):
-    write_classes(tmp_path)
-    oracle = mx.gluon.data.vision.ImageFolderDataset(str(tmp_path))
-    data = image_folder(tmp_path, valid=0, test=0)
+@pytest.mark.parametrize("channels", [3, 1])
+def test_a_folder_is_read_as_gluon_reads_it(tmp_path, channels):
+    write_classes(tmp_path, count=2)
+    oracle = mx.gluon.data.vision.ImageFolderDataset(str(tmp_path), flag=int(channels == 3))
+    data = whole_folder(tmp_path, channels=channels)
     assert data.classes == oracle.synsets
-    assert len(data.train) == len(oracle) == 12
-    assert (len(data.valid), len(data.test)) == (0, 0)
+    assert sizes(data) == [len(oracle), 0, 0] == [6, 0, 0]
     for row in range(len(oracle)):
         image, label = data.train[row]
         np.testing.assert_array_equal(image, oracle[row][0].asnumpy())
@@ -127,10 +116,9 @@ def test_a_folder_is_read_as_gluon_reads_it(tmp_path):
         assert str(data.train.path(row)) == oracle.items[row][0]
     assert data.train.labels.dtype == np.int32
     assert data.train[-1][1] == 2
-    with pytest.raises(IndexError):
-        data.train[12]
-    with pytest.raises(TypeError):
-        data.train[0:2]
+    for index, error in ((6, IndexError), (slice(0, 2), TypeError)):
+        with pytest.raises(error):
+            data.train[index]
 
 
 def test_parts_share_nothing_lose_nothing_and_stay_when_files_come(tmp_path):
@@ -152,10 +140,7 @@ def test_parts_share_nothing_lose_nothing_and_stay_when_files_come(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")
 def test_the_cut_is_frozen(tmp_path):
     write_classes(tmp_path, count=10)
-    assert names_of(image_folder(tmp_path).test) == FROZEN
-
-
-FROZEN = ["ant/8.jpg", "bee/5.jpg", "bee/6.jpg", "bee/8.jpg"]
+    assert names_of(image_folder(tmp_path).test) == ["ant/8.jpg", "bee/5.jpg", "bee/6.jpg", "bee/8.jpg"]
 
 
 @pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")
@@ -164,7 +149,7 @@ def test_folders_that_are_parts(tmp_path):
     write_classes(tmp_path / "Val", count=2)
     write_classes(tmp_path / "test", classes=["bee"], count=3)
     data = image_folder(tmp_path)
-    assert [len(part) for part in data[:3]] == [90, 6, 3]
+    assert sizes(data) == [90, 6, 3]
     assert data.test.labels.tolist() == [1, 1, 1]
     assert data.test.classes == data.classes == ["ant", "bee", "cat"]
     shutil.rmtree(str(tmp_path / "Val"))
@@ -178,29 +163,23 @@ def test_folders_that_are_parts(tmp_path):
 
 def test_a_class_may_be_called_train(tmp_path):
     write_classes(tmp_path, classes=["car", "plane", "train"])
-    assert image_folder(tmp_path, valid=0, test=0).classes == ["car", "plane", "train"]
+    assert whole_folder(tmp_path).classes == ["car", "plane", "train"]
     write(tmp_path / "train/steam/9.jpg", picture(1))
-    assert image_folder(tmp_path, valid=0, test=0).classes == ["car", "plane", "train"]
+    assert whole_folder(tmp_path).classes == ["car", "plane", "train"]
     write_classes(tmp_path / "other", classes=["test", "train"])
-    assert image_folder(tmp_path / "other", valid=0, test=0).classes == ["test", "train"]
+    assert whole_folder(tmp_path / "other").classes == ["test", "train"]
 
 
-def test_what_systems_leave_behind_is_ignored(tmp_path):
+def test_what_systems_leave_behind_is_ignored_and_other_files_are_told_once(tmp_path):
     write_classes(tmp_path)
     for name in (".DS_Store", ".hidden/1.jpg", "__MACOSX/1.jpg", "ant/.1.jpg", "ant/Thumbs.db", "ant/.git/1.jpg"):
         write(tmp_path / name, b"rubbish")
-    data = image_folder(tmp_path, valid=0, test=0)
-    assert data.classes == ["ant", "bee", "cat"]
-    assert len(data.train) == 12
-
-
-def test_other_files_are_told_once(tmp_path):
-    write_classes(tmp_path)
+    data = whole_folder(tmp_path)
+    assert (data.classes, len(data.train)) == (["ant", "bee", "cat"], 12)
     write(tmp_path / "ant/notes.txt", b"1")
     write(tmp_path / "bee/deep/notes.doc", b"1")
     with pytest.warns(TrapWarning, match=r"left out 2 files that are no images by their names, like .*ant/notes\.txt"):
-        data = image_folder(tmp_path, valid=0, test=0)
-    assert len(data.train) == 12
+        assert len(whole_folder(tmp_path).train) == 12
 
 
 def test_nested_folders_and_odd_names(tmp_path):
@@ -210,7 +189,7 @@ def test_nested_folders_and_odd_names(tmp_path):
         tmp_path / "bee/\udcff.png".encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape"),
         picture(3, "PNG"),
     )
-    data = image_folder(tmp_path, valid=0, test=0)
+    data = whole_folder(tmp_path)
     assert names_of(data.train)[:2] == ["ant/x.jpeg", "ant/x/y/é 1.JPG"]
     assert [data.train[row][0].shape for row in range(3)] == [(30, 40, 3)] * 3
 
@@ -259,10 +238,7 @@ def test_a_part_without_a_class_is_told_with_its_counts(tmp_path):
         image_folder(tmp_path)
     write_classes(tmp_path / "test", ("ant",), count=1)
     assert len(image_folder(tmp_path).test) == 4  # all classes, and an error where anything is warned of
-
-
-def test_a_test_folder_without_classes(tmp_path):
-    write_classes(tmp_path / "train")
+    shutil.rmtree(str(tmp_path / "test"))
     write(tmp_path / "test/1.jpg", picture(1))
     with pytest.warns(TrapWarning, match="its images have no labels; the test part is left empty"):
         assert len(image_folder(tmp_path).test) == 0
@@ -273,7 +249,7 @@ def test_damaged_files_are_told_when_they_are_read(tmp_path):
     content = picture(1)
     write(tmp_path / "bee/1.jpg", content[: len(content) // 2])
     write(tmp_path / "bee/2.jpg", b"<html></html>")
-    train = image_folder(tmp_path, valid=0, test=0).train
+    train = whole_folder(tmp_path).train
     with pytest.raises(DataError, match=r"bee/1\.jpg: the JPEG ends before its end"):
         train[5]
     with pytest.raises(DataError, match=r"bee/2\.jpg: it is no image"):
@@ -282,12 +258,6 @@ def test_damaged_files_are_told_when_they_are_read(tmp_path):
     with pytest.raises(DataError, match=r"bee/3\.jpg: the image cannot be read: No such file"):
         train[7]
     assert train[4][0].shape == (30, 40, 3)
-
-
-def test_grey(tmp_path):
-    data = image_folder(write_classes(tmp_path), valid=0, test=0, channels=1)
-    oracle = mx.gluon.data.vision.ImageFolderDataset(str(tmp_path), flag=0)
-    np.testing.assert_array_equal(data.train[3][0], oracle[3][0].asnumpy())
 
 
 def test_gluons_transforms_and_loaders_take_it(tmp_path):
@@ -302,7 +272,7 @@ def test_gluons_transforms_and_loaders_take_it(tmp_path):
 
 def test_threads_spawned_and_forked_processes_read_the_same(tmp_path):
     write_classes(tmp_path)
-    train = image_folder(tmp_path, valid=0, test=0).train
+    train = whole_folder(tmp_path).train
     records = ImageRecords(write_records(tmp_path / "a.rec"))
     for part in (train, records):
         alone = [part[row][0] for row in range(12)]
@@ -326,15 +296,13 @@ def test_a_label_for_each_file(tmp_path):
 # Records
 
 
-def write_records(path, labels=tuple(range(12)), index=True):
+def write_records(path, labels=tuple(range(12))):
     """As MXNet's im2rec writes them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     record = mx.recordio.MXIndexedRecordIO(str(path.with_suffix(".idx")), str(path), "w")
     for key, label in enumerate(labels):
         record.write_idx(key, mx.recordio.pack(mx.recordio.IRHeader(0, label, key, 0), picture(key)))
     record.close()
-    if not index:
-        path.with_suffix(".idx").unlink()
     return path
 
 
@@ -437,14 +405,14 @@ def test_records_in_parts(tmp_path):
     labels = [0, 1, 2, 3] * 5
     write_records(tmp_path / "train.rec", labels)
     data = image_records(tmp_path / "train.rec", valid=4, test=0.4)
-    assert [len(part) for part in data[:3]] == [8, 4, 8]
+    assert sizes(data) == [8, 4, 8]
     assert sorted(data.test.labels.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.classes == list("0123")
     keys = [part[row][0].tobytes() for part in data[:3] for row in range(len(part))]
     assert len(set(keys)) == 20
     write_records(tmp_path / "val.rec", [0, 1])
     data = image_records(tmp_path, classes=["a", "b", "c", "d"])
-    assert [len(part) for part in data[:3]] == [20, 2, 0]
+    assert sizes(data) == [20, 2, 0]
     assert data.valid.classes == ["a", "b", "c", "d"]
     write_records(tmp_path / "rare.rec", [0] * 9 + [1])
     with pytest.warns(TrapWarning, match=r"test has 1 sample, and none of 1: .* \(train: 0=8, 1=1; test: 0=1"):
@@ -474,10 +442,9 @@ def test_imagenet_in_folders(tmp_path, monkeypatch):
     write_imagenet(tmp_path / "datasets/imagenet")
     monkeypatch.setenv("MXNET_HOME", str(tmp_path))
     data = imagenet()
-    assert [len(part) for part in data[:3]] == [9, 6, 0]
+    assert sizes(data) == [9, 6, 0]
     assert data.classes == IDS
     assert data.mean == IMAGENET_MEAN
-    assert class_names(data.classes) == ["tench", "goldfish", "great white shark"]
     write_imagenet(tmp_path / "kaggle/ILSVRC/Data/CLS-LOC")
     assert len(imagenet(tmp_path / "kaggle").train) == 9
 
@@ -528,24 +495,10 @@ def test_imagenet_as_records(tmp_path):
     write_records(tmp_path / "rec/train.rec", [0, 999, 1])
     write_records(tmp_path / "rec/val.rec", [2, 2])
     data = imagenet(tmp_path)
-    assert [len(part) for part in data[:3]] == [3, 2, 0]
+    assert sizes(data) == [3, 2, 0]
     assert len(data.classes) == 1000
     assert data.classes[:3] == IDS
     assert data.classes == sorted(data.classes)
-
-
-def test_a_net_trains_on_a_folder(tmp_path):
-    write_classes(tmp_path / "root")
-    data = image_folder(tmp_path / "root", valid=0, test=0)
-    loader = mx.gluon.data.DataLoader(data.train.transform_first(transforms.ToTensor()), batch_size=6)
-    net = mx.gluon.nn.Sequential()
-    net.add(mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(3))
-    net.initialize()
-    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.001})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TrapWarning)
-        history = mxkit.fit(net, loader, loss="softmax_ce", trainer=trainer, epochs=2, progress=False)
-    assert len(history) == 2
 
 
 @pytest.mark.filterwarnings("ignore:.*test has . samples?, and none of")

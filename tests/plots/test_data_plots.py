@@ -47,10 +47,10 @@ def test_images_of_all_layouts_and_units_are_the_same_picture(images):
     np.testing.assert_allclose(np.stack(found), UNIT, atol=1e-6)
 
 
-@pytest.mark.parametrize("images", [GREY, GREY[..., 0], GREY.transpose(0, 3, 1, 2)], ids=["NHWC", "NHW", "NCHW"])
-def test_grey_images(images):
-    found = np.stack(drawn(show_images(images)))
-    np.testing.assert_allclose(found, np.repeat(GREY / 255.0, 3, axis=-1))
+def test_grey_images():
+    for images in (GREY, GREY[..., 0], GREY.transpose(0, 3, 1, 2)):
+        found = np.stack(drawn(show_images(images)))
+        np.testing.assert_allclose(found, np.repeat(GREY / 255.0, 3, axis=-1))
 
 
 def test_normalized_images_are_put_back():
@@ -183,11 +183,11 @@ def test_transforms_are_taken_as_they_are():
         assert len(drawn(show_augment(IMAGES[0], augment, rows=2, columns=2))) == 4
 
 
-@pytest.mark.parametrize(("name", "magic"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml")])
-def test_pictures_are_saved_and_pyplot_is_left_alone(tmp_path, name, magic):
+def test_pictures_are_saved_and_pyplot_is_left_alone(tmp_path):
     had = "matplotlib.pyplot" in sys.modules
-    show_images(IMAGES, path=tmp_path / name)
-    assert (tmp_path / name).read_bytes().startswith(magic)
-    show_augment(IMAGES[0], "flip", path=str(tmp_path / name))
-    show_batch([IMAGES], path=tmp_path / name)
+    show_images(IMAGES, path=tmp_path / "images.png")
+    show_augment(IMAGES[0], "flip", path=str(tmp_path / "augment.svg"))
+    show_batch([IMAGES], path=tmp_path / "batch.png")
+    starts = {path.name: path.read_bytes()[:4] for path in tmp_path.iterdir()}
+    assert starts == {"images.png": b"\x89PNG", "augment.svg": b"<?xm", "batch.png": b"\x89PNG"}
     assert ("matplotlib.pyplot" in sys.modules) == had

@@ -1,4 +1,4 @@
-"""Pictures of features, kernels, distributions and gradients: what they show, against NumPy."""
+"""Pictures of features, kernels, distributions and gradients: their content compared with NumPy."""
 
 import itertools
 import re
@@ -15,6 +15,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import long
 from sklearn.datasets import load_digits
 
 DIGITS = (load_digits().images[:40, None] / 16).astype("float32")
@@ -101,12 +102,11 @@ def test_a_grid_shows_the_channels_on_one_scale_centred_at_zero():
     assert title(figures["1"]) == "1  (40, 16, 4, 4)\nall 16 channels · sample 3 of 40"
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_values_of_one_sign_have_a_sequential_scale_of_their_own_range(sign):
-    values = sign * mx.nd.random.uniform(2, 3, shape=(1, 4, 5, 5))
-    axes, _ = grid(plot_features({"a": values})["a"])
-    assert axes.images[0].get_cmap().name == "viridis"
-    assert axes.images[0].get_clim() == (values.min().asscalar(), values.max().asscalar())
+def test_values_of_one_sign_have_a_sequential_scale_of_their_own_range():
+    for values in (mx.nd.random.uniform(2, 3, shape=(1, 4, 5, 5)), mx.nd.random.uniform(-3, -2, shape=(1, 4, 5, 5))):
+        axes, _ = grid(plot_features({"a": values})["a"])
+        assert axes.images[0].get_cmap().name == "viridis"
+        assert axes.images[0].get_clim() == (values.min().asscalar(), values.max().asscalar())
 
 
 def test_the_strongest_channels_come_first_and_are_counted():
@@ -119,12 +119,10 @@ def test_the_strongest_channels_come_first_and_are_counted():
     assert "7 of 100 channels, strongest first · sample 1 of 2" in title(axes.figure)
 
 
-def test_a_list_of_channels_is_drawn_in_its_order():
-    axes, _ = grid(plot_features({"a": normal(1, 9, 4, 4)}, channels=[5, 2, 7], columns=3)["a"])
+@pytest.mark.parametrize("channels", [[5, 2, 7], np.array([5, 2, 7])], ids=type)
+def test_a_list_of_channels_is_drawn_in_its_order(channels):
+    axes, _ = grid(plot_features({"a": normal(1, 9, 4, 4)}, channels=channels)["a"])
     assert labels(axes) == [5, 2, 7]
-    assert len({picture.get_extent()[2] for picture in axes.images}) == 1
-    axes, _ = grid(plot_features({"a": normal(1, 9, 4, 4)}, channels=np.array([5, 2, 7]), columns=1)["a"])
-    assert len({picture.get_extent()[2] for picture in axes.images}) == 3
 
 
 def test_channels_of_nothing_but_zeros_are_marked():
@@ -148,28 +146,26 @@ def test_units_of_a_dense_layer_are_bars():
     assert "all 9 units" in title(axes.figure)
 
 
-def test_a_sequence_is_a_map_of_steps_by_channels():
-    feature = normal(2, 11, 30)
-    axes, (values,) = grid(plot_features({"a": feature}, channels=[4, 29, 0])["a"])
-    np.testing.assert_array_equal(values, feature.asnumpy()[0][:, [4, 29, 0]])
+def test_a_sequence_is_a_map_of_steps_and_a_volume_its_middle_slice():
+    sequence, volume = normal(2, 11, 30), normal(1, 3, 7, 5, 6)
+    volume[0, 1, 3] = 0  # its slice is 0, the channel is not
+    axes, (values,) = grid(plot_features({"a": sequence}, channels=[4, 29, 0])["a"])
+    np.testing.assert_array_equal(values, sequence.asnumpy()[0][:, [4, 29, 0]])
     assert axes.get_xlabel() == "channel (axis 2)"
     assert [text.get_text() for text in axes.get_xticklabels()] == ["4", "29", "0"]
-
-
-def test_of_a_volume_the_middle_slice_is_drawn_and_named():
-    feature = normal(1, 3, 7, 5, 6)
-    feature[0, 1, 3] = 0  # its slice is 0, the channel is not
-    axes, pictures = grid(plot_features({"a": feature})["a"])
-    np.testing.assert_array_equal(pictures, feature.asnumpy()[0, :, 3])
+    axes, pictures = grid(plot_features({"a": volume})["a"])
+    np.testing.assert_array_equal(pictures, volume.asnumpy()[0, :, 3])
     assert "middle slice 3 of 7" in title(axes.figure)
     assert not axes.patches
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 6, 5), (3, 6, 5), (6, 5, 3), (2, 1, 6, 5), (6, 5, 1)])
-@pytest.mark.parametrize("kind", ["NDArray", "numpy"])
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [*zip([(2, 3, 6, 5), (2, 3, 6, 5), (3, 6, 5), (6, 5, 3), (2, 1, 6, 5), (6, 5, 1)], [mx.nd.array, np.array] * 3)],
+)
 def test_the_input_is_drawn_first_stretched_to_its_range(shape, kind):
     values = np.random.RandomState(1).randn(*shape).astype("float32")
-    image = mx.nd.array(values) if kind == "NDArray" else values
+    image = kind(values)
     figure = plot_features({"a": normal(2, 4, 3, 3)}, sample=1, image=image)["a"]
     first = figure.axes[0]
     assert first.get_title() == "input"
@@ -194,11 +190,10 @@ def test_values_that_are_not_finite_are_told_and_leave_the_scale_alone():
         figure.canvas.draw()
 
 
-@pytest.mark.parametrize("value", [0.0, -2.5])
 @pytest.mark.parametrize("shape", [(1, 2, 3, 3), (1, 1, 1, 1), (1, 4), (1, 2, 3), (1, 2, 1, 50)])
-def test_one_and_the_same_number_everywhere_can_be_drawn(shape, value):
-    plot_features({"a": mx.nd.full(shape, value)})["a"].canvas.draw()
-    plot_activations({"a": mx.nd.full(shape, value)}).canvas.draw()
+def test_one_and_the_same_number_everywhere_can_be_drawn(shape):
+    plot_features({"a": mx.nd.full(shape, -2.5)})["a"].canvas.draw()
+    plot_activations({"a": mx.nd.zeros(shape)}).canvas.draw()
 
 
 def test_half_precision_and_integers_are_drawn_as_they_are():
@@ -225,10 +220,9 @@ def test_each_layer_has_a_file_of_its_own_in_a_folder(tmp_path):
     assert list(tmp_path.iterdir()) == [tmp_path / "deep"]
 
 
-@pytest.mark.parametrize(("name", "magic"), [("run.png", b"\x89PNG"), ("sub/run.pdf", b"%PDF")])
-def test_one_layer_goes_into_the_file_that_is_named(tmp_path, name, magic):
-    plot_features({"a": normal(1, 2)}, path=str(tmp_path / name))
-    assert (tmp_path / name).read_bytes().startswith(magic)
+def test_one_layer_goes_into_the_file_that_is_named(tmp_path):
+    plot_features({"a": normal(1, 2)}, path=str(tmp_path / "sub/run.pdf"))
+    assert (tmp_path / "sub/run.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_one_copy_a_layer_and_only_of_the_sample(monkeypatch):
@@ -264,7 +258,6 @@ FEATURE = {"a": mx.nd.ones((2, 3, 4, 4))}
         (FEATURE, {"channels": []}, "'a': channels: expected a number, or a list of indices; received []"),
         (FEATURE, {"channels": "all"}, "'a': channels: expected a number, or a list of indices; received 'all'"),
         (FEATURE, {"order": "best"}, "order: expected 'index' or 'strength'; received 'best'"),
-        (FEATURE, {"columns": 0}, "columns: expected a whole number, at least 1; received 0"),
         (FEATURE, {"image": mx.nd.ones((4, 4))}, "image: expected (N, C, H, W), (C, H, W) or (H, W, C) with 1 or 3"),
         (FEATURE, {"image": mx.nd.ones((2, 5, 4, 4))}, "received the shape (2, 5, 4, 4)"),
         (FEATURE, {"image": mx.nd.ones((1, 3, 4, 4)), "sample": 1}, "image: sample: expected a whole number from 0"),
@@ -298,10 +291,9 @@ def test_kernels_over_three_colours_are_pictures_on_one_scale():
     np.testing.assert_allclose(pictures, weight.transpose(0, 2, 3, 1) / np.abs(weight).max() / 2 + 0.5)
     assert title(figure).startswith("features.0  (64, 3, 3, 3)\nall 64 kernels · red, green, blue from -")
     assert title(figure).endswith("one scale for all, 0 is grey")
-    axes, pictures = grid(plot_filters(net, "features.0.weight", plane=2, channels=[9, 4]))
-    np.testing.assert_array_equal(pictures, weight[[9, 4], 2])
+    axes, _ = grid(plot_filters(net, "features.0.weight", channels=[9, 4]))
     assert labels(axes) == [9, 4]
-    assert "2 of 64 kernels · plane of input 2 of 3" in title(axes.figure)
+    assert "2 of 64 kernels · red" in title(axes.figure)
 
 
 def test_other_kernels_are_their_mean_over_the_inputs(tmp_path):
@@ -325,7 +317,7 @@ def test_a_transposed_convolution_shows_what_an_impulse_gives(inputs, groups):
     np.testing.assert_allclose(grid(plot_filters(net, ""))[1], expected, atol=1e-7)
 
 
-def test_channels_last_and_other_dimensions():
+def test_channels_last_broken_kernels_and_other_dimensions():
     last = nn.Conv2D(4, 2, in_channels=3, layout="NHWC")
     line, volume = nn.Conv1D(4, 5, in_channels=2), nn.Conv3D(4, 3, in_channels=2)
     for net in (last, line, volume):
@@ -333,20 +325,15 @@ def test_channels_last_and_other_dimensions():
     bound = np.abs(last.weight.data().asnumpy()).max().astype("float64")
     expected = last.weight.data().asnumpy() / bound / 2 + 0.5
     np.testing.assert_allclose(grid(plot_filters(last, ""))[1], expected, rtol=1e-6)
-    np.testing.assert_array_equal(grid(plot_filters(line, "weight"))[1], line.weight.data().asnumpy())
-    figure = plot_filters(volume, "", plane=1)
-    np.testing.assert_array_equal(grid(figure)[1], volume.weight.data().asnumpy()[:, 1, 1])
-    assert "middle slice 1 of 3" in title(figure)
-
-
-def test_broken_kernels_are_green():
-    net = nn.Conv2D(2, 2, in_channels=3)
-    mxkit.initialize(net, "xavier")
-    net.weight.data()[0, 1, 0, 0] = float("nan")
-    net.weight.data()[1] = 0
-    figure = plot_filters(net, "")
-    assert grid(figure)[1][0][0, 0].tolist() == [0, 1, 0]
+    last.weight.data()[0, 1, 0, 0] = float("nan")
+    last.weight.data()[1] = 0
+    figure = plot_filters(last, "")
+    assert grid(figure)[1][0][1, 0].tolist() == [0, 1, 0]
     assert title(figure).endswith(" · 1 all 0 (grey) ·\n1 not finite (green)")
+    np.testing.assert_array_equal(grid(plot_filters(line, "weight"))[1], line.weight.data().asnumpy())
+    figure = plot_filters(volume, "")
+    np.testing.assert_allclose(grid(figure)[1], volume.weight.data().asnumpy()[:, :, 1].mean(axis=1), rtol=1e-6)
+    assert "middle slice 1 of 3" in title(figure)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +343,6 @@ def test_broken_kernels_are_green():
         ("1.wieght", {}, UnknownNameError, "unknown convolution '1.wieght'"),
         ("3", {}, ValueError, "'3': expected a convolution, or the weight of one; received Dense"),
         ("1.bias", {}, ValueError, "received a parameter of Conv2D. Convolutions of the net: '0', '1'"),
-        ("1", {"plane": 12}, ValueError, "plane: expected a whole number from 0 to 11; received 12"),
         ("1", {"channels": [16]}, ValueError, "channels: expected a whole number from 0 to 15; received 16"),
     ],
 )
@@ -365,11 +351,6 @@ def test_kernels_that_are_not_there(layer, options, error, text):
     net(mx.nd.array(DIGITS))
     with pytest.raises(error, match=re.escape(text)):
         plot_filters(net, layer, **options)
-
-
-def test_the_nearest_convolution_is_named():
-    with pytest.raises(UnknownNameError, match=r"did you mean 'features\.4\.0\.body\.0'"):
-        plot_filters(gluon.model_zoo.vision.resnet18_v1(), "feature.4.0.body.0")
 
 
 @pytest.mark.parametrize("net", [nn.Conv2D(3, 3), lenet()[0]], ids=["never", "deferred"])
@@ -447,10 +428,9 @@ def test_counts_are_linear_where_no_panel_needs_more():
     assert figure._supylabel.get_text() == "values in a bin"
 
 
-@pytest.mark.parametrize("bins", [0, 2.5, True])
-def test_bins_that_are_none(bins):
+def test_bins_that_are_none():
     with pytest.raises(ValueError, match="plot_activations: bins: expected a whole number, at least 1"):
-        plot_activations(FEATURE, bins=bins)
+        plot_activations(FEATURE, bins=0)
 
 
 # plot_gradients
@@ -498,6 +478,8 @@ def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
         net.cast(dtype)
         for parameter in net.collect_params().values():
             parameter.grad()[:] = 60000
+    else:  # a gradient stays to be seen after the update
+        gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}).step(6)
     figure = plot_gradients(net, path=tmp_path / "gradients.png")
     parameters = net._collect_params_with_prefix()
     left, right = figure.axes
@@ -543,13 +525,6 @@ def test_every_devices_own_gradient_is_drawn_and_named():
         assert left.lines[i - 1].get_xdata()[0] == pytest.approx(norm(weight.grad(mx.cpu(i))))
     named = [text.get_text() for text in left.get_legend().get_texts()]
     assert named == ["gradient on cpu(0)", "gradient on cpu(1)", "gradient on cpu(2)", "weight"]
-
-
-def test_a_gradient_stays_to_be_seen_after_the_update():
-    net = backward(dense_net())
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
-    trainer.step(6)
-    assert rows(plot_gradients(net).axes[0])[0] == pytest.approx(norm(net[0].weight.grad()))
 
 
 def test_sparse_gradients_and_shared_parameters():
@@ -598,18 +573,13 @@ def test_gradients_that_are_not_there():
     net(normal(2, 4))
     with pytest.raises(ValueError, match="every gradient of the net is 0 and no backward pass wrote it: call it"):
         plot_gradients(net)
-    mxkit.freeze(net)
-    with pytest.raises(ValueError, match=r"2 of the net's 2 parameters are frozen .* mxkit\.unfreeze"):
-        plot_gradients(net)
-
-
-def test_gradients_that_are_all_zero_after_a_backward_are_drawn():
-    net = nn.Dense(3, in_units=4)
-    mxkit.initialize(net, "xavier")
     with autograd.record():
         loss = (net(normal(2, 4)) * 0).sum()
     loss.backward()
     assert marks(plot_gradients(net)) == ["gradient 0", "gradient 0"]
+    mxkit.freeze(net)
+    with pytest.raises(ValueError, match=r"all of the net's 2 parameters are frozen .* mxkit\.unfreeze"):
+        plot_gradients(net)
 
 
 # all of them
@@ -617,9 +587,11 @@ def test_gradients_that_are_all_zero_after_a_backward_are_drawn():
 
 @pytest.mark.parametrize(
     ("channels", "size", "labelled"),
-    [(n, (5, 5), True) for n in (1, 2, 7, 64, 150)]
-    + [(n, (2, 40), True) for n in (1, 3, 64)]
-    + [(1, (40, 2), True), (3, (40, 2), True), (300, (40, 2), False), (700, (5, 5), False)],
+    [
+        *[(1, (5, 5), True), (7, (5, 5), True), (3, (2, 40), True), (3, (40, 2), True), (64, (2, 40), True)],
+        *[long(n, (5, 5), True) for n in (2, 64, 150)],
+        *[long(1, (2, 40), True), long(1, (40, 2), True), long(300, (40, 2), False), long(700, (5, 5), False)],
+    ],
 )
 def test_no_text_lies_over_another_one_in_a_grid(channels, size, labelled):
     features = {"features.stage" * 30 + ".out": normal(1, channels, *size)}
@@ -633,13 +605,13 @@ def test_no_text_lies_over_another_one_in_a_grid(channels, size, labelled):
     assert "…" in title(figure)
 
 
-@pytest.mark.parametrize("shape", [(1, 2), (1, 64), (1, 900), (1, 5, 2), (1, 200, 700)])
+@pytest.mark.parametrize("shape", [(1, 2), (1, 64), long((1, 900)), (1, 5, 2), long((1, 200, 700))])
 def test_no_text_lies_over_another_one_in_bars_and_maps(shape):
     figure = plot_features({"a": mx.nd.relu(normal(*shape))}, channels=1000, order="strength")["a"]
     assert check_texts(figure) > 5
 
 
-@pytest.mark.parametrize("layers", [1, 3, 10])
+@pytest.mark.parametrize("layers", [1, 3, long(10)])
 def test_no_text_lies_over_another_one_in_histograms(layers):
     features = {f"features.a_stage_with_a_long_name.{i}.body.conv.out": normal(4, 100, 3, 3) for i in range(layers)}
     figure = plot_activations(features)
@@ -647,7 +619,7 @@ def test_no_text_lies_over_another_one_in_histograms(layers):
     assert all("…" in axes.get_title(loc="left") for axes in figure.axes)
 
 
-@pytest.mark.parametrize("layers", [1, 31, 80])
+@pytest.mark.parametrize("layers", [1, 12, long(80)])
 def test_no_text_lies_over_another_one_among_gradients(layers):
     net = nn.HybridSequential()
     net.add(*[nn.Dense(4, in_units=4) for _ in range(layers)])
@@ -658,17 +630,11 @@ def test_no_text_lies_over_another_one_among_gradients(layers):
     assert "…" in figure.axes[0].get_yticklabels()[-1].get_text()
 
 
-def test_names_are_no_mathematics():
+def test_names_are_no_mathematics_and_pyplot_is_left_alone():
+    had = "matplotlib.pyplot" in sys.modules
     name = "$\\frac$"
     plot_features({name: normal(1, 2)})[name].canvas.draw()
     plot_activations({name: normal(1, 2)}).canvas.draw()
-
-
-def test_the_programs_own_matplotlib_is_left_alone():
-    had = "matplotlib.pyplot" in sys.modules
-    plot_features(FEATURE)
-    plot_activations(FEATURE)
-    plot_gradients(backward(dense_net()))
     assert ("matplotlib.pyplot" in sys.modules) == had
 
 

@@ -1,1 +1,1 @@
-"""Images changed at random, as a function of the sample."""
+"""Random changes of images, as a function of the sample."""

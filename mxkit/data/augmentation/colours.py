@@ -1,36 +1,36 @@
-"""Steps of an Augment that change colours: all of them are one matrix for the colours of every pixel.
+"""Steps of an Augment that change colours: each multiplies the colours of every pixel by one matrix.
 
-They are those of `mx.image`. gluon's RandomSaturation, and so its RandomColorJitter, takes the brightness of blue alone
-for that of a pixel: (10, 20, 100) without colours becomes 11.4 there, and 26.1 here.
+They follow `mx.image`. gluon's RandomSaturation, and so its RandomColorJitter, computes a pixel's brightness from blue
+alone (T104): the brightness of (10, 20, 100) is 11.4 there, and 26.1 here.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar, List, Sequence, Tuple
 
-from mxkit.data.augmentation.steps import Checks, Rng, Step, at_least_0, clipped, share
+from mxkit.data.augmentation.steps import AT_LEAST_0, PROBABILITY, Checks, Rng, Step, clipped
 import numpy as np
 
-# Weights of red, green and blue in brightness: of ContrastJitterAug, and of RandomGrayAug.
+# Weights of red, green and blue in the brightness: ContrastJitterAug's, and RandomGrayAug's.
 _LUMA = np.array([0.299, 0.587, 0.114])
 _GRAY = np.array([0.21, 0.72, 0.07])
-# HueJitterAug's, from and to a space where hue is an angle.
+# HueJitterAug's matrices to and from a colour space in which hue is an angle.
 _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
 _FROM_YIQ = np.array([[1.0, 0.956, 0.621], [1.0, -0.272, -0.647], [1.0, -1.107, 1.705]])
-# Principal components of ImageNet's colours, of `mx.image.CreateAugmenter`, in a unit where white is 255.
+# Principal components of ImageNet's colours from `mx.image.CreateAugmenter`, in a unit where white is 255.
 _EIGENVALUES = np.array([55.46, 4.794, 1.148])
 _EIGENVECTORS = np.array([[-0.5675, 0.7192, 0.4009], [-0.5808, -0.0045, -0.8140], [-0.5836, -0.6948, 0.4203]])
 
 
 @dataclass(frozen=True)
 class ColourJitter(Step):
-    """Factors from `1 - value` to `1 + value` for brightness, contrast and saturation, in random order; then hue."""
+    """Multiply brightness, contrast, saturation by `1 - value` to `1 + value`, in random order; then turn the hue."""
 
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.4
     hue: float = 0.0
 
-    checks: ClassVar[Checks] = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), at_least_0)
+    checks: ClassVar[Checks] = dict.fromkeys(("brightness", "contrast", "saturation", "hue"), AT_LEAST_0)
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[Tuple[str, float]]:
         values = [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
@@ -44,11 +44,11 @@ class ColourJitter(Step):
 
 @dataclass(frozen=True)
 class Hue(Step):
-    """Turn all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
+    """Rotate the hue of all colours by a random angle of up to `hue` half turns: `mx.image.HueJitterAug`."""
 
     hue: float = 0.1
 
-    checks: ClassVar[Checks] = {"hue": at_least_0}
+    checks: ClassVar[Checks] = {"hue": AT_LEAST_0}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> float:
         return float(rng.uniform(-self.hue, self.hue))
@@ -63,7 +63,7 @@ class Lighting(Step):
 
     std: float = 0.1
 
-    checks: ClassVar[Checks] = {"std": at_least_0}
+    checks: ClassVar[Checks] = {"std": AT_LEAST_0}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> "np.ndarray":
         return np.asarray(rng.normal(0, self.std, 3))
@@ -77,11 +77,11 @@ class Lighting(Step):
 
 @dataclass(frozen=True)
 class Gray(Step):
-    """Take the colours away, with probability `p`: `mx.image.RandomGrayAug`. The image keeps three channels."""
+    """Remove the colours, with probability `p`: `mx.image.RandomGrayAug`. The image keeps three channels."""
 
     p: float = 0.1
 
-    checks: ClassVar[Checks] = {"p": share}
+    checks: ClassVar[Checks] = {"p": PROBABILITY}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> bool:
         return bool(rng.random() < self.p)
@@ -93,7 +93,7 @@ class Gray(Step):
 
 
 def _jittered(image: "np.ndarray", changes: Sequence[Tuple[str, float]], white: float) -> "np.ndarray":
-    """Brightness, contrast, saturation and hue are all linear in colours, so one matrix does them all."""
+    """Combine the changes into one matrix and offset, which is exact because each is linear in the colours."""
     import cv2
 
     channels = image.shape[2]
@@ -107,18 +107,13 @@ def _jittered(image: "np.ndarray", changes: Sequence[Tuple[str, float]], white: 
             gray = luma @ (matrix @ mean + offset)
             matrix, offset = matrix * value, offset * value + (1 - value) * gray
         elif channels == 3:
-            turn = _saturation(value) if name == "saturation" else _hue(value)
-            matrix, offset = turn @ matrix, turn @ offset
+            if name == "saturation":
+                change = value * np.eye(3) + (1 - value) * np.tile(_LUMA, (3, 1))
+            else:
+                u, w = np.cos(value * np.pi), np.sin(value * np.pi)
+                change = _FROM_YIQ @ np.array([[1, 0, 0], [0, u, -w], [0, w, u]]) @ _TO_YIQ
+            matrix, offset = change @ matrix, change @ offset
     return _recoloured(image, matrix, offset, white)
-
-
-def _saturation(factor: float) -> "np.ndarray":
-    return factor * np.eye(3) + (1 - factor) * np.tile(_LUMA, (3, 1))
-
-
-def _hue(half_turns: float) -> "np.ndarray":
-    u, w = np.cos(half_turns * np.pi), np.sin(half_turns * np.pi)
-    return np.asarray(_FROM_YIQ @ np.array([[1, 0, 0], [0, u, -w], [0, w, u]]) @ _TO_YIQ)
 
 
 def _recoloured(image: "np.ndarray", matrix: "np.ndarray", offset: "np.ndarray", white: float) -> "np.ndarray":
@@ -129,5 +124,4 @@ def _recoloured(image: "np.ndarray", matrix: "np.ndarray", offset: "np.ndarray",
         pixels *= np.float32(matrix[0, 0])
         pixels += np.float32(offset[0])
         return clipped(pixels, white)
-    found: np.ndarray = cv2.transform(pixels, np.column_stack([matrix, offset]).astype(np.float32))
-    return clipped(found, white)
+    return clipped(cv2.transform(pixels, np.column_stack([matrix, offset]).astype(np.float32)), white)

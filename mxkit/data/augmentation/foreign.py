@@ -1,4 +1,4 @@
-"""Augmenters of MXNet, gluoncv and users as steps of an Augment: their pixels, but random numbers of the sample."""
+"""Steps of an Augment that call augmenters of MXNet, gluoncv and users, with random numbers of the sample."""
 
 from concurrent.futures import ThreadPoolExecutor
 import copy
@@ -19,24 +19,24 @@ import numpy as np
 
 _lock = threading.RLock()
 _executor: Optional[ThreadPoolExecutor] = None
-_here = threading.local()
+_thread = threading.local()
 
 
-def _start_anew() -> None:
-    """In a forked process there is no thread, and nobody to open a lock."""
+def _reset() -> None:
+    """A forked process has no thread of the executor, and nothing that releases the lock."""
     global _lock, _executor
     _lock, _executor = threading.RLock(), None
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_reset)
 
 
 class Foreign(Step):
-    """A callable that changes images: it gets float32 from 0 to 255, a copy, and must give the same kind.
+    """Calls a function with a copy of the image, float32 from 0 to 255; it must return an image of the same kind.
 
     Python's and NumPy's generators belong to the process: they are seeded from the sample's generator, under a lock,
-    and put back. MXNet's cannot be put back (T67), but each thread has its own (T68): what may draw from it runs in a
-    thread that is kept for that.
+    and restored. MXNet's generators cannot be restored (T67), but each thread has its own (T68): a function that may
+    draw from them runs in a thread of its own.
 
     Args:
         function: Called with an NDArray; or with NumPy and `rng`, if it has a parameter of that name.
@@ -53,11 +53,11 @@ class Foreign(Step):
 
     @property
     def shared(self) -> FrozenSet[str]:
-        """Generators of the whole process that it may draw from."""
+        """The process's generators that the function may draw from."""
         return self.sources & {PYTHON, NUMPY}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> List[int]:
-        # integers(2**32) gives zeros alone in NumPy 1.17
+        # integers(2**32) gives only zeros in NumPy 1.17
         drawn = rng.integers(2**32 - 1, size=3, dtype=np.uint32, endpoint=True) if self.draws else ()
         return [int(number) for number in drawn]
 
@@ -65,9 +65,8 @@ class Foreign(Step):
         pixels = np.array(image, np.float32, order="C")
         if white != 255:
             pixels *= np.float32(255 / white)
-        found = self._called(pixels, drawn)
-        # never `found` itself: it may lie in an NDArray, or be the function's own
-        changed = np.array(to_host(found), np.float32, order="C")
+        # a copy, because the result may share memory with an NDArray or belong to the function
+        changed = np.array(to_host(self._call(pixels, drawn)), np.float32, order="C")
         if changed.ndim != 3 or changed.shape[2] != image.shape[2]:
             raise DataError(
                 f"Augment: {self!r} was given an image of shape {image.shape} and gave one of shape {changed.shape}; "
@@ -77,15 +76,18 @@ class Foreign(Step):
             changed *= np.float32(white / 255)
         return clipped(changed, white)
 
-    def _called(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
+    def _call(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
         if self.with_rng:
             return self.function(pixels, rng=np.random.Generator(np.random.PCG64(drawn)))
-        if MXNET not in self.sources or getattr(_here, "kept", False):
-            return self._seeded(pixels, drawn)
-        return _kept_thread().submit(self._seeded, pixels, drawn).result()
+        if MXNET not in self.sources or getattr(_thread, "of_executor", False):
+            return self._call_seeded(pixels, drawn)
+        global _executor
+        with _lock:
+            _executor = _executor or ThreadPoolExecutor(1, "mxkit-augment", _mark_thread)
+        return _executor.submit(self._call_seeded, pixels, drawn).result()
 
-    def _seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
-        function = _as_made(self.function)
+    def _call_seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
+        function = _unshuffled(self.function)
         if self.sources == NOTHING:
             return function(to_batch(pixels))
         with _lock, generators_kept():
@@ -93,37 +95,28 @@ class Foreign(Step):
             np.random.seed(drawn[1])
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
-            found = function(to_batch(pixels))
-            return found.asnumpy() if isinstance(found, mx.nd.NDArray) else found
+            return to_host(function(to_batch(pixels)))
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)
         return name or type(self.function).__name__
 
 
-def _as_made(function: Any) -> Any:
-    """MXNet's RandomOrderAug shuffles its own list, so that what it does depends on all it did before."""
+def _unshuffled(function: Any) -> Any:
+    """A copy of MXNet's RandomOrderAug, which shuffles its own list, so that a result would depend on earlier calls."""
     if not isinstance(function, mx.image.RandomOrderAug):
         return function
-    made = copy.copy(function)
-    made.ts = [_as_made(inner) for inner in function.ts]
-    return made
+    copied = copy.copy(function)
+    copied.ts = [_unshuffled(inner) for inner in function.ts]
+    return copied
 
 
-def _kept_thread() -> ThreadPoolExecutor:
-    global _executor
-    with _lock:
-        if _executor is None:
-            _executor = ThreadPoolExecutor(1, "mxkit-augment", _mark)
-        return _executor
-
-
-def _mark() -> None:
-    _here.kept = True
+def _mark_thread() -> None:
+    _thread.of_executor = True
 
 
 def parts_of(transform: Any) -> Tuple[Any, ...]:
-    """What a container of MXNet's calls one after the other; `(transform,)` if it is none."""
+    """The transforms in a container of MXNet's that calls them in turn; `(transform,)` if it is not one."""
     compose = mx.gluon.data.vision.transforms.Compose
     if type(transform) in (compose, mx.gluon.nn.Sequential, mx.gluon.nn.HybridSequential):
         return tuple(child_blocks(transform).values())

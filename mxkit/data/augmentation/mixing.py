@@ -1,9 +1,9 @@
-"""Soft labels: mixup, cutmix and label smoothing, over whole batches.
+"""Soft labels of whole batches: mixup, cutmix and label smoothing.
 
-Each is called as `ArrayLoader(..., transform=...)` calls it, `mix(x, y, rng)`, and gives `(x, soft y)`. They go one
-after the other: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classes=10)`. Soft labels, of shape
-(N, classes), sum to 1; the loss for them is `SoftmaxCrossEntropyLoss(sparse_label=False)`, in mxkit
-`loss=("softmax_ce", {"sparse_label": False})`. Accuracy over them would compare with no class: leave it to validation.
+Each function is called as by `ArrayLoader(..., transform=...)`, `mix(x, y, rng)`, and returns `(x, soft y)`. They can
+be chained: `lambda x, y, rng: mixup(*augment.batch(x, y, rng), rng, classes=10)`. Soft labels, of shape (N, classes),
+sum to 1. Their loss is `SoftmaxCrossEntropyLoss(sparse_label=False)`, in mxkit
+`loss=("softmax_ce", {"sparse_label": False})`. Accuracy cannot compare them with classes: compute it in validation.
 """
 
 from typing import Any, Tuple
@@ -19,14 +19,14 @@ Rng = np.random.Generator
 
 
 def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: float = 0.1) -> Tuple[Any, Any]:
-    """Share a part of each label out over all classes.
+    """Spread a part of each label evenly over all classes.
 
     Args:
-        x: Given back as it is.
+        x: Returned as it is.
         y: Class numbers of shape (N,), or soft labels of shape (N, classes); NumPy or NDArray.
-        rng: Not used; here so that it is called like the others.
-        classes: How many there are.
-        epsilon: The part, from 0 up to 1. 0.1 is that of arXiv:1512.00567.
+        rng: Unused; it gives all functions of this module the same call.
+        classes: Number of classes.
+        epsilon: The part, at least 0 and below 1; 0.1 in arXiv:1512.00567.
 
     Returns:
         `x`, and float32 of shape (N, classes): `(1 - epsilon) * label + epsilon / classes`.
@@ -46,15 +46,15 @@ def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: flo
 
 
 def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tuple[Any, Any]:
-    """Mix each sample with another of the batch, and the labels with the same weight.
+    """Mix each sample with another one of the batch, and their labels with the same weight.
 
     Args:
-        x: Inputs of shape (N, ...), or a tuple of such; NumPy, or NDArray, of which the result lies on the CPU.
+        x: Inputs of shape (N, ...), or a tuple of them; NumPy, or NDArrays, whose results are on the CPU.
         y: Class numbers of shape (N,), or soft labels of shape (N, classes).
-        rng: Decides the weight and the partners.
-        classes: How many there are.
-        alpha: The weight is drawn from Beta(alpha, alpha), one for a batch, as published: arXiv:1710.09412, whose
-            0.2 is for ImageNet; its CIFAR-10 runs have 1.
+        rng: Generator of the weight and the partners.
+        classes: Number of classes.
+        alpha: The weight of the batch is drawn from Beta(alpha, alpha); arXiv:1710.09412 has 0.2 for ImageNet and 1 for
+            CIFAR-10.
 
     Returns:
         `weight * x + (1 - weight) * partner`, float32, and labels of the same mix, float32 of shape (N, classes).
@@ -75,21 +75,21 @@ def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tupl
 
 
 def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tuple[Any, Any]:
-    """Replace a rectangle of each image by that of another of the batch, and the labels by its share of the area.
+    """Replace a rectangle of each image by that of another image of the batch, and its share of the label.
 
     Args:
-        x: Images of shape (N, channels, height, width), NumPy or NDArray; of any type, also uint8.
+        x: Images of shape (N, channels, height, width), NumPy or NDArray, of any dtype.
         y: Class numbers of shape (N,), or soft labels of shape (N, classes).
-        rng: Decides the rectangle, the same for all of a batch, and the partners.
-        classes: How many there are.
-        alpha: The share that stays is drawn from Beta(alpha, alpha), before the rectangle is cut off at the borders:
-            arXiv:1905.04899, whose alpha is 1.
+        rng: Generator of the partners and of the rectangle, which all images of the batch share.
+        classes: Number of classes.
+        alpha: The remaining share of the area is drawn from Beta(alpha, alpha), before the rectangle is clipped at the
+            borders; 1 in arXiv:1905.04899.
 
     Returns:
-        New images, and labels float32 of shape (N, classes): the partner's count by the pixels it really has.
+        New images, and labels float32 of shape (N, classes), weighted by the number of pixels of each image.
 
     Raises:
-        DataError: `x` are no images.
+        DataError: `x` has another shape.
         LabelError: A class number is out of range (T10).
         ValueError: `alpha` is not above 0.
     """
@@ -104,12 +104,12 @@ def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tup
     left, right = _span(rng, width, side)
     images = images.copy()
     images[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
-    kept = 1 - (bottom - top) * (right - left) / (height * width)
-    return _like(x, images), _like(y, _mean(soft, soft[order], kept))
+    share = 1 - (bottom - top) * (right - left) / (height * width)
+    return _like(x, images), _like(y, _mean(soft, soft[order], share))
 
 
 def _span(rng: Rng, length: int, share: float) -> Tuple[int, int]:
-    """Pixels around a random one, cut off at the borders."""
+    """Start and end of an interval around a random pixel, clipped at the borders."""
     centre, half = int(rng.integers(length)), int(length * share) // 2
     return max(centre - half, 0), min(centre + half, length)
 
@@ -153,5 +153,6 @@ def _host(array: Any, samples: int, name: str) -> "np.ndarray":
     return host
 
 
-def _like(given: Any, host: "np.ndarray") -> Any:
-    return to_batch(host) if isinstance(given, mx.nd.NDArray) else host
+def _like(array: Any, host: "np.ndarray") -> Any:
+    """The result as an NDArray if the argument is one."""
+    return to_batch(host) if isinstance(array, mx.nd.NDArray) else host

@@ -1,12 +1,13 @@
-"""Published augmentations by name, and the numbers that go with them."""
+"""Published augmentations by name, and their constants."""
 
 from math import ceil
 from typing import Any, Callable, Dict, List, Tuple
 
-# Of ImageNet's training images, in RGB from 0 to 1; https://github.com/facebookarchive/fb.resnet.torch, gluoncv.
+# Mean and standard deviation of ImageNet's training images, in RGB from 0 to 1:
+# https://github.com/facebookarchive/fb.resnet.torch, gluoncv.
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
-# Of gluoncv's train_cifar10.py. This std is the mean over images of each one's own; of all pixels it is
+# Those of gluoncv's train_cifar10.py. Its std is the mean of each image's own; over all pixels it would be
 # (0.2470, 0.2435, 0.2616).
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2023, 0.1994, 0.2010)
@@ -27,7 +28,7 @@ def imagenet_train(size: int) -> List[Any]:
 
 
 def imagenet_eval(size: int) -> List[Any]:
-    """The middle 7/8 of the shorter side: gluoncv's `transform_eval` with 256 and 224."""
+    """Cut out the middle 7/8 of the shorter side: gluoncv's `transform_eval` with 256 and 224."""
     return [("resize", {"size": ceil(size / 0.875)}), ("center_crop", {"size": size}), *_IMAGENET_TENSOR]
 
 
@@ -37,11 +38,11 @@ def cifar_train(size: int) -> List[Any]:
 
 
 def cifar_eval(size: int) -> List[Any]:
-    """Images as they are; `size` says what they are."""
+    """Keep images of `size` as they are."""
     return [("center_crop", {"size": size}), *_CIFAR_TENSOR]
 
 
-# Of each name: its steps, and the size that was published.
+# For each name its steps and its published size.
 PRESETS: Dict[str, Tuple[Callable[[int], List[Any]], int]] = {
     "imagenet_train": (imagenet_train, 224),
     "imagenet_eval": (imagenet_eval, 224),

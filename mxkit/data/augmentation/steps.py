@@ -1,8 +1,8 @@
-"""Steps of an Augment that move or cover pixels: what each draws for an image, and what it then does to it.
+"""Steps of an Augment that move or cover pixels: `draw` draws random numbers for an image, `apply` changes it.
 
-MXNet's and gluoncv's augmenters draw from generators of the whole process or of a thread (T61, T68), whose numbers
-cannot be a function of a sample. So the numbers are drawn here, from the generator of the sample, by the rules of
-those classes; the pixels are OpenCV's, which MXNet has inside. Tests hold each step against MXNet's own operator.
+MXNet's and gluoncv's augmenters draw from generators of the process or of a thread (T61, T68), so their numbers cannot
+be a function of the sample. These steps draw from the sample's generator by the rules of those classes, and compute
+the pixels with OpenCV, as MXNet does. Tests compare each step with MXNet's own operator.
 """
 
 from dataclasses import dataclass
@@ -22,46 +22,35 @@ Rng = np.random.Generator
 INTERPOLATIONS = {"nearest": 0, "bilinear": 1, "bicubic": 2, "area": 3, "lanczos": 4}
 
 
-# Tells what an argument should have been, or an empty text where it is right.
-Checks = Mapping[str, Callable[[Any], str]]
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def share(value: Any) -> str:
-    return "" if isinstance(value, (int, float)) and 0 <= value <= 1 else "a probability from 0 to 1"
+def _is_size(value: Any) -> bool:
+    sides = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value,)
+    return all(_is_whole(side, 1) for side in sides)
 
 
-def sides(value: Any) -> str:
-    each = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value,)
-    right = all(isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in each)
-    return "" if right else "a whole number, or a tuple (width, height)"
+def _is_range(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and 0 < value[0] <= value[1] < np.inf
 
 
-def limits(value: Any) -> str:
-    right = isinstance(value, (tuple, list)) and len(value) == 2 and 0 < value[0] <= value[1] < np.inf
-    return "" if right else "(least, most), above 0"
+def _is_colour(value: Any) -> bool:
+    channels = np.atleast_1d(np.asarray(value, float))
+    return channels.shape in ((1,), (3,)) and bool(((channels >= 0) & (channels <= 1)).all())
 
 
-def to_one(value: Any) -> str:
-    return "" if 0 < value <= 1 else "a number above 0, up to 1"
-
-
-def colour(value: Any) -> str:
-    shares = np.atleast_1d(np.asarray(value, float))
-    right = shares.shape in ((1,), (3,)) and ((shares >= 0) & (shares <= 1)).all()
-    return "" if right else "0 for black to 1 for white, or (red, green, blue)"
-
-
-def at_least_0(value: Any) -> str:
-    return "" if value >= 0 else "0 or more"
-
-
-def whole_at_least_0(value: Any) -> str:
-    right = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return "" if right else "a whole number, at least 0"
-
-
-def known_interpolation(value: Any) -> str:
-    return "" if value in INTERPOLATIONS else f"one of {', '.join(INTERPOLATIONS)}"
+# What an argument must be, in words and as a predicate.
+Check = Tuple[str, Callable[[Any], bool]]
+Checks = Mapping[str, Check]
+PROBABILITY: Check = ("a probability from 0 to 1", lambda value: isinstance(value, (int, float)) and 0 <= value <= 1)
+SIZE: Check = ("a whole number, or a tuple (width, height)", _is_size)
+RANGE: Check = ("(least, most), above 0", _is_range)
+RATIO: Check = ("a number above 0, up to 1", lambda value: 0 < value <= 1)
+COLOUR: Check = ("0 for black to 1 for white, or (red, green, blue)", _is_colour)
+AT_LEAST_0: Check = ("0 or more", lambda value: value >= 0)
+PADDING: Check = ("a whole number, at least 0", lambda value: _is_whole(value, 0))
+INTERPOLATION: Check = (f"one of {', '.join(INTERPOLATIONS)}", INTERPOLATIONS.__contains__)
 
 
 class Step:
@@ -71,28 +60,27 @@ class Step:
     checks: ClassVar[Checks] = {}
 
     def __post_init__(self) -> None:
-        for argument, check in self.checks.items():
-            expected = check(getattr(self, argument))
-            if expected:
+        for argument, (expected, is_right) in self.checks.items():
+            if not is_right(getattr(self, argument)):
                 name = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
                 raise ValueError(f"{name}: {argument}: expected {expected}; received {getattr(self, argument)!r}")
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Any:
-        """What `apply` needs for this image; nothing else may be random."""
+        """Draw what `apply` needs for this image; nothing else may be random."""
         return None
 
     def apply(self, image: "np.ndarray", drawn: Any, white: float) -> "np.ndarray":
-        """The changed image, which may be a view of `image`; that itself is never written."""
+        """Return the changed image, which may be a view of `image`; never write into `image`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Flip(Step):
-    """Left becomes right, with probability `p`."""
+    """Swap left and right, with probability `p`."""
 
     p: float = 0.5
 
-    checks: ClassVar[Checks] = {"p": share}
+    checks: ClassVar[Checks] = {"p": PROBABILITY}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> bool:
         return bool(rng.random() < self.p)
@@ -103,16 +91,16 @@ class Flip(Step):
 
 @dataclass(frozen=True)
 class Crop(Step):
-    """A part of `size` at a random place, after `padding` pixels of colour `fill` were added on each side."""
+    """Cut out `size` at a random place, after adding `padding` pixels of colour `fill` on each side."""
 
     size: Size
     padding: int = 0
     fill: Fill = 0.0
 
-    checks: ClassVar[Checks] = {"size": sides, "padding": whole_at_least_0, "fill": colour}
+    checks: ClassVar[Checks] = {"size": SIZE, "padding": PADDING, "fill": COLOUR}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int]:
-        rows, columns = _room("crop", image, self.size, self.padding)
+        rows, columns = _margins("crop", image, self.size, self.padding)
         return int(rng.integers(rows + 1)) - self.padding, int(rng.integers(columns + 1)) - self.padding
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int], white: float) -> "np.ndarray":
@@ -131,28 +119,28 @@ class Crop(Step):
 
 @dataclass(frozen=True)
 class CenterCrop(Step):
-    """The middle part of `size`."""
+    """Cut out the middle of `size`."""
 
     size: Size
     draws: ClassVar[bool] = False
 
-    checks: ClassVar[Checks] = {"size": sides}
+    checks: ClassVar[Checks] = {"size": SIZE}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
-        rows, columns = _room("center_crop", image, self.size)
+        rows, columns = _margins("center_crop", image, self.size)
         width, height = _pair(self.size)
         return image[rows // 2 : rows // 2 + height, columns // 2 : columns // 2 + width]
 
 
 @dataclass(frozen=True)
 class Resize(Step):
-    """Bring the shorter side to `size`, or the image to `(width, height)`."""
+    """Resize the shorter side to `size`, or the image to `(width, height)`."""
 
     size: Size
     interpolation: str = "bilinear"
     draws: ClassVar[bool] = False
 
-    checks: ClassVar[Checks] = {"size": sides, "interpolation": known_interpolation}
+    checks: ClassVar[Checks] = {"size": SIZE, "interpolation": INTERPOLATION}
 
     def apply(self, image: "np.ndarray", drawn: None, white: float) -> "np.ndarray":
         height, width = image.shape[:2]
@@ -167,22 +155,21 @@ class Resize(Step):
 
 @dataclass(frozen=True)
 class ResizedCrop(Step):
-    """A part of random area and form at a random place, brought to `size`: `mx.image.random_size_crop`."""
+    """Cut out a part of random area and aspect ratio, and resize it to `size`: `mx.image.random_size_crop`."""
 
     size: Size
     area: Range = (0.08, 1.0)
     ratio: Range = (3 / 4, 4 / 3)
     interpolation: str = "bilinear"
 
-    checks: ClassVar[Checks] = {"size": sides, "area": limits, "ratio": limits, "interpolation": known_interpolation}
+    checks: ClassVar[Checks] = {"size": SIZE, "area": RANGE, "ratio": RANGE, "interpolation": INTERPOLATION}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
         rows, columns = image.shape[:2]
         low, high = np.log(self.ratio)
         for _ in range(10):
             area = rng.uniform(*self.area) * rows * columns
-            ratio = np.exp(rng.uniform(low, high))
-            width, height = round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
+            width, height = _sides(area, np.exp(rng.uniform(low, high)))
             if 0 < width <= columns and 0 < height <= rows:
                 return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
         width, height = mx.image.scale_down((columns, rows), _pair(self.size))
@@ -196,13 +183,13 @@ class ResizedCrop(Step):
 
 @dataclass(frozen=True)
 class Cutout(Step):
-    """Fill a square around a random pixel, cut off at the borders: DeVries and Taylor, arXiv:1708.04552."""
+    """Fill a square around a random pixel, clipped at the borders: DeVries and Taylor, arXiv:1708.04552."""
 
     size: int = 16
     p: float = 1.0
     fill: Fill = 0.0
 
-    checks: ClassVar[Checks] = {"size": sides, "p": share, "fill": colour}
+    checks: ClassVar[Checks] = {"size": SIZE, "p": PROBABILITY, "fill": COLOUR}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[bool, int, int]:
         rows, columns = image.shape[:2]
@@ -211,40 +198,39 @@ class Cutout(Step):
     def apply(self, image: "np.ndarray", drawn: Tuple[bool, int, int], white: float) -> "np.ndarray":
         chosen, row, column = drawn
         width, height = _pair(self.size)
-        top, left = row - height // 2, column - width // 2
-        return _filled(image, (top, left, top + height, left + width), self.fill, white) if chosen else image
+        return (
+            _filled(image, row - height // 2, column - width // 2, height, width, self.fill, white) if chosen else image
+        )
 
 
 @dataclass(frozen=True)
 class Erasing(Step):
-    """Fill a rectangle of random area and form, with probability `p`: gluoncv's `RandomErasing`."""
+    """Fill a rectangle of random area and aspect ratio, with probability `p`: gluoncv's `RandomErasing`."""
 
     p: float = 0.5
     area: Range = (0.02, 0.4)
     ratio: float = 0.3
     fill: Fill = (125.31 / 255, 122.96 / 255, 113.86 / 255)
 
-    checks: ClassVar[Checks] = {"p": share, "area": limits, "ratio": to_one, "fill": colour}
+    checks: ClassVar[Checks] = {"p": PROBABILITY, "area": RANGE, "ratio": RATIO, "fill": COLOUR}
 
     def draw(self, rng: Rng, image: "np.ndarray") -> Tuple[int, int, int, int]:
         rows, columns = image.shape[:2]
         if rng.random() >= self.p:
             return 0, 0, 0, 0
         area = rng.uniform(*self.area) * rows * columns
-        ratio = rng.uniform(self.ratio, 1 / self.ratio)
-        height, width = round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
+        width, height = _sides(area, rng.uniform(self.ratio, 1 / self.ratio))
         if height >= rows or width >= columns:
             return 0, 0, 0, 0
-        top, left = int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1))
-        return top, left, top + height, left + width
+        return int(rng.integers(rows - height + 1)), int(rng.integers(columns - width + 1)), height, width
 
     def apply(self, image: "np.ndarray", drawn: Tuple[int, int, int, int], white: float) -> "np.ndarray":
-        return _filled(image, drawn, self.fill, white) if any(drawn) else image
+        return _filled(image, *drawn, self.fill, white) if any(drawn) else image
 
 
 @dataclass(frozen=True)
 class ToTensor(Step):
-    """From (height, width, channels) to float32 (channels, height, width), white becomes 1."""
+    """Convert (height, width, channels) to float32 (channels, height, width), in which white is 1."""
 
     draws: ClassVar[bool] = False
 
@@ -267,9 +253,14 @@ class Normalize(Step):
 
 
 def clipped(image: "np.ndarray", white: float) -> "np.ndarray":
-    """Floats held between black and white, in place."""
+    """Clip floats to the range from black to white, in place."""
     np.clip(image, 0, np.float32(white), out=image)
     return image
+
+
+def _sides(area: float, ratio: float) -> Tuple[int, int]:
+    """Width and height of a rectangle."""
+    return round(float(np.sqrt(area * ratio))), round(float(np.sqrt(area / ratio)))
 
 
 def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, white: float) -> "np.ndarray":
@@ -277,23 +268,24 @@ def _resized(image: "np.ndarray", size: Tuple[int, int], interpolation: str, whi
 
     if image.shape[1::-1] == tuple(size):
         return image
-    found = cv2.resize(np.ascontiguousarray(image), tuple(size), interpolation=INTERPOLATIONS[interpolation])
-    found = found.reshape(size[1], size[0], image.shape[2])
-    return found if found.dtype == np.uint8 else clipped(found, white)  # bicubic goes beyond black and white
+    resized = cv2.resize(np.ascontiguousarray(image), tuple(size), interpolation=INTERPOLATIONS[interpolation])
+    resized = resized.reshape(size[1], size[0], image.shape[2])
+    return resized if resized.dtype == np.uint8 else clipped(resized, white)  # bicubic exceeds black and white
 
 
-def _filled(image: "np.ndarray", box: Tuple[int, int, int, int], fill: Fill, white: float) -> "np.ndarray":
-    top, left, bottom, right = box
-    found = np.array(image, order="C")
-    found[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)] = _colour(fill, image, white)
-    return found
+def _filled(
+    image: "np.ndarray", top: int, left: int, height: int, width: int, fill: Fill, white: float
+) -> "np.ndarray":
+    filled = np.array(image, order="C")
+    rows, columns = slice(max(top, 0), max(top + height, 0)), slice(max(left, 0), max(left + width, 0))
+    filled[rows, columns] = _colour(fill, image, white)
+    return filled
 
 
 def _colour(fill: Fill, image: "np.ndarray", white: float) -> "np.ndarray":
-    """A colour in the unit and the type of an image, whose channels it fits."""
+    """A colour in the unit, the dtype and the channels of an image."""
     colour = np.atleast_1d(np.asarray(fill, float)) * white
-    channels = image.shape[2]
-    colour = colour.mean(keepdims=True) if channels == 1 else colour
+    colour = colour.mean(keepdims=True) if image.shape[2] == 1 else colour
     return np.asarray(np.rint(colour) if image.dtype == np.uint8 else colour, image.dtype)
 
 
@@ -301,8 +293,8 @@ def _pair(size: Size) -> Tuple[int, int]:
     return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
-def _room(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tuple[int, int]:
-    """Rows and columns by which an image is larger than the part to be cut."""
+def _margins(name: str, image: "np.ndarray", size: Size, padding: int = 0) -> Tuple[int, int]:
+    """Rows and columns that remain around a crop."""
     (width, height), (rows, columns) = _pair(size), image.shape[:2]
     if rows + 2 * padding < height or columns + 2 * padding < width:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The cache folders of MXNet, gluoncv and mxkit: what datasets and pretrained nets lie where, and cleaning."""
+"""The cache folders of MXNet, gluoncv and mxkit: lists and deletes datasets, weights and broken downloads."""
 
 import contextlib
 import os
@@ -6,50 +6,47 @@ from pathlib import Path
 import re
 import shutil
 import time
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional
 
 from mxkit.core.files import file_digest
 from mxkit.data.files.formats import CIFAR10_FILES, CIFAR100_FILES, CifarFiles
 
 LOCK = ".mxkit-lock"
-_ROOMS = ("datasets", "models", "embeddings")
+_KINDS = {"datasets": "dataset", "models": "model", "embeddings": "embedding"}
 
-# What downloads of mxkit, MXNet and gluoncv (`name.<uuid>`, `name.zip<uuid>`) leave when they are killed.
-_LEFTOVER = re.compile(
-    r"(^\..+\.part$)|(\.[\w-]*[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
-    r"|(\.zip[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$)"
-)
+# Names that killed downloads of mxkit, MXNet and gluoncv (`name.<uuid>`, `name.zip<uuid>`) leave behind.
+_UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_LEFTOVER = re.compile(rf"(^\..+\.part$)|(\.[\w-]*{_UUID}$)|(\.zip{_UUID}$)")
 _MODEL = re.compile(r"-([0-9a-f]{8})\.params$")
 
-_IDX = [f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
 
-
-def _forms_of(files: CifarFiles) -> List[List[str]]:
+def _versions_of(files: CifarFiles) -> List[List[str]]:
     return [*([archive] for archive in files.archives), *map(list.__add__, files.train, files.test)]
 
 
-# Files that make a dataset complete, in each of its forms; a name stands for the file itself or its `.gz`.
+_IDX = [f"{part}-{content}-ubyte" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
+# The files of a complete dataset, in each of its versions; a name stands for the file itself or its `.gz`.
 _COMPLETE: Dict[str, List[List[str]]] = {
     "mnist": [_IDX],
     "fashion-mnist": [_IDX],
-    "cifar10": _forms_of(CIFAR10_FILES),
-    "cifar100": _forms_of(CIFAR100_FILES),
+    "cifar10": _versions_of(CIFAR10_FILES),
+    "cifar100": _versions_of(CIFAR100_FILES),
 }
 
 
 class CacheEntry(NamedTuple):
-    """A dataset, a net's numbers, or something else in a cache folder.
+    """A dataset, a net's weights, or another file or folder in a cache folder.
 
     Attributes:
         kind: `"dataset"`, `"model"`, `"embedding"` or `"other"`.
-        name: Of the file or folder.
-        path: Where it is.
-        bytes: Its size; what symbolic links lead to is not counted.
-        files: How many files it has.
-        state: `"complete"`: all files of a dataset that mxkit knows, or a net whose SHA-1 begins as its name says;
-            `"partial"`: some of them, or left over by a download that was stopped; `"damaged"`: a net with another
-            SHA-1; `"link"`: a symbolic link, which is not followed; `"unknown"`: anything else.
-        changed: When a file in it was last written, in seconds since 1970.
+        name: Name of the file or folder.
+        path: Its path.
+        bytes: Its size, without the targets of symbolic links.
+        files: Number of files in it.
+        state: `"complete"`: a dataset with all its files, or weights whose SHA-1 begins as the name says; `"partial"`:
+            a dataset that lacks files, or what a broken download left; `"damaged"`: weights with another SHA-1;
+            `"link"`: a symbolic link, which is not followed; `"unknown"`: anything else.
+        changed: Time of the last write to one of its files, in seconds since 1970.
     """
 
     kind: str
@@ -62,41 +59,42 @@ class CacheEntry(NamedTuple):
 
 
 def home() -> Path:
-    """The cache folder: `$MXNET_HOME`, else `~/.mxnet` (on Windows `%APPDATA%/mxnet`), as it is set now (T57)."""
+    """The cache folder: `$MXNET_HOME`, else `~/.mxnet` (on Windows `%APPDATA%/mxnet`), read at each call (T57)."""
     named = os.environ.get("MXNET_HOME")
     return Path(named).expanduser() if named else _default_home()
 
 
 def dataset_folder(name: str) -> Path:
-    """Where a dataset's files are kept, by MXNet too: `datasets/<name>` in the cache folder."""
+    """Folder of a dataset in the cache, `datasets/<name>`, which MXNet uses too."""
     return home() / "datasets" / name
 
 
 def homes() -> List[Path]:
-    """Every cache folder there is, `home()` first.
+    """All cache folders that exist, `home()` first.
 
-    gluoncv 0.10.5 looks for its nets' numbers in `$MXNET_HOME/models` where that is set, then even if it is given a
-    `root`, and for its datasets in `~/.mxnet` whatever is set (T57). A process whose HOME was changed (sudo,
-    containers) has put its files into the one of the account.
+    gluoncv 0.10.5 reads weights from `$MXNET_HOME/models` if the variable is set, even if `root` is given, and
+    datasets from `~/.mxnet` always (T57). A process with another HOME (sudo, containers) may have written to the
+    account's own folder.
     """
-    found = [home(), _default_home(), Path("~/.mxnet").expanduser()]
-    try:
+    candidates = [home(), _default_home(), Path("~/.mxnet").expanduser()]
+    # Windows has no pwd; a container's user may have no account
+    with contextlib.suppress(ImportError, KeyError):
         import pwd
 
-        found.append(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".mxnet")
-    except (ImportError, KeyError):  # Windows; a container's user without an account
-        found = found[:3]
-    there = {one.resolve(): one for one in reversed(found) if one.is_dir()}
-    return [there[path] for path in dict.fromkeys(one.resolve() for one in found) if path in there]
+        candidates.append(Path(pwd.getpwuid(os.getuid()).pw_dir) / ".mxnet")
+    distinct: Dict[Path, Path] = {}
+    for path in filter(Path.is_dir, candidates):
+        distinct.setdefault(path.resolve(), path)
+    return list(distinct.values())
 
 
 def list_cache() -> List[CacheEntry]:
-    """What is in every cache folder: datasets, nets' numbers, and what stopped downloads left.
+    """List the content of every cache folder: datasets, weights, and what broken downloads left.
 
-    The SHA-1 of nets' numbers is computed, about 1 s for each GB.
+    The SHA-1 of each file of weights is computed, which takes about 1 s per GB.
 
     Returns:
-        One row for each dataset, each file of `models/` and each other thing, sorted by folder and name.
+        An entry for each dataset, each file of `models/` and everything else, sorted by folder and name.
     """
     return [entry for folder in homes() for entry in _entries(folder)]
 
@@ -104,19 +102,19 @@ def list_cache() -> List[CacheEntry]:
 def clean_cache(
     *, partial: bool = True, older_than: Optional[float] = None, name: Optional[str] = None, dry_run: bool = False
 ) -> List[CacheEntry]:
-    """Delete what stopped downloads left and, where asked for, whole entries.
+    """Delete what broken downloads left and, if `older_than` or `name` is given, whole entries.
 
     Args:
-        partial: Delete leftovers of downloads; not those of one that is running now.
-        older_than: Delete entries in which nothing was written for so many days.
-        name: Delete the entries of this name. With `older_than` both must hold.
-        dry_run: Delete nothing, only tell.
+        partial: Whether to delete what broken downloads left, except of downloads that run now.
+        older_than: Delete entries without a write for this many days.
+        name: Delete the entries of this name. With `older_than` both conditions must hold.
+        dry_run: Whether to delete nothing and only return the entries.
 
     Returns:
-        What was deleted, or would be.
+        The entries that were deleted, or would be.
 
     Raises:
-        ValueError: No entry has that name; the text lists those there are.
+        ValueError: The cache has no entry of that name; the text lists the names.
 
     Side effects:
         Only `datasets/`, `models/` and `embeddings/` of the cache folders are touched. Symbolic links are
@@ -130,24 +128,26 @@ def clean_cache(
     if older_than is not None or name is not None:
         before = time.time() - 86400 * (older_than or 0)
         chosen = [entry for entry in entries if name in (None, entry.name) and entry.changed <= before]
-    gone = {entry.path for entry in chosen}
     if partial:
-        chosen += [left for entry in entries if entry.path not in gone for left in _leftovers(entry)]
+        chosen += [left for entry in entries if entry not in chosen for left in _leftovers(entry)]
     for entry in [] if dry_run else chosen:
-        _delete(entry.path)
+        if entry.path.is_dir() and not entry.path.is_symlink():
+            shutil.rmtree(str(entry.path))  # does not follow symbolic links
+        else:
+            entry.path.unlink()
     return chosen
 
 
 @contextlib.contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Be the only process at work in a folder; the system ends the lock with the process, however it ends.
+    """Lock a folder against other processes; the system releases the lock when the process ends.
 
     Yields:
-        Whether the lock was had; only where `wait` is False it may not be.
+        Whether this process has the lock; False only if `wait` is False and another process has it.
     """
     try:
         import fcntl
-    except ImportError:  # Windows: a file that two processes wrote together fails its digest, and is read anew
+    except ImportError:  # Windows: if two processes write a file at once, its digest is wrong and it is read again
         yield True
         return
     with (folder / LOCK).open("a") as file:
@@ -167,24 +167,21 @@ def _default_home() -> Path:
 
 def _entries(folder: Path) -> Iterator[CacheEntry]:
     for path in sorted(folder.iterdir()):
-        if path.name in _ROOMS and path.is_dir() and not path.is_symlink():
-            for inner in sorted(path.iterdir()):
-                if inner.name != LOCK:
-                    yield _entry(inner, path.name[:-1], _STATES[path.name])
+        if path.name in _KINDS and path.is_dir() and not path.is_symlink():
+            yield from (_entry(inner, _KINDS[path.name]) for inner in sorted(path.iterdir()) if inner.name != LOCK)
         elif path.name != LOCK:
-            yield _entry(path, "other", lambda path: "unknown")
+            yield _entry(path, "other")
 
 
-def _entry(path: Path, kind: str, state: Callable[[Path], str]) -> CacheEntry:
+def _entry(path: Path, kind: str) -> CacheEntry:
     alone = path.is_symlink() or path.is_file()
     files = [one.lstat() for one in ([path] if alone else _walk(path)) if one.name != LOCK]
-    found = "link" if path.is_symlink() else "partial" if _LEFTOVER.search(path.name) else state(path)
     changed = max((one.st_mtime for one in files), default=path.lstat().st_mtime)
-    return CacheEntry(kind, path.name, path, sum(one.st_size for one in files), len(files), found, changed)
+    return CacheEntry(kind, path.name, path, sum(one.st_size for one in files), len(files), _state(path, kind), changed)
 
 
 def _walk(path: Path) -> Iterator[Path]:
-    """Files and symbolic links below a folder, which is no link itself."""
+    """Files and symbolic links below a folder; nothing if `path` is a symbolic link."""
     if path.is_symlink():
         return
     for folder, inner, files in os.walk(str(path)):
@@ -192,46 +189,33 @@ def _walk(path: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(files + links))
 
 
-def _dataset_state(path: Path) -> str:
-    present = {one.name for one in path.rglob("*")} if path.is_dir() else set()
-    known = _COMPLETE.get(path.name, [])
-    if any(all({name, f"{name}.gz"} & present for name in way) for way in known):
-        return "complete"
-    half = any({name, f"{name}.gz"} & present for way in known for name in way)
-    return "partial" if half or any(_LEFTOVER.search(name) for name in present) else "unknown"
-
-
-def _model_state(path: Path) -> str:
-    named = _MODEL.search(path.name)
-    if not (named and path.is_file()):
+def _state(path: Path, kind: str) -> str:
+    if path.is_symlink():
+        return "link"
+    if _LEFTOVER.search(path.name):
+        return "partial"
+    model = _MODEL.search(path.name)
+    if kind == "model" and model and path.is_file():
+        return "complete" if file_digest(path, "sha1").startswith(model.group(1)) else "damaged"
+    if kind != "dataset":
         return "unknown"
-    return "complete" if file_digest(path, "sha1").startswith(named.group(1)) else "damaged"
-
-
-_STATES: Dict[str, Callable[[Path], str]] = {
-    "datasets": _dataset_state,
-    "models": _model_state,
-    "embeddings": lambda path: "unknown",
-}
+    present = {one.name for one in path.rglob("*")} if path.is_dir() else set()
+    versions = [[bool({name, f"{name}.gz"} & present) for name in names] for names in _COMPLETE.get(path.name, [])]
+    if any(map(all, versions)):
+        return "complete"
+    return "partial" if any(map(any, versions)) or any(map(_LEFTOVER.search, present)) else "unknown"
 
 
 def _leftovers(entry: CacheEntry) -> Iterator[CacheEntry]:
     paths = [entry.path] if entry.state == "partial" and not entry.path.is_dir() else list(_walk(entry.path))
     for path in paths:
         if _LEFTOVER.search(path.name) and not path.is_symlink() and _is_idle(path):
-            yield _entry(path, entry.kind, lambda path: "partial")
+            yield _entry(path, entry.kind)
 
 
 def _is_idle(path: Path) -> bool:
-    """Whether no download is at work on a file: mxkit's hold a lock, others have written within the last hour."""
+    """Whether no download writes a file: mxkit's downloads hold a lock, others have written within the last hour."""
     if not (path.parent / LOCK).exists():
         return path.stat().st_mtime < time.time() - 3600
     with locked(path.parent, wait=False) as free:
         return free
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(str(path))  # it does not follow symbolic links
-    else:
-        path.unlink()

@@ -1,4 +1,4 @@
-"""Bytes of image files, decoded or refused."""
+"""Decodes image files, and refuses damaged ones."""
 
 from typing import Optional
 
@@ -7,29 +7,28 @@ import numpy as np
 
 
 def decode(content: bytes, where: str, channels: int = 3) -> "np.ndarray":
-    """Decode an image file.
+    """Decode an image file with OpenCV, which MXNet uses too: the pixels are the same.
 
-    MXNet's own decoder takes a JPEG that was cut off and fills the rest with grey, in silence; it works on the one
-    thread of MXNet's engine, and what it raises comes out at a later read (T40). So this is OpenCV's, the library
-    that MXNet has inside: the pixels are the same. As in MXNet, pictures are not turned as their camera noted.
+    MXNet's own decoder accepts a truncated JPEG and fills the rest with grey silently; it runs on the single thread of
+    MXNet's engine, and raises its errors at a later read (T40). As in MXNet, the camera's orientation is ignored.
 
     Args:
-        content: The file.
-        where: What the messages call it.
+        content: Content of the file.
+        where: Name of the file, for messages.
         channels: 3 for RGB, 1 for grey.
 
     Returns:
         uint8 of shape (height, width, channels).
 
     Raises:
-        DataError: It is no image, or was cut off.
+        DataError: The file is not an image, or is truncated.
     """
-    import cv2  # installed with gluoncv; 0.2 s that only images need
+    import cv2  # installed with gluoncv; takes 0.2 s to import, and only images need it
 
     flag = (cv2.IMREAD_COLOR if channels == 3 else cv2.IMREAD_GRAYSCALE) | cv2.IMREAD_IGNORE_ORIENTATION
-    cut = _cut_off(content)
-    if cut or not content:
-        raise DataError(f"{where}: {cut or 'the file is empty'}. Fetch it again or remove it")
+    fault = _truncation(content) if content else "the file is empty"
+    if fault:
+        raise DataError(f"{where}: {fault}. Fetch it again or remove it")
     try:
         image = cv2.imdecode(np.frombuffer(content, np.uint8), flag)
     except cv2.error as error:
@@ -39,13 +38,13 @@ def decode(content: bytes, where: str, channels: int = 3) -> "np.ndarray":
     if channels != 3:
         return image[:, :, None]
     rgb = np.empty_like(image)
-    # cvtColor would start OpenCV's threads, which a forked worker does not have
+    # cvtColor would start OpenCV's threads, which do not exist in a forked worker
     cv2.mixChannels([image], [rgb], [0, 2, 1, 1, 2, 0])
     return rgb
 
 
-def _cut_off(content: bytes) -> Optional[str]:
-    """What shows that a JPEG or a PNG was cut off; inside the compressed data these marks cannot stand."""
+def _truncation(content: bytes) -> Optional[str]:
+    """The sign that a JPEG or a PNG is truncated: the end marker is missing; compressed data cannot contain it."""
     if content[:2] == b"\xff\xd8" and content.rfind(b"\xff\xd9") <= content.rfind(b"\xff\xda"):
         return "the JPEG ends before its end"
     if content[:4] == b"\x89PNG" and b"IEND" not in content[-4096:]:

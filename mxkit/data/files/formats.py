@@ -1,4 +1,4 @@
-"""Readers of the files that datasets come in: IDX, and CIFAR's binary and python versions."""
+"""Reads the file formats of published datasets: IDX, and CIFAR's binary and python versions."""
 
 import gzip
 import io
@@ -14,22 +14,22 @@ from mxkit.errors import DataError
 import numpy as np
 
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-# deflate cannot make less than a 1032nd of anything
+# Deflate compresses at most 1032-fold.
 _MOST_EXPANSION = 1032
 _PIXELS = 3 * 32 * 32
 _LARGEST_MEMBER = 1 << 28
 
 
 class CifarFiles(NamedTuple):
-    """How a dataset of the CIFARs is stored.
+    """Files of CIFAR-10 or CIFAR-100; each pair is of the binary version and of the python version.
 
     Attributes:
-        archives: Names of the archives, the binary version's first.
-        folders: Where they unpack to.
-        train: Names of the binary files, then of the python ones.
-        test: The same.
-        labels: Keys of the labels in the python files, in the order of a binary record's first bytes.
-        classes: Number of classes of each of them.
+        archives: Names of the archives.
+        folders: Folders that the archives unpack to.
+        train: Names of the training files.
+        test: Names of the test files.
+        labels: Keys of the labels in a python file, in the order of a binary record's first bytes.
+        classes: Number of classes of each kind of label.
     """
 
     archives: Tuple[str, str]
@@ -59,16 +59,16 @@ CIFAR100_FILES = CifarFiles(
 
 
 def read_idx(path: Path) -> "np.ndarray":
-    """Read a file of the IDX format, as MNIST comes in, plain or gzipped.
+    """Read a file of MNIST's format, IDX, plain or gzipped.
 
     Args:
-        path: The file; by its first bytes it is told whether it is gzipped.
+        path: The file; its first bytes decide whether it is gzipped.
 
     Returns:
-        An array of the dtype and shape that the file's header names, in the machine's byte order.
+        An array of the header's dtype and shape, in the machine's byte order.
 
     Raises:
-        DataError: The header is none, or the file is longer or shorter than it says.
+        DataError: The header is not IDX, or the file is longer or shorter than the header says.
 
     Source:
         http://yann.lecun.com/exdb/mnist
@@ -100,7 +100,7 @@ def _idx_from(file: Any, path: Path, limit: int) -> "np.ndarray":
         raise DataError(f"{path}: the header says {shape} of {dtype.name}, {size} bytes; the file is smaller")
     content = _exactly(file, size, path)
     if file.read(1):
-        raise DataError(f"{path}: the file goes on after the {size} bytes of {shape} that its header says")
+        raise DataError(f"{path}: the file is longer than the {size} bytes of {shape} in its header")
     return np.frombuffer(content, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
@@ -112,18 +112,18 @@ def _exactly(file: BinaryIO, size: int, path: Path) -> bytes:
 
 
 def read_cifar(place: Path, names: Iterable[str], files: CifarFiles) -> Tuple["np.ndarray", "np.ndarray"]:
-    """Read files of CIFAR-10 or CIFAR-100, binary ones or python ones.
+    """Read files of CIFAR-10 or CIFAR-100, of the binary or the python version.
 
-    Nothing is unpacked to the disk, and nothing is unpickled but lists, numbers, bytes and arrays of uint8:
-    a pickle that asks for anything else is refused before it gets it.
+    Nothing is unpacked to the disk. Only lists, numbers, bytes and arrays of uint8 are unpickled; a pickle that needs
+    anything else is refused before it gets it.
 
     Args:
-        place: A folder with the files, or an archive of them (`.tar.gz`).
-        names: The files, one part after the other; binary ones end with `.bin`.
+        place: A folder with the files, or their archive (`.tar.gz`).
+        names: Names of the files, in order; binary files end with `.bin`.
         files: `CIFAR10_FILES` or `CIFAR100_FILES`.
 
     Returns:
-        Images, uint8 of shape (N, 3, 32, 32), and labels, int32 of shape (N, number of kinds of labels).
+        Images, uint8 of shape (N, 3, 32, 32), and labels, int32 of shape (N, kinds of labels).
 
     Raises:
         DataError: A file is missing, damaged, or not of this dataset.
@@ -133,15 +133,15 @@ def read_cifar(place: Path, names: Iterable[str], files: CifarFiles) -> Tuple["n
     missing = [name for name in names if name not in contents]
     if missing:
         raise DataError(f"{place}: it does not have the file(s) {', '.join(missing)}")
-    parts = []
-    for name in names:
-        read = _binary_batch if name.endswith(".bin") else _python_batch
-        parts.append(read(contents[name], files, f"{place}: {name}"))
+    parts = [
+        (_binary_batch if name.endswith(".bin") else _python_batch)(contents[name], files, f"{place}: {name}")
+        for name in names
+    ]
     return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
 
 
 def _members(place: Path, names: List[str]) -> Dict[str, bytes]:
-    """Content of files by name, wherever they lie in an archive: what path they ask for does not matter."""
+    """Content of files by name; the folders inside an archive are ignored."""
     if place.is_dir():
         return {name: (place / name).read_bytes() for name in names if (place / name).is_file()}
     found: Dict[str, bytes] = {}
@@ -173,7 +173,7 @@ def _python_batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.nd
     try:
         _check_memo(content)
         batch = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
-    except Exception as error:  # a crafted pickle can make the machine of the unpickler raise anything
+    except Exception as error:  # a crafted pickle can make the unpickler raise anything
         raise DataError(f"{where}: it is no pickle of lists, numbers and arrays of uint8 ({error})") from error
     if not isinstance(batch, dict):
         raise DataError(f"{where}: expected a dictionary; received {type(batch).__name__}")
@@ -181,11 +181,11 @@ def _python_batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.nd
     data = batch.get("data")
     columns: List[Any] = [batch.get(key) for key in files.labels]
     whole = all(isinstance(one, list) and all(type(label) is int for label in one) for one in columns)
-    if not isinstance(data, _PickledArray) or not whole:
+    if not isinstance(data, _Pickled) or not whole:
         raise DataError(
             f"{where}: expected data and lists of numbers {files.labels}; received {sorted(map(str, batch))}"
         )
-    pixels = data.as_bytes(where)
+    pixels = _uint8_bytes(data, where)
     lengths = {len(column) for column in columns} | {len(pixels) // _PIXELS}
     if len(lengths) != 1 or len(pixels) % _PIXELS:
         raise DataError(f"{where}: expected as many labels as images of {_PIXELS} bytes; received {sorted(lengths)}")
@@ -204,53 +204,48 @@ def _checked(x: "np.ndarray", y: "np.ndarray", files: CifarFiles, where: str) ->
 
 
 def _check_memo(content: bytes) -> None:
-    """Refuse numbers of remembered objects that no pickle has: Python would make room for all below, in GB."""
+    """Refuse memo numbers above any real pickle's: Python would allocate memory up to the number, in GB."""
     for count, (operation, argument, place) in enumerate(pickletools.genops(content)):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= int(argument or 0) <= count:
             raise pickle.UnpicklingError(f"it remembers an object as number {argument} at byte {place}")
 
 
-class _PickledArray:
-    """What a pickle says of an array, kept as it is: NumPy's own code that rebuilds arrays is never called."""
+class _Pickled:
+    """Stand-in for a pickled array or dtype: stores what the pickle says of it, and runs none of NumPy's code."""
 
-    __slots__ = ("state",)
+    state: Any = None
+
+    def __init__(self, arguments: Tuple[Any, ...]) -> None:
+        self.arguments = arguments
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
-    def as_bytes(self, where: str) -> bytes:
-        state = getattr(self, "state", None)
-        if not (isinstance(state, tuple) and len(state) == 5):
-            raise DataError(f"{where}: its array has no content")
-        _, shape, dtype, by_column, raw = state
-        uint8 = isinstance(dtype, _PickledDtype) and dtype.code in ("u1", b"u1")
-        if not uint8 or by_column or not isinstance(raw, bytes) or math.prod(shape) != len(raw):
-            raise DataError(f"{where}: expected an array of uint8 in C order; received shape {shape}")
-        return raw
 
-
-class _PickledDtype:
-    """What a pickle says of a dtype."""
-
-    __slots__ = ("code",)
-
-    def __init__(self, code: Any) -> None:
-        self.code = code
-
-    def __setstate__(self, state: Any) -> None:
-        """Byte order and such, of which one byte has none."""
+def _uint8_bytes(array: _Pickled, where: str) -> bytes:
+    if not (isinstance(array.state, tuple) and len(array.state) == 5):
+        raise DataError(f"{where}: its array has no content")
+    _, shape, dtype, by_column, raw = array.state
+    uint8 = isinstance(dtype, _Pickled) and dtype.arguments[:1] in (("u1",), (b"u1",))
+    if not uint8 or by_column or not isinstance(raw, bytes) or math.prod(shape) != len(raw):
+        raise DataError(f"{where}: expected an array of uint8 in C order; received shape {shape}")
+    return raw
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """An unpickler that knows three names, and gives a stand-in for each."""
+    """Unpickles only what an array of uint8 needs, by stand-ins."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give stand-ins made anew each time, so that a pickle cannot change anything that lasts."""
+        """Create each stand-in at its call, so that a pickle cannot change one that other pickles use."""
+
+        def stand_in(*arguments: Any) -> _Pickled:
+            return _Pickled(arguments)
+
         known = {
-            ("numpy.core.multiarray", "_reconstruct"): lambda *ignored: _PickledArray(),
-            ("numpy._core.multiarray", "_reconstruct"): lambda *ignored: _PickledArray(),
+            ("numpy.core.multiarray", "_reconstruct"): stand_in,
+            ("numpy._core.multiarray", "_reconstruct"): stand_in,
             ("numpy", "ndarray"): object(),
-            ("numpy", "dtype"): lambda code, *ignored: _PickledDtype(code),
+            ("numpy", "dtype"): stand_in,
             ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),
         }
         if (module, name) not in known:

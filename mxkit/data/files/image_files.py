@@ -1,4 +1,4 @@
-"""Folders of images: parts that read each image when it is asked for."""
+"""Folders of images: datasets that read each image on access."""
 
 import hashlib
 import operator
@@ -16,13 +16,13 @@ import mxnet as mx
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
-# What systems and archivers leave in folders
+# Names that operating systems and archivers leave in folders.
 _RUBBISH = {"__macosx", "thumbs.db", "desktop.ini", "@eadir"}
 _PARTS = {"train": {"train", "training"}, "valid": {"val", "valid", "validation"}, "test": {"test", "testing"}}
 
 
 class ImageFolder(NamedTuple):
-    """Images found below folders of classes, by paths from `root` on."""
+    """Images below the folders of classes, by paths relative to `root`."""
 
     root: Path
     names: List[str]
@@ -31,42 +31,42 @@ class ImageFolder(NamedTuple):
 
 
 class ImageDataset(mx.gluon.data.Dataset):  # type: ignore[misc]
-    """Base of datasets whose images are NumPy, so that a worker needs no part of MXNet to read one."""
+    """Base of datasets with NumPy images, so that a worker reads one without MXNet."""
 
-    draws = ()  # reading a sample draws no random number
+    draws = ()  # generators of random numbers that reading a sample draws from
 
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an NDArray, or NumPy's if it takes `rng`."""
+        """As gluon's; `fn` gets the image as an NDArray, or as NumPy if it takes `rng`."""
         return super().transform(for_images(fn), lazy)
 
 
 class ImageFiles(ImageDataset):
-    """Image files and their labels, read when they are asked for: `part[i]` is `(image, label)`.
+    """Image files and their labels, read on access: `part[i]` is `(image, label)`.
 
-    The image is uint8 RGB, NumPy of shape (height, width, channels), so that a worker needs no part of MXNet;
-    `mxkit.data.Augment` takes it as it is. Functions given to gluon's `transform` and `transform_first` get it as
-    an NDArray, which gluon's transforms need. Any number of threads and processes may read at once.
+    The image is uint8 RGB, NumPy of shape (height, width, channels); `mxkit.data.Augment` takes it as it is. Functions
+    of gluon's `transform` and `transform_first` get an NDArray, which gluon's transforms need. Threads and processes
+    may read at the same time.
 
     Args:
-        root: Folder that the names begin from.
-        names: Paths of the files from `root` on.
+        root: Folder that `names` are relative to.
+        names: Paths of the files.
         labels: A whole number for each file.
         classes: Name of each label.
         channels: 3 for RGB, 1 for grey.
 
     Attributes:
-        labels: int32 of shape (N,): what is needed to balance classes, without reading an image.
+        labels: int32 of shape (N,); reading them reads no image.
         classes: Name of each label.
 
     Raises:
-        DataError: There are not as many labels as names, or one is none of the classes.
+        DataError: The numbers of labels and names differ, or a label has no class.
     """
 
     def __init__(
         self, root: Path, names: Sequence[str], labels: Sequence[int], classes: Sequence[str], *, channels: int = 3
     ) -> None:
         self.root = Path(root)
-        # one block of bytes: a list of a million strings would be copied page by page into forked workers
+        # one array of bytes: forked workers would copy a list of a million strings page by page
         self._names = np.array([os.fsencode(name) for name in names], dtype=np.bytes_)
         self.labels: np.ndarray = np.array(labels, dtype=np.int32).reshape(-1)
         self.classes = list(classes)
@@ -81,14 +81,14 @@ class ImageFiles(ImageDataset):
         return len(self._names)
 
     def path(self, index: int) -> Path:
-        """Where an image is."""
+        """Path of an image."""
         return self.root / os.fsdecode(bytes(self._names[index]))
 
     def __getitem__(self, index: int) -> Tuple["np.ndarray", "np.int32"]:
         """`(image, label)` of one sample.
 
         Raises:
-            DataError: The file cannot be read as an image; the text names it and says why.
+            DataError: The file cannot be read as an image; the text has its path and the reason.
         """
         index = operator.index(index)
         path = self.path(index)
@@ -96,7 +96,7 @@ class ImageFiles(ImageDataset):
             content = path.read_bytes()
         except OSError as error:
             raise DataError(
-                f"{path}: the image cannot be read: {error.strerror}. Remove it, or let it be read"
+                f"{path}: the image cannot be read: {error.strerror}. Remove it, or permit reading"
             ) from error
         return decode(content, str(path), self.channels), self.labels[index]
 
@@ -105,7 +105,7 @@ class ImageFiles(ImageDataset):
 
 
 def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """What a lazy dataset calls with NumPy images for a transform that expects gluon's NDArrays; with `rng`, itself."""
+    """A transform for NumPy images: `fn` itself if it takes `rng`, else `fn` called with NDArrays as by gluon."""
     first = of_first(fn)
     if takes_rng(fn if first is None else first):
         return fn
@@ -113,7 +113,7 @@ def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WithNDArray:
-    """A function of samples, called with NDArrays in place of NumPy's; it can be sent to workers.
+    """A function of samples that is called with an NDArray instead of a NumPy image; workers can unpickle it.
 
     Attributes:
         draws: The generators that it may draw from.
@@ -130,58 +130,57 @@ class WithNDArray:
 def image_folder(
     root: Union[str, Path], *, valid: float = 0.1, test: float = 0.1, channels: int = 3, seed: int = 0
 ) -> Splits:
-    """Images in one folder for each class, with or without parts of their own.
+    """Read images from one folder per class, with or without folders of parts.
 
-    `root/train/cat/1.jpg`, with `val` (or `valid`, `validation`) and `test` beside `train`: these are the parts. A
-    missing validation part is cut off the training part; a missing test part is empty. `root/cat/1.jpg`: all three
-    parts are cut. Where a file goes is decided by a hash of its path below the classes' folder and by nothing else,
-    so new files do not move the others. Classes are numbered in the order of their names; hidden files are ignored.
+    With `root/train/cat/1.jpg`, and `val` (or `valid`, `validation`) and `test` beside `train`, the folders are the
+    parts; a missing validation part is split off the training part, and a missing test part is empty. With
+    `root/cat/1.jpg` all three parts are split. A hash of its path below the class folders decides the part of a file,
+    so new files do not move others. Classes are numbered in the order of their names; hidden files are ignored.
 
     Args:
         root: The folder.
-        valid: Share of the files that are cut off for validation, where they have no folder.
-        test: The same for testing, where no part has a folder.
+        valid: Fraction of the files for validation, if there is no folder of it.
+        test: Fraction of the files for testing, if there are no folders of parts.
         channels: 3 for RGB, 1 for grey.
-        seed: Another whole number is another cut.
+        seed: Seed of the split.
 
     Returns:
-        Parts of type `ImageFiles`. Mean and std are None; `channel_statistics` of some images tells them.
+        Parts of type `ImageFiles`. Mean and std are None; `channel_statistics` computes those of some images.
 
     Raises:
-        ValueError: The shares leave nothing to learn from.
-        DataError: A file is empty, a class has no image, a part has a class that the training part has not, or there
-            is no image at all.
+        ValueError: The fractions leave no training data.
+        DataError: The folder has no image, a file is empty, a class has no image, or a part has a class that the
+            training part lacks.
 
     Warns:
-        TrapWarning: Some files are no images, or a test folder has no folders of classes; or a part has no image of
-            a class of the training part.
+        TrapWarning: Some files are not images; a test folder has no class folders; or a part lacks a class of the
+            training part.
     """
     root = Path(root).expanduser()
     if not (valid >= 0 and test >= 0 and valid + test < 1):
         raise ValueError(f"image_folder: expected shares for valid and test below 1 together; received {valid}, {test}")
-    found = _part_folders(root)
-    if "train" not in found:
-        whole = scan(root)
-        share = _hashed(whole.names, seed)
+    folders = _part_folders(root)
+    images = scan(folders.get("train", root))
+    share = _hashes(images.names, seed)
+    if "train" not in folders:
         masks = [share >= valid + test, (share >= test) & (share < valid + test), share < test]
-        return _as_splits([_only(whole, mask) for mask in masks], whole.classes, root, channels)
-    train = scan(found["train"])
-    share = _hashed(train.names, seed)
-    cut = share < (0 if "valid" in found else valid)
-    parts = [_only(train, ~cut), _only(train, cut), _only(train, share < 0)]
+    else:
+        in_valid = share < (0 if "valid" in folders else valid)
+        masks = [~in_valid, in_valid, share < 0]
+    parts = [_only(images, mask) for mask in masks]
     for position, name in ((1, "valid"), (2, "test")):
-        if name in found and (name == "valid" or _has_classes(found[name])):
-            parts[position] = scan(found[name], train.classes)
-    return _as_splits(parts, train.classes, root, channels)
+        if name in folders and (name == "valid" or _has_classes(folders[name])):
+            parts[position] = scan(folders[name], images.classes)
+    return _as_splits(parts, images.classes, root, channels)
 
 
 def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bool = True) -> ImageFolder:
-    """List the images below the classes' folders, in the order of their names.
+    """List the images below the class folders, in the order of their names.
 
     Args:
-        root: The folder of classes.
-        classes: Names that are known, in the order of their labels; others are refused. None takes all folders.
-        check_sizes: Look for empty files, which asks the system about every one.
+        root: Folder of the class folders.
+        classes: Names of the allowed classes, in the order of their labels. None allows all folders.
+        check_sizes: Whether to look for empty files, which costs a system call for each file.
 
     Raises:
         DataError: As for `image_folder`.
@@ -201,17 +200,16 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
         )
     names: List[str] = []
     labels: List[int] = []
-    rest: List[str] = []
-    numbers = {name: number for number, name in enumerate(known)}
+    others: List[str] = []
     for folder in folders:
-        images = _images(folder, rest, check_sizes)
+        images = _images(folder, others, check_sizes)
         if not images:
             raise DataError(f"{folder}: this folder is a class without an image; fill it or remove it")
         names += [f"{folder.name}/{name}" for name in images]
-        labels += [numbers[folder.name]] * len(images)
-    if rest:
+        labels += [known.index(folder.name)] * len(images)
+    if others:
         warnings.warn(
-            f"{root}: left out {len(rest)} files that are no images by their names, like {rest[0]}; "
+            f"{root}: left out {len(others)} files that are no images by their names, like {others[0]}; "
             f"images end with {', '.join(sorted(SUFFIXES))}",
             TrapWarning,
             stacklevel=3,
@@ -219,8 +217,8 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
     return ImageFolder(root, names, labels, known)
 
 
-def _images(folder: Path, rest: List[str], check_sizes: bool) -> List[str]:
-    """Paths of images from a folder on, sorted; other files are appended to `rest`."""
+def _images(folder: Path, others: List[str], check_sizes: bool) -> List[str]:
+    """Sorted paths of the images below a folder; paths of other files are appended to `others`."""
     names, empty = [], []
     top = str(folder)
     for place, inner, files in os.walk(top):
@@ -229,7 +227,7 @@ def _images(folder: Path, rest: List[str], check_sizes: bool) -> List[str]:
         prefix = place[len(top) + 1 :].replace(os.sep, "/")
         for name in sorted(filter(_is_visible, files)):
             if f".{name.rpartition('.')[2].lower()}" not in SUFFIXES:
-                rest.append(f"{place}/{name}")
+                others.append(f"{place}/{name}")
             elif check_sizes and Path(place, name).stat().st_size == 0:
                 empty.append(f"{place}/{name}")
             else:
@@ -240,13 +238,13 @@ def _images(folder: Path, rest: List[str], check_sizes: bool) -> List[str]:
 
 
 def _part_folders(root: Path) -> Dict[str, Path]:
-    """Folders that are parts; a folder `train` among classes of vehicles is none."""
+    """Folders of parts by the part's name; empty if `train` is a class among others."""
     if not root.is_dir():
         raise DataError(f"image_folder: there is no folder {root.absolute()}")
     folders = _visible_folders(root)
-    found = {part: folder for folder in folders for part, names in _PARTS.items() if folder.name.lower() in names}
-    are_parts = "train" in found and len(found) == len(folders) and bool(_visible_folders(found["train"]))
-    return found if are_parts else {}
+    parts = {part: folder for folder in folders for part, names in _PARTS.items() if folder.name.lower() in names}
+    are_parts = "train" in parts and len(parts) == len(folders) and bool(_visible_folders(parts["train"]))
+    return parts if are_parts else {}
 
 
 def _has_classes(test: Path) -> bool:
@@ -268,15 +266,15 @@ def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in _RUBBISH
 
 
-def _hashed(names: Sequence[str], seed: int) -> "np.ndarray":
-    """A number from 0 to 1 for each name, float64, that depends on nothing but the name and `seed`."""
+def _hashes(names: Sequence[str], seed: int) -> "np.ndarray":
+    """A number from 0 to 1 for each name, float64, that depends only on the name and `seed`."""
     digests = (hashlib.sha256(f"{seed}:{name}".encode("utf-8", "surrogateescape")).digest() for name in names)
     return np.array([int.from_bytes(digest[:6], "big") / 2**48 for digest in digests], dtype=np.float64)
 
 
 def _only(folder: ImageFolder, mask: "np.ndarray") -> ImageFolder:
-    chosen = np.flatnonzero(mask).tolist()
-    return folder._replace(names=[folder.names[row] for row in chosen], labels=[folder.labels[row] for row in chosen])
+    rows = np.flatnonzero(mask).tolist()
+    return folder._replace(names=[folder.names[row] for row in rows], labels=[folder.labels[row] for row in rows])
 
 
 def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, channels: int) -> Splits:
@@ -284,13 +282,13 @@ def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, cha
     if lost:
         raise DataError(
             f"{root}: the training part has no image of {[classes[label] for label in lost][:5]}; "
-            "more images, smaller shares for valid and test, or another seed, leave it some"
+            "add images, lower valid and test, or change the seed"
         )
     warn_of_missing_classes(
         str(root),
         [part.labels for part in parts],
         classes,
-        "Larger shares for valid and test, more images, another seed, or folders train, val and test give it some",
+        "Raise valid and test, add images, change the seed, or make folders train, val and test",
     )
     train, valid, test = (ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts)
     return Splits(train, valid, test, classes)

@@ -1,7 +1,7 @@
-"""RecordIO files of images: parts that read each record when it is asked for."""
+"""RecordIO files of images: datasets that read each record on access."""
 
+from functools import cached_property
 import operator
-import os
 from pathlib import Path
 import struct
 import threading
@@ -18,33 +18,35 @@ _MAGIC = 0xCED7230A
 _PARTS = (("train", "train"), ("valid", "val"), ("valid", "valid"), ("valid", "validation"), ("test", "test"))
 
 
-class _ByPlace(Dict[int, int]):
-    """An index in which the key of a record is its place."""
-
+class _Identity(Dict[int, int]):
     def __missing__(self, key: int) -> int:
         return key
 
 
 class _Reader(mx.recordio.MXRecordIO):  # type: ignore[misc]
-    """MXNet's reader at places that are known, so that threads share one index."""
+    """MXNet's indexed reader without an index: `seek` takes the byte at which a record begins."""
 
-    idx = _ByPlace()
+    idx = _Identity()
     seek = mx.recordio.MXIndexedRecordIO.seek
 
 
 class ImageRecords(ImageDataset):
-    """Images and labels of a `.rec` file: `part[i]` is `(image, label)`, as of `ImageFiles`.
+    """Images and labels of a `.rec` file, read on access: `part[i]` is `(image, label)`, as of `ImageFiles`.
 
-    Unlike gluon's `ImageRecordDataset`, which moves one reading position, it can be read by any number of threads.
+    Threads may read at the same time; gluon's `ImageRecordDataset` has one reading position for all of them.
 
     Args:
-        path: The `.rec` file. Its `.idx` file is used where it lies beside; else the records are looked for.
+        path: The `.rec` file. Its `.idx` file is used if it is in the same folder; else the file is scanned.
         classes: Name of each label; by default the numbers.
         channels: 3 for RGB, 1 for grey.
-        rows: Which records; by default all.
+        rows: Indices of the records to use; by default all.
+
+    Attributes:
+        labels: Label of each record, read once without decoding an image.
+        classes: Name of each label.
 
     Raises:
-        DataError: The file is no RecordIO file, was cut off, or its index is of another file.
+        DataError: The file is not RecordIO or is truncated, or the index is of another file.
     """
 
     def __init__(
@@ -57,63 +59,57 @@ class ImageRecords(ImageDataset):
     ) -> None:
         self.path = Path(path).expanduser()
         self.channels = channels
-        places = _places(self.path)
-        self._places = places if rows is None else places[rows]
-        self._labels: Optional[np.ndarray] = None
-        self._classes = None if classes is None else list(classes)
-        self._readers = threading.local()
+        offsets = _offsets(self.path)
+        self._offsets = offsets if rows is None else offsets[rows]
+        self._local = threading.local()
+        if classes is not None:
+            self.classes = list(classes)
 
     def __len__(self) -> int:
         """Number of records."""
-        return len(self._places)
+        return len(self._offsets)
 
     def __getitem__(self, index: int) -> Tuple["np.ndarray", Any]:
-        """`(image, label)`: a label is int32 where it is one whole number, else float32, or an array of such.
+        """`(image, label)`: the label is int32 if it is a single whole number, else float32 or an array of float32.
 
         Raises:
-            DataError: The record is damaged; the text tells which.
+            DataError: The record is damaged; the text has its index.
         """
-        index = operator.index(index)
-        where = f"{self.path}, record {index}"
-        header, content = self._unpacked(int(self._places[index]), where)
-        return decode(content, where, self.channels), _label(header.label)
+        label, content, where = self._read(operator.index(index))
+        return decode(content, where, self.channels), label
 
-    @property
+    @cached_property
     def labels(self) -> "np.ndarray":
-        """Label of each record, read once without decoding an image."""
-        if self._labels is None:
-            found = [
-                _label(self._unpacked(int(place), f"{self.path}, record {row}")[0].label)
-                for row, place in enumerate(self._places)
-            ]
-            self._labels = np.array(found)
-        return self._labels
+        return np.array([self._read(index)[0] for index in range(len(self))])
 
-    @property
+    @cached_property
     def classes(self) -> List[str]:
-        """Name of each label."""
-        if self._classes is None:
-            whole = len(self) and self.labels.dtype == np.int32 and self.labels.ndim == 1
-            self._classes = [str(number) for number in range(int(self.labels.max()) + 1)] if whole else []
-        return self._classes
+        whole = len(self) and self.labels.dtype == np.int32 and self.labels.ndim == 1
+        return [str(number) for number in range(int(self.labels.max()) + 1)] if whole else []
 
-    def _unpacked(self, place: int, where: str) -> Tuple[Any, bytes]:
-        # a reader has one position, so each thread has its own; `seek` opens it anew in a forked process
-        if not hasattr(self._readers, "one"):
-            self._readers.one = _Reader(str(self.path), "r")
+    def _read(self, index: int) -> Tuple[Any, bytes, str]:
+        """Label and content of a record, and its name for messages."""
+        where = f"{self.path}, record {index}"
+        # each thread has its own reader, because a reader has one position; `seek` reopens it in a forked process
+        if not hasattr(self._local, "reader"):
+            self._local.reader = _Reader(str(self.path), "r")
         try:
-            self._readers.one.seek(place)
-            header, content = mx.recordio.unpack(self._readers.one.read())
+            self._local.reader.seek(int(self._offsets[index]))
+            header, content = mx.recordio.unpack(self._local.reader.read())
         except (mx.MXNetError, struct.error, TypeError, ValueError) as error:
             raise DataError(f"{where}: it is damaged: {str(error).splitlines()[-1]}") from error
-        return header, content
+        label: Any = np.asarray(header.label, dtype=np.float32)
+        if label.size == 1:
+            number = label.reshape(())[()]
+            label = np.int32(number) if float(number).is_integer() else number
+        return label, content, where
 
     def __getstate__(self) -> Dict[str, Any]:
         """Everything but the open files, for workers that are spawned."""
-        return {key: value for key, value in vars(self).items() if key != "_readers"}
+        return {key: value for key, value in vars(self).items() if key != "_local"}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.__dict__.update(state, _readers=threading.local())
+        self.__dict__.update(state, _local=threading.local())
 
     def __repr__(self) -> str:
         return f"ImageRecords({len(self)} records, {str(self.path)!r})"
@@ -128,44 +124,43 @@ def image_records(
     channels: int = 3,
     seed: int = 0,
 ) -> Splits:
-    """Images in RecordIO files, as MXNet's `im2rec` writes them.
+    """Read images from RecordIO files, as MXNet's `im2rec` writes them.
 
     Args:
-        root: A folder with `train.rec`, and `val.rec` (or `valid.rec`) and `test.rec` where there are such, or one
-            `.rec` file, of which all three parts are cut. As for `image_folder`, a missing validation part is cut
-            off the training part, and a missing test part is empty.
+        root: A `.rec` file, which is split into all three parts; or a folder with `train.rec` and optionally `val.rec`
+            (or `valid.rec`) and `test.rec`. As for `image_folder`, a missing validation part is split off the training
+            part, and a missing test part is empty.
         classes: Name of each label; by default the numbers.
-        valid: Share or number of the records that are cut off for validation, of each class its share.
-        test: The same for testing.
+        valid: Fraction or number of the records for validation, in proportion from each class.
+        test: Fraction or number of the records for testing, likewise.
         channels: 3 for RGB, 1 for grey.
-        seed: Another whole number is another cut.
+        seed: Seed of the random split.
 
     Returns:
         Parts of type `ImageRecords`.
 
     Raises:
-        DataError: There is no such file, or one is damaged.
+        DataError: A file is missing or damaged.
     """
     root = Path(root).expanduser()
     if root.is_file():
-        return _cut(root, classes, valid, test, channels, seed)
+        return _split(root, classes, valid, test, channels, seed)
     files = {part: root / f"{name}.rec" for part, name in _PARTS if (root / f"{name}.rec").is_file()}
     if "train" not in files:
         raise DataError(f"image_records: expected a .rec file, or a folder with train.rec; received {root}")
-    splits = _cut(files["train"], classes, 0 if "valid" in files else valid, 0, channels, seed)
-    for part in ("valid", "test"):
-        if part in files:
-            read = ImageRecords(files[part], classes=splits.classes or None, channels=channels)
-            splits = splits._replace(**{part: read})
-    return splits
+    splits = _split(files.pop("train"), classes, 0 if "valid" in files else valid, 0, channels, seed)
+    known = splits.classes or None
+    return splits._replace(
+        **{part: ImageRecords(path, classes=known, channels=channels) for part, path in files.items()}
+    )
 
 
-def _cut(path: Path, classes: Optional[Sequence[str]], valid: float, test: float, channels: int, seed: int) -> Splits:
+def _split(path: Path, classes: Optional[Sequence[str]], valid: float, test: float, channels: int, seed: int) -> Splits:
     whole = ImageRecords(path, classes=classes, channels=channels)
     by = whole.labels if (valid or test) and whole.labels.ndim == 1 and whole.labels.dtype == np.int32 else None
     parts = three_parts(by, len(whole), valid, test, seed)
     if by is not None:
-        way = "Larger shares for valid and test, or more images, give it some"
+        way = "Raise valid and test, or add images"
         warn_of_missing_classes(str(path), [by[rows] for rows in parts], whole.classes, way)
     train, validated, tested = (
         ImageRecords(path, classes=whole.classes, channels=channels, rows=rows) for rows in parts
@@ -173,66 +168,55 @@ def _cut(path: Path, classes: Optional[Sequence[str]], valid: float, test: float
     return Splits(train, validated, tested, whole.classes)
 
 
-def _label(label: Any) -> Any:
-    found = np.asarray(label, dtype=np.float32)
-    if found.size != 1:
-        return found
-    value = found.reshape(())[()]
-    return np.int32(value) if float(value).is_integer() else value
-
-
-def _places(path: Path) -> "np.ndarray":
-    """Where each record begins, int64 of shape (N,), checked against the file."""
+def _offsets(path: Path) -> "np.ndarray":
+    """Byte at which each record begins, int64 of shape (N,), checked against the file."""
     index = path.with_suffix(".idx")
+    size = path.stat().st_size
+    if size == 0:
+        raise DataError(f"{path}: the file is empty")
     with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size == 0:
-            raise DataError(f"{path}: the file is empty")
         if not index.is_file():
-            return np.array(_walked(file, size, path), dtype=np.int64)
-        places = _read_index(index, size)
-        # only the ends are looked at: a file of millions of records opens at once
-        if _end_of(file, int(places.min()), size, path) > size or _end_of(file, int(places.max()), size, path) != size:
+            offsets, offset = [], 0
+            while offset < size:
+                offsets.append(offset)
+                offset = _end_of(file, offset, size, path)
+            return np.array(offsets, dtype=np.int64)
+        indexed = _read_index(index, size)
+        # checks only the first and the last record, so that a file of millions of records opens at once
+        _end_of(file, int(indexed.min()), size, path)
+        if _end_of(file, int(indexed.max()), size, path) != size:
             raise DataError(
-                f"{path}: it does not end where the last record of {index.name} ends: one of both is of another "
-                "file, or was cut off. Without the index the records are looked for"
+                f"{path}: it does not end where the last record of {index.name} ends: one of them is of another file, "
+                "or was cut off. Remove the index, and the records are found without it"
             )
-        return places
-
-
-def _walked(file: Any, size: int, path: Path) -> List[int]:
-    places, place = [], 0
-    while place < size:
-        places.append(place)
-        place = _end_of(file, place, size, path)
-    return places
+        return indexed
 
 
 def _read_index(index: Path, size: int) -> "np.ndarray":
     try:
         lines = index.read_text(encoding="ascii").split("\n")
-        places = np.array([int(line.split("\t")[1]) for line in lines if line.strip()], dtype=np.int64)
+        offsets = np.array([int(line.split("\t")[1]) for line in lines if line.strip()], dtype=np.int64)
     except (ValueError, IndexError) as error:
         raise DataError(f"{index}: expected lines of a key, a tab and a place in the file ({error})") from error
-    if not len(places) or places.min() < 0 or places.max() >= size:
+    if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
         raise DataError(
-            f"{index}: it names records up to byte {places.max() if len(places) else 0}; the .rec file has {size} "
-            "bytes. One of both was cut off, or is of another file"
+            f"{index}: it names records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
+            "bytes. One of them was cut off, or is of another file"
         )
-    return places
+    return offsets
 
 
-def _end_of(file: Any, place: int, size: int, path: Path) -> int:
-    """Where a record ends: it has parts where its content has the magic number in it."""
+def _end_of(file: Any, offset: int, size: int, path: Path) -> int:
+    """Byte after a record, which has several parts if its content contains the magic number."""
     more = True
     while more:
-        file.seek(place)
+        file.seek(offset)
         head = file.read(8)
         magic, length = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
         if magic != _MAGIC:
-            raise DataError(f"{path}: no record begins at byte {place}; it is no RecordIO file, or was cut off")
+            raise DataError(f"{path}: no record begins at byte {offset}; it is no RecordIO file, or was cut off")
         more = length >> 29 in (1, 2)
-        place += 8 + (((length & (1 << 29) - 1) + 3) & ~3)
-        if place > size:
-            raise DataError(f"{path}: a record ends at byte {place}, but the file has {size} bytes: it was cut off")
-    return place
+        offset += 8 + (((length & (1 << 29) - 1) + 3) & ~3)
+        if offset > size:
+            raise DataError(f"{path}: a record ends at byte {offset}, but the file has {size} bytes: it was cut off")
+    return offset

@@ -1,9 +1,9 @@
-"""ImageNet as its files are laid out."""
+"""ImageNet in the usual layouts of its files."""
 
 import functools
 from pathlib import Path
 import re
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Dict, List, Tuple, Union
 
 from mxkit.data.augmentation.presets import IMAGENET_MEAN, IMAGENET_STD
 from mxkit.data.files.cache import dataset_folder
@@ -18,23 +18,23 @@ _LABEL_FILES = ("LOC_val_solution.csv", "imagenet_2012_validation_synset_labels.
 
 
 def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path, None] = None) -> Splits:
-    """ImageNet (ILSVRC 2012), which you must have fetched yourself.
+    """Read ImageNet (ILSVRC 2012), which you must download yourself.
 
     Args:
-        root: Folder with `train/n01440764/*.JPEG` and `val`, the latter with folders of classes or flat; also with
-            `ILSVRC/Data/CLS-LOC` between, as Kaggle packs it; or with `train.rec` and `val.rec`. None is the cache,
-            `datasets/imagenet`, where gluoncv looks too.
-        val_labels: For a flat `val`: a text file that tells the WordNet id of each image: lines with the image's
-            name and the id, or with the image's name and the number of the class from 0 on, or ids alone in the
-            order of the images. None looks for the files that Kaggle, TensorFlow and Caffe have named so.
+        root: Folder with `train/n01440764/*.JPEG` and `val`, with or without class folders; or with
+            `ILSVRC/Data/CLS-LOC` in between, as in Kaggle's archive; or with `train.rec` and `val.rec`. None is
+            `datasets/imagenet` in the cache, which gluoncv reads too.
+        val_labels: If `val` has no class folders: a text file with the label of each image. A line has the image's name
+            and its WordNet id; or its name and class number from 0; or only the id, in the order of the images. None
+            looks for the files of Kaggle, TensorFlow and Caffe.
 
     Returns:
-        `.train` and `.valid`, which is ImageNet's validation set; `.test` is empty, as the labels of the test set
-        were never published. Classes are WordNet ids, sorted, as all pretrained nets number them; `class_names`
-        tells the words. A subset of the classes is read too. Mean and std are the usual ones.
+        `.train`, and ImageNet's validation set as `.valid`; `.test` is empty, because its labels were never published.
+        Classes are sorted WordNet ids, numbered as in all pretrained nets. A subset of the classes can be read too.
+        Mean and std are the usual ones.
 
     Raises:
-        DataError: The folder is laid out otherwise, or an image has no label.
+        DataError: The folder has another layout, or an image has no label.
 
     Source:
         https://www.image-net.org/challenges/LSVRC/2012
@@ -42,8 +42,8 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
     top = dataset_folder("imagenet") if root is None else Path(root).expanduser()
     for place in (top, top / "rec"):
         if (place / "train.rec").is_file():
-            found = image_records(place, classes=_all_ids(), valid=0)
-            return found._replace(mean=IMAGENET_MEAN, std=IMAGENET_STD)
+            splits = image_records(place, classes=_all_ids(), valid=0)
+            return splits._replace(mean=IMAGENET_MEAN, std=IMAGENET_STD)
     root = next((place for place in (top, top / "ILSVRC/Data/CLS-LOC") if (place / "train").is_dir()), None)
     if root is None:
         raise DataError(
@@ -65,79 +65,62 @@ def imagenet(root: Union[str, Path, None] = None, *, val_labels: Union[str, Path
     )
 
 
-def class_names(ids: List[str]) -> List[str]:
-    """The first word of ImageNet's classes, like 'tench', for their WordNet ids; from gluoncv's table.
-
-    Raises:
-        KeyError: An id is none of the 1,000.
-    """
-    table = _attributes()
-    names = dict(zip(table.synset, table.classes))
-    return [names[one] for one in ids]
-
-
 @functools.lru_cache(maxsize=1)
 def _all_ids() -> List[str]:
-    return list(_attributes().synset)
+    from gluoncv.data.imagenet.classification import ImageNet1kAttr  # gluoncv takes seconds to import
 
-
-def _attributes() -> Any:
-    from gluoncv.data.imagenet.classification import ImageNet1kAttr  # gluoncv costs seconds to import
-
-    return ImageNet1kAttr()
+    return list(ImageNet1kAttr().synset)
 
 
 def _validation(
     val: Path, classes: List[str], places: List[Path], val_labels: Union[str, Path, None]
 ) -> Tuple[List[str], List[int]]:
+    """Names and labels of the validation images, in class folders or by a file of labels."""
     if not val.is_dir():
         return [], []
     if any(path.is_dir() and not path.name.startswith(".") for path in val.iterdir()):
-        found = scan(val, classes, check_sizes=False)
-        return found.names, found.labels
-    names = sorted(path.name for path in val.iterdir() if path.suffix.lower() in SUFFIXES)
-    file = Path(val_labels).expanduser() if val_labels is not None else _label_file(places)
+        images = scan(val, classes, check_sizes=False)
+        return images.names, images.labels
+    stems = {path.stem: path.name for path in sorted(val.iterdir()) if path.suffix.lower() in SUFFIXES}
+    candidates = [place / name for place in places for name in _LABEL_FILES]
+    file = next(filter(Path.is_file, candidates), None) if val_labels is None else Path(val_labels).expanduser()
     if file is None:
         raise DataError(
             f"{val}: its images are in no folders of classes, and there is no file of labels. Pass val_labels=, a "
             f"text file with a WordNet id for each image; looked for {', '.join(_LABEL_FILES)} in {places[0]}"
         )
-    ids = _labels_in(file, names)
+    ids = _labels_in(file, list(stems))
+    missing = [name for stem, name in stems.items() if stem not in ids]
+    if missing:
+        raise DataError(f"{file}: it has no label for {len(missing)} images of {val}, like {missing[0]}")
+    # leaves out images of classes that the training part lacks, for training on a subset of the classes
     numbers = {name: number for number, name in enumerate(classes)}
-    known = [name for name in names if ids.get(name.rpartition(".")[0]) in numbers]
-    lost = [name for name in names if name.rpartition(".")[0] not in ids]
-    if lost:
-        raise DataError(f"{file}: it has no label for {len(lost)} images of {val}, like {lost[0]}")
-    # images of classes that the training part does not have are left out: a subset of the classes is trained on
-    return known, [numbers[ids[name.rpartition(".")[0]]] for name in known]
+    known = [stem for stem in stems if ids[stem] in numbers]
+    return [stems[stem] for stem in known], [numbers[ids[stem]] for stem in known]
 
 
-def _label_file(places: List[Path]) -> Optional[Path]:
-    return next((place / name for place in places for name in _LABEL_FILES if (place / name).is_file()), None)
-
-
-def _labels_in(file: Path, names: List[str]) -> Dict[str, str]:
+def _labels_in(file: Path, stems: List[str]) -> Dict[str, str]:
     """WordNet id of each image, by its name without the suffix."""
-    found: Dict[str, str] = {}
+    by_name: Dict[str, str] = {}
     bare: List[str] = []
     for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         image, wordnet = _IMAGE.search(line), _WORDNET.search(line)
         if image and wordnet:
-            found[image.group()] = wordnet.group()
+            by_name[image.group()] = wordnet.group()
         elif wordnet:
             bare.append(wordnet.group())
         elif image:
             label = line.split()[-1]
             if not label.isdigit() or int(label) >= 1000:
                 raise DataError(f"{file}, line {number}: expected a class from 0 to 999: {line!r}")
-            found[image.group()] = _all_ids()[int(label)]
+            by_name[image.group()] = _all_ids()[int(label)]
         elif line.strip().isdigit():
             raise DataError(
-                f"{file}, line {number}: a number alone. ILSVRC2012_validation_ground_truth.txt counts the classes in "
-                "an order of its own; pass a file with WordNet ids"
+                f"{file}, line {number}: a number alone. ILSVRC2012_validation_ground_truth.txt has its own order of "
+                "classes; pass a file with WordNet ids"
             )
-    if bare and not found:
-        if len(bare) != len(names):
-            raise DataError(f"{file}: {len(bare)} labels for {len(names)} images")
-        return {name.rpartition(".")[0]: one for name, one in zip(names, bare)}
-    return found
+    if bare and not by_name:
+        if len(bare) != len(stems):
+            raise DataError(f"{file}: {len(bare)} labels for {len(stems)} images")
+        return dict(zip(stems, bare))
+    return by_name

@@ -1,22 +1,26 @@
-"""Datasets that others have published: where their files are, what they hash to, and names of their classes."""
+"""Published datasets: URLs, sizes and digests of their files, and the names of their classes."""
 
 import os
-from typing import List, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from mxkit.data.files.download import Mirror, RemoteFile
 
-# MXNet's own host, which it replaces by this variable too; the SHA-1 of what it has stand in gluon's datasets.py
+# MXNet's own host, unless the variable MXNET_GLUON_REPO names another. Gluon's datasets.py lists its SHA-1 digests.
 _MXNET = "https://apache-mxnet.s3-accelerate.dualstack.amazonaws.com/"
-_IDX_NAMES = [f"{part}-{what}-ubyte.gz" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")]
+_IDX_NAMES = [f"{part}-{content}-ubyte.gz" for part in ("train", "t10k") for content in ("images-idx3", "labels-idx1")]
 
 
 class _Published(NamedTuple):
-    """Files of a dataset: names, places, sizes and digests there, and the digests of MXNet's copies."""
+    """Files of a dataset: their names, base URLs, sizes and digests, and the digests of MXNet's copies."""
 
     names: Sequence[str]
     places: Sequence[str]
     known: Sequence[Tuple[int, str]]
     of_mxnet: Sequence[str]
+
+
+def _cifar(name: str, size: int, digest: str, of_mxnet: str) -> _Published:
+    return _Published([name], ["https://www.cs.toronto.edu/~kriz/"], [(size, digest)], [of_mxnet])
 
 
 _MNIST = [
@@ -25,7 +29,7 @@ _MNIST = [
     (1648877, "sha1:c3a25af1f52dad7f726cce8cacb138654b760d48"),
     (4542, "sha1:763e7fa3757d93b0cdec073cef058b2004252c17"),
 ]
-_PUBLISHED = {
+_PUBLISHED: Dict[str, _Published] = {
     "mnist": _Published(
         _IDX_NAMES,
         ["https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"],
@@ -51,47 +55,36 @@ _PUBLISHED = {
             "sha1:17f9ab60e7257a1620f4ad76bbbaf857c3920701",
         ],
     ),
-    "cifar10": _Published(
-        ["cifar-10-binary.tar.gz"],
-        ["https://www.cs.toronto.edu/~kriz/"],
-        [(170052171, "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")],
-        ["sha1:fab780a1e191a7eda0f345501ccd62d20f7ed891"],
+    "cifar10": _cifar(
+        "cifar-10-binary.tar.gz",
+        170052171,
+        "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        "sha1:fab780a1e191a7eda0f345501ccd62d20f7ed891",
     ),
-    "cifar100": _Published(
-        ["cifar-100-binary.tar.gz"],
-        ["https://www.cs.toronto.edu/~kriz/"],
-        [(168513733, "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec")],
-        ["sha1:a0bb982c76b83111308126cc779a992fa506b90b"],
+    "cifar100": _cifar(
+        "cifar-100-binary.tar.gz",
+        168513733,
+        "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        "sha1:a0bb982c76b83111308126cc779a992fa506b90b",
     ),
 }
 
 
 def files_of(dataset: str) -> List[RemoteFile]:
-    """The files of `mnist`, `fashion-mnist`, `cifar10` or `cifar100`, as MXNet names these folders."""
+    """Files of `mnist`, `fashion-mnist`, `cifar10` or `cifar100`, as MXNet names these folders."""
     names, places, known, of_mxnet = _PUBLISHED[dataset]
     repository = os.environ.get("MXNET_GLUON_REPO") or _MXNET
     last = f"{repository.rstrip('/')}/gluon/dataset/{dataset}/"
     files = []
-    for name, (size, digest), theirs in zip(names, known, of_mxnet):
+    for name, (size, digest), mxnets in zip(names, known, of_mxnet):
         mirrors = [Mirror(place + name, digest, size) for place in places]
-        mirrors.append(Mirror(last + name, theirs, size if theirs == digest else None))
+        mirrors.append(Mirror(last + name, mxnets, size if mxnets == digest else None))
         files.append(RemoteFile(name, mirrors))
     return files
 
 
-FASHION = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
-
+_CLOTHES = "T-shirt/top, Trouser, Pullover, Dress, Coat, Sandal, Shirt, Sneaker, Bag, Ankle boot"
+FASHION = tuple(_CLOTHES.split(", "))
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 # Both lists of CIFAR-100 are in alphabetical order.
