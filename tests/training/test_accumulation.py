@@ -382,11 +382,11 @@ def test_backward_refuses_what_it_cannot_count():
     with pytest.raises(RuntimeError, match="call it inside `with Accumulator"):
         accumulator.backward(losses)
     with accumulator:
-        with pytest.raises(mxkit.errors.DataError, match="no loss was given"):
+        with pytest.raises(mxkit.errors.DataError, match="received no loss"):
             accumulator.backward([])
         with mx.util.np_shape(), autograd.record():
             scalar = SOFTMAX(net(x), y).reshape(-1)[0].reshape(())
-        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one a sample; received a scalar"):
+        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one per sample; received a scalar"):
             accumulator.backward(scalar)
         assert accumulator.flush() is None
 

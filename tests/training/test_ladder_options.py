@@ -147,7 +147,7 @@ def test_counts_that_cannot_be():
         with pytest.raises(DataError, match=r"count must give a number of at least 0; received"):
             list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: 0)
-    with pytest.raises(DataError, match="the window of update 1 has the count 0: of its 8 samples none counts"):
+    with pytest.raises(DataError, match="the window of update 1 has the count 0: none of its 8 samples counts"):
         list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     # a batch without a token is fine where its window has some; NDArrays are numbers too
     counts = iter([0, mx.nd.array([8]), 3])

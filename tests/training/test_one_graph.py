@@ -17,14 +17,14 @@ SGD = OPTIMIZERS[1]
 def taken(monkeypatch):
     """For each batch, whether it was computed in one graph."""
     seen = []
-    compute = OneGraph._in_one
+    compute = OneGraph._in_graph
 
     def watched(graph, shard):
         found = compute(graph, shard)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(OneGraph, "_in_one", watched)
+    monkeypatch.setattr(OneGraph, "_in_graph", watched)
     return seen
 
 

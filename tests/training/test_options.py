@@ -244,7 +244,7 @@ def test_t19_a_trainer_over_the_last_layers_is_meant_and_freezing_gives_the_same
             mxkit.freeze(net, "0.*")
             list(mxkit.updates(net, BATCHES, **stream))
         else:
-            with pytest.warns(mxkit.errors.TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If that is meant"):
+            with pytest.warns(mxkit.errors.TrapWarning, match=r"not know 2 .*: 0.weight, 0.bias. If this is intended"):
                 list(mxkit.updates(net, BATCHES, **stream))
         ends.append(weights(net))
     np.testing.assert_array_equal(*ends)

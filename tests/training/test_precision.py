@@ -213,7 +213,7 @@ def test_the_scale_is_the_same_inside_a_window():
     assert scales == [2.0**16] * 3 + [2.0**15] * 3
 
 
-@pytest.mark.parametrize(("gpu", "way"), [(False, "or use amp='bfloat16'$"), (True, "in it, or leave amp out$")])
+@pytest.mark.parametrize(("gpu", "way"), [(False, "or use amp='bfloat16'$"), (True, "it for NaN, or leave amp out$")])
 def test_gradients_that_no_scale_can_mend_are_an_error(gpu, way, monkeypatch):
     monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: gpu)
     net = scaled_net()
@@ -283,5 +283,5 @@ def test_what_cannot_be_is_refused():
         mxkit.fit(two, BATCHES, trainer=trainer, amp="float16", **arguments)
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
-    with pytest.raises(ValueError, match=r"given to amp.init_trainer.*Make it anew and pass amp='float16'"):
+    with pytest.raises(ValueError, match=r"passed to amp.init_trainer.*Make a new Trainer and pass amp='float16'"):
         mxkit.fit(net, BATCHES, trainer=trainer, **arguments)

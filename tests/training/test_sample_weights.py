@@ -104,10 +104,10 @@ def test_t118_a_loop_of_gluons_multiplies_means_and_fit_does_not(kind):
 def test_t118_weights_in_the_fused_graph_and_in_a_tail_equal_the_plain_net(monkeypatch):
     from mxkit.training.one_graph import OneGraph
 
-    taken, compute = [], OneGraph._in_one
+    taken, compute = [], OneGraph._in_graph
     monkeypatch.setattr(
         OneGraph,
-        "_in_one",
+        "_in_graph",
         lambda graph, shard: (lambda found: (taken.append(found is not None), found)[1])(compute(graph, shard)),
     )
     batches = [batch_of("l2", W, rows) for rows in (slice(0, 6), slice(0, 6), slice(0, 4), slice(1, 7), slice(1, 5))]

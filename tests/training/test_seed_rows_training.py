@@ -289,7 +289,9 @@ def test_row_105_the_order_of_initialize_and_trainer():
     with pytest.raises(NotInitializedError, match=r"parameter '0.weight' has no value. Call mxkit.initialize\(net"):
         train(net)
     theirs, trainer, _ = late()
-    with pytest.raises(ValueError, match=r"1\.0\.weight, 1\.0\.bias\. They were added to the net after it was made"):
+    with pytest.raises(
+        ValueError, match=r"1\.0\.weight, 1\.0\.bias\. They were added to the net after the Trainer was made"
+    ):
         train(theirs, trainer=trainer)
     train(theirs)  # it makes its own Trainer, last
 
