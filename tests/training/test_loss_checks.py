@@ -11,6 +11,7 @@ from mxnet import autograd, gluon
 import numpy as np
 from oracle import FEATURES, make_net, weights
 import pytest
+from sharing import pairs
 
 B, C = 6, 3
 RANDOM = np.random.RandomState(0)
@@ -23,13 +24,12 @@ def refused(error, text, labels, loss, net=None, x=X, batch_size=6):
     """Both `fit` and `evaluate` refuse a batch and a loader, and no weight changes."""
     net = make_net() if net is None else net
     before = weights(net)
-    for data in ([(x, labels)], mxkit.data.ArrayLoader(x, labels, batch_size)):
-        for hybridize in (False, True):
-            net.hybridize(hybridize)
-            with pytest.raises(error, match=text):
-                mxkit.fit(net, data, loss=loss, trainer="sgd", epochs=1, progress=False)
-            with pytest.raises(error, match=text):
-                mxkit.evaluate(net, data, loss=loss)
+    for hybridize, data in ((False, [(x, labels)]), (True, mxkit.data.ArrayLoader(x, labels, batch_size))):
+        net.hybridize(hybridize)
+        with pytest.raises(error, match=text):
+            mxkit.fit(net, data, loss=loss, trainer="sgd", epochs=1, progress=False)
+        with pytest.raises(error, match=text):
+            mxkit.evaluate(net, data, loss=loss)
     np.testing.assert_array_equal(weights(net), before)
 
 
@@ -40,6 +40,7 @@ def traps(function):
     return [str(one.message) for one in told if issubclass(one.category, TrapWarning)]
 
 
+@pytest.mark.long
 def test_the_table_of_the_docs_is_what_happens():
     """If not: python tests/made_tables.py losses"""
     _, text, new = made_tables.made("losses")
@@ -102,15 +103,17 @@ def test_labels_that_a_transform_makes_are_those_that_are_checked():
         mxkit.evaluate(make_net(), loader, loss="softmax_ce")
 
 
-@pytest.mark.parametrize("name", ["l1", "l2", "huber", "hinge", "sigmoid_bce", "logistic", "poisson_nll"])
-@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize(
+    ("name", "hybridize"),
+    pairs(["l1", "l2", "huber", "hinge", "sigmoid_bce", "logistic", "poisson_nll"], [False, True]),
+)
 def test_whole_numbers_are_targets_as_floats_are(name, hybridize):
     labels = (SIGNS if name in ("hinge", "logistic") else ONE_HOT).astype("int32")
 
     def trained(dtype):
         net = make_net(hybridize=hybridize)
         loader = mxkit.data.ArrayLoader(X, labels.astype(dtype), 3)
-        rows = mxkit.fit(net, loader, loss=name, trainer="sgd", epochs=3, progress=False)
+        rows = mxkit.fit(net, loader, loss=name, trainer="sgd", epochs=2, progress=False)
         return weights(net), rows.column("train_loss")
 
     (expected, losses), (found, same) = trained("float32"), trained("int32")
@@ -128,9 +131,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "text"), SHAPES, ids=str)
-@pytest.mark.parametrize("name", ["l2", "sigmoid_bce", "hinge", "poisson_nll"])
-def test_t119_labels_of_another_shape_get_a_way_out(name, shape, text):
+@pytest.mark.parametrize(("name", "wrong"), pairs(["l2", "sigmoid_bce", "hinge", "poisson_nll"], SHAPES))
+def test_t119_labels_of_another_shape_get_a_way_out(name, wrong):
+    shape, text = wrong
     refused(DataError, text, np.ones(shape, "float32"), name)
 
 
@@ -377,23 +380,17 @@ def test_a_loss_with_code_of_ones_own_may_take_any_labels():
     assert mxkit.evaluate(make_net(), [(X, np.full((6, 9), -7.0))], loss=Own())["loss"] > 0
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("bce", "sigmoid_bce"),
-        ("binary_crossentropy", "sigmoid_bce"),
-        ("cross_entropy", "softmax_ce"),
-        ("ce", "softmax_ce"),
-        ("categorical_crossentropy", "softmax_ce"),
-        ("nll", "softmax_ce"),
+def test_names_of_other_libraries_get_their_own_here():
+    for names, hint in [
+        ("bce binary_crossentropy", "sigmoid_bce"),
+        ("cross_entropy ce categorical_crossentropy nll", "softmax_ce"),
         ("MSE", "l2"),
         ("mae", "l1"),
         ("poisson", "poisson_nll"),
-    ],
-)
-def test_names_of_other_libraries_get_their_own_here(name, hint):
-    with pytest.raises(UnknownNameError, match=f"unknown loss '{name}': did you mean '{hint}'"):
-        get_loss(name)
+    ]:
+        for name in names.split():
+            with pytest.raises(UnknownNameError, match=f"unknown loss '{name}': did you mean '{hint}'"):
+                get_loss(name)
 
 
 def test_names_of_optimizers_and_schedules_of_other_libraries():

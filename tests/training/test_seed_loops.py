@@ -2,8 +2,8 @@
 
 The ids are those of the tutorials that mxkit started from: S0 "the new interface Gluon", S2 the notes on "dive into
 deep learning", S4 the notes on accumulation. The plain loops are the tutorials' own, except that nets and data are
-arguments, results are returned, `mx.gpu()` is `mx.cpu()`, and S0's learning rate of 0.5, at which a LeNet dies (T22), is
-0.1. Their mistakes are kept: data of whole batches hides them, other data shows them.
+arguments, results are returned, `mx.gpu()` is `mx.cpu()`, and S0's learning rate is 0.1: a LeNet dies at its 0.5 (T22).
+Their mistakes are kept: data of whole batches hides them, other data shows them.
 """
 
 import inspect

@@ -33,10 +33,9 @@ def train(net, data, **changes):
 # labels
 
 
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
 @pytest.mark.parametrize("wrong", [3, -1, 0.5, float("nan")])
-def test_t10_labels_out_of_range(wrong, devices):
-    net = make_net(devices)
+def test_t10_labels_out_of_range(wrong):
+    net = make_net("cpu:2")
     before = weights(net)
     x = np.zeros((4, FEATURES), "float32")
     y = np.array([0, 1, wrong, wrong], "float32")
@@ -58,12 +57,6 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
     with pytest.raises(LabelError, match="received 7 in 1 of 40 labels"):
         mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
     np.testing.assert_array_equal(weights(net), before)
-
-
-def test_dense_labels_and_other_losses_are_not_checked_for_class_numbers():
-    x = np.zeros((4, FEATURES), "float32")
-    train(make_net(), [(x, np.full((4, 3), 1 / 3))], loss=("softmax_ce", {"sparse_label": False}))
-    train(make_net(), [(x, np.full((4, 3), -9.0))], loss="l2")
 
 
 # the loss's shape
@@ -240,16 +233,15 @@ def test_nan_names_the_update_where_it_began(devices):
     e.match("check_finite=False trains on regardless")
 
 
-@pytest.mark.parametrize(("at", "seconds", "noticed"), [(4, 0.0, 96), (4, 1e9, 96), (100, 0.0, 160), (100, 1e9, 448)])
+@pytest.mark.parametrize(("at", "seconds", "noticed"), [(4, 1e9, 96), (100, 0.0, 160), (100, 1e9, 448)])
 def test_nan_is_noticed_while_an_epoch_goes_on(monkeypatch, at, seconds, noticed):
     """The first numbers are read at update 96, up to 64; then at 160, or, of quick updates, when 384 are open."""
     monkeypatch.setattr("mxkit.training.ledger.SETTLE_SECONDS", seconds)
+    good, bad = with_nan([2, 2], at=1)
+    data = [good] * at + [bad] + [good] * 500
     seen = []
     with pytest.raises(NonFiniteError, match=rf"^update {at + 1}: .* \(noticed after update {noticed}\)"):
-        seen.extend(
-            update.step
-            for update in mxkit.updates(make_net(), with_nan([2] * 500, at=at), loss="softmax_ce", trainer="sgd")
-        )
+        seen.extend(update.step for update in mxkit.updates(make_net(), data, loss="softmax_ce", trainer="sgd"))
     assert seen == list(range(1, noticed))
 
 
@@ -318,20 +310,11 @@ def test_nan_before_a_stop_is_told():
     [
         (lambda: train(make_net(), [], loss="sotfmax_ce"), "unknown loss 'sotfmax_ce': did you mean 'softmax_ce'"),
         (lambda: train(make_net(), [], trainer="adm"), "unknown optimizer 'adm': did you mean 'adam'"),
-        (
-            lambda: mxkit.evaluate(make_net(), [], metrics=["acuracy"]),
-            "unknown metric 'acuracy': did you mean 'accuracy'",
-        ),
-        (
-            lambda: mxkit.initialize(make_net(), "xavir", force=True),
-            "unknown initializer 'xavir': did you mean 'xavier'",
-        ),
-        (lambda: mxkit.models.get_model("lenett"), "unknown model 'lenett': did you mean 'lenet'"),
         (lambda: mxkit.models.get_model("resnet18_v2"), "unknown model 'resnet18_v2': did you mean 'zoo:resnet18_v2'"),
         (lambda: mxkit.models.get_model("zoo:resnet18v2"), "unknown model .* did you mean 'zoo:resnet18_v2'"),
         (lambda: mxkit.models.get_model("zo:resnet18_v2"), "unknown source of models 'zo': did you mean 'zoo'"),
     ],
-    ids=["loss", "optimizer", "metric", "initializer", "model", "model_of_the_zoo", "zoo", "source"],
+    ids=["loss", "optimizer", "model_of_the_zoo", "zoo", "source"],
 )
 def test_unknown_names_tell_the_nearest(call, text):
     with pytest.raises(UnknownNameError, match=text):
@@ -501,23 +484,6 @@ def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(dev
     assert train(net, make_batches([4, 4]), accumulate=accumulate)
 
 
-def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
-    class Sometimes(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.always = gluon.nn.Dense(CLASSES, in_units=FEATURES)
-                self.extra = gluon.nn.Dense(CLASSES, in_units=FEATURES)
-
-        def forward(self, x):
-            return self.always(x) + (self.extra(x) if x.shape[0] > 1 else 0)
-
-    net = Sometimes()
-    mxkit.initialize(net, devices="cpu:2")
-    train(net, make_batches([4, 3, 3]))  # 2 + 1 samples: the second device does not use `extra`
-    weights(net)
-
-
 class Alternating(gluon.Block):
     """A net that uses its second layer for batches of more than two samples only."""
 
@@ -540,6 +506,13 @@ def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvs
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
     with pytest.raises(UnusedParameterError, match="^update 2: the loss does not depend on 'extra.weight', 'extra"):
         train(net, make_batches([6, 2]), trainer=trainer)
+
+
+def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
+    net = Alternating()
+    mxkit.initialize(net, devices="cpu:2")
+    train(net, make_batches([6, 5, 5]))  # 3 + 2 samples: the second device does not use `extra`
+    weights(net)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -577,15 +550,6 @@ def test_a_kvstore_that_one_device_does_not_get_is_refused():
     trainer = gluon.Trainer(net.collect_params(), "sgd", update_on_kvstore=True)
     with pytest.raises(ValueError, match=r"update_on_kvstore=True on one device \[cpu\(0\)\], where Gluon makes no"):
         train(net, make_batches([4]), trainer=trainer)
-
-
-def test_t29_more_parameters_than_multi_all_finite_survives():
-    net = gluon.nn.HybridSequential()
-    for _ in range(110):
-        net.add(gluon.nn.Dense(2, in_units=2))
-    mxkit.initialize(net, devices="cpu:2")
-    data = [(np.ones((3, 2)), np.zeros(3))]
-    assert len(list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd", clip_norm=1.0))) == 1
 
 
 @pytest.mark.parametrize("hybridized", [False, True])
