@@ -294,12 +294,12 @@ def test_a_siamese_net_tells_unseen_pairs_apart():
 
 
 def test_mining_trains_on_several_devices():
-    splits = mxkit.data.digits(16)
+    splits = mxkit.data.digits(28)
     net = branch()
     mxkit.initialize(net, devices="cpu:2")
     net.hybridize()
     loader = mxkit.data.ArrayLoader(splits.train.x, splits.train.y, 64, shuffle=True, seed=0)
-    trainer = ("adam", {"learning_rate": 3e-4})
+    trainer = ("adam", {"learning_rate": 1e-4})
     mxkit.fit(net, loader, loss="batch_hard_triplet", trainer=trainer, epochs=2, progress=False)
     triplets = [batch[0] for batch in PairLoader(splits.test.x, splits.test.y, 64, kind="triplets", seed=0)]
     three = [mxkit.predict(net, mx.nd.concat(*part, dim=0)) for part in zip(*triplets)]
