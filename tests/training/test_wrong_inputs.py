@@ -30,6 +30,17 @@ def train(net, data, **changes):
     return list(mxkit.updates(net, data, **arguments))
 
 
+def fit(net, data, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes}
+    return mxkit.fit(net, data, **arguments)
+
+
+def make_trainer(net, on_kvstore):
+    # by name, MXNet makes no kvstore for one device and then refuses update_on_kvstore=True
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    return gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+
+
 # labels
 
 
@@ -55,7 +66,7 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
     y[33] = 7
     loader = mxkit.data.ArrayLoader(np.zeros((40, FEATURES)), y, batch_size=8)
     with pytest.raises(LabelError, match="received 7 in 1 of 40 labels"):
-        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, loader)
     np.testing.assert_array_equal(weights(net), before)
 
 
@@ -91,14 +102,9 @@ def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
 
 
 def test_t11_labels_of_shape_n_1_broadcast_against_n():
-    class Flat(gluon.nn.Dense):
-        def hybrid_forward(self, F, *args, **kwargs):
-            return super().hybrid_forward(F, *args, **kwargs).reshape((-1,))
-
-    net = Flat(1, in_units=FEATURES)
-    mxkit.initialize(net, devices="cpu")
+    data = [(np.zeros((4, FEATURES)), np.zeros((4, 1)))]
     with pytest.raises(LossShapeError, match=r"expected shape \(4,\) for a batch of 4 samples; received \(4, 4\)"):
-        train(net, [(np.zeros((4, FEATURES)), np.zeros((4, 1)))], loss=lambda o, y: mx.nd.broadcast_sub(o, y).square())
+        train(make_net(), data, loss=lambda o, y: mx.nd.broadcast_sub(o[:, 0], y).square())
 
 
 def test_the_shape_of_a_later_loss_is_checked_too():
@@ -167,23 +173,22 @@ def test_empty_data():
     ):
         train(make_net(), [])
     with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
-        mxkit.fit(make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=1, valid=[], progress=False)
+        fit(make_net(), make_batches([4]), valid=[])
 
 
 def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     net = make_net()
     before = weights(net)
     batches = make_batches([4])
-    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "progress": False}
     with pytest.raises(
         DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs"
     ) as e:
-        mxkit.fit(net, (batch for batch in batches), **arguments)
+        fit(net, (batch for batch in batches), epochs=3)
     e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
     with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
-        mxkit.fit(net, batches, valid=zip(batches), **arguments)
+        fit(net, batches, valid=zip(batches), epochs=3)
     np.testing.assert_array_equal(weights(net), before)
-    mxkit.fit(net, (batch for batch in batches), **{**arguments, "epochs": 1})
+    fit(net, (batch for batch in batches))
 
 
 def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
@@ -202,7 +207,7 @@ def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
     with pytest.raises(
         EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"
     ):
-        mxkit.fit(make_net(), Once(), loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
+        fit(make_net(), Once(), epochs=2)
 
 
 def test_data_that_is_no_data():
@@ -254,8 +259,7 @@ def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(4, in_units=FEATURES, activation="relu"), gluon.nn.Dense(CLASSES, in_units=4))
     mxkit.initialize(net, devices=devices)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     seen = []
     data = with_nan([4, 4], at=1)
     # the norm of each update's gradient is known where it is asked for, the weights at the end of an epoch
@@ -274,33 +278,13 @@ def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
 def test_check_finite_false_goes_on():
     found = train(make_net(), with_nan([4] * 5, at=1), check_finite=False)
     assert [np.isfinite(update.loss) for update in found] == [True, False, False, False, False]
-    history = mxkit.fit(
-        make_net(),
-        with_nan([4] * 5, at=1),
-        loss="softmax_ce",
-        trainer="sgd",
-        epochs=2,
-        check_finite=False,
-        progress=False,
-    )
-    assert len(history) == 2
+    assert len(fit(make_net(), with_nan([4] * 5, at=1), epochs=2, check_finite=False)) == 2
 
 
 def test_nan_before_a_stop_is_told():
-    class Stop(mxkit.Callback):
-        def on_update(self, state, update):
-            state.stop("enough")
-
+    stop = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: state.stop("enough"))
     with pytest.raises(NonFiniteError, match="epoch 1, update 1: the loss is nan"):
-        mxkit.fit(
-            make_net(),
-            with_nan([4] * 3, at=0),
-            loss="softmax_ce",
-            trainer="sgd",
-            epochs=1,
-            callbacks=[Stop()],
-            progress=False,
-        )
+        fit(make_net(), with_nan([4] * 3, at=0), callbacks=[stop])
 
 
 # names
@@ -325,43 +309,24 @@ def test_unknown_names_tell_the_nearest(call, text):
 # what the net raises
 
 
-class Breaks(gluon.Block):
-    """A net that fails at the second batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-        with self.name_scope():
-            self.body = make_net()
+class Breaks(gluon.nn.Sequential):
+    calls = 0
 
     def forward(self, x):
         self.calls += 1
         if self.calls == 4:
             raise KeyError("no such key")
-        return self.body(x)
+        return super().forward(x)
 
 
 def test_errors_of_the_net_tell_epoch_update_and_batch():
-    ended = []
-
-    class End(mxkit.Callback):
-        def on_fit_end(self, state, error):
-            ended.append(error)
-
+    net, ended = Breaks(), []
+    net.add(make_net())
+    end = mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: ended.append(error))
     with pytest.raises(TrainingError) as e:
-        mxkit.fit(
-            Breaks(),
-            make_batches([4, 3, 2]),
-            loss="softmax_ce",
-            trainer="sgd",
-            epochs=2,
-            callbacks=[End()],
-            progress=False,
-        )
-    assert (
-        str(e.value)
-        == "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: the net (Breaks): KeyError: 'no such key'"
-    )
+        fit(net, make_batches([4, 3, 2]), epochs=2, callbacks=[end])
+    text = "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: the net (Breaks): KeyError: 'no such key'"
+    assert str(e.value) == text
     assert isinstance(e.value.__cause__, KeyError)
     assert ended == [e.value]
 
@@ -420,8 +385,7 @@ def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(dev
     net = Unused()
     mxkit.initialize(net, devices=devices)
     before = replicas(net)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     with pytest.raises(UnusedParameterError) as e:
         train(net, make_batches([4, 4]), trainer=trainer, accumulate=accumulate)
     assert str(e.value) == (
@@ -453,8 +417,7 @@ class Alternating(gluon.Block):
 def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvstore):
     net = Alternating()
     mxkit.initialize(net, devices=devices)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     with pytest.raises(UnusedParameterError, match="^update 2: the loss does not depend on 'extra.weight', 'extra"):
         train(net, make_batches([6, 2]), trainer=trainer)
 
@@ -599,10 +562,10 @@ def test_a_loss_that_leaves_the_graph_is_told():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=big, progress=False),
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer=big.tolist(), epochs=1, progress=False),
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=[big], progress=False),
-        lambda big: mxkit.fit(make_net(), big, loss="l2", trainer="sgd", epochs=1, progress=False),
+        lambda big: fit(make_net(), [], epochs=big),
+        lambda big: fit(make_net(), [], trainer=big.tolist()),
+        lambda big: fit(make_net(), [], callbacks=[big]),
+        lambda big: fit(make_net(), big),
         lambda big: mxkit.callbacks.LearningRate(big.tolist()),
         lambda big: mxkit.seed_all(big),
         lambda big: mxkit.initialize(make_net(), big.tolist(), force=True),
