@@ -1,5 +1,6 @@
 """The state of a running `fit`, for callbacks."""
 
+from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from mxkit.metrics import Metric
@@ -11,6 +12,7 @@ from mxkit.training.options import Options
 from mxkit.training.precision import MixedPrecision
 
 
+@dataclass(eq=False, repr=False)
 class FitState:
     """The state of a running `fit`, and the way to stop it.
 
@@ -33,34 +35,22 @@ class FitState:
         running: The `Ledger` of the running epoch.
     """
 
-    def __init__(
-        self,
-        net: Any,
-        trainer: Any,
-        options: Options,
-        *,
-        epochs: Optional[int] = None,
-        max_updates: Optional[int] = None,
-        updates_per_epoch: Optional[int] = None,
-        data: Any = None,
-        callbacks: Sequence[Any] = (),
-    ) -> None:
-        self.net = net
-        self.trainer = trainer
-        self.options = options
-        self.history = History()
-        self.epoch = 1
-        self.epochs = epochs
-        self.updates = 0
-        self.max_updates = max_updates
-        self.updates_per_epoch = updates_per_epoch
-        self.columns: Sequence[str] = ()
-        self.stop_reason: Optional[str] = None
-        self.stop_is_for_now = False
-        self.callbacks = callbacks
-        self.data = data
-        self.made_with: Optional[Mapping[str, Any]] = None
-        self.running = Ledger()
+    net: Any
+    trainer: Any
+    options: Options
+    epochs: Optional[int] = None
+    max_updates: Optional[int] = None
+    updates_per_epoch: Optional[int] = None
+    data: Any = None
+    callbacks: Sequence[Any] = ()
+    history: History = field(default_factory=History)
+    epoch: int = 1
+    updates: int = 0
+    columns: Sequence[str] = ()
+    stop_reason: Optional[str] = None
+    stop_is_for_now: bool = False
+    made_with: Optional[Mapping[str, Any]] = None
+    running: Ledger = field(default_factory=Ledger)
 
     @property
     def metrics(self) -> Sequence[Metric]:

@@ -35,7 +35,6 @@ from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
-import mxnet as mx
 from mxnet import autograd, gluon
 
 
@@ -206,7 +205,7 @@ class Training:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices, unshared)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts)
-        batches = _Batches(net, options, accumulator, self._graph, self._shapes, devices, data if first else None)
+        batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
         ledger.start(parameters, options.check_finite, epoch)
         return _run(reader, batches, ledger, place)
@@ -311,12 +310,11 @@ class _Batches:
         accumulator: Accumulator,
         graph: OneGraph,
         shapes: ShapeWatch,
-        devices: Sequence["mx.Context"],
         unchecked: Optional[Data],
     ) -> None:
         self.accumulator, self.options = accumulator, options
         self._net, self._loss = net, options.batch_loss
-        self._graph, self._shapes, self._devices = graph, shapes, devices
+        self._graph, self._shapes, self._devices = graph, shapes, graph.devices
         self._unchecked = unchecked  # the data until its first batch is checked; None in later epochs
         self._seeds_first = unchecked is not None and options.seed is not None
         self._norms = [] if unchecked is None else batch_norms(net)  # one warning per training
