@@ -196,16 +196,6 @@ def test_what_the_user_froze_inside_stays_frozen():
     assert requests(net) == {"0.weight": "null", "0.bias": "write", "1.weight": "write", "1.bias": "write"}
 
 
-def test_gradients_the_user_accumulates_count_once():
-    expected, net = make_net(), make_net()
-    net.collect_params().setattr("grad_req", "add")
-    batches = make_batches([4, 3, 4])
-    train_by_hand(expected, batches, OPTIMIZERS[0])
-    list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0]))
-    assert_close_to_one_big_batch(net, expected)
-    assert set(requests(net).values()) == {"add"}
-
-
 def test_t29_more_parameters_than_multi_all_finite_survives():
     def deep():
         mxkit.seed_all(5)
@@ -244,15 +234,6 @@ def test_t9_clipping_scales_the_averaged_gradient_of_all_devices(devices, on_kvs
     target = start - rate * gradient * (limit / norm)
     for replica in replicas(net):
         assert np.abs(replica - target).max() <= 1e-6 * np.abs(target).max()
-
-
-def test_a_gradient_below_the_limit_is_not_touched():
-    nets = make_net("cpu:2"), make_net("cpu:2")
-    for net, limit in zip(nets, (None, 100.0)):
-        trainer = make_trainer(net, OPTIMIZERS[1], on_kvstore=False)
-        found = list(mxkit.updates(net, make_batches([5, 1, 3]), loss="softmax_ce", trainer=trainer, clip_norm=limit))
-        assert all((update.grad_norm is None) == (limit is None) for update in found)
-    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
 
 
 def test_frozen_parameters_do_not_count_in_the_norm():

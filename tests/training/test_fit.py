@@ -150,8 +150,8 @@ def test_callbacks_are_called_in_the_order_of_the_docstring():
 def test_a_stop_ends_after_its_update_and_tells_why():
     calls = []
     net = make_net()
-    history = run(net, epochs=5, callbacks=[Recorder("a", calls, stop_at=5), Recorder("b", calls)])
-    assert history.stopped == "a had enough"
+    history = run(net, epochs=5, callbacks=[Recorder("a", calls, stop_at=5), Recorder("b", calls, stop_at=5)])
+    assert history.stopped == "a had enough"  # the first reason
     assert history.column("updates") == [3, 5]
     assert history.column("samples") == [19, 16]
     assert ("b", "update", 2, 5) in calls
@@ -232,17 +232,6 @@ def test_a_history_as_a_dataframe_and_as_a_table():
     ]
     assert {len(line) for line in lines[2:]} == {len(lines[0])}  # line 1 ends with empty cells
     assert lines[3].split()[2] == f"{history[2]['train_loss']:.5g}"
-
-
-def test_the_first_reason_to_stop_is_kept():
-    class Stop(mxkit.Callback):
-        def __init__(self, reason):
-            self.reason = reason
-
-        def on_update(self, state, update):
-            state.stop(self.reason)
-
-    assert run(callbacks=[Stop("first"), Stop("second")]).stopped == "first"
 
 
 def test_every_hook_hears_of_the_end_also_after_one_that_fails():
