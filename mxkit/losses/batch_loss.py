@@ -1,4 +1,4 @@
-"""How the losses of a batch are computed and counted."""
+"""The losses of a batch, and their divisor."""
 
 from typing import Any, Callable, Optional, Tuple, Union
 
@@ -13,24 +13,24 @@ Count = Callable[[Arrays, Arrays], float]
 
 
 class BatchLoss:
-    """The losses of a batch, where `loss(net(*inputs), *labels)` or the number of samples is not enough.
+    """The losses of a batch that need more than `loss(net(*inputs), *labels)`, or another divisor than the samples.
 
     `fit`, `updates`, `evaluate` and `profile` take one as their `loss`.
 
     Args:
         loss: A name, a pair of a name and arguments, or a callable, as for `updates`.
-        forward: In its place, for nets of several losses or of another way to be called (detection, siamese
+        forward: Replaces `loss` for nets with several losses or another kind of call (detection, siamese
             pairs): `forward(net, inputs, labels)` gets tuples of arrays on one device and returns the losses of shape
-            (B,), or `(losses, output)` where metrics are to see an output.
-        count: `count(inputs, labels)` states what a batch adds to the number that losses and gradients are divided
-            by, where it is not the number of samples: the sum of sample weights, or of the tokens that a mask
-            leaves. It gets tuples of the batch's arrays as the data gave them; from NumPy it waits for nothing.
+            (B,), or `(losses, output)` if metrics need an output.
+        count: `count(inputs, labels)` returns what a batch adds to the divisor of losses and gradients, if this is not
+            the number of samples: the sum of sample weights, or the number of unmasked tokens. It gets tuples of the
+            batch's arrays, before they are copied to a device; NumPy arrays need no wait.
 
     Attributes:
-        loss: The loss, or None where there is `forward`.
-        by_name: Whether the loss was given as a name.
+        loss: The loss, or None with `forward`.
+        by_name: Whether the loss is a name.
         user_forward: `forward`, or None.
-        counts: Whether something else than samples is counted.
+        counts: Whether there is a `count`.
 
     Raises:
         ValueError: Both `loss` and `forward` are given, or neither.
@@ -57,18 +57,18 @@ class BatchLoss:
         self.counts = count is not None
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
-        """Return the net's output, None where there is none, and the losses."""
+        """Return the net's output, or None if `forward` returns none, and the losses."""
         if self.user_forward is not None:
-            found = self.user_forward(net, inputs, labels)
-            losses, output = found if isinstance(found, (tuple, list)) and len(found) == 2 else (found, None)
-            return output, _arrays(losses, "BatchLoss: forward")
+            result = self.user_forward(net, inputs, labels)
+            losses, output = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
+            return output, _checked(losses, "BatchLoss: forward")
         output = net(*inputs)
         loss: Any = self.loss
         losses = loss(output, *apply_steps(label_steps(loss, output, labels), output, labels))
-        return output, _arrays(losses, "the loss")
+        return output, _checked(losses, "the loss")
 
     def count(self, inputs: Arrays, labels: Arrays) -> Optional[float]:
-        """What a batch adds to the divisor; None is its number of samples.
+        """Return what a batch adds to the divisor; None is its number of samples.
 
         Raises:
             DataError: `count` returned no number of at least 0.
@@ -76,17 +76,17 @@ class BatchLoss:
         return None if self._count is None else checked_count(self._count(inputs, labels))
 
 
-def _arrays(losses: Any, who: str) -> Any:
+def _checked(losses: Any, caller: str) -> Any:
     if isinstance(losses, mx.nd.NDArray):
         return losses
     way = ". Is a `return` missing?" if losses is None else ""
     raise LossShapeError(
-        f"{who} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}{way}"
+        f"{caller} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}{way}"
     )
 
 
 def checked_count(count: Any) -> float:
-    """Return a stated count as a number; one on a device is waited for.
+    """Return a count as a number; wait for it if it is an NDArray.
 
     Raises:
         DataError: It is negative, infinite or NaN.
@@ -104,13 +104,13 @@ BatchLossSpec = Union[LossSpec, BatchLoss]
 
 
 def get_batch_loss(spec: Optional[BatchLossSpec]) -> BatchLoss:
-    """Return the `BatchLoss` that `spec` means: one, or a loss as for `get_loss`.
+    """Return the `BatchLoss` of a loss as for `get_loss`, or a `BatchLoss` unchanged.
 
     Raises:
         ValueError: `spec` is None.
     """
     if spec is None:
         raise ValueError(
-            "pass loss=..., or loss=mxkit.losses.BatchLoss(forward=...) for a net that is called in its own way"
+            "pass loss=..., or loss=mxkit.losses.BatchLoss(forward=...) for a net with another kind of call"
         )
     return spec if isinstance(spec, BatchLoss) else BatchLoss(spec)

@@ -29,10 +29,10 @@ def softmax_ce(
     class_weight: Optional[ClassWeight] = None,
 ) -> "gluon.loss.SoftmaxCrossEntropyLoss":
     """Gluon's softmax cross-entropy, or with `class_weight` mxkit's `WeightedSoftmaxCELoss`."""
-    given = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
+    arguments = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
     if class_weight is None:
-        return gluon.loss.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **given)
-    return WeightedSoftmaxCELoss(class_weight, batch_axis=batch_axis, **given)
+        return gluon.loss.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **arguments)
+    return WeightedSoftmaxCELoss(class_weight, batch_axis=batch_axis, **arguments)
 
 
 def sigmoid_bce(
@@ -45,8 +45,8 @@ def sigmoid_bce(
     """`SigmoidBCELoss`, or with weights for classes `WeightedSigmoidBCELoss`."""
     if class_weight is None and pos_weight is None:
         return SigmoidBCELoss(from_sigmoid, weight, batch_axis)
-    given = {"from_sigmoid": from_sigmoid, "weight": weight, "batch_axis": batch_axis}
-    return WeightedSigmoidBCELoss(pos_weight, class_weight, **given)
+    arguments = {"from_sigmoid": from_sigmoid, "weight": weight, "batch_axis": batch_axis}
+    return WeightedSigmoidBCELoss(pos_weight, class_weight, **arguments)
 
 
 LOSSES: Dict[str, Callable[..., Loss]] = {
@@ -72,18 +72,18 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
 
 
 def get_loss(spec: LossSpec) -> Loss:
-    """Return the loss that `spec` means.
+    """Return the loss of a name, or a loss unchanged.
 
     Args:
         spec: A name of `LOSSES`, a pair of a name and its arguments, or any callable
-            `loss(output, *labels)` that gives shape (B,), which is returned as it is.
+            `loss(output, *labels)` that gives shape (B,), which is returned unchanged.
 
     Raises:
-        UnknownNameError: No loss has this name; the known ones and the nearest are listed.
+        UnknownNameError: No loss has this name; the message lists all names and the closest ones.
         TypeError: `spec` has another form, is a class, has an argument that the loss does not take, or a `weight` that
             is no number.
-        LossShapeError: It is Gluon's `PoissonNLLLoss`, which gives one mean for a batch.
-        ValueError: The loss takes another axis than 0 for the samples.
+        LossShapeError: The loss is Gluon's `PoissonNLLLoss`, which gives one mean per batch.
+        ValueError: The sample axis of the loss is not 0.
 
     >>> get_loss(("huber", {"rho": 2.0}))
     HuberLoss(batch_axis=0, w=None)
@@ -110,12 +110,12 @@ def get_loss(spec: LossSpec) -> Loss:
 def _refuse_means(loss: Any) -> None:
     if type(loss) is gluon.loss.PoissonNLLLoss:
         raise LossShapeError(
-            "PoissonNLLLoss gives one number for a batch. It is a mean or a sum already, and a loss gives one value "
+            "PoissonNLLLoss gives one number per batch. It is a mean or a sum already, but a loss must give one value "
             "per sample: take loss='poisson_nll', which has the same arguments (T120)"
         )
     if loss._batch_axis != 0:
         argument = "label_layout='NT'" if isinstance(loss, gluon.loss.CTCLoss) else "batch_axis=0"
         raise ValueError(
-            f"{type(loss).__name__}: axis 0 of every array of a batch is the sample axis, the loss takes axis "
+            f"{type(loss).__name__}: axis 0 of every array of a batch is the sample axis, but the loss takes axis "
             f"{loss._batch_axis}. Make it with {argument}"
         )

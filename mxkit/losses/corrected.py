@@ -1,4 +1,4 @@
-"""Losses of Gluon whose values or gradients are wrong somewhere, corrected; weights of the two classes."""
+"""Corrected versions of Gluon's losses with wrong values or gradients; weights of the two classes."""
 
 import math
 from typing import Any, Optional, Sequence, Union
@@ -12,8 +12,8 @@ from mxnet import gluon
 class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
     """Gluon's loss with the right gradient at a score of exactly 0; arguments and values are the same (T105).
 
-    At 0 Gluon's gradient is `-label` instead of `0.5 - label`: a last layer that starts at 0 learns nothing from
-    samples of class 0, and twice too much from those of class 1.
+    Gluon's gradient at 0 is `-label` instead of `0.5 - label`: a last layer that starts at 0 learns nothing from
+    samples of class 0, and twice too much from samples of class 1.
 
     >>> scores = mx.nd.zeros((1, 1)); scores.attach_grad()
     >>> with mx.autograd.record():
@@ -53,8 +53,8 @@ class WeightedSigmoidBCELoss(SigmoidBCELoss):
         arguments: As for Gluon's loss.
 
     Raises:
-        ValueError: A weight is below 0, or `class_weight` names another class than 0 and 1.
-        DataError: In a call, the net has another number of outputs than `pos_weight` has numbers.
+        ValueError: A weight is below 0, or `class_weight` has another class than 0 and 1.
+        DataError: In a call, `pos_weight` does not have one number per output.
 
     >>> loss = WeightedSigmoidBCELoss(class_weight={1: 3})(mx.nd.zeros((2, 1)), mx.nd.array([0, 1]))
     >>> [round(value, 4) for value in loss.asnumpy().tolist()]
@@ -100,7 +100,7 @@ class WeightedSigmoidBCELoss(SigmoidBCELoss):
 class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
     """Gluon's loss with one value per sample, and finite values for a target of 0; the arguments are the same.
 
-    Gluon's loss is one mean over the batch, which a loop cannot divide by the true number of samples. With
+    Gluon's loss is one mean over the batch, which cannot be divided by the true number of samples. With
     `compute_full=True` it is NaN for a target of 0 (T120).
 
     >>> loss = PoissonNLLLoss(compute_full=True)(mx.nd.zeros((2, 1)), mx.nd.array([0, 2]))
@@ -123,22 +123,23 @@ class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
     """Gluon's loss with a finite gradient for an embedding of zeros; arguments and values are the same.
 
     Gluon's gradient is NaN there, while the loss is finite (T106); this one points to the other embedding, or away from
-    it. Gluon's loss also creates its constants on the current device, in float32.
+    it. Gluon's loss also creates its constants on the current device and in float32.
     """
 
     def hybrid_forward(self, F: Any, input1: Any, input2: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
         cosine = self._cosine_similarity(F, F.reshape_like(input1, input2), input2)
         label = F.reshape(label, (-1, 1))
-        apart = F.where(label == -1, F.relu(cosine - self._margin), F.zeros_like(cosine))
-        loss = F.where(label == 1, 1 - cosine, apart)
+        different = F.where(label == -1, F.relu(cosine - self._margin), F.zeros_like(cosine))
+        loss = F.where(label == 1, 1 - cosine, different)
         loss = loss if sample_weight is None else F.broadcast_mul(loss, sample_weight)
         return loss if self._weight is None else loss * self._weight
 
     def _cosine_similarity(self, F: Any, x: Any, y: Any, axis: int = -1) -> Any:  # noqa: N803
-        lengths = [F.sqrt(squares + (squares == 0)) for squares in (F.sum(F.square(one), axis) for one in (x, y))]
+        squares = [F.sum(F.square(embedding), axis) for embedding in (x, y)]
+        lengths = [F.sqrt(square + (square == 0)) for square in squares]
         return F.reshape(F.sum(x * y, axis) / (lengths[0] * lengths[1]), (-1, 1))
 
 
 def _off_zero(scores: Any) -> Any:
-    # MXNet's relu and abs have slope 0 at 0; the slope of a loss made of both is then wrong
+    # MXNet's relu and abs have the gradient 0 at 0, which is wrong for their sum
     return scores + (scores == 0) * 1e-7

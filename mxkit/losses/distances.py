@@ -1,4 +1,4 @@
-"""Losses over distances of embeddings, of pairs and of triplets; how often these distances are right."""
+"""Losses over distances of embeddings in pairs and triplets, and the accuracy of these distances."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -8,7 +8,7 @@ from mxkit.errors import DataError
 from mxkit.losses.per_sample import PerSampleLoss, check_shape, check_weight, number, weighted
 import numpy as np
 
-# Under the root of a squared distance: the gradient of a root at 0 is infinite, times 0 is NaN (T34).
+# Added to a squared distance before its root: the root's gradient at 0 is infinite, and times 0 it is NaN (T34).
 _EPSILON = 1e-12
 
 
@@ -22,19 +22,19 @@ class _DistanceLoss(PerSampleLoss):
     def _check_embeddings(self, embeddings: Any, count: int, form: str) -> int:
         """Check a group of arrays of one shape (B, D); return B."""
         group = embeddings if isinstance(embeddings, (list, tuple)) else [embeddings]
-        shapes = [tuple(one.shape) for one in group]
+        shapes = [tuple(array.shape) for array in group]
         if len(group) != count or len(set(shapes)) != 1 or len(shapes[0]) != 2:
             raise DataError(f"{type(self).__name__}: expected {form}, each of shape (B, D); received shapes {shapes}")
         return int(shapes[0][0])
 
 
 class ContrastiveLoss(_DistanceLoss):
-    """Pulls pairs of one class together, and pushes other pairs apart up to a margin.
+    """Pulls pairs of one class together and pushes other pairs apart, up to a margin.
 
     Hadsell, Chopra and LeCun 2006, without their factor 1/2: `d**2` for a pair of one class, else
-    `max(margin - d, 0)**2`, with d the Euclidean distance. `loss([a, b], same, sample_weight=None)` takes what
-    `Siamese` gives, two arrays of shape (B, D), and `same` of shape (B,) or (B, 1) and any dtype, above 0 for a
-    pair of one class; it gives shape (B,). The gradient is finite where a and b are equal.
+    `max(margin - d, 0)**2`, with d the Euclidean distance. `loss([a, b], same, sample_weight=None)` takes the two
+    outputs of `Siamese`, of shape (B, D), and `same` of shape (B,) or (B, 1) and any dtype, above 0 for a
+    pair of one class. It gives shape (B,). The gradient is finite if a and b are equal.
 
     Args:
         margin: At least 0, in the unit of the embeddings.
@@ -59,26 +59,26 @@ class ContrastiveLoss(_DistanceLoss):
     def hybrid_forward(self, F: Any, pair: Any, same: Any, sample_weight: Any = None) -> Any:  # noqa: N803
         squared = _squared_distance(F, *pair)
         short = F.relu(self._margin - F.sqrt(squared + _EPSILON))
-        alike = F.reshape(same, (-1,)) > 0
-        loss = alike * squared + (1 - alike) * F.square(short)
+        same = F.reshape(same, (-1,)) > 0
+        loss = same * squared + (1 - same) * F.square(short)
         return weighted(F, loss, self._weight, sample_weight)
 
 
 class TripletLoss(_DistanceLoss):
-    """Brings an anchor nearer to its positive than to its negative, by a margin.
+    """Brings an anchor closer to its positive than to its negative, by a margin.
 
     `max(d(anchor, positive) - d(anchor, negative) + margin, 0)`, with d the Euclidean distance; Gluon's loss of
     this name takes squared distances. There are two ways to call it:
 
-    `loss([anchor, positive, negative], sample_weight=None)` takes triplets, as `Siamese` gives them, each (B, D).
+    `loss([anchor, positive, negative], sample_weight=None)` takes triplets, the outputs of `Siamese`, each (B, D).
 
     `loss(embeddings, label, sample_weight=None)` with embeddings of shape (B, D) and classes of shape (B,) or (B, 1)
     mines the batch: each sample is an anchor, with the farthest sample of its class and the nearest of another class
     (batch hard, Hermans et al. 2017, arXiv:1703.07737). An anchor without either has a loss of 0. A sample's loss
-    depends on the rest of the batch, so accumulated micro-batches do not equal one big batch. A loss that stays at
-    the margin means that all embeddings are one point; a lower learning rate helps.
+    depends on the rest of the batch, so accumulated micro-batches do not equal one big batch. If the loss stays at
+    the margin, all embeddings are equal; a lower learning rate helps.
 
-    Both give shape (B,). Gradients are finite where embeddings are equal.
+    Both give shape (B,). Gradients are finite if embeddings are equal.
 
     Args:
         margin: At least 0, in the unit of the embeddings.
@@ -112,8 +112,8 @@ class TripletLoss(_DistanceLoss):
         return 0 if isinstance(output, (list, tuple)) else 1
 
     def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
-        kept = 0 if isinstance(output, (list, tuple)) else 1  # class numbers above 2**24 are no float32 (T14)
-        return (*labels[:kept], *super().cast_labels(output, labels[kept:]))
+        place = self.weight_place(output)  # float32 would round class numbers above 2**24 (T14)
+        return (*labels[:place], *super().cast_labels(output, labels[place:]))
 
     def hybrid_forward(self, F: Any, embeddings: Any, *labels: Any) -> Any:  # noqa: N803
         if isinstance(embeddings, (list, tuple)):
@@ -123,7 +123,7 @@ class TripletLoss(_DistanceLoss):
         return weighted(F, loss, self._weight, _first(labels[1:]))
 
     def _loss(self, F: Any, anchor: Any, positive: Any, negative: Any) -> Any:  # noqa: N803
-        near, far = (F.sqrt(_squared_distance(F, anchor, one) + _EPSILON) for one in (positive, negative))
+        near, far = (F.sqrt(_squared_distance(F, anchor, other) + _EPSILON) for other in (positive, negative))
         return F.relu(near - far + self._margin)
 
 
@@ -138,25 +138,25 @@ def _squared_distance(F: Any, a: Any, b: Any) -> Any:  # noqa: N803
 def _mined(F: Any, embeddings: Any, label: Any) -> Tuple[Any, Any, Any]:  # noqa: N803
     """Row of each anchor's farthest sample of its class, and nearest of another class; 1 if both exist, else 0."""
     fixed = F.BlockGrad(embeddings)
-    # |a|**2 + |b|**2 - 2ab needs only B * B memory, and loses the fewest digits around 0
+    # |a|**2 + |b|**2 - 2ab needs only B * B memory, and is most exact if the mean is 0
     fixed = F.broadcast_minus(fixed, F.mean(fixed, axis=0, keepdims=True))
     squares = F.sum(F.square(fixed), axis=1, keepdims=True)
     sums = F.broadcast_add(squares, F.transpose(squares))
-    apart = F.relu(sums - 2 * F.dot(fixed, fixed, transpose_b=True))
-    alike = F.broadcast_equal(F.expand_dims(label, 1), F.expand_dims(label, 0))
-    alike = F.where(alike, F.ones_like(apart), F.zeros_like(apart))
-    # larger than every distance, and of its scale: a constant would lose their digits or be too small
-    beyond = F.broadcast_mul(alike, 1 + 2 * F.max(apart))
-    usable = (F.sum(alike, axis=1) > 1.5) * (F.sum(1 - alike, axis=1) > 0.5)
-    return F.argmax(apart * alike, axis=1), F.argmin(apart + beyond, axis=1), usable
+    squared = F.relu(sums - 2 * F.dot(fixed, fixed, transpose_b=True))
+    same = F.broadcast_equal(F.expand_dims(label, 1), F.expand_dims(label, 0))
+    same = F.where(same, F.ones_like(squared), F.zeros_like(squared))
+    # excludes samples of the same class; a constant could be smaller than distances, or make them lose digits
+    excluded = F.broadcast_mul(same, 1 + 2 * F.max(squared))
+    usable = (F.sum(same, axis=1) > 1.5) * (F.sum(1 - same, axis=1) > 0.5)
+    return F.argmax(squared * same, axis=1), F.argmin(squared + excluded, axis=1), usable
 
 
 class Agreement(NamedTuple):
-    """How often distances classify pairs correctly.
+    """Accuracy of distances as a classifier of pairs.
 
     Attributes:
         accuracy: Share of pairs that are classified correctly.
-        threshold: Pairs nearer than this count as one class.
+        threshold: Pairs with a smaller distance count as one class.
     """
 
     accuracy: float
@@ -170,11 +170,11 @@ def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = Non
     test pairs gives too high an accuracy.
 
     Args:
-        a: Embeddings, NDArray or NumPy of shape (N, D), as `mxkit.predict` gives them for a `Siamese`.
+        a: Embeddings, NDArray or NumPy of shape (N, D), like an output of `Siamese` from `mxkit.predict`.
         b: Embeddings of the other samples of the pairs, of the same shape.
         same: Shape (N,) or (N, 1), above 0 for a pair of one class.
-        threshold: Pairs nearer than this count as one class. None searches the threshold with the highest accuracy:
-            halfway between two neighbouring distances, the lowest of equals.
+        threshold: Pairs with a smaller distance count as one class. None searches the threshold with the highest
+            accuracy: halfway between two neighbouring distances, and the lowest one if several are equally good.
 
     Returns:
         The accuracy, from 0 to 1, and the threshold.
@@ -186,19 +186,19 @@ def pair_accuracy(a: Any, b: Any, same: Any, *, threshold: Optional[float] = Non
     Agreement(accuracy=1.0, threshold=3.0)
     """
     distances = _distances("pair_accuracy", a, b)
-    alike = to_host(same).reshape(-1) > 0
-    if alike.shape != distances.shape:
+    positive = to_host(same).reshape(-1) > 0
+    if positive.shape != distances.shape:
         raise DataError(
             f"pair_accuracy: same: expected one value for each of {len(distances)} pairs; received shape "
             f"{to_host(same).shape}"
         )
     if threshold is None:
-        threshold = _best_threshold(distances, alike)
-    return Agreement(float(np.mean((distances < threshold) == alike)), float(threshold))
+        threshold = _best_threshold(distances, positive)
+    return Agreement(float(np.mean((distances < threshold) == positive)), float(threshold))
 
 
 def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
-    """Share of triplets whose anchor is nearer to its positive than to its negative; a tie is wrong.
+    """Share of triplets with an anchor closer to its positive than to its negative; a tie counts as wrong.
 
     Args:
         anchor: Embeddings, NDArray or NumPy of shape (N, D).
@@ -218,20 +218,19 @@ def triplet_accuracy(anchor: Any, positive: Any, negative: Any) -> float:
     return float(np.mean(near < _distances("triplet_accuracy", anchor, negative)))
 
 
-def _best_threshold(distances: "np.ndarray", alike: "np.ndarray") -> float:
-    """Threshold with the most correct pairs: those below it count as one class, those above it do not."""
+def _best_threshold(distances: "np.ndarray", positive: "np.ndarray") -> float:
+    """Threshold with the most correct pairs: smaller distances count as one class."""
     values, group = np.unique(distances, return_inverse=True)
-    gain = np.bincount(group, weights=np.where(alike, 1.0, -1.0), minlength=len(values))
+    gain = np.bincount(group, weights=np.where(positive, 1.0, -1.0), minlength=len(values))
     best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
     edges = np.concatenate([[values[0] - 1], values, [values[-1] + 1]])
     return float((edges[best] + edges[best + 1]) / 2)
 
 
 def _distances(name: str, a: Any, b: Any) -> "np.ndarray":
-    first, second = (to_host(one).astype(np.float64) for one in (a, b))
+    first, second = (to_host(array).astype(np.float64) for array in (a, b))
     if first.shape != second.shape or first.ndim != 2 or not len(first):
         raise DataError(f"{name}: expected embeddings of one shape (N, D); received {first.shape} and {second.shape}")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise DataError(f"{name}: embeddings hold NaN or infinity, so their distances mean nothing (T26)")
-    distances: np.ndarray = np.sqrt(np.sum(np.square(first - second), axis=1))
-    return distances
+    return np.asarray(np.sqrt(np.sum(np.square(first - second), axis=1)))

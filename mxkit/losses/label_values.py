@@ -1,4 +1,4 @@
-"""Rules for the values of labels, for each loss: Gluon computes with any values."""
+"""Rules for the values of labels, per loss: Gluon computes with any values."""
 
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Sequence
 
@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 Check = Callable[["np.ndarray"], "np.ndarray"]
-# Deviation from 1 of a sum of probabilities, which float16 and bfloat16 round.
+# Allowed deviation from 1 of a sum of probabilities, which float16 and bfloat16 round.
 ROUNDED = 1e-2
 _SIGNS = "Number the classes -1 and 1: 2 * y - 1"
 
@@ -18,31 +18,31 @@ class Rule(NamedTuple):
     """A condition on the values of labels.
 
     Attributes:
-        expected: For the message, after "labels must be".
-        right: Whether each value of an array fits; or each row, if it returns one value per row.
+        expected: Text of the message after "labels must be".
+        fits: Returns for each value of an array whether it fits, or for each row.
         way: The way out, as a sentence.
-        place: Which of the label arrays is checked.
+        place: Index of the label array that is checked.
     """
 
     expected: str
-    right: Check
+    fits: Check
     way: str
     place: int = 0
 
 
 def label_rules(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-    """Rules for the labels of a batch; none for a loss that is not in the table, or has code of a user's own.
+    """Rules for the labels of a batch; none for a custom loss.
 
     Args:
         loss: Any loss.
-        output: What the net returned.
-        labels: What the loss gets after it.
+        output: The net's output.
+        labels: The arguments of the loss after the output.
     """
     kind, wanted = kind_of(loss), labels_of(loss)
     if kind is None or wanted is None:
         return
     if kind.labels == kinds.CLASS_NUMBERS:
-        if isinstance(output, mx.nd.NDArray):  # with several outputs it is unknown which one the loss reads
+        if isinstance(output, mx.nd.NDArray):  # of several outputs, the one that the loss reads is unknown
             yield from _of_classes(loss, output)
     elif is_plain(loss):
         yield from _RULES[wanted](loss, output, labels)
@@ -52,12 +52,12 @@ def _of_classes(loss: Any, output: Any) -> Iterator[Rule]:
     axis = class_axis(loss) % output.ndim
     if labels_of(loss) == kinds.CLASS_NUMBERS:
         way = (
-            "SoftmaxCrossEntropyLoss would clip them in silence; number the classes from 0, or give the net more "
-            "outputs. Padding may have any label where its weight is 0"
+            "SoftmaxCrossEntropyLoss would clip them without an error; number the classes from 0, or give the net more "
+            "outputs. Padding may have any label if its weight is 0"
         )
         yield _class_rule(output.shape[axis], way)
     elif is_plain(loss):
-        way = "Divide each row by its sum; a sample counts less by a weight, not by its label (T121)"
+        way = "Divide each row by its sum; to give a sample less weight, use sample weights (T121)"
         yield Rule("distributions, at least 0 with the sum 1", _distributions([axis]), way)
 
 
@@ -71,20 +71,20 @@ def _of_signs(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
 
 
 def _of_taught(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
-    yield Rule("finite teacher's scores", np.isfinite, "Look at what the teacher predicts")
+    yield Rule("finite teacher's scores", np.isfinite, "Check the teacher's predictions")
     yield _class_rule(output.shape[-1], "Number the classes from 0; a batch is (x, (teacher's scores, y)) (T10)", 1)
 
 
 def _of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
-    """CTC: class numbers below the blank, which is the last class, then -1; each row short enough for the steps."""
+    """CTC: class numbers below the blank, the last class, then -1; each row must be short enough for the steps."""
     steps, classes = output.shape[1 if loss._layout == "NTC" else 0], output.shape[2]
     yield symbol_rule(classes)
-    if len(labels) > 1:  # lengths are checked with each batch
+    if len(labels) > 1:  # lengths are checked in each batch
         return
     yield Rule(
-        "followed by padding alone, -1, and at least one a row",
+        "followed only by padding, -1, and at least one per row",
         lambda values: (values[:, 0] >= 0) & ((values[:, 1:] < 0) | (values[:, :-1] >= 0)).all(axis=1),
-        "MXNet drops what comes after the first -1, and computes a loss of nothing for an empty row (T121)",
+        "MXNet drops labels after the first -1, and computes a meaningless loss for an empty row (T121)",
     )
     yield Rule(
         f"short enough for {steps} steps: one for each label, and one between two equal labels",
@@ -93,11 +93,11 @@ def _of_sequences(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rul
     )
 
 
-def _always(expected: str, right: Check, way: str, place: int = 0) -> Callable[..., Iterator[Rule]]:
+def _always(expected: str, fits: Check, way: str, place: int = 0) -> Callable[..., Iterator[Rule]]:
     """A rule that depends neither on the loss's arguments nor on the outputs; `{name}` in `way` is the loss."""
 
     def rules(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
-        yield Rule(expected, right, way.format(name=type(loss).__name__), place)
+        yield Rule(expected, fits, way.format(name=type(loss).__name__), place)
 
     return rules
 
@@ -109,7 +109,7 @@ def _of_distributions(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
 
 def _of_triples(loss: Any, output: Any, labels: Sequence[Any]) -> Iterator[Rule]:
     for place in range(len(labels)):
-        yield Rule("finite embeddings", np.isfinite, "Look at what computes them", place)
+        yield Rule("finite embeddings", np.isfinite, "Check how they are computed", place)
 
 
 def _of_mined(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
@@ -117,14 +117,12 @@ def _of_mined(loss: Any, output: Any, labels: Any) -> Iterator[Rule]:
         yield Rule("class numbers, which are whole", _is_whole, f"{type(loss).__name__} compares them (T121)")
 
 
-def _is_whole(values: "np.ndarray") -> "np.ndarray":
-    whole: np.ndarray = np.isfinite(values) & (values == np.floor(values))
-    return whole
+def _is_whole(values: "np.ndarray") -> Any:
+    return np.isfinite(values) & (values == np.floor(values))
 
 
-def _is_sign(values: "np.ndarray") -> "np.ndarray":
-    sign: np.ndarray = (values == 1) | (values == -1)
-    return sign
+def _is_sign(values: "np.ndarray") -> Any:
+    return (values == 1) | (values == -1)
 
 
 _RULES: Dict[str, Callable[..., Iterator[Rule]]] = {
@@ -132,11 +130,11 @@ _RULES: Dict[str, Callable[..., Iterator[Rule]]] = {
     kinds.SHARES: _always(
         kinds.SHARES,
         lambda values: (values >= 0) & (values <= 1),
-        "{name} falls without end for others. Class numbers need the loss 'softmax_ce', or a column of 0 and 1 for "
-        "each class; divide bytes by 255, and make (y + 1) / 2 of labels -1 and 1 (T121)",
+        "{name} has no minimum for others. Class numbers need the loss 'softmax_ce', or a column of 0 and 1 for "
+        "each class; divide bytes by 255, and replace labels -1 and 1 by (y + 1) / 2 (T121)",
     ),
     kinds.FINITE: _always(
-        "finite numbers", np.isfinite, "Leave such samples out, or give them the weight 0 and another label"
+        "finite numbers", np.isfinite, "Leave such samples out, or give them the weight 0 and a finite label"
     ),
     kinds.COUNTS: _always(
         "finite numbers of at least 0",
@@ -183,38 +181,40 @@ def needed_steps(labels: "np.ndarray") -> "np.ndarray":
     array([2, 3])
     """
     repeated = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] >= 0)
-    needed: np.ndarray = (labels >= 0).sum(axis=1) + repeated.sum(axis=1)
-    return needed
+    return np.asarray((labels >= 0).sum(axis=1) + repeated.sum(axis=1))
 
 
 def refuse_labels(values: "np.ndarray", rule: Rule) -> None:
     """Refuse labels with wrong values.
 
     Raises:
-        LabelError: There is a wrong one; the text shows some of them.
+        LabelError: There is such a label; the text shows some of them.
     """
-    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
-        fine = rule.right(values)
-    if fine.all():
+    with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns if NaN is compared
+        fits = rule.fits(values)
+    if fits.all():
         return
-    wrong, whole = values[~fine], fine.ndim == values.ndim
-    some = ", ".join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])
-    if not whole:
-        some = f"a row of {', '.join(str(value) for value in wrong.reshape(len(wrong), -1)[0][:5].tolist())}"
-    of = f"{(~fine).sum()} of {fine.size} {'labels' if whole else 'rows'}"
-    raise LabelError(f"labels must be {rule.expected}; received {some} in {of}. {rule.way}")
+    wrong, per_row = values[~fits], fits.ndim < values.ndim
+    received = f"a row of {', '.join(map(str, wrong.reshape(len(wrong), -1)[0][:5].tolist()))}"
+    of = f"{(~fits).sum()} of {fits.size} {'rows' if per_row else 'labels'}"
+    text = received if per_row else some_values(wrong)
+    raise LabelError(f"labels must be {rule.expected}; received {text} in {of}. {rule.way}")
+
+
+def some_values(values: "np.ndarray") -> str:
+    """Up to five different values, for a message."""
+    return ", ".join(map(str, sorted(set(values.ravel().tolist()))[:5]))
 
 
 def _distributions(axes: Sequence[int]) -> Check:
-    """Whether each row is a distribution: along the one of these axes where most rows are."""
+    """Check whether each row is a distribution, along the axis with the most distributions."""
 
-    def right(values: "np.ndarray") -> "np.ndarray":
-        tried = [
+    def fits(values: "np.ndarray") -> "np.ndarray":
+        by_axis = [
             ((values >= 0).all(axis=axis) & (abs(values.sum(axis=axis, dtype="float64") - 1) <= ROUNDED))
             for axis in axes
             if axis < values.ndim
         ]
-        best: np.ndarray = max(tried, key=lambda rows: rows.mean())
-        return best
+        return np.asarray(max(by_axis, key=lambda rows: rows.mean()))
 
-    return right
+    return fits

@@ -1,4 +1,4 @@
-"""The base class of mxkit's losses, which checks shapes; weights for samples and for classes."""
+"""The base class of mxkit's losses, which checks shapes, and weights for samples and for classes."""
 
 from collections.abc import Mapping as AnyMapping
 import math
@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# A weight for each class, in order or by class number; a class that a mapping omits has weight 1.
+# A weight for each class, in order or by class number; a class that a mapping omits has the weight 1.
 ClassWeight = Union[Sequence[float], Mapping[Any, float]]
 
 
@@ -32,14 +32,14 @@ class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
     def cast_labels(self, output: Any, labels: Tuple[Any, ...]) -> Tuple[Any, ...]:
         """Cast labels and weights to the output's dtype: operators refuse mixed dtypes (T14)."""
         dtype = arrays_in([output])[0].dtype
-        return tuple(one.astype(dtype, copy=False) if isinstance(one, mx.nd.NDArray) else one for one in labels)
+        return tuple(label.astype(dtype, copy=False) if isinstance(label, mx.nd.NDArray) else label for label in labels)
 
     def check_shapes(self, output: Any, *labels: Any) -> None:
         """Raise a DataError if the shapes would not give one value per sample."""
         raise NotImplementedError
 
     def weight_place(self, output: Any) -> int:
-        """Place of the sample weights among the labels."""
+        """Index of the sample weights among the labels."""
         return 1
 
 
@@ -53,7 +53,7 @@ def check_shape(loss: Any, name: str, array: Any, *allowed: Tuple[int, ...]) -> 
         expected = " or ".join(map(str, dict.fromkeys(allowed)))
         raise DataError(
             f"{type(loss).__name__}: {name}: expected shape {expected}; received {tuple(array.shape)}, which would be "
-            "broadcast to other losses in silence (T11). Reshape it"
+            "broadcast to other losses without an error (T11). Reshape it"
         )
 
 
@@ -86,7 +86,7 @@ def number(name: str, value: Any, least: float, most: float = float("inf")) -> f
 def _widened(output: Any) -> Any:
     """Cast float16 to float32: squares and exponentials overflow float16."""
     if isinstance(output, (list, tuple)):
-        return [_widened(one) for one in output]
+        return [_widened(array) for array in output]
     half = isinstance(output, mx.nd.NDArray) and output.dtype == np.float16
     return output.astype("float32") if half else output
 
@@ -126,7 +126,7 @@ class ClassWeights:
         if (self._length or classes) != classes or highest >= classes:
             received = f"{self._length} weights" if self._length else f"a weight for class {highest}"
             raise DataError(f"{self._name}: the net has {classes} outputs; received {received}")
-        return [self._by_class.get(one, 1.0) for one in range(classes)]
+        return [self._by_class.get(key, 1.0) for key in range(classes)]
 
     def array(self, classes: int, like: Any) -> Any:
         """The weights as an array of shape (classes,), with the device and dtype of `like`."""

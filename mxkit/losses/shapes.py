@@ -1,4 +1,4 @@
-"""Brings labels and sample weights to the shape and dtype that a loss of Gluon needs, and refuses wrong shapes."""
+"""Converts labels and sample weights to the shape and dtype that a loss of Gluon needs, and refuses wrong shapes."""
 
 from functools import lru_cache
 import inspect
@@ -13,14 +13,14 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# What is done to one array: ("cast", dtype), ("reshape", shape), ("expand", axis), or ("like", None): reshaped to the
+# A conversion of one array: ("cast", dtype), ("reshape", shape), ("expand", axis), or ("like", None), a reshape to the
 # shape of the net's output.
 Step = Tuple[str, Any]
 Steps = Tuple[Tuple[Step, ...], ...]
 
 
 def weight_place(loss: Any, output: Any) -> Optional[int]:
-    """Place of the sample weights among the labels, or None for a loss that takes none."""
+    """Index of the sample weights among the labels, or None for a loss that takes none."""
     if not isinstance(loss, gluon.loss.Loss):
         return None
     if hasattr(loss, "check_shapes"):  # mxkit's own
@@ -31,21 +31,21 @@ def weight_place(loss: Any, output: Any) -> Optional[int]:
 
 @lru_cache(maxsize=None)
 def _arguments(kind: Any) -> Tuple[int, List[str]]:
-    """How many arrays a class of losses needs after the net's output, and the names of those that it takes."""
-    taken = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
-    return sum(one.default is one.empty for one in taken), [one.name for one in taken]
+    """Number of arrays that a class of losses needs after the net's output, and names of all that it takes."""
+    parameters = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
+    return sum(p.default is p.empty for p in parameters), [p.name for p in parameters]
 
 
 def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     """Steps that prepare the labels of a batch for a loss of Gluon; () for none.
 
-    Gluon reshapes labels to the outputs' shape and pairs elements that do not belong together, and multiplies losses
-    of shape (B, 1) by weights of shape (B,), which gives (B, B) (T118, T119).
+    Gluon reshapes labels to the outputs' shape, which may pair the wrong elements, and multiplies losses of shape
+    (B, 1) by weights of shape (B,), which gives (B, B) (T118, T119).
 
     Args:
-        loss: Any loss. For one with a user's own code only sample weights are reshaped.
-        output: What the net returned.
-        labels: What the loss gets after it.
+        loss: Any loss. For a custom loss only sample weights are reshaped.
+        output: The net's output.
+        labels: The arguments of the loss after the output.
 
     Raises:
         DataError: The loss cannot use a shape. The text names the expected and the received shape.
@@ -62,8 +62,8 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     if not isinstance(output, mx.nd.NDArray):
         if is_plain(loss) and isinstance(output, (list, tuple)):
             raise DataError(
-                f"{type(loss).__name__}: the net returns {len(output)} outputs, and this loss takes one. Pass "
-                "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...), which chooses"
+                f"{type(loss).__name__}: the net returns {len(output)} outputs, and this loss takes one. Choose it in "
+                "loss=mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: ...)"
             )
         return ()
     steps: List[List[Step]] = [[] for _ in labels]
@@ -84,7 +84,7 @@ def apply_steps(steps: Steps, output: Any, labels: Sequence[Any]) -> Sequence[An
     """Apply the steps of `label_steps` to labels, which are arrays or symbols."""
     if not steps:
         return labels
-    return [_applied(own, output, label) for own, label in zip(steps, labels)]
+    return [_applied(steps_of_label, output, label) for steps_of_label, label in zip(steps, labels)]
 
 
 def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
@@ -102,19 +102,19 @@ def _applied(steps: Sequence[Step], output: Any, label: Any) -> Any:
 
 
 def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optional[List[Step]]:
-    """Steps that bring weights to the axes of losses of shape `target`; None for a shape that does not fit.
+    """Steps that convert weights to the axes of losses of shape `target`; None for a shape that does not fit.
 
     Args:
-        weight: One for each sample; or one for each loss, where an axis may have length 1; or with the labels' shape,
-            which equals the losses' up to axes of length 1.
+        weight: One weight per sample; or one per loss, where an axis may have length 1; or an array of the labels'
+            shape, which equals the shape of the losses up to axes of length 1.
         target: Shape of the losses before their mean over a sample.
         axis: Axis of the classes, which has length 1 in `target`.
     """
     shape = tuple(weight.shape)
     if shape[0] == target[0] and weight.size == target[0]:
-        wanted = (-1,) + (1,) * (len(target) - 1)
-        return [] if len(shape) == len(target) else [("reshape", wanted)]
-    if len(shape) == len(target) and all(own in (1, other) for own, other in zip(shape, target)):
+        per_sample = (-1,) + (1,) * (len(target) - 1)
+        return [] if len(shape) == len(target) else [("reshape", per_sample)]
+    if len(shape) == len(target) and all(length in (1, full) for length, full in zip(shape, target)):
         return []
     if axis is not None and shape == target[:axis] + target[axis + 1 :]:
         return [("expand", axis)]
@@ -126,7 +126,7 @@ def weight_axes(weight: Any, target: Shape, axis: Optional[int] = None) -> Optio
 def _weight_steps(loss: Any, labels: str, output: Any, weight: Any) -> List[Step]:
     samples, axis = output.shape[0], None
     if labels == kinds.SYMBOLS:
-        target: Shape = (weight.shape[0],)  # the outputs may begin with another axis
+        target: Shape = (weight.shape[0],)  # axis 0 of the outputs may be the steps
     elif labels == kinds.PAIRED:
         target = (samples, 1)
     elif labels == kinds.CLASS_NUMBERS:
@@ -154,7 +154,7 @@ def weight_error(loss: Any, weight: Any, target: Shape, axis: Optional[int]) -> 
 
 
 def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]) -> None:
-    """Refuse labels that the loss would reshape or broadcast to wrong pairs."""
+    """Refuse labels that the loss would reshape or broadcast to pairs of wrong elements."""
     name, scores = type(loss).__name__, tuple(output.shape)
     shape = tuple(labels[0].shape)
     if kind.labels == kinds.CLASS_NUMBERS:
@@ -174,10 +174,10 @@ def _check_targets(loss: Any, kind: LossKind, output: Any, labels: Sequence[Any]
 
 
 def _same(shape: Shape, scores: Shape) -> bool:
-    """Whether elements pair up: shapes are equal up to axes of length 1, or one of them is flattened."""
-    own, other = squeezed(shape), squeezed(scores)
-    flat = min(len(own), len(other)) == 2 and own[0] == other[0] and np.prod(own) == np.prod(other)
-    return own == other or bool(flat)
+    """Whether shapes are equal up to axes of length 1, or one of them is the other one flattened."""
+    labels, outputs = squeezed(shape), squeezed(scores)
+    flat = min(len(labels), len(outputs)) == 2 and labels[0] == outputs[0] and np.prod(labels) == np.prod(outputs)
+    return labels == outputs or bool(flat)
 
 
 def _mismatch(name: str, scores: Shape, shape: Shape, way: str) -> DataError:
@@ -188,24 +188,24 @@ def _mismatch(name: str, scores: Shape, shape: Shape, way: str) -> DataError:
 
 def _way_out(scores: Shape, shape: Shape) -> str:
     if np.prod(scores) == np.prod(shape):
-        return "The same number of elements in other places: transpose one of them, a reshape pairs the wrong ones"
+        return "The number of elements is the same, the axes differ: transpose one of them; a reshape pairs wrong ones"
     if len(shape) == 1 or squeezed(shape) == shape[:1]:
         return (
-            "One label a sample needs a net with one output, Dense(1); class numbers need the loss 'softmax_ce', or "
+            "One label per sample needs a net with one output, Dense(1); class numbers need the loss 'softmax_ce', or "
             "a column of 0 and 1 for each class"
         )
     if len(scores) == 2 and len(shape) == 2:
-        return f"For {shape[1]} targets a sample give the net {shape[1]} outputs, Dense({shape[1]})"
+        return f"For {shape[1]} targets per sample give the net {shape[1]} outputs, Dense({shape[1]})"
     return "Give the net outputs of the labels' shape"
 
 
 def check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
-    """Refuse outputs without classes, and labels that are no class number, or value for each class, of each position.
+    """Refuse outputs without classes, and labels without one class number, or one value per class, for each position.
 
     Args:
         loss: A softmax cross-entropy.
         scores: Shape of the net's outputs.
-        shape: Of the labels.
+        shape: Shape of the labels.
 
     Raises:
         DataError: The shapes do not fit.
@@ -220,25 +220,25 @@ def check_classes(loss: Any, scores: Shape, shape: Shape) -> None:
             f"{name}: the net has one output, whose softmax is always 1: the loss is 0 and nothing is trained. For "
             "two classes take the loss 'sigmoid_bce', or a net of 2 outputs (T121)"
         )
-    without, kept = scores[:axis] + scores[axis + 1 :], (*scores[:axis], 1, *scores[axis + 1 :])
+    positions = scores[:axis] + scores[axis + 1 :]
+    is_number = shape in (positions, (*scores[:axis], 1, *scores[axis + 1 :]))
     if is_sparse:
         _check_class_axis(loss, scores, shape)
-    if is_sparse and shape not in (without, kept):
+    if is_sparse and not is_number:
         way = "Reshape the labels"
         if shape == scores:
-            way = "Labels of a column for each class need ('softmax_ce', {'sparse_label': False})"
+            way = "Labels with a column for each class need ('softmax_ce', {'sparse_label': False})"
         raise DataError(
-            f"{name}: labels: expected class numbers of shape {without} for outputs of shape {scores}; received "
+            f"{name}: labels: expected class numbers of shape {positions} for outputs of shape {scores}; received "
             f"{shape}. {way}"
         )
     if not is_sparse and shape != scores:
-        is_number = shape in (without, kept)
         way = "Class numbers need sparse_label=True, the default" if is_number else _way_out(scores, shape)
         raise _mismatch(name, scores, shape, way)
 
 
 def _check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
-    """Refuse class numbers that fit classes on axis 1, where the loss reads them on the last axis by default (T124)."""
+    """Refuse class numbers that fit classes on axis 1, if the loss reads the last axis by default (T124)."""
     if class_axis(loss) != -1 or len(scores) < 3 or shape != (scores[0], *scores[2:]):
         return
     name, last = type(loss).__name__, len(scores) - 1
@@ -249,7 +249,7 @@ def _check_class_axis(loss: Any, scores: Shape, shape: Shape) -> None:
         )
     if last > 2:
         raise DataError(
-            f"{name}: outputs of shape {scores} may have their classes on axis 1, as convolutions give them, or on "
+            f"{name}: outputs of shape {scores} may have their classes on axis 1, like those of a convolution, or on "
             f"axis {last}, the default: pass the argument axis=1 or axis={last}, like ('softmax_ce', {{'axis': 1}}) "
             "(T124)"
         )
@@ -282,24 +282,25 @@ def _check_sequences(loss: Any, scores: Shape, labels: Sequence[Any]) -> None:
             f"{name}: labels: expected shape ({samples}, L) with L at most the {steps} steps of the outputs; received "
             f"{shape}{way}"
         )
-    # checked in every batch: for values that are too large MXNet reads past its arrays, and crashes or hangs
-    found = labels[0].asnumpy()
-    refuse_labels(found, symbol_rule(scores[2]))
-    limits = []
-    for which, lengths, most in zip(("pred_lengths", "label_lengths"), labels[1:], (steps, shape[1])):
-        if tuple(lengths.shape) != (samples,):
-            raise DataError(f"{name}: {which}: expected shape ({samples},); received {tuple(lengths.shape)}")
-        limits.append(lengths.asnumpy())
-        if not ((limits[-1] >= 1) & (limits[-1] <= most)).all():
+    # checked in every batch: if values are too large, MXNet reads past its arrays, and crashes or hangs
+    symbols = labels[0].asnumpy()
+    refuse_labels(symbols, symbol_rule(scores[2]))
+    lengths: List[Any] = []
+    for which, array, most in zip(("pred_lengths", "label_lengths"), labels[1:], (steps, shape[1])):
+        if tuple(array.shape) != (samples,):
+            raise DataError(f"{name}: {which}: expected shape ({samples},); received {tuple(array.shape)}")
+        values = array.asnumpy()
+        if not ((values >= 1) & (values <= most)).all():
             raise DataError(
-                f"{name}: {which}: expected lengths from 1 to {most}; received {limits[-1].min()} to "
-                f"{limits[-1].max()}. A batch is (x, (y, lengths of x, lengths of y)) (T121)"
+                f"{name}: {which}: expected lengths from 1 to {most}; received {values.min()} to {values.max()}. A "
+                "batch is (x, (y, lengths of x, lengths of y)) (T121)"
             )
-    if limits:
-        counted = found if len(limits) == 1 else np.where(np.arange(shape[1]) < limits[1][:, None], found, -1)
-        short = needed_steps(counted) > limits[0]
-        if short.any():
-            raise LabelError(
-                f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
-                "one between two equal labels. MXNet gives such rows the loss 0, and trains nothing. Leave them out"
-            )
+        lengths.append(values)
+    if len(lengths) == 2:
+        symbols = np.where(np.arange(shape[1]) < lengths[1][:, None], symbols, -1)
+    short = needed_steps(symbols) > lengths[0] if lengths else np.zeros(0)
+    if short.any():
+        raise LabelError(
+            f"labels of {short.sum()} of {samples} rows need more steps than pred_lengths: one for each label, and "
+            "one between two equal labels. MXNet gives such rows the loss 0, and trains nothing. Leave them out"
+        )

@@ -25,59 +25,57 @@ from mxkit.training.precision import MixedPrecision
 import mxnet as mx
 from mxnet import autograd, gluon
 
-# Those inside `with`. If one is forgotten there, by a generator that nobody closed, the garbage collector ends it; it
-# must not have freed the Trainer's arrays before, which would end the process.
+# Accumulators inside `with`. The reference keeps the Trainer's arrays alive until the garbage collector closes an
+# abandoned generator: `__exit__` on arrays that are freed already would end the process.
 _OPEN: Set["Accumulator"] = set()
 
-# Operators that leave a loss of shape (1,) what it was, and those that make one value of all samples.
+# Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
 _SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "Cast", "Reshape")
 _PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
 _REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
 
 
 class Accumulator:
-    """Sum gradients over windows of micro-batches and step once a window, in a loop of your own.
+    """Sum gradients over windows of micro-batches, and step once per window, in a loop of your own.
 
-    The gradient of an update is the mean over every sample of its window, so that it equals one big
-    batch, also when micro-batches differ in size. Replicas are reduced once an update.
+    The gradient of an update is the mean over every sample of its window. It equals the gradient of one big
+    batch, also when micro-batches differ in size. Replicas are reduced once per update.
 
     ```
     with Accumulator(trainer, every=4) as accumulator:
         for x, y in batches:
             with autograd.record():
-                losses = loss(net(x), y)        # shape (B,): one value a sample
+                losses = loss(net(x), y)        # shape (B,): one value per sample
             accumulator.backward(losses)
             update = accumulator.step()         # None inside a window
         accumulator.flush()                     # a shorter last window, with its true count
     ```
 
     Args:
-        trainer: Over the parameters to train. It alone changes them.
-        every: Calls of `backward` in a window, at least 1; or "256 samples": a window is full when it holds this many
-            samples or more, which suits micro-batches of different sizes.
-        clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices at once; a
-            larger one is scaled down to it. `float("inf")` only measures. None does neither.
+        trainer: A Trainer over the parameters to train. It alone changes them.
+        every: Calls of `backward` in a window, at least 1; or "256 samples": a window is full when it holds at least
+            this many samples, which suits micro-batches of different sizes.
+        clip_norm: Largest L2 norm of the averaged gradient, over all parameters and devices together; a gradient
+            with a larger norm is scaled down to it. `float("inf")` only measures the norm. None does neither.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
-        precision: Its loss scale multiplies the gradients, the same for a whole window, and is divided out
-            before clipping; a window whose gradients overflow is skipped. None scales nothing.
+        precision: Its loss scale multiplies the gradients of a whole window, and is divided out before clipping;
+            a window with overflowing gradients is skipped. None scales nothing.
 
     Attributes:
-        updates: Updates done, from 0; a skipped one counts.
-        micro_batches: Calls of `backward` in the open window, from 0; each update sets it to 0.
-        samples: Samples in the open window, from 0; each update sets it to 0.
-        count: What the window's gradient will be divided by: `samples`, where no other count was stated.
+        updates: Number of updates so far, with skipped ones.
+        micro_batches: Calls of `backward` in the open window; each update resets it to 0.
+        samples: Samples in the open window; each update resets it to 0.
+        count: Divisor of the window's gradient: `samples`, unless `backward` gets another count.
 
     Raises:
-        ValueError: `every` is no such length; a limit is not above 0; the Trainer would
-            train replicas that drift apart, or clips values where only the kvstore adds
-            replicas up.
+        ValueError: `every` is no such length; a limit is not above 0; replicas of this Trainer would drift apart; or
+            `clip_value` is given, and only the kvstore adds the replicas up.
         DeviceError: `precision` is bfloat16 and the Trainer's parameters live on a GPU.
-        RuntimeError: `with` ends, also by `break`, while micro-batches wait for their update: call `flush` first.
+        RuntimeError: `with` ends, also by `break`, before the last micro-batches are applied: call `flush` first.
 
     Side effects:
-        Inside `with`, and where a window may hold several micro-batches, `grad_req` of the Trainer's
-        parameters is `"add"` where it was `"write"` (frozen ones stay frozen); it is restored on exit, also
-        after an error.
+        Inside `with`, `grad_req` of the Trainer's parameters is `"add"` instead of `"write"`, if a window may hold
+        several micro-batches. Frozen parameters stay frozen. `grad_req` is restored on exit, also after an error.
         An error that leaves `with` drops the gradients of the open window.
     """
 
@@ -109,7 +107,7 @@ class Accumulator:
                     )
         self.trainer = trainer
         self._parameters, self._devices = trainer_parameters(trainer), trainer_devices(trainer)
-        self._on_kvstore: Optional[bool] = None  # known once the kvstore is there
+        self._on_kvstore: Optional[bool] = None  # known after the kvstore is created
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")
         self._adds = self.every != (1, "batches")
         self.clip_norm = clip_norm
@@ -118,19 +116,19 @@ class Accumulator:
         clips = clip_norm is not None or clip_value is not None
         check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips)
         self.updates = 0
-        self._looked = False
+        self._means_refused = False
         self._switched: List[Any] = []
         self._open_window()
 
     def __enter__(self) -> "Accumulator":
         if self._adds:
-            # Only "write" is touched, and before anything is recorded (T5).
-            self._switched = [one for one in self._parameters if one.grad_req == "write"]
+            # Only "write" is changed, before anything is recorded (T5).
+            self._switched = [parameter for parameter in self._parameters if parameter.grad_req == "write"]
             for parameter in self._switched:
                 request_gradient(parameter, "add")
         _OPEN.add(self)
         self._zero_added_gradients()
-        self._forget_fresh_gradients()  # left by a window that was broken off, or by somebody else's backward
+        self._forget_fresh_gradients()  # of an interrupted window, or of a backward pass outside of this class
         return self
 
     def __exit__(
@@ -150,7 +148,7 @@ class Accumulator:
         self._open_window()
         if batches and kind is None:
             raise RuntimeError(
-                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, that no update used; "
+                f"Accumulator: the last window held {batches} micro-batches, {samples} samples, which no update used; "
                 f"their gradients were dropped after {self.updates} updates. Call accumulator.flush() inside `with`, "
                 "after the loop over the batches"
             )
@@ -159,15 +157,15 @@ class Accumulator:
         """Compute the gradients of one micro-batch and add them to the window.
 
         Args:
-            losses: One value per sample, shape (B,), recorded; a list of them where the micro-batch is
-                split over devices.
-            count: What the micro-batch adds to the number that the window's gradient is divided by, at least
-                0: the sum of sample weights, or of the tokens that a mask leaves. None is the number of samples.
+            losses: One value per sample, shape (B,), recorded; a list with one array per device if the micro-batch
+                is split over devices.
+            count: What the micro-batch adds to the divisor of the window's gradient, at least 0: the sum of
+                sample weights, or the number of unmasked tokens. None is the number of samples.
 
         Raises:
-            LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The latter is looked for
-                in the graph of the first loss of shape (1,), which a micro-batch of one sample has rightly.
-            DataError: No loss was given, or `count` is no number of at least 0.
+            LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The graph of the first
+                loss of shape (1,) is searched for such a reduction: a micro-batch of one sample has this shape too.
+            DataError: There is no loss, or `count` is no number of at least 0.
         """
         self.backward_of(list(losses) if isinstance(losses, (list, tuple)) else [losses], count=count)
 
@@ -179,24 +177,26 @@ class Accumulator:
         ones: Sequence[Any] = (),
         others: Sequence[Tuple[Any, Any]] = (),
     ) -> None:
-        """Do what `backward` does, with arrays that are made once a training; MXNet makes them in each call.
+        """Do what `backward` does, with arrays that the caller reuses; MXNet would create them in each call.
 
         Args:
             parts: The losses of each device.
             count: As for `backward`.
-            ones: Arrays of ones of the losses' shapes, or None for a loss without one.
-            others: Other outputs of the graphs that gave the losses, each with an array of zeros as its gradient.
-                To make the zeros takes 30 us of a small net's 600.
+            ones: For each loss an array of ones with its shape, or None.
+            others: Other outputs of the losses' graphs, each with an array of zeros as its gradient.
+                Creating the zeros takes 30 us of the 600 us of a small net's update.
         """
         if self._adds and not self._switched and any(p.grad_req == "write" for p in self._parameters):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
         if not parts:
-            raise DataError("Accumulator.backward: no loss was given")
+            raise DataError("Accumulator.backward: received no loss")
         shapes = [part.shape for part in parts]
         if () in shapes:
-            raise LossShapeError("Accumulator.backward: expected losses of shape (B,), one a sample; received a scalar")
-        if (1,) in shapes and not self._looked:
-            self._looked = True
+            raise LossShapeError(
+                "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar"
+            )
+        if (1,) in shapes and not self._means_refused:
+            self._means_refused = True
             _refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
@@ -206,7 +206,7 @@ class Accumulator:
         elif not ones:
             ones = [None] * len(parts)
         autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
-        if len(parts) == len(self._devices):  # asking each array for its device takes longer
+        if len(parts) == len(self._devices):  # faster than reading the device of each array
             self._active.update(dict.fromkeys(self._devices))
         else:
             self._active.update((part.context, None) for part in parts)
@@ -221,21 +221,21 @@ class Accumulator:
             The update, or None inside a window.
 
         Raises:
-            RuntimeError: No gradient was computed by `backward` since the last update.
+            RuntimeError: `backward` was not called since the last update.
         """
         if not self.micro_batches:
             raise RuntimeError(
-                "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, in place "
-                "of losses.backward(), whose gradients this window does not count"
+                "Accumulator.step: the window holds no micro-batch. Call accumulator.backward(losses) before, instead "
+                "of losses.backward(), because this window does not count its gradients"
             )
         held = self.samples if self.every.unit == "samples" else self.micro_batches
         return self._apply() if held >= self.every.number else None
 
     def flush(self) -> Optional[Update]:
-        """Apply the window that is open, with its true count of samples.
+        """Apply the open window, divided by its true count of samples.
 
         Returns:
-            The update, or None if no micro-batch is waiting.
+            The update, or None if the window is empty.
         """
         return self._apply() if self.micro_batches else None
 
@@ -245,18 +245,18 @@ class Accumulator:
         self.count: float = 0
         self._scale = 1.0 if self.precision is None else self.precision.scale
         self._losses: List[Any] = []
-        self._active: Dict[Any, None] = {}  # an ordered set of the devices that computed something
+        self._active: Dict[Any, None] = {}  # ordered set of the devices that computed a loss
 
     def trained(self) -> List[Any]:
         """Parameters of the Trainer that are not frozen."""
-        return [one for one in self._parameters if one.grad_req != "null"]
+        return [parameter for parameter in self._parameters if parameter.grad_req != "null"]
 
     def _apply(self) -> Update:
         trainer, trained = self.trainer, self.trained()
         if not self.count:
             raise DataError(
-                f"the window of update {self.updates + 1} has the count 0: of its {self.samples} samples none counts, "
-                "so that its gradient has no mean. Leave such batches out"
+                f"the window of update {self.updates + 1} has the count 0: none of its {self.samples} samples counts, "
+                "so its gradient has no mean. Leave such batches out"
             )
         self._refresh_idle_replicas(trained)
         if self._on_kvstore is None:
@@ -277,26 +277,29 @@ class Accumulator:
         return update
 
     def _step(self, trained: Sequence[Any], on_kvstore: bool) -> Optional[Any]:
-        """Clip the gradients, let the Trainer step, and return their norm, if it was measured."""
+        """Clip the gradients and update the weights; return the norm of the gradients, or None without `clip_norm`."""
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
         if self.clip_value is not None:
             self._clip_values(trained)
         if on_kvstore:
             self.trainer.step(self.count * self._scale)
-            self._forget_fresh_gradients()  # Gluon does not on this path, and its own check never fires again (T24)
+            self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
         else:
             self.trainer.update(self.count * self._scale)
         return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:
-        """Give replicas without a sample in this window a gradient of 0, or name what nobody used.
+        """Zero the gradients of replicas without a sample in this window; refuse parameters without any gradient.
 
-        An idle replica keeps the gradient of an earlier update: it would be added again, or the replicas
-        drift apart, both without a word (T8, T24).
+        An idle replica keeps the gradient of an earlier update. MXNet would add it again, or the replicas would drift
+        apart, both without an error (T8, T24).
+
+        Raises:
+            UnusedParameterError: The loss does not depend on a parameter.
         """
         unused = []
         for parameter in trained:
-            replicas = values_of(parameter) or []  # nothing, where the shape never became known
+            replicas = values_of(parameter) or []  # empty if the shape is still unknown
             if len(replicas) == 1 and is_fresh(replicas[0]):
                 continue
             fresh = {data.context: data.context in self._active and is_fresh(data) for data in replicas}
@@ -314,9 +317,9 @@ class Accumulator:
         """Scale gradients so that their average has at most the norm `clip_norm`; return the norm before."""
         if reduced:
             gradients = [parameter.list_grad()[0] for parameter in trained]
-        else:  # the kvstore adds the replicas up only while it updates: add them here for the norm alone
-            gradients = [_added(parameter.list_grad()) for parameter in trained]
-        # After the division by the count: before it, clipping would be as many times too hard (T9).
+        else:  # the kvstore adds the replicas only during its update: the norm needs their sum now
+            gradients = [_sum_of_replicas(parameter.list_grad()) for parameter in trained]
+        # the norm of the average, because clipping the sum would be too strong by the factor `count` (T9)
         average = gradient_scale(self.trainer) / (self.count * self._scale)
         norm = sum_of_squares(gradients).sqrt() * average
         if self.clip_norm != float("inf"):
@@ -333,7 +336,7 @@ class Accumulator:
         return norm
 
     def _clip_values(self, trained: Sequence[Any]) -> None:
-        # MXNet's own clip_gradient would do the same, but belongs to the optimizer and would stay there.
+        # MXNet's clip_gradient does the same, but is a setting of the optimizer, which would keep it
         limit = float(self.clip_value or 0) * self.count * self._scale / gradient_scale(self.trainer)
         for parameter in trained:
             for gradient in parameter.list_grad():
@@ -344,7 +347,7 @@ class Accumulator:
             set_fresh(values_of(parameter) or (), False)
 
     def _zero_added_gradients(self) -> None:
-        # Without this the next window would count this one's gradients again (T1).
+        # otherwise the next window would count these gradients again (T1)
         by_device: Dict[Any, List[Any]] = {}
         for parameter in self._parameters:
             if parameter.grad_req == "add" and gradients_of(parameter) is not None:
@@ -358,7 +361,7 @@ def _refuse_means(losses: Sequence[Any]) -> None:
     """Refuse a loss that is a mean or a sum over the samples: it would count as one sample.
 
     Raises:
-        LossShapeError: The recorded graph of a loss ends in such an operator.
+        LossShapeError: The recorded graph of a loss ends in a reduction.
     """
     for loss in losses:
         if loss.shape != (1,):
@@ -366,39 +369,39 @@ def _refuse_means(losses: Sequence[Any]) -> None:
         graph = json.loads(autograd.get_symbol(loss).tojson())
         if _is_reduced(graph["nodes"], graph["heads"][0][0]):
             raise LossShapeError(
-                "Accumulator.backward: expected losses of shape (B,), one a sample; received a mean or a sum over the "
-                "samples, which would count as one sample. Pass the samples' own losses, without .mean() or .sum()"
+                "Accumulator.backward: expected losses of shape (B,), one per sample; received a mean or a sum over "
+                "the samples, which would count as one sample. Pass one loss per sample, without .mean() or .sum()"
             )
 
 
 def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
-    """Whether a node of a graph gives one value for all samples, which lie on axis 0."""
+    """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
     node = nodes[number]
     if node["op"] in _REDUCTIONS:
         attributes = node.get("attrs", {})
         axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
         return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
-    inputs = [one[0] for one in node["inputs"]]
+    inputs = [place[0] for place in node["inputs"]]
     if node["op"] in _SAME_SHAPE:
         return _is_reduced(nodes, inputs[0])
     pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and node["op"].endswith(_PAIRS)
-    return pair and len(inputs) == 2 and all(_is_reduced(nodes, one) for one in inputs)
+    return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
 
 
 def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
-    """Losses as float32 of shape (B,), without the graph they came from."""
+    """Losses as float32 of shape (B,), detached from their graph."""
     losses = losses.detach().astype("float32", copy=False)
     return losses if len(shape) == 1 else losses.reshape((-1,))
 
 
-def _added(replicas: Sequence[Any]) -> Any:
+def _sum_of_replicas(replicas: Sequence[Any]) -> Any:
     if len(replicas) == 1:
         return replicas[0]
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
 
 
 def _refuse_trainer(trainer: "gluon.Trainer") -> None:
-    """Refuse a Trainer that cannot step, skips steps, or lets replicas drift apart without a word (T24)."""
+    """Refuse a Trainer that cannot step, skips steps, or would let replicas drift apart without an error (T24)."""
     if not isinstance(trainer, gluon.Trainer):
         raise TypeError(
             f"Accumulator: expected a gluon.Trainer; received {type(trainer).__name__}. Make one over the net: "
@@ -406,8 +409,8 @@ def _refuse_trainer(trainer: "gluon.Trainer") -> None:
         )
     if getattr(trainer, "_amp_loss_scaler", None) is not None:
         raise ValueError(
-            "the Trainer was given to amp.init_trainer, and would skip updates by a loss scale of its own. Make it "
-            "anew and pass amp='float16'"
+            "the Trainer was passed to amp.init_trainer, and would skip updates by its own loss scale. Make a new "
+            "Trainer and pass amp='float16'"
         )
     contexts = trainer_devices(trainer)
     settings = kvstore_settings(trainer)
@@ -420,7 +423,7 @@ def _refuse_trainer(trainer: "gluon.Trainer") -> None:
         return
     if settings["kvstore"] is None:
         raise ValueError(
-            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train a copy of its own. "
+            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy. "
             "Make it with kvstore='device' (T24)"
         )
     if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):

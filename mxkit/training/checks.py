@@ -1,4 +1,4 @@
-"""What Gluon accepts in silence and gets wrong in a net or its inputs, checked once, on the first batch."""
+"""Checks of a net, its Trainer and its inputs for what Gluon accepts and computes wrongly."""
 
 import os
 import re
@@ -19,14 +19,14 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Shapes of inputs that a training has by its nature: whole batches and tails, split unevenly over devices.
+# Shapes of inputs that are normal in a training: full batches and tails, split unevenly over devices.
 MANY_SHAPES = 8
 
 
 def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
-    """Refuse a Dense layer whose bias is trained while its weight is frozen.
+    """Refuse a Dense layer with a frozen weight and a trained bias.
 
-    oneDNN's kernel then writes no gradient for the bias, which is trained on what lay in memory (T46).
+    oneDNN's kernel writes no gradient for such a bias, which is then trained on arbitrary memory (T46).
 
     Raises:
         ValueError: The net has such a layer, and runs on the CPU with oneDNN.
@@ -38,38 +38,40 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
         if dense and block.weight.grad_req == "null" and block.bias.grad_req != "null":
             raise ValueError(
                 f"{path}: the weight of this Dense layer is frozen, its bias is not. On the CPU MXNet "
-                "computes no gradient for such a bias and says nothing. Freeze the bias too, or set "
+                "computes no gradient for such a bias, without an error. Freeze the bias too, or set "
                 "MXNET_MKLDNN_ENABLED=0 before the program starts"
             )
 
 
 def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
-    """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel leaves out in silence (T115)."""
+    """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel ignores (T115)."""
     if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].context.device_type != "cpu":
         return
-    layers = [path for path, block in _walk(net) if getattr(block, "_num_layers", 1) > 1 and _recurrent_dropout(block)]
+    recurrent = gluon.rnn.rnn_layer._RNNLayer
+    layers = [
+        path
+        for path, block in _walk(net)
+        if isinstance(block, recurrent) and block._num_layers > 1 and block._dropout > 0
+    ]
     if layers:
         _warn(
-            f"dropout between the layers of {_some(layers)} does nothing on the CPU, in training neither. Set "
+            f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Set "
             "MXNET_USE_MKLDNN_RNN=0 before the program starts, or stack layers with nn.Dropout between them (T115)"
         )
 
 
-def _recurrent_dropout(block: Any) -> bool:
-    return isinstance(block, gluon.rnn.rnn_layer._RNNLayer) and block._dropout > 0
-
-
 def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
-    """Refuse parameters that the Trainer cannot have known: Gluon never trains them, in silence (T19).
+    """Refuse parameters that were added after the Trainer was made: Gluon never trains them, without an error (T19).
 
-    No parameter tells when it was made, but mostly its place does: what comes after something that the Trainer knows
-    was added later, what stands before all of it was left out on purpose, as the features are by a Trainer over
-    `net.output`. So was, wherever it stands, a weight whose bias the Trainer knows, and what another Trainer has.
+    A parameter does not record when it was made, but its position shows it. A parameter after one of the Trainer's
+    was added later. A parameter before all of the Trainer's was left out on purpose, as by a Trainer over
+    `net.output`. Also left out on purpose are parameters of a layer that the Trainer has a part of, and parameters of
+    another Trainer.
 
     Args:
         net: The net.
         trainer: The Trainer.
-        warn: Tell of what stands before all that the Trainer knows: it can be meant, and is better frozen.
+        warn: Warn of parameters before all of the Trainer's: if they are left out on purpose, freezing is better.
 
     Raises:
         ValueError: A parameter that is not frozen was added to the net after the Trainer was made, or the Trainer was
@@ -79,28 +81,27 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
     ids = {id(parameter) for parameter in trainer_parameters(trainer)}
     known = [path for path, parameter in everything.items() if id(parameter) in ids]
     layers = {_layer(path) for path in known}
-    forgotten = [
+    missing = [
         path
-        for path, one in everything.items()
-        if one.grad_req != "null"
-        and id(one) not in ids
-        # no layer is known in part, and no parameter another Trainer's, but on purpose
-        and not (known and (_layer(path) in layers or trainer_of(one) not in (None, trainer)))
+        for path, parameter in everything.items()
+        if parameter.grad_req != "null"
+        and id(parameter) not in ids
+        and not (known and (_layer(path) in layers or trainer_of(parameter) not in (None, trainer)))
     ]
-    places = {path: place for place, path in enumerate(everything)}
-    added = [path for path in forgotten if not known or places[path] > places[known[0]]]
-    told = "the Trainer does not know {} trainable parameters, which would keep their values: {}"
+    paths = list(everything)
+    added = [path for path in missing if not known or paths.index(path) > paths.index(known[0])]
+    text = "the Trainer does not know {} trainable parameters, which would keep their values: {}"
     if added:
         raise ValueError(
-            f"{told.format(len(added), _some(added))}. They were added to the net after it was made, or it was made "
-            f"over another net. Make the Trainer last, or pass trainer=({type(trainer.optimizer).__name__.lower()!r}, "
-            f"{{...}}), of which one is made here. If they are to keep their values, say so: "
-            f"mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
+            f"{text.format(len(added), _some(added))}. They were added to the net after the Trainer was made, or it "
+            "was made over another net. Make the Trainer last, or pass "
+            f"trainer=({type(trainer.optimizer).__name__.lower()!r}, {{...}}), which makes one here. To keep the "
+            f"values, freeze them: mxkit.freeze(net, {added[0]!r}), or a glob (T19)"
         )
-    if forgotten and warn:
+    if missing and warn:
         _warn(
-            f"{told.format(len(forgotten), _some(forgotten))}. If that is meant, freeze them, which gives the same "
-            f"weights sooner: mxkit.freeze(net, {forgotten[0]!r}), or a glob (T19)"
+            f"{text.format(len(missing), _some(missing))}. If this is intended, freeze them, which gives the same "
+            f"weights faster: mxkit.freeze(net, {missing[0]!r}), or a glob (T19)"
         )
 
 
@@ -112,13 +113,13 @@ def check_accumulation(net: Any) -> None:
     """Warn of layers for which several micro-batches cannot equal one big batch (T48)."""
     norms = batch_norms(net)
     dropouts = [path for path, block in _walk(net) if isinstance(block, gluon.nn.Dropout) and block._rate > 0]
-    told = []
+    texts = []
     if norms:
-        told.append(f"BatchNorm takes its statistics from each micro-batch alone: {_some(norms)}")
+        texts.append(f"BatchNorm takes its statistics from each micro-batch alone: {_some(norms)}")
     if dropouts:
-        told.append(f"dropout draws other masks than for one batch: {_some(dropouts)}")
-    if told:
-        _warn(f"accumulated micro-batches equal one big batch except for these layers (T48). {'; '.join(told)}")
+        texts.append(f"dropout draws other masks than for one batch: {_some(dropouts)}")
+    if texts:
+        _warn(f"accumulated micro-batches equal one big batch except for these layers (T48). {'; '.join(texts)}")
 
 
 def batch_norms(net: Any) -> List[str]:
@@ -127,42 +128,41 @@ def batch_norms(net: Any) -> List[str]:
 
 
 def warn_of_single_samples(norms: Sequence[str]) -> None:
-    """Warn of a batch of one sample on a device: without height and width BatchNorm makes zeros of it (T18)."""
+    """Warn of a batch of one sample on a device: BatchNorm without height and width gives zeros for it (T18)."""
     _warn(
-        f"a device got {SINGLE_SAMPLE}, without a word: {_some(norms)} (T18). Leave such a batch out, or choose "
+        f"a device got {SINGLE_SAMPLE}, without an error: {_some(norms)} (T18). Leave such a batch out, or choose "
         "another batch size"
     )
 
 
 class ShapeWatch:
-    """Warns once when inputs on a GPU have many shapes: for each, cuDNN searches its algorithms again (T136).
+    """Warns once if inputs on a GPU have many shapes: cuDNN searches its algorithms again for each shape (T136).
 
     Args:
-        net: Looked at for convolutions.
-        devices: Where it is trained.
+        net: The net, which may have convolutions.
+        devices: The devices of the net.
 
     Attributes:
-        watches: Whether batches are to be looked at: not on CPUs, where nothing is searched, nor after the warning.
+        watches: Whether shapes are counted: not on CPUs, which search nothing, and not after the warning.
     """
 
     def __init__(self, net: Any, devices: Sequence["mx.Context"]) -> None:
-        searches = (
+        self.watches = (
             "MXNET_CUDNN_AUTOTUNE_DEFAULT" in switches_off()
             and any(map(is_gpu, devices))
             and any(_convolves(block) for _, block in _walk(net))
         )
-        self.watches = searches
         self._seen: Set[Any] = set()
 
     def look(self, shards: Shards) -> None:
-        """Count the shapes of a batch, of the part on each device."""
+        """Count the shapes of a batch's part on each device."""
         self._seen.update(tuple(array.shape for array in shard.inputs) for shard in shards)
         if len(self._seen) > MANY_SHAPES:
             _warn(
                 f"convolutions on a GPU got inputs of {len(self._seen)} shapes, and cuDNN searches its fastest "
-                "algorithm anew for each, in each layer (T136). Pad to few shapes, use drop_last=True and a batch size "
-                "that the number of devices divides, or BucketLoader with few buckets; or set "
-                "MXNET_CUDNN_AUTOTUNE_DEFAULT=0 before the program starts, which searches nothing"
+                "algorithm again for each shape and layer (T136). Pad to few shapes, use drop_last=True and a batch "
+                "size that the number of devices divides, or BucketLoader with few buckets; or set "
+                "MXNET_CUDNN_AUTOTUNE_DEFAULT=0 before the program starts, which turns the search off"
             )
             self.watches = False
 
@@ -174,11 +174,11 @@ def _convolves(block: Any) -> bool:
 
 
 def check_sparse(trainer: Any, why: Sequence[str]) -> None:
-    """Refuse sparse gradients where something must be done to them before the Trainer's step.
+    """Refuse sparse gradients for accumulation and clipping.
 
     Args:
-        trainer: Its trained parameters are looked at.
-        why: What is asked for that MXNet cannot do with them.
+        trainer: The Trainer of the parameters.
+        why: Names of the operations that MXNet does not have for sparse gradients; () refuses nothing.
 
     Raises:
         ValueError: A parameter has sparse gradients, and `why` is not empty.
@@ -192,7 +192,7 @@ def check_sparse(trainer: Any, why: Sequence[str]) -> None:
 
 
 def _walk(net: Any) -> Iterator[Tuple[str, Any]]:
-    """Blocks with what messages call them."""
+    """Blocks with their names for messages."""
     for path, block in blocks_by_path(net):
         yield path or type(block).__name__, block
 
@@ -202,10 +202,10 @@ def _some(names: Sequence[str]) -> str:
 
 
 def check_first_inputs(net: Any, shard: Shard) -> None:
-    """Look at the dtype, the layout and the range of the first inputs, before the net sees them.
+    """Check the dtype, the layout and the range of the first inputs, before the forward pass.
 
     Raises:
-        DataError: float64 or uint8 meets float32 parameters: MXNet's own message names no layer and swaps the two.
+        DataError: Inputs are float64 or uint8 and parameters float32: MXNet's own error names no layer and swaps them.
         ForwardError: A BatchNorm was built for another number of channels.
     """
     dtypes = {np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values()}
@@ -230,12 +230,12 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
 
 
 def _check_norm_channels(net: Any, shard: Shard) -> None:
-    """Refuse a batch whose channels a BatchNorm was not built for: MXNet reads and writes past its arrays (T101).
+    """Refuse inputs of a BatchNorm with another number of channels: MXNet reads and writes past its arrays (T101).
 
-    What takes no symbols is not looked into.
+    A net that cannot be traced is not checked.
 
     Raises:
-        ForwardError: One was built for another number of channels.
+        ForwardError: A BatchNorm was built for another number of channels.
     """
     norms = {
         f"{path}.gamma".lstrip("."): block
@@ -247,29 +247,29 @@ def _check_norm_channels(net: Any, shard: Shard) -> None:
     try:
         traced = trace(net, shard.inputs)
         _, shapes = infer_shapes(traced, traced.outputs, [array.shape for array in shard.inputs])
-    except Exception:  # of any kind: the net's own code met a symbol, or shapes do not fit, which the batch will tell
+    except Exception:  # of any type: the net's code refuses a symbol, or shapes do not fit, which the batch will raise
         return
     for name, block in norms.items():
-        built, asked = block.gamma.shape[0], shapes.get(name, block.gamma.shape)[0]
-        if asked != built:
+        built, received = block.gamma.shape[0], shapes.get(name, block.gamma.shape)[0]
+        if received != built:
             path = name[: -len(".gamma")]
             where = repr(path) if path else "the net"
             raise ForwardError(
-                f"{where} ({type(block).__name__}) is built for {built} channels and got {asked}: MXNet would read and "
-                f"write past its arrays without a word (T101). Make it with in_channels={asked}, or leave it to the "
-                "first batch",
+                f"{where} ({type(block).__name__}) is built for {built} channels and got {received}: MXNet would read "
+                f"and write past its arrays without an error (T101). Make it with in_channels={received}, or leave "
+                "in_channels out",
                 path,
                 block,
             )
 
 
 def _first_layout(net: Any) -> Any:
-    """Layout of the first convolution inside a net, or None."""
+    """Layout of the first convolution of a net, or None."""
     return next(
         (layer_settings(block)["layout"] for _, block in _walk(net) if isinstance(block, gluon.nn.Conv2D)), None
     )
 
 
 def _warn(text: str) -> None:
-    # of the line that called `fit`, as far as one can say: the loop is a generator
+    # approximately the line that called `fit`: the loop is a generator
     warnings.warn(text, TrapWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""Initial values of parameters with deferred shapes, drawn before a training seeds the generators."""
+"""Initializes deferred parameters before a training seeds the generators."""
 
 from typing import Any, Iterator, Optional, Tuple
 import warnings
@@ -18,35 +18,36 @@ from mxnet import autograd
 
 
 def is_deferred(net: Any) -> bool:
-    """Whether a parameter of `net` gets its value in the first forward pass."""
+    """Whether the first forward pass initializes a parameter of `net`."""
     return any(parameter_is_deferred(parameter) for parameter in parameters_by_path(net).values())
 
 
 def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward], trainer: Any) -> Data:
-    """Draw the values of deferred parameters by one forward pass over the first batch, in predict mode.
+    """Initialize deferred parameters by one forward pass over the first batch, in predict mode.
 
-    They follow from the generators as they are, so that `seed_all` before a training decides them.
+    The values follow from the current state of the generators, so `seed_all` before a training decides them.
 
     Args:
         net: An initialized block.
-        data: What is trained on. A DataIter is asked for its shapes and not read; a loader's count of epochs stays.
-        forward_loss: How the net is called, where that is not `net(*inputs)`.
-        trainer: Of the training, for messages.
+        data: The training data. Of a DataIter only the shapes are used; a loader's count of epochs does not change.
+        forward_loss: The call of the net; None is `net(*inputs)`.
+        trainer: The Trainer, for messages.
 
     Returns:
-        The data, to be read from its beginning; what can be read only once begins with the batch that was taken.
+        The data, from its beginning. An iterator that can be read only once is replaced.
 
     Raises:
         TrainingError: The net raised, as in the first update.
     """
     if not is_deferred(net):
         return data
-    # a loader that seeds MXNet's generator for each sample must not decide the values
-    kept = _drawn() if isinstance(data, DatasetLoader) else None
+    seed = None
+    if isinstance(data, DatasetLoader):  # seeds MXNet's generator for each sample, which must not decide the values
+        seed = int(mx.nd.random.randint(0, 2**31 - 1, shape=1).asscalar())
     batch, data = _first_batch(data)
-    if kept is not None:
-        mx.random.seed(kept)
-    if batch is None:  # the training tells that there is none
+    if seed is not None:
+        mx.random.seed(seed)
+    if batch is None:  # the training raises the error
         return data
 
     place = Place(net, Accumulator(trainer), 0, lambda batch: forward_once(net, batch, forward_loss))
@@ -57,9 +58,9 @@ def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward],
 
 
 def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -> None:
-    """Run the net on the first device's part of a batch, which gives deferred parameters their values everywhere."""
+    """Run the net on the first device's part of a batch, which initializes deferred parameters on all devices."""
     shard = split_batch(batch, net_devices(net))[0].unpacked()
-    with warnings.catch_warnings():  # the first update repeats them
+    with warnings.catch_warnings():  # the first update gives these warnings
         warnings.simplefilter("ignore", TrapWarning)
         check_first_inputs(net, shard)
     if forward_loss is not None:
@@ -68,40 +69,35 @@ def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -
         net(*shard.inputs)
 
 
-def _drawn() -> int:
-    return int(mx.nd.random.randint(0, 2**31 - 1, shape=1).asscalar())
-
-
 def _first_batch(data: Data) -> Tuple[Any, Data]:
     source: Any = data
     shapes = getattr(source, "provide_data", None)
     if isinstance(source, mx.io.DataIter) and shapes:
         groups = (shapes, getattr(source, "provide_label", None) or ())
-        return tuple(tuple(_zeros(one) for one in group) for group in groups if group), data
+        zeros = [
+            tuple(mx.nd.zeros(array[1], dtype=getattr(array, "dtype", "float32")) for array in group)
+            for group in groups
+            if group
+        ]
+        return tuple(zeros), data
     if is_one_shot(source):
         iterator: Iterator[Any] = iter(source)
         batch = next(iterator, None)
-        return batch, data if batch is None else _Begun(source, _continued(batch, iterator))
+        return batch, data if batch is None else _Begun(source, batch, iterator)
     return next(read_epoch(data, name="train", keep_count=True)), data
 
 
-def _continued(batch: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-    while batch is not None:  # never `iter`, which may begin again
-        yield batch
-        batch = next(iterator, None)
-
-
 class _Begun:
-    """A source of which a batch was taken: its first pass begins with that batch."""
+    """An iterator with one batch read: the first pass begins with this batch, the next ones call `iter` again."""
 
-    def __init__(self, source: Any, first: Iterator[Any]) -> None:
-        self._source = source
-        self._first: Optional[Iterator[Any]] = first
+    def __init__(self, source: Any, batch: Any, rest: Iterator[Any]) -> None:
+        self._source, self._batch, self._rest = source, batch, rest
 
     def __iter__(self) -> Iterator[Any]:
-        first, self._first = self._first, None
-        return iter(self._source) if first is None else first
-
-
-def _zeros(description: Any) -> Any:
-    return mx.nd.zeros(description[1], dtype=getattr(description, "dtype", "float32"))
+        if self._batch is None:
+            yield from self._source
+            return
+        batch, self._batch = self._batch, None
+        while batch is not None:  # without `iter(rest)`, which may begin again
+            yield batch
+            batch = next(self._rest, None)

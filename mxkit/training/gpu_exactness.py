@@ -1,4 +1,4 @@
-"""Warnings, before the first update, of operators that do not give the same bits each time on a GPU."""
+"""Warnings before the first update of operators that do not give the same bits each time on a GPU."""
 
 import os
 from typing import Any, Iterator, Mapping, Sequence
@@ -35,43 +35,45 @@ _ATOMIC = (
 
 
 def warn_of_inexact(net: Any, inputs: int, devices: Sequence[Any]) -> None:
-    """Warn where a seed or checkpoints promise equal bits that a net cannot have on its GPUs.
+    """Warn if a seed or checkpoints promise equal bits, but a net on GPUs cannot give them.
 
     Args:
-        net: Looked into only where it lives on a GPU.
-        inputs: How many arrays it is called with.
-        devices: Where it lives; nothing is said of a CPU.
+        net: The net.
+        inputs: Number of input arrays of the net.
+        devices: The devices of the net; CPUs need no warning.
 
     Warns:
-        TrapWarning: Switches are off that operators of the net need (T132), or no switch helps.
+        TrapWarning: Variables that operators of the net need are not set (T132), or no variable helps.
     """
     if not any(map(is_gpu, devices)):
         return
     warn_if_late(os.environ)
     operators = operators_of(net, inputs)
     kinds = sorted(set(_NEEDS) if operators is None else {name for name, _ in operators if name in _NEEDS})
-    needed = [f"{name}={value}" for name, value in switches_off().items() if any(name in _NEEDS[one] for one in kinds)]
+    needed = [
+        f"{name}={value}" for name, value in switches_off().items() if any(name in _NEEDS[kind] for kind in kinds)
+    ]
     if needed:
         settings = " ".join(needed)
-        of_what = "operators that mxkit cannot look into" if operators is None else ", ".join(kinds)
+        cause = "operators that mxkit cannot inspect" if operators is None else ", ".join(kinds)
         _warn(
-            f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {of_what}). Start "
+            f"on a GPU a seed and a resumed run give the same bits only with {settings} (because of {cause}). Start "
             f"the program with {WORD}=1 in the environment, or mxkit train --exact, which set them; it is slower (T132)"
         )
     never = sorted(set(_never_exact(operators or ())))
     if never:
         _warn(
-            f"on a GPU this net cannot give the same bits each time, whatever is set: {'; '.join(never)}. A seed and a "
-            "resumed run are equal to some digits only"
+            f"on a GPU this net cannot give the same bits each time, with any settings: {'; '.join(never)}. Runs with "
+            "one seed, and resumed runs, are only approximately equal"
         )
 
 
 def _never_exact(operators: Sequence[Any]) -> Iterator[str]:
     for name, attributes in operators:
         if name in _ATOMIC:
-            yield f"the gradient of {name} is added up in any order (T132)"
+            yield f"the gradient of {name} is summed in a random order (T132)"
         elif name == "embedding" and _is_true(attributes, "sparse_grad"):
-            yield "the sparse gradient of Embedding is added up in any order (T132)"
+            yield "the sparse gradient of Embedding is summed in a random order (T132)"
         elif name == "rnn" and float(attributes.get("p", 0)) > 0 and int(attributes.get("num_layers", 1)) > 1:
             way = "stack layers of num_layers=1 and put Dropout between them"
             yield f"no seed reaches the dropout between recurrent layers: {way} (T125)"

@@ -1,4 +1,4 @@
-"""Optimizer updates whose numbers are not read yet, and the sums of the running epoch."""
+"""Optimizer updates, the sums of the running epoch, and one wait for the numbers of many updates."""
 
 from collections import deque
 from itertools import groupby
@@ -14,24 +14,23 @@ from mxkit.training.randomness import RESEED_EVERY, Position
 import mxnet as mx
 import numpy as np
 
-# Updates whose numbers are read together, in one wait; as many as half of them stay queued meanwhile, so
-# that the device never runs dry. Where the device takes less than 4 ms for an update they are read four times as
-# rarely: on two cores a thread that has waited finds itself on the core of the engine's, and both lose some 10 ms until
-# the system parts them.
+# Number of updates that are read in one wait. Half as many stay queued meanwhile, which keeps the device busy. If an
+# update takes less than 4 ms, four times as many are read in one wait: on two cores, a thread that waited shares a
+# core with the engine's thread, which costs both about 10 ms.
 SETTLE_EVERY = 64
 SETTLE_SECONDS = 0.25
 
 
 class Update:
-    """What one optimizer update did.
+    """One optimizer update: its number, its samples and its loss.
 
     Attributes:
         step: Number of the update, from 1.
-        samples: Samples that it saw.
-        count: What losses and gradients were divided by: `samples`, where no other count was stated.
-        batches: Batches of the epoch that had been read when it was done, from 1; 0 outside of `updates`.
-        exact: Whether a run can go on from here bit for bit: nothing drew random numbers since a seeding.
-        skipped: Whether nothing was changed, because float16 gradients overflowed.
+        samples: Number of samples in the update.
+        count: Divisor of losses and gradients: `samples`, unless the loss states another count.
+        batches: Batches of the epoch that were read before the update, from 1; 0 outside of `updates`.
+        exact: Whether a run can be resumed exactly after this update: no random numbers were drawn since a seeding.
+        skipped: Whether the update was skipped, because float16 gradients overflowed.
     """
 
     __slots__ = (
@@ -70,31 +69,30 @@ class Update:
 
     @property
     def loss(self) -> float:
-        """Mean loss per sample (of `count`), in the loss's unit. Waits for the device on the first read."""
+        """Sum of the losses divided by `count`, in the loss's unit. The first read waits for the device."""
         return sum(self._read()[: self._losses]) / self.count
 
     @property
     def grad_norm(self) -> Optional[float]:
-        """L2 norm of the averaged gradient before clipping; None without `clip_norm`, or if skipped. Waits too."""
+        """L2 norm of the averaged gradient before clipping; None without `clip_norm` or if skipped. Waits too."""
         return self._read()[self._losses] if self._measured else None
 
     @property
     def finite(self) -> bool:
-        """Whether loss, gradient norm and weights, where they were looked at, are finite. Waits like `loss`."""
+        """Whether the loss, the gradient norm and the weights, if measured, are finite. Waits like `loss`."""
         return all(map(math.isfinite, self._read()))
 
     def watch(self, weights: Sequence[Any]) -> None:
-        """Queue a check of the weights as they are now, because NaN can hide behind a finite loss (T25).
+        """Queue the sum of the weights' squares, because NaN can hide behind a finite loss (T25).
 
-        The sum of their squares shows it. `multi_all_finite`, made for this, costs 30 times as much
-        on the CPU and aborts the process for more than 200 arrays (T29).
+        `multi_all_finite` costs 30 times as much on the CPU and aborts the process for more than 200 arrays (T29).
         """
         flat = [weight.reshape((-1,)).astype("float32", copy=False) for weight in weights]
-        self._arrays.append(mx.nd.concat(*[mx.nd.dot(one, one) for one in flat], dim=0).sum())
+        self._arrays.append(mx.nd.concat(*[mx.nd.dot(weight, weight) for weight in flat], dim=0).sum())
 
     @property
     def settled(self) -> bool:
-        """Whether the numbers are on the host, so that reading them waits for nothing."""
+        """Whether the numbers are on the host, so that reading them does not wait."""
         return not self._arrays
 
     def _read(self) -> List[float]:
@@ -103,26 +101,26 @@ class Update:
         return self._values
 
     def __repr__(self) -> str:
-        told = f", loss={self.loss:.6g}" if self.settled else ""
-        return f"Update(step={self.step}, samples={self.samples}{told})"
+        loss = f", loss={self.loss:.6g}" if self.settled else ""
+        return f"Update(step={self.step}, samples={self.samples}{loss})"
 
 
 class Ledger:
-    """The updates of the running epoch: their sums, and those whose numbers are not read yet.
+    """The sums of the running epoch, and its pending updates: those on the device.
 
-    It bounds how far Python runs ahead of the device, and finds the first update with NaN or infinity. Losses are added
-    up in the order of their updates, whenever they are read: the sum is the same to the last bit with and without a
+    It limits how far Python runs ahead of the device, and finds the first update with NaN or infinity. Losses are added
+    in the order of their updates, whenever they are read: the sum is the same to the last bit with and without a
     progress bar, and after a resume.
 
     Attributes:
-        batches: Batches read.
-        updates: Updates done in this epoch.
-        samples: Samples seen.
-        count: What the sum of losses is divided by: `samples`, where no other count was stated.
-        skipped: Updates that float16 gradients overflowed in.
+        batches: Batches that were read.
+        updates: Updates in this epoch.
+        samples: Samples of these updates.
+        count: Divisor of the sum of the losses: `samples`, unless the loss states another count.
+        skipped: Updates that were skipped, because float16 gradients overflowed.
         loss_sum: Sum of the losses that were read.
-        read_count: What `loss_sum` is divided by: the part of `count` that was read.
-        whole: Whether the data came to its end.
+        read_count: Divisor of `loss_sum`: `count` of the updates that were read.
+        whole: Whether the data was read to its end.
     """
 
     def __init__(self, before: Optional["Ledger"] = None) -> None:
@@ -144,25 +142,25 @@ class Ledger:
         """Begin or continue the epoch.
 
         Args:
-            parameters: Those of the Trainer.
-            check_finite: Whether NaN and infinity are an error.
-            epoch: From 0, or None where nobody counts epochs.
+            parameters: The Trainer's parameters.
+            check_finite: Whether NaN and infinity raise an error.
+            epoch: Number of the epoch from 0, or None if epochs are not counted.
         """
         self._parameters, self._check_finite, self._epoch = parameters, check_finite, epoch
         self._begun = time.perf_counter()
 
     def bound(self, shards: Shards, batches: int) -> None:
-        """Set how many updates may wait, from the first batch and the batches of an update."""
+        """Limit the number of pending updates by the size of the first batch and the batches per update."""
         size = sum(bytes_of(shard.inputs) for shard in shards)
         room = QUEUED_BYTES // (max(1, size) * batches)
         self._every = max(2, min(self._every, room))
         self._most = max(self._every, min(self._most, room // 4))
 
     def add(self, update: Update) -> None:
-        """Count an update. Waits for the oldest ones where too many are not read.
+        """Add an update to the sums. If too many updates are pending, wait for the oldest ones.
 
         Raises:
-            NonFiniteError: One of those that were read is NaN or infinite.
+            NonFiniteError: The numbers of an update that was read are NaN or infinite.
         """
         self._newest = update
         count = self._most if self._quick else self._every
@@ -186,8 +184,8 @@ class Ledger:
         """Wait for the numbers of all updates so far.
 
         Args:
-            but: Newest updates to leave out; the device may still compute them.
-            weights: Look at the weights too.
+            but: Number of newest updates to leave pending.
+            weights: Check the weights too.
 
         Raises:
             NonFiniteError: One of the numbers is NaN or infinite.
@@ -198,8 +196,9 @@ class Ledger:
 
     def _watch(self) -> None:
         if self._check_finite and self._pending:
-            # replicas are equal, so one is looked at
-            self._pending[-1].watch([one.list_data()[0] for one in self._parameters if one.grad_req != "null"])
+            # one replica is enough: all are equal
+            trained = [parameter for parameter in self._parameters if parameter.grad_req != "null"]
+            self._pending[-1].watch([parameter.list_data()[0] for parameter in trained])
         self._unwatched = 0
 
     def _read(self, count: int) -> None:
@@ -210,11 +209,11 @@ class Ledger:
         for update in oldest:
             self.loss_sum += update.loss * update.count
             self.read_count += update.count
-        broken = next((one for one in oldest if not one.finite), None) if self._check_finite else None
+        broken = next((update for update in oldest if not update.finite), None) if self._check_finite else None
         if broken is not None:
-            raise NonFiniteError(self._described(broken))
+            raise NonFiniteError(self._text(broken))
 
-    def _described(self, broken: Update) -> str:
+    def _text(self, broken: Update) -> str:
         if not math.isfinite(broken.loss):
             what = f"the loss is {broken.loss}"
         elif broken.grad_norm is not None and not math.isfinite(broken.grad_norm):
@@ -223,23 +222,23 @@ class Ledger:
             what = f"a weight is not finite, since one of the last {SETTLE_EVERY} updates, though the loss looks fine"
         newest = broken.step if self._newest is None else self._newest.step
         return (
-            f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are spoilt from "
-            "there on. Lower the learning rate, set clip_norm, or look for NaN in the data; check_finite=False goes on "
-            "regardless"
+            f"{numbers(self._epoch, broken.step)}: {what} (noticed after update {newest}). The weights are wrong from "
+            "there on. Lower the learning rate, set clip_norm, or search the data for NaN; check_finite=False trains "
+            "on regardless"
         )
 
     @property
     def position(self) -> Position:
-        """Where the epoch stands."""
+        """Position in the epoch, for a resumed run."""
         return Position(self.batches, self.updates, self._seeded, self.samples)
 
     @property
     def seconds(self) -> float:
-        """Seconds of training in this epoch, also those before a resume."""
+        """Seconds of training in this epoch, with those before a resume."""
         return self._seconds + (time.perf_counter() - self._begun if self._begun else 0.0)
 
     def row(self) -> Row:
-        """The epoch's share of its row; call `settle` first."""
+        """The columns of the epoch's row; call `settle` first."""
         seconds = self.seconds
         return {
             "samples": self.samples,
@@ -249,12 +248,12 @@ class Ledger:
         }
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a resumed run must restore, as plain JSON values; call `settle` first."""
+        """The state that a resumed run restores, as plain JSON values; call `settle` first."""
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {**counts, "loss_sum": self.loss_sum, "seconds": self.seconds, "seeded": list(self._seeded)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave; the clock goes on from there at `start`."""
+        """Restore a state of `state_dict`; the clock continues at `start`."""
         for name in _COUNTS:
             setattr(self, name, state[name])
         self._seeded = list(state.get("seeded", ()))
@@ -262,7 +261,7 @@ class Ledger:
 
 
 def numbers(epoch: Optional[int], step: int) -> str:
-    """Epoch and update for messages, the epoch counted from 1 as there.
+    """Epoch and update for messages, which count epochs from 1.
 
     >>> numbers(0, 7), numbers(None, 7)
     ('epoch 1, update 7', 'update 7')
@@ -274,7 +273,7 @@ _COUNTS = ("batches", "updates", "samples", "skipped", "count")
 
 
 def settle(updates: Sequence[Update]) -> None:
-    """Bring the numbers of all `updates` to the host in a single wait, and let their arrays go."""
+    """Copy the numbers of all `updates` to the host in a single wait, and release their arrays."""
     arrays = [array for update in updates for array in update._arrays]
     if not arrays:
         return
@@ -285,7 +284,7 @@ def settle(updates: Sequence[Update]) -> None:
 
 
 def _sums(arrays: Sequence[Any]) -> List[float]:
-    """Sums of arrays of shape (n,) on any devices, in float64, after a single wait."""
+    """Sums in float64 of arrays of shape (n,), which may be on several devices, after a single wait."""
     by_device: Dict[Any, List[int]] = {}
     for position, array in enumerate(arrays):
         by_device.setdefault(array.context, []).append(position)
@@ -298,10 +297,10 @@ def _sums(arrays: Sequence[Any]) -> List[float]:
 
 
 def _sums_of_parts(values: "np.ndarray", sizes: Sequence[int]) -> List[float]:
-    """Sums of consecutive parts; each is the same to the last bit, whatever stands beside it."""
-    found: List[float] = []
+    """Sums of consecutive parts; each sum is the same to the last bit whatever the other parts are."""
+    sums: List[float] = []
     end = 0
-    for size, parts in groupby(sizes):  # mostly all of one size
+    for size, parts in groupby(sizes):  # mostly one size
         begin, end = end, end + size * len(list(parts))
-        found += values[begin:end].reshape((-1, size)).sum(axis=1).tolist()
-    return found
+        sums += values[begin:end].reshape((-1, size)).sum(axis=1).tolist()
+    return sums

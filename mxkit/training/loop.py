@@ -1,4 +1,4 @@
-"""The whole loop in one call."""
+"""The whole training loop in one call."""
 
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -59,11 +59,11 @@ def fit(
     check_finite: Union[bool, str] = True,
     progress: Union[bool, str] = True,
 ) -> History:
-    """Train `net` and return what happened.
+    """Train `net` and return the history of its losses and metrics.
 
     ```
     on_fit_begin of the callbacks
-    one batch of valid, so that what is wrong with it shows before an epoch is trained
+    evaluate one batch of valid, so that an error in it is raised before an epoch is trained
     for each epoch:
         for each update of updates(net, train, ...): on_update of the callbacks
         evaluate(net, valid, ...), inside around_validation of the callbacks
@@ -72,65 +72,65 @@ def fit(
     ```
 
     Args:
-        net: An initialized block; `mxkit.initialize` does it. Hybridize it first where it can be.
-        train: Batches, as for `updates`; read anew in each epoch.
+        net: An initialized block; `mxkit.initialize` initializes it. Hybridize it before if possible.
+        train: Batches, as for `updates`; each epoch reads them again.
         loss: As for `updates`; a `mxkit.losses.BatchLoss` also computes and counts the validation loss.
-        trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`, of which one
-            Trainer over all parameters of the net is made. One that does not know a layer added later is refused
-            (T19), as for `updates`.
+        trainer: A `gluon.Trainer`, or an optimizer like `("sgd", {"learning_rate": 0.1})`: `fit` then makes a Trainer
+            over all parameters of the net. A Trainer that lacks a layer added later is refused (T19), as for
+            `updates`.
         epochs: Number of passes over `train`, at least 1. "500 updates" counts optimizer updates: `train` is read as
-            often as that takes, once where it never ends, and the last epoch's row holds what was done of it.
+            often as needed, once if it never ends, and the last epoch may be incomplete.
         valid: Batches to evaluate after each epoch, or samples to cut into batches, as for `evaluate`.
         metrics: Names like "accuracy", `Metric` or `mx.metric` objects (copied, never changed), computed
-            over the training batches as the weights move, and over `valid`.
+            over the training batches while the weights change, and over `valid`.
         accumulate: Batches per update, at least 1; or samples, "256 samples", for batches of any size. The result
             equals one big batch.
         clip_norm: Largest L2 norm of the averaged gradient.
         clip_value: Largest absolute value of its elements.
         amp: "bfloat16" (on CPUs) or "float16", as for `updates`; validation runs in the same precision. With float16
-            the history has the columns `skipped_updates` (of the epoch, gradients overflowed) and `loss_scale`.
+            the history has the columns `skipped_updates` (because of overflowing gradients) and `loss_scale`.
         limit_batches: Batches of `train` and of `valid` that an epoch reads, for a dry run. None reads all.
         validate_every: Epochs between two evaluations of `valid`; the last epoch is always evaluated.
-        callbacks: Called in their order.
+        callbacks: `Callback` objects, called in this order.
         seed: Makes all randomness of the training a function of (seed, epoch, update): dropout, augmentation,
-            shuffles by NumPy or Python. It is given to `seed_all` first, and to `updates`. The net's first values do
-            not follow from it, but from `seed_all` before: those that wait for the first batch's shape are drawn
-            before anything is seeded. None leaves the generators alone, unless checkpoints are written: then a seed
-            is derived from the generators and kept in them. After `seed_all`, two such runs are equal. They equal a
-            run without `checkpoint` where nothing draws numbers while training (dropout, augmentation, a gluon
-            DataLoader that shuffles); where something does, it draws others, because MXNet's generator can be
-            seeded and not be stored.
-        checkpoint: A directory for this run's checkpoints, one after each epoch and the newest three kept, or
-            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`. Where something draws random
-            numbers, those inside an epoch wait for its next update that 16 divides.
-        resume: True goes on from the newest whole checkpoint, of which there must be one; "auto" if there is one. The
-            net, the Trainer and the callbacks are made as for the first run; what the checkpoint holds is put
-            into them, the optimizer's learning rate too: a warning says which settings of the new Trainer are not
-            used. The run ends bit for bit as one that was never stopped; where it cannot, a warning tells why. One
-            that had ended returns its history. Inside an epoch the data must be the same, cut into the same batches.
-        check_finite: As for `updates`: raise an error where a loss or a weight is NaN or infinite. "stop" ends the
-            training there like Ctrl-C, and the history's `stopped` says so.
-        progress: A bar on a terminal or in a notebook, a line an epoch elsewhere (see `Progress`), on standard error.
-            "verbose" also tells devices, parameters, data and each checkpoint. False shows nothing.
+            shuffles by NumPy or Python. `fit` passes it to `seed_all`, then to `updates`. It does not decide
+            the net's initial values, which follow from an earlier `seed_all`: deferred parameters are
+            initialized before `fit` seeds. None leaves the generators alone, unless checkpoints are written: then a
+            seed is derived from the generators. After `seed_all`, two such runs are equal. They equal a
+            run without `checkpoint` if the training draws no random numbers (dropout, augmentation, a gluon
+            DataLoader that shuffles). Otherwise the random numbers differ, because MXNet's generator can be
+            seeded, but its state cannot be stored.
+        checkpoint: A directory for this run's checkpoints: one after each epoch, of which the newest three remain. Or
+            `Checkpoints(directory, every="50 updates" | "1 epoch" | "5 minutes", ...)`. If the training draws random
+            numbers, checkpoints inside an epoch wait for its next update with a number divisible by 16.
+        resume: True resumes from the newest valid checkpoint, and needs one; "auto" resumes if there is one. Make the
+            net, the Trainer and the callbacks as for the first run: the checkpoint restores their state and the
+            optimizer's learning rate; a warning names settings of the new Trainer that are not used. The resumed run
+            ends bit for bit like one that was never stopped, or a warning says why not. A finished run returns its
+            history. Inside an epoch the data and its batches must be the same.
+        check_finite: As for `updates`: raise an error if a loss or a weight is NaN or infinite. "stop" ends the
+            training there like Ctrl-C, with the reason in the history's `stopped`.
+        progress: A bar on a terminal or in a notebook, one line per epoch elsewhere (see `Progress`), on standard
+            error. "verbose" also prints devices, parameters, data and each checkpoint. False shows nothing.
 
     Returns:
-        The `History`: one row an epoch. After Ctrl-C it holds the epochs done and says so in `stopped`.
+        The `History`, with one row per epoch. After Ctrl-C it holds the finished epochs, and `stopped` has the reason.
 
     Raises:
         ValueError: `epochs` or `accumulate` is no such length; `validate_every` or `limit_batches` is below 1;
-            `progress` or `check_finite` is another word.
-        TypeError: `callbacks` holds something that is no `Callback`, like a class of them.
+            `progress` or `check_finite` has another value.
+        TypeError: `callbacks` holds an object that is no `Callback`, like a class.
         UnknownNameError: A callback has a method like `on_epoch_end`, which `fit` never calls; or it watches a column
             that the history will not have.
         DataError: `train` or `valid` can be read only once but `epochs` is above 1; `train` is samples that are not
             cut into batches; a pass over `valid` leaves samples out.
-        CheckpointError: `resume` is True and there is no whole checkpoint, or it does not fit the net, the Trainer,
-            the data or the metrics; or it is False and the directory holds checkpoints.
-        MxkitError: All that `updates` and `evaluate` raise, as they say.
+        CheckpointError: `resume` is True and there is no valid checkpoint, or it does not fit the net, the Trainer,
+            the data or the metrics; or `resume` is False and the directory holds checkpoints.
+        MxkitError: All errors of `updates` and `evaluate`.
 
     Side effects:
         The net's parameters and the Trainer's state change. `grad_req` is restored, also on an error. With
-        `checkpoint`, SIGINT and SIGTERM are handled meanwhile (see `Checkpoints`), and their handlers put back.
+        `checkpoint`, `fit` handles SIGINT and SIGTERM (see `Checkpoints`), and restores their handlers.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
     >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=8)
@@ -149,22 +149,23 @@ def fit(
         seed=seed,
     )
     callbacks = check_callbacks(callbacks)
-    asked = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
-    valid = _checked_data(train, valid, int(asked.number) if asked.unit == "epochs" else None)
+    number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
+    max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
+    valid = _checked_data(train, valid, max_epochs)
     validation = _Validation(net, valid, options, metrics, whole_number(validate_every, "validate_every"), progress)
     if options.precision is not None:
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
-    found = _checkpoint_to_resume(writer, resume)
-    train = _seeded(net, train, options, trainer, writer, found)
+    resumed = _checkpoint_to_resume(writer, resume)
+    train = _seeded(net, train, options, trainer, writer, resumed)
     options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
     state = FitState(
         net,
         trainer,
         options,
-        epochs=int(asked.number) if asked.unit == "epochs" else None,
-        max_updates=int(asked.number) if asked.unit == "updates" else None,
+        epochs=max_epochs,
+        max_updates=max_updates,
         updates_per_epoch=_updates_per_epoch(train, options),
         data=train,
         callbacks=callbacks,
@@ -172,17 +173,17 @@ def fit(
     state.columns = _columns(state, valid is not None)
     if not trainer.optimizer.num_update:
         state.made_with = settings_of(trainer)
-    if found is not None:
-        _refuse_shorter(found, state)
-        restore(state, found)
+    if resumed is not None:
+        _refuse_shorter(resumed, state)
+        restore(state, resumed)
     hooks: List[Callback] = [*callbacks, *shown]
     if writer is not None:
         hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
-    return _run(state, hooks, Training(net, trainer, options), validation, writer, resumed=found is not None)
+    return _run(state, hooks, Training(net, trainer, options), validation, writer, resumed=resumed is not None)
 
 
 def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Data]:
-    """Refuse data that the epochs cannot be read from; return `valid` in batches."""
+    """Refuse data that cannot be read in each epoch; return `valid` in batches."""
     check_rereadable(train, epochs or 1, "train")
     if valid is None:
         return None
@@ -200,12 +201,12 @@ def _seeded(
     options: Options,
     trainer: Any,
     writer: Optional[Checkpoints],
-    found: Optional[Checkpoint],
+    resumed: Optional[Checkpoint],
 ) -> Data:
-    """Seed the generators, after the net's first values are drawn; return the data, which begins at its beginning."""
-    if found is not None:
+    """Seed the generators after deferred parameters are initialized; return the data from its beginning."""
+    if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
-        options.seed = found.manifest["run"]["seed"] if options.seed is None else options.seed
+        options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
     elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader):
         train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
     if options.seed is None and writer is not None:
@@ -222,7 +223,7 @@ def _seeded(
 
 
 class _Validation(NamedTuple):
-    """When and how `fit` evaluates the validation data."""
+    """The validation data, and the arguments of its evaluation."""
 
     net: Any
     data: Any
@@ -232,12 +233,12 @@ class _Validation(NamedTuple):
     progress: Union[bool, str]
 
     def check(self) -> None:
-        """Evaluate one batch, so that what is wrong with the data shows before an epoch is trained."""
+        """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
         if self.data is not None and not is_one_shot(self.data) and not isinstance(self.data, mx.io.MXDataIter):
             self._evaluate(limit_batches=1)
 
     def row(self, state: FitState, hooks: Sequence[Callback]) -> Dict[str, Any]:
-        """The columns that evaluation adds to the epoch's row; none where it is not due."""
+        """The columns that the evaluation adds to the epoch's row; none in an epoch without evaluation."""
         if self.data is None or not (state.last_epoch or state.epoch % self.every == 0):
             return {}
         with ExitStack() as around:
@@ -246,7 +247,7 @@ class _Validation(NamedTuple):
             scores = self._evaluate(limit_batches=self.options.limit_batches, progress=bool(self.progress))
         return {f"valid_{name}": value for name, value in scores.items()}
 
-    @without_warnings()  # of the net's outputs, which training gives once
+    @without_warnings()  # about the net's outputs: training gives them once
     def _evaluate(self, **arguments: Any) -> Dict[str, Any]:
         return evaluate(
             self.net, self.data, loss=self.options.batch_loss, metrics=self.metrics, name="valid", **arguments
@@ -261,7 +262,7 @@ def _run(
     writer: Optional[Checkpoints],
     resumed: bool,
 ) -> History:
-    """Call the hooks around the epochs; give an interruption its place in the history."""
+    """Call the hooks around the epochs, and note in the history why the training ended."""
     error: Optional[BaseException] = None
     try:
         with ExitStack() as held:
@@ -270,7 +271,7 @@ def _run(
             if writer is not None:
                 held.enter_context(writer.signals)
             for data in (state.data, validation.data):
-                if isinstance(data, DatasetLoader):  # its processes stay for all epochs
+                if isinstance(data, DatasetLoader):  # keeps its processes for all epochs
                     held.enter_context(data)
             for hook in hooks:
                 hook.on_fit_begin(state)
@@ -288,7 +289,7 @@ def _run(
             raise raised from caught
     finally:
         state.history.stopped = state.stop_reason
-        with ExitStack() as ends:  # each is called, also where another one raises
+        with ExitStack() as ends:  # calls every hook, also if another one raises
             for hook in reversed(hooks):
                 ends.callback(hook.on_fit_end, state, error)
     if isinstance(error, Terminated):
@@ -297,17 +298,16 @@ def _run(
 
 
 def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException]:
-    """What `fit` raises for an error; None where the error stops the training, which is noted in `state`."""
-    if isinstance(error, Terminated):
-        state.stop(f"SIGTERM in epoch {state.epoch}, after update {state.updates}", for_now=True)
-        return None
-    if isinstance(error, KeyboardInterrupt):
-        state.stop(f"KeyboardInterrupt in epoch {state.epoch}, after update {state.updates}")
+    """The error that `fit` raises; None if the error only stops the training, with the reason in `state`."""
+    if isinstance(error, (Terminated, KeyboardInterrupt)):
+        terminated = isinstance(error, Terminated)
+        name = "SIGTERM" if terminated else "KeyboardInterrupt"
+        state.stop(f"{name} in epoch {state.epoch}, after update {state.updates}", for_now=terminated)
         return None
     if isinstance(error, NonFiniteError) and state.options.stop_at_nonfinite:
         state.stop(str(error))
         return None
-    if isinstance(error, (mx.MXNetError, MemoryError)):  # a callback read an array whose computation had failed
+    if isinstance(error, (mx.MXNetError, MemoryError)):  # a callback read an array and its computation failed
         memory = out_of_memory(state.net, error)
         if memory:
             return TrainingError(f"{numbers(state.epoch - 1, state.updates)}: {memory}")
@@ -316,7 +316,7 @@ def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException
 
 def _train(state: FitState, hooks: Sequence[Callback], training: Training, validation: _Validation) -> None:
     while not state.done or state.running.updates:
-        row = dict.fromkeys(state.columns)  # None where an epoch is not evaluated
+        row = dict.fromkeys(state.columns)  # None in an epoch without evaluation
         row.update(_train_epoch(state, training, hooks))
         row.update(validation.row(state, hooks))
         state.history.append(row)
@@ -328,12 +328,11 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
 
 def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback]) -> Row:
     running = state.running
-    if not running.updates:  # else a resumed epoch
+    if not running.updates:  # not a resumed epoch
         for metric in state.metrics:
             metric.reset()
     if not state.finished:
-        # closed here also where a hook raises: left to the garbage collector, grad_req would be restored at some
-        # later moment, in whatever thread
+        # `closing` restores grad_req also if a hook raises; the garbage collector would do so later, in any thread
         epoch, first_step = state.epoch - 1, state.updates + 1
         stream = training.epoch(state.data, running, epoch=epoch, first_step=first_step, skip=running.position)
         with closing(stream):
@@ -344,7 +343,7 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
                 if state.stop_reason is not None:
                     break
         running.whole = not state.finished or running.updates == state.updates_per_epoch
-    running.settle(weights=True)  # `updates` was kept from it where the loop ended early
+    running.settle(weights=True)  # `epoch` does it too, unless the loop ended early
     row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
     row["learning_rate"] = float(state.trainer.learning_rate)
     if state.precision is not None and state.precision.dtype == "float16":
@@ -366,18 +365,18 @@ def _checkpoint_to_resume(writer: Optional[Checkpoints], resume: Union[bool, str
         return None
     if resume == "auto" and not checkpoint_paths(directory):
         return None
-    found = find_checkpoint(directory)
-    check_run(found)
-    return found
+    checkpoint = find_checkpoint(directory)
+    check_run(checkpoint)
+    return checkpoint
 
 
-def _refuse_shorter(found: Checkpoint, state: FitState) -> None:
-    run = found.manifest["run"]
+def _refuse_shorter(checkpoint: Checkpoint, state: FitState) -> None:
+    run, step = checkpoint.manifest["run"], checkpoint.step
     begun = run["epoch"] - (0 if run["running"]["updates"] else 1)
-    for name, asked, done in (("epochs", state.epochs, begun), ("updates", state.max_updates, found.step)):
-        if asked is not None and done > asked:
+    for name, limit, done in (("epochs", state.epochs, begun), ("updates", state.max_updates, step)):
+        if limit is not None and done > limit:
             raise CheckpointError(
-                f"checkpoint {found.path} lies in epoch {begun}, after update {found.step}: {asked} {name} are over. "
+                f"checkpoint {checkpoint.path} lies in epoch {begun}, after update {step}: {limit} {name} are over. "
                 f"Pass at least {done} {name}, or resume from an earlier checkpoint"
             )
 
@@ -398,6 +397,6 @@ def _updates_per_epoch(train: Data, options: Options) -> Optional[int]:
     if options.accumulate.unit == "samples":
         equal = isinstance(train, EpochOrder) and type(train).__len__ is EpochOrder.__len__
         if not equal or getattr(source, "batchify", None) is not None:
-            return None  # nobody knows how many samples a batch has
+            return None  # the number of samples in a batch is unknown
         samples = int(getattr(train, "batch_size", 1))
     return -(-min(len(source), options.limit_batches or len(source)) // options.batches_of_update(samples))

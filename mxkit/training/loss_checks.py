@@ -1,4 +1,4 @@
-"""Checks outputs, labels and weights of the first batch for the loss: Gluon computes with anything."""
+"""Checks whether outputs, labels and weights of the first batch suit the loss: Gluon computes with any values."""
 
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,36 +14,25 @@ from mxkit.core.tracing import trace
 from mxkit.data.loader import ArrayLoader
 from mxkit.errors import DataError, LossShapeError, TrapWarning
 from mxkit.losses.by_name import Loss
-from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels
+from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels, some_values
 from mxkit.losses.shapes import weight_place
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Labels of a whole epoch are checked up to this size; if they are larger, only those of the first batch.
-LOOKED_BYTES = 2**28
-# So many outputs between 0 and 1 are no coincidence, for a net that cannot be traced.
+# Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
+CHECKED_BYTES = 2**28
+# A net that cannot be traced seems to end in a sigmoid if this many outputs are between 0 and 1.
 SEVERAL = 16
-# Operators that do not change the kind of a net's last activation.
-_PASSING = {
-    "reshape",
-    "flatten",
-    "_copy",
-    "identity",
-    "squeeze",
-    "expand_dims",
-    "cast",
-    "amp_cast",
-    "transpose",
-    "blockgrad",
-}
+# Operators that may follow the last activation.
+_PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
 
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
 
 @contextmanager
 def without_warnings() -> Iterator[None]:
-    """Inside `with` there are no warnings about outputs: `fit` warns once, and not for each validation."""
+    """Suppress warnings about outputs inside `with`: `fit` warns once, and not for each validation."""
     token = _quiet.set(True)
     try:
         yield
@@ -52,7 +41,7 @@ def without_warnings() -> Iterator[None]:
 
 
 def check_loss_shape(losses: Any, samples: int) -> None:
-    """Refuse a loss that does not give one value per sample: its mean over samples is unknown (T4).
+    """Refuse a loss that does not give one value per sample: the sum over the samples is unknown (T4).
 
     Raises:
         LossShapeError: The losses of a batch of B samples do not have the shape (B,).
@@ -61,7 +50,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     if shape == (samples,) or (shape[:1] == (samples,) and losses.size == samples):
         return
     if losses.size == 1:
-        way = "It is a mean or a sum already: return the samples' own losses, without .mean() or .sum()"
+        way = "It is a mean or a sum already: return one loss per sample, without .mean() or .sum()"
     elif shape[:1] == (samples,):
         way = "Average over the other axes: losses.mean(axis=0, exclude=True)"
     else:
@@ -73,7 +62,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
 
 
 def warn_of_two_losses(output: Any, losses: Any) -> None:
-    """Warn of a `BatchLoss` whose `forward` returns two losses, of which the second is taken for the output."""
+    """Warn of a `BatchLoss` with a `forward` that returns two losses: the second one is taken for the output."""
     if isinstance(output, mx.nd.NDArray) and output.shape == losses.shape:
         _warn(
             f"the forward of BatchLoss returned two arrays of shape {tuple(losses.shape)}: the first is the loss, "
@@ -82,13 +71,13 @@ def warn_of_two_losses(output: Any, losses: Any) -> None:
 
 
 def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss], data: Any) -> None:
-    """Check outputs, labels and weights of a first batch; waits for them.
+    """Check outputs, labels and weights of a first batch, and wait for them.
 
     Args:
-        net: It is traced if its outputs look like those of a sigmoid.
+        net: The net. It is traced if its outputs look like those of a sigmoid.
         shard: The batch.
-        output: What the net returned for it.
-        loss: Losses of Gluon and of mxkit are checked; a user's own is not.
+        output: The net's output for it.
+        loss: The loss. Losses of Gluon and of mxkit are checked, custom ones are not.
         data: Source of the batch. All labels of an `ArrayLoader` are checked.
 
     Raises:
@@ -106,7 +95,7 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
     """Refuse labels with values that the loss cannot use, although it computes with them (T10, T121).
 
     Raises:
-        LabelError: There is such a label; the text names the expected values, and the way out.
+        LabelError: There is such a label; the text names the expected values and a way out.
     """
     if not isinstance(loss, gluon.loss.Loss) or not labels:
         return
@@ -117,46 +106,42 @@ def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data:
         refuse_labels(values, rule)
 
 
-def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, found: "np.ndarray") -> "np.ndarray":
-    """Class numbers whose weight is not 0: a weight of 0 removes the loss, whatever the label is."""
+def _weighed(loss: Any, output: Any, labels: Sequence[Any], data: Any, classes: "np.ndarray") -> "np.ndarray":
+    """Class numbers with a weight other than 0: a weight of 0 removes the loss of any label."""
     place = weight_place(loss, output)
     if place is None or len(labels) <= place:
-        return found
+        return classes
     weights = _values(data, labels, place)
-    if squeezed(weights.shape) == squeezed(found.shape):
-        kept: np.ndarray = weights.reshape(found.shape) != 0
-    elif weights.size == len(found):
-        kept = weights.reshape(-1) != 0
-    else:
-        return found
-    counted: np.ndarray = found[kept]
-    return counted
+    if squeezed(weights.shape) == squeezed(classes.shape):
+        classes = classes[weights.reshape(classes.shape) != 0]
+    elif weights.size == len(classes):
+        classes = classes[weights.reshape(-1) != 0]
+    return classes
 
 
 def _values(data: Any, labels: Sequence[Any], place: int) -> "np.ndarray":
-    """Labels of the whole epoch if a loader passes its arrays on unchanged, else those of the batch."""
+    """Labels of the whole epoch if a loader yields its arrays unchanged, else the labels of the batch."""
     if type(data) is ArrayLoader and data.transform is None:
         arrays = data.y if isinstance(data.y, tuple) else (data.y,)
-        found = arrays[place] if place < len(arrays) else None
-        if isinstance(found, np.ndarray) and found.nbytes <= LOOKED_BYTES:
-            return found
-    array: np.ndarray = labels[place].asnumpy()
-    return array
+        array = arrays[place] if place < len(arrays) else None
+        if isinstance(array, np.ndarray) and array.nbytes <= CHECKED_BYTES:
+            return array
+    values: np.ndarray = labels[place].asnumpy()
+    return values
 
 
 def _check_weights(loss: Any, output: Any, labels: Sequence[Any], data: Any) -> None:
     place = weight_place(loss, output)
     if place is None or len(labels) <= place:
         return
-    found = _values(data, labels, place)
+    weights = _values(data, labels, place)
     with np.errstate(invalid="ignore"):
-        wrong = found[~(np.isfinite(found) & (found >= 0))]
+        wrong = weights[~(np.isfinite(weights) & (weights >= 0))]
     if wrong.size:
         raise DataError(
-            f"sample weights must be finite numbers of at least 0; received "
-            f"{', '.join(str(value) for value in sorted(set(wrong.ravel().tolist()))[:5])} in {wrong.size} of "
-            f"{found.size} weights. What comes after the labels in (x, (y, w)) is a weight; for factors with a sign "
-            "write a loss of your own"
+            f"sample weights must be finite numbers of at least 0; received {some_values(wrong)} in {wrong.size} of "
+            f"{weights.size} weights. An array after the labels, as in (x, (y, w)), holds sample weights; for factors "
+            "with a sign write your own loss"
         )
 
 
@@ -183,8 +168,8 @@ def check_scores(loss: Any, output: Any, labels: Sequence[Any], net: Any, shard:
                 _warn_of_softmax(name, what)
     elif kind.labels == kinds.COUNTS and not loss._from_logits and _least(output) < 0:
         raise DataError(
-            f"{name}(from_logits=False) takes expected counts, and the net's outputs go down to "
-            f"{_least(output):.4g}, whose logarithm is NaN. Leave from_logits out, or end the net in softrelu (T121)"
+            f"{name}(from_logits=False) takes expected counts, but the net's smallest output is "
+            f"{_least(output):.4g}, with the logarithm NaN. Leave from_logits out, or end the net in softrelu (T121)"
         )
     elif kind.labels == kinds.MINED and labels:
         _, counts = np.unique(labels[0].asnumpy(), return_counts=True)
@@ -199,7 +184,7 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     axis, is_logs = class_axis(loss) % output.ndim, unit_of(loss) == kinds.LOGS
     if output.shape[axis] < 2:
         return
-    least = 0.0 if is_logs else _least(output)  # below 0 for most nets, so that one wait is enough
+    least = 0.0 if is_logs else _least(output)  # below 0 for most nets, which need no further wait
     if not is_logs and least >= 0 and _is_softmax(output, axis):
         _warn_of_softmax("SoftmaxCrossEntropyLoss")
     elif least > 0 and _last_operator(net, shard.unpacked().inputs) == "sigmoid":
@@ -209,8 +194,8 @@ def _check_softmax(loss: Any, output: Any, net: Any, shard: Shard) -> None:
         )
     if is_logs and not _is_log_softmax(output, axis, 1e-4):
         _warn(
-            "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, the net's outputs are none: leave "
-            "from_logits out, or end the net in log_softmax (T12)"
+            "SoftmaxCrossEntropyLoss(from_logits=True) expects log-probabilities, and the net's outputs are none: "
+            "leave from_logits out, or end the net in log_softmax (T12)"
         )
 
 
@@ -220,7 +205,7 @@ def _check_divergence(loss: Any, output: Any) -> None:
             _warn_of_softmax("KLDivLoss")
     elif not any(_is_log_softmax(output, axis, ROUNDED) for axis in range(1, output.ndim)):
         raise DataError(
-            "KLDivLoss takes log-probabilities, and the net's outputs are none: the loss would fall without end. End "
+            "KLDivLoss takes log-probabilities, and the net's outputs are none: the loss would have no minimum. End "
             "the net in log_softmax, or pass ('kl_div', {'from_logits': False}) (T121)"
         )
 
@@ -244,7 +229,7 @@ def _check_sigmoid(loss: Any, output: Any, net: Any, shard: Shard) -> None:
     if last == "sigmoid" or (last is None and inside and values.size >= SEVERAL):
         _warn(
             f"the net's outputs are probabilities, and {type(loss).__name__} applies a sigmoid to them again. Take the "
-            "sigmoid out of the net; predict gives scores, of which .sigmoid() makes probabilities (T12)"
+            "sigmoid out of the net; predict returns scores, and .sigmoid() turns them into probabilities (T12)"
         )
 
 
@@ -255,7 +240,7 @@ def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
     try:
         outputs = trace(net, inputs).outputs
         graph = json.loads(outputs[0].tojson())
-    except Exception:  # of any kind: the net's own code met a symbol
+    except Exception:  # of any type: the net's code refuses a symbol
         return None
     node = graph["nodes"][graph["heads"][0][0]]
     while node["op"].lower() in _PASSING:
@@ -283,8 +268,8 @@ def _least(array: Any) -> float:
 def _warn_of_softmax(loss: str, what: str = "the net's outputs") -> None:
     _warn(
         f"{what} are probabilities, and {loss} applies a softmax to them again. Take the softmax out of the net "
-        "(of a Module's by load_exported(..., scores=True)); predict gives scores, of which .softmax() makes "
-        "probabilities (T12)"
+        "(for a net of Module: load_exported(..., scores=True)); predict returns scores, and .softmax() turns them "
+        "into probabilities (T12)"
     )
 
 

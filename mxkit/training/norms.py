@@ -1,24 +1,24 @@
-"""Norms over many arrays at once, right for large ones too."""
+"""Sum of squares of many arrays, exact for large arrays too."""
 
 from typing import Any, List, Sequence
 
 import mxnet as mx
 
-# `multi_sum_sq` adds in one float32 number: 1e-6 off for so many elements, 2e-3 for two million, 3e-2 for 16 million
-# (T100).
+# Largest array for `multi_sum_sq`, which adds in one float32 number: its error is 1e-6 for this size, 2e-3 for two
+# million elements, and 3e-2 for 16 million (T100).
 _SMALL = 16_384
-# BLAS adds in several: 2e-6 off for a piece of this length.
+# Length of the pieces of larger arrays: BLAS adds in several numbers, with an error of 2e-6 for this length.
 _PIECE = 262_144
 
 
 def sum_of_squares(arrays: Sequence[Any]) -> Any:
-    """Add up the squares of all elements of all arrays.
+    """Sum the squares of all elements of all arrays.
 
     Args:
         arrays: Dense NDArrays of any shapes and float types on one device; at least one.
 
     Returns:
-        float32 of shape (1,) there; within about 1e-5 of the exact sum. Nothing is waited for.
+        float32 of shape (1,) on this device, within about 1e-5 of the exact sum. It does not wait for the device.
     """
     single = [array.astype("float32", copy=False).reshape(-1) for array in arrays]
     small = [array for array in single if array.size <= _SMALL]

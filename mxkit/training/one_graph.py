@@ -1,4 +1,4 @@
-"""Net, loss and the sums of metrics as one graph: one call a batch in place of three."""
+"""Net, loss and the sums of metrics as one graph: one call per batch instead of three."""
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -22,19 +22,19 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# Scores of a batch that may wait for others, with COUNT_EVERY of which they are counted.
+# Largest array of scores to postpone; COUNT_EVERY batches are then counted in one operator.
 LATER_BYTES = 2**16
 
 
 class Computed(NamedTuple):
-    """What the net made of a batch on one device.
+    """Output and losses of a batch on one device.
 
     Attributes:
-        output: What the net returned; from a graph without its gradient, and None where no metric reads it.
+        output: The net's output; with the graph it has no gradient, and is None if no metric reads it.
         losses: Recorded, shape (B,).
-        totals: From a graph, the sums over the samples of the metrics that it holds, if any; else None.
-        ones: From a graph, ones of the shape of the losses: their gradient.
-        others: `totals`, each with zeros of its shape: both as `Accumulator.backward_of` takes them.
+        totals: With the graph, the metrics' sums over the samples; else None.
+        ones: With the graph, an array of ones of the losses' shape: their gradient.
+        others: `totals`, each with an array of zeros of its shape, for `Accumulator.backward_of`.
     """
 
     output: Any
@@ -45,22 +45,21 @@ class Computed(NamedTuple):
 
 
 class OneGraph:
-    """The graph that MXNet made of a hybridized net, with the loss and the sums of metrics behind it.
+    """The graph of a hybridized net, extended by the loss and the sums of metrics.
 
-    Each call of an operator or a graph costs 15 to 80 us, which is most of a small net's update. It computes the same
-    bits as the net, the loss and the metrics one after the other, and takes a batch only where nobody can tell the
-    difference: one of the shapes and types of a batch that went the ordinary way before, with all its checks,
-    through a net whose own graph is still the same. Net and loss are not changed, and get no parent.
+    Each call of an operator or a graph costs 15 to 80 us, which is most of a small net's update. The graph gives the
+    same bits as separate calls of the net, the loss and the metrics. Only a batch with the shapes and types of an
+    earlier batch is computed in it: the earlier one was computed by separate calls, with all checks, and the net's own
+    graph must be unchanged since then. Net and loss are not changed, and get no parent.
 
     Args:
-        net: Taken where it is hybridized and its call does nothing that is not in its graph.
-        batch_loss: The same of its loss; one that was made from a name need not be hybridized. Its `forward` is the
-            ordinary way.
-        parameters: Those of the Trainer.
-        metrics: Those that have a `total_of` are summed in the graph, or, where they only count and `fresh` holds,
-            later, for many small batches at once.
-        devices: Taken where it is one CPU: kernels fused on a GPU may round otherwise in another graph.
-        fresh: Whether nobody writes into the arrays of a batch after it was given.
+        net: The graph is used if the net is hybridized and its call does nothing outside of its graph.
+        batch_loss: The same holds for its loss; a loss by name need not be hybridized.
+        parameters: The Trainer's parameters.
+        metrics: Metrics with a `total_of` are summed in the graph. Those that only count are summed later, many small
+            batches at once, if `unshared` is true.
+        devices: The graph is used on one CPU: fused kernels of a GPU may round differently in another graph.
+        unshared: Whether the arrays of a batch are never written again.
 
     Attributes:
         devices: The same.
@@ -74,13 +73,13 @@ class OneGraph:
         parameters: Sequence[Any],
         metrics: Sequence[Metric],
         devices: Sequence["mx.Context"],
-        fresh: bool = False,
+        unshared: bool = False,
     ) -> None:
         self._net, self._forward, self.metrics = net, batch_loss.forward, metrics
         self._loss: Any = batch_loss.loss
-        self._named = batch_loss.by_name
+        self._loss_by_name = batch_loss.by_name
         self._gradients = GradientWatch(parameters)
-        # not of a subclass that may count in another way
+        # vars: a subclass may count differently
         self._counted: List[Any] = [
             metric
             for metric in metrics
@@ -88,21 +87,20 @@ class OneGraph:
         ]
         self._others = [metric for metric in metrics if metric not in self._counted]
         self.devices = list(devices)
-        graphs = (
-            _is_graph(net) and _is_graph(self._loss) and not isinstance(self._loss, gluon.loss.CTCLoss)
-        )  # looked at each time
-        self._possible = [one.device_type for one in devices] == ["cpu"] and graphs
-        self._may_wait = self._possible and fresh and bool(self._counted) and all(one.counts for one in self._counted)
-        self._waits = False
-        # of the batches that went the ordinary way, with what was done to their labels
-        self._kinds: Dict[Any, Steps] = {}
-        self._steps: Steps = ()  # those of the graph
-        self._kind: Any = None  # of the batch before
-        self._new: Any = None  # of a batch that goes the ordinary way for the first time
+        graphs = _is_graph(net) and _is_graph(self._loss)
+        checked_always = isinstance(self._loss, gluon.loss.CTCLoss)  # the values of its labels, in each batch
+        self._possible = [device.device_type for device in devices] == ["cpu"] and graphs and not checked_always
+        self._may_postpone = self._possible and unshared and bool(self._counted)
+        self._may_postpone = self._may_postpone and all(metric.counts for metric in self._counted)
+        self._postpones = False
+        self._kinds: Dict[Any, Steps] = {}  # shapes and types of batches so far, with the steps for their labels
+        self._steps: Steps = ()  # of the labels in the graph
+        self._kind: Any = None  # of the previous batch
+        self._new_kind: Any = None  # of a batch that needs separate calls
         self._scales: List[Optional[float]] = []
         self._sources: Any = None
         self._call: Any = None
-        self._held_twice = False
+        self._net_has_memory = False
         self._ones: Any = None
         self._zeros: List[Any] = []
         self._places: List[Tuple[int, Any]] = []
@@ -110,32 +108,32 @@ class OneGraph:
 
     @property
     def likely(self) -> bool:
-        """Whether it will take most batches, as far as can be told before the first."""
-        return bool(self._possible and is_hybridized(self._net) and (self._named or is_hybridized(self._loss)))
+        """Whether it will compute most batches, as far as this is known before the first one."""
+        return bool(self._possible and is_hybridized(self._net) and (self._loss_by_name or is_hybridized(self._loss)))
 
     def compute(self, shard: Shard) -> Computed:
         """Compute a batch, inside `record`."""
-        found = self._in_one(shard)
-        if found is None:
-            self._held_twice = True
-            found = Computed(*self._forward(self._net, shard.unpacked().inputs, shard.labels))
-            if self._new is not None:
-                self._kinds[self._new] = label_steps(self._loss, found.output, shard.labels)
-            if self._may_wait:
-                self._let_wait(found.output)
-        return found
+        computed = self._in_graph(shard)
+        if computed is None:
+            self._net_has_memory = True
+            computed = Computed(*self._forward(self._net, shard.unpacked().inputs, shard.labels))
+            if self._new_kind is not None:
+                self._kinds[self._new_kind] = label_steps(self._loss, computed.output, shard.labels)
+            if self._may_postpone:
+                self._choose_when_to_count(computed.output)
+        return computed
 
-    def _let_wait(self, output: Any) -> None:
-        """Choose when to count, now that a batch of a new kind was seen: two, a whole one and a tail, are usual."""
+    def _choose_when_to_count(self, output: Any) -> None:
+        """Postpone counting if scores are small and there are at most two kinds of batches: full ones and a tail."""
         small = type(output) is mx.nd.NDArray and output.size * np.dtype(output.dtype).itemsize <= LATER_BYTES
-        self._may_wait = small and len(self._kinds) <= 2
-        if self._may_wait != self._waits:
-            self._waits, self._call = self._may_wait, None
+        self._may_postpone = small and len(self._kinds) <= 2
+        if self._may_postpone != self._postpones:
+            self._postpones, self._call = self._may_postpone, None
 
     def check_gradients(self) -> None:
-        """Make graphs anew where parameters have other gradients than at the last call, to which those do not write.
+        """Discard graphs that write to old gradients: parameters got new ones since the last call (T109).
 
-        A callback may have frozen a layer, the user may have moved the net between two epochs (T109).
+        A callback froze a layer, for example, or the net was moved between two epochs.
         """
         if self._gradients.moved():
             drop_static_graphs(self._net)
@@ -147,76 +145,79 @@ class OneGraph:
             metric.update(shard.labels, computed.output)
         if computed.totals is None:
             return
-        if not self._sizes:  # of this kind of batch
+        if not self._sizes:  # unknown for this kind of batch
             self._sizes = [metric.size_of(shard.labels[metric._label]) for metric in self._counted]
         for metric, total, size in zip(self._counted, computed.totals, self._sizes):
             metric.add_total(total, size)
-        if self._waits:
+        if self._postpones:
             scores = computed.output.detach()
             for metric, size in zip(self._counted, self._sizes):
                 metric.add_later(shard.labels[metric._label], scores, size)
 
-    def _in_one(self, shard: Shard) -> Optional[Computed]:
-        """Compute a batch by the graph; None where it must go the ordinary way."""
-        self._new = None
+    def _in_graph(self, shard: Shard) -> Optional[Computed]:
+        """Compute a batch by the graph; None if it needs separate calls."""
+        self._new_kind = None
         if not self._possible:
             return None
         arrays = shard.inputs + shard.labels
         scales = [array.scale if type(array) is Packed else None for array in shard.inputs]
         kind = (*scales, *[(array.shape, array.dtype, type(array)) for array in arrays])
-        if not (only_its_graph_runs(self._net) and (self._named or only_its_graph_runs(self._loss))):
-            self._sources, self._call, self._kinds, self._new = None, None, {}, kind
+        if not (only_its_graph_runs(self._net) and (self._loss_by_name or only_its_graph_runs(self._loss))):
+            self._sources, self._call, self._kinds, self._new_kind = None, None, {}, kind
             return None
         sources = (traced_graph(self._net), traced_graph(self._loss))
         if self._sources is None:
             self._sources = sources
-        elif any(one is not seen for one, seen in zip(sources, self._sources)):
+        elif any(source is not before for source, before in zip(sources, self._sources)):
             self._sources, self._call, self._kinds = sources, None, {}
-        if kind != self._kind:  # arrays of two kinds may not fit together
+        if kind != self._kind:  # arrays of two kinds cannot be concatenated
             self._kind, self._ones, self._sizes = kind, None, []
-            if scales != self._scales:  # a graph holds one way to unpack
+            if scales != self._scales:  # the scale of packed images is a constant of the graph
                 self._scales, self._call = scales, None
             for metric in self._counted:
                 metric.catch_up()
         if kind not in self._kinds:
-            self._new = kind
+            self._new_kind = kind
             return None
-        if self._kinds[kind] != self._steps:  # a graph holds one way to fit labels to the loss
+        if self._kinds[kind] != self._steps:  # the steps for labels are operators of the graph
             self._steps, self._call = self._kinds[kind], None
         if self._call is None:
             self._call = self._build(shard) or False
         if not self._call:
             return None
-        if self._held_twice:
-            self._release()
-        given = [array.array if type(array) is Packed else array for array in arrays]
-        found = self._call(*[given[number] if own is None else first_value(own) for number, own in self._places])
-        losses, *read = found if isinstance(found, list) else [found]
-        totals = () if self._waits else read[: len(self._counted)]
+        if self._net_has_memory:  # the net's own graph holds the memory of a batch too; its next call allocates it
+            self._net_has_memory = False
+            free_static_memory(self._net)
+        values = [array.array if type(array) is Packed else array for array in arrays]
+        outputs = self._call(
+            *[values[number] if parameter is None else first_value(parameter) for number, parameter in self._places]
+        )
+        losses, *read = outputs if isinstance(outputs, list) else [outputs]
+        totals = () if self._postpones else read[: len(self._counted)]
         if self._ones is None:
             self._ones = losses.ones_like()
         if len(self._zeros) < len(totals):
             self._zeros = [total.zeros_like() for total in totals]
-        output = read[-1] if self._others or self._waits else None
+        output = read[-1] if self._others or self._postpones else None
         return Computed(output, losses, totals, self._ones, list(zip(totals, self._zeros)))
 
     def _build(self, shard: Shard) -> Any:
-        """Make the graph; None where it cannot be made."""
+        """Make the graph; None if this is impossible."""
         net = self._net
         data, output = traced_graph(net)
         if not has_one_plain_output(net):
             return None
-        given = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]
-        with mx.name.NameManager():  # so that names of the user's own graphs do not depend on this one
-            packed = {one.name: array for one, array in zip(data, shard.inputs) if type(array) is Packed}
+        labels = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]
+        with mx.name.NameManager():  # keeps the process-wide counters of names, which the user's graphs use
+            packed = {variable.name: array for variable, array in zip(data, shard.inputs) if type(array) is Packed}
             if packed:
                 output = output(**{name: array.symbol(mx.sym.var(name)) for name, array in packed.items()})
-            losses = self._loss_of(output, given)
+            losses = self._loss_of(output, labels)
             read = mx.sym.BlockGrad(output)
-            counted = [] if self._waits else self._counted
-            totals = [metric.total_of(mx.sym, given[metric._label], read) for metric in counted]
-        graph = mx.sym.Group([losses, *totals, *([read] if self._others or self._waits else [])])
-        places = {variable.name: number for number, variable in enumerate([*data, *given])}
+            counted = [] if self._postpones else self._counted
+            totals = [metric.total_of(mx.sym, labels[metric._label], read) for metric in counted]
+        graph = mx.sym.Group([losses, *totals, *([read] if self._others or self._postpones else [])])
+        places = {variable.name: number for number, variable in enumerate([*data, *labels])}
         owned = graph_parameters(net)
         names = graph.list_inputs()
         if len(data) != len(shard.inputs) or not places.keys() <= set(names) <= places.keys() | owned.keys():
@@ -229,24 +230,19 @@ class OneGraph:
         }
         return mx.nd.CachedOp(graph, [*flags.items(), *hybridize_flags(net).items()])
 
-    def _release(self) -> None:
-        """Let the net's own operator go, with the memory of a batch; a call of the net makes it anew from its graph."""
-        self._held_twice = False
-        free_static_memory(self._net)
-
     def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
         labels = apply_steps(self._steps, output, labels)
-        if self._named:
+        if self._loss_by_name:
             return self._loss(output, *labels)
-        data, losses = traced_graph(self._loss)  # as it was traced, whatever became of its attributes since (T39)
-        return losses(**{variable.name: one for variable, one in zip(data, [output, *labels])})
+        data, losses = traced_graph(self._loss)  # later changes of its attributes do not count (T39)
+        return losses(**{variable.name: symbol for variable, symbol in zip(data, [output, *labels])})
 
 
 def _is_graph(block: Any) -> bool:
-    """Whether all that a block's call does is in its graph, once it is hybridized."""
+    """Whether the graph of a hybridized block holds everything that its call does."""
     kind = type(block)
     return (
         isinstance(block, gluon.HybridBlock)
         and kind.forward is gluon.HybridBlock.forward
-        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's looks at shapes
+        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's only checks shapes
     )

@@ -1,4 +1,4 @@
-"""What a training is asked for: read and checked once, for every rung of the ladder."""
+"""The arguments that `fit` and `updates` share, checked once."""
 
 from typing import Any, Dict, Optional, Sequence, Union
 
@@ -16,8 +16,8 @@ class Options:
         batch_loss: The `BatchLoss`.
         accumulate: The length of a window, in batches or samples.
         precision: The `MixedPrecision` of `amp`, or None.
-        check_finite: Whether NaN and infinity are looked for.
-        stop_at_nonfinite: Whether they end `fit` like `Callback`s do, in place of an error.
+        check_finite: Whether NaN and infinity end the training.
+        stop_at_nonfinite: Whether they stop `fit` like a callback, without an error.
 
     Raises:
         ValueError: An argument is out of range.
@@ -53,12 +53,12 @@ class Options:
         return self.accumulate != (1, "batches")
 
     def batches_of_update(self, samples: int) -> int:
-        """Batches of `samples` samples that an update holds."""
+        """Number of batches of `samples` samples in an update."""
         number = int(self.accumulate.number)
         return number if self.accumulate.unit == "batches" else -(-number // samples)
 
     def settings(self) -> Dict[str, Any]:
-        """What the numbers of a training depend on, by the names that checkpoints store."""
+        """The options that change the numbers of a training, with the names that checkpoints store."""
         number, unit = self.accumulate
         return {
             "seed": self.seed,

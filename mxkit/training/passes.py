@@ -1,4 +1,4 @@
-"""One way to run a net over data, outside of training: `evaluate`, `predict`, `extract` and others use it."""
+"""Runs a net over data outside of training, for `evaluate`, `predict`, `extract` and others."""
 
 from contextlib import contextmanager
 from itertools import islice
@@ -17,11 +17,11 @@ from mxnet import autograd
 
 
 class Run:
-    """A run of a net over data: iterate over it to get the shards of each batch; `run_over` makes it.
+    """A run of a net over data, made by `run_over`: iterating over it gives the shards of each batch.
 
     Attributes:
-        devices: Where the net lives.
-        batch: The newest batch, as the data gave it; None before the first.
+        devices: The devices of the net.
+        batch: The newest batch, unchanged; None before the first one.
     """
 
     def __init__(self, batches: Iterator[Any], devices: List[Any], labels: bool, most_queued: int) -> None:
@@ -47,22 +47,22 @@ class Run:
             results: Arrays, in nested lists and tuples.
 
         Returns:
-            Results of earlier batches that are due: the caller reads them, or waits for the last.
+            Results of earlier batches that leave the queue: the caller reads them, or waits for the last one.
         """
         inputs = (array for shard in self._shards for array in shard.inputs)
         return self._queued.add(results, bytes_of(inputs) + bytes_of(arrays_in(results)))
 
     def wait(self, results: Any) -> None:
-        """Add the results of the batch to the queue, and wait for the last batch that is due."""
+        """Add the results of the batch to the queue, and wait for the last batch that leaves it."""
         due = self.queue(results)
-        for array in arrays_in(due[-1:]):  # those before it are done by then, or soon
+        for array in arrays_in(due[-1:]):  # the batches before it are finished by then, or soon
             array.wait_to_read()
 
     def rest(self) -> List[Any]:
         """Results of the batches that are still in the queue."""
         return self._queued.rest()
 
-    def forward_again(self, forward: Callable[[Shard], Any]) -> None:
+    def repeat(self, forward: Callable[[Shard], Any]) -> None:
         """Repeat the forward pass of the newest batch, to locate an asynchronous MXNet error."""
         for shard in self._shards:
             forward(shard)
@@ -95,14 +95,14 @@ def run_over(
         net: An initialized block.
         data: Batches, as for `read_epoch`. A loader's count of epochs stays as it was.
         name: What error messages call the data.
-        forward: How the net is called, without side effects; None is `net(*shard.inputs)`. It runs again to locate an
+        forward: The call of the net, without side effects; None is `net(*shard.inputs)`. It is repeated to locate an
             error.
         train_mode: Whether layers behave as in training.
         labels: Copy the labels to the devices, too.
-        packed: Accept images as `Packed`, where that is faster; shards hold NDArrays.
+        packed: Accept images as `Packed` if this is faster; shards hold NDArrays.
         once: Refuse data that repeats samples.
-        limit_batches: Most batches to read. None reads all.
-        most_queued: Most batches in the queue.
+        limit_batches: Largest number of batches to read. None reads all.
+        most_queued: Largest number of batches in the queue.
         bar: Title of a progress bar. None shows no bar.
 
     Raises:
@@ -110,12 +110,12 @@ def run_over(
         DeviceError, NotInitializedError: As `net_devices`.
         EmptyDataError, DataError: As `read_epoch`.
     """
-    where = net_devices(net)
-    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(where), once=once)
-    run = Run(islice(batches, limit_batches), where, labels, most_queued)
-    again = forward or (lambda shard: net(*shard.inputs))
+    devices = net_devices(net)
+    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(devices), once=once)
+    run = Run(islice(batches, limit_batches), devices, labels, most_queued)
+    call = forward or (lambda shard: net(*shard.inputs))
     with autograd.pause(train_mode=train_mode), explained(
-        net, lambda: run.forward_again(again), lambda: run.batch
+        net, lambda: run.repeat(call), lambda: run.batch
     ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
         yield run
 
@@ -126,12 +126,11 @@ def samples_in_order(data: Any, caller: str, way: str = "", **options: Any) -> D
     Args:
         data: As for `whole_part`.
         caller: The function that needs it, for error messages.
-        way: More advice where the data shuffles.
+        way: More advice, for data that is shuffled.
         options: As for `whole_part`.
 
     Raises:
-        DataError: A loader shuffles, so that nobody could tell which result belongs to which sample; or as
-            `whole_part`.
+        DataError: A loader shuffles, so that results cannot be assigned to samples; or as `whole_part`.
     """
     if shuffles(data):
         raise DataError(

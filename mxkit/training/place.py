@@ -1,4 +1,4 @@
-"""Where in a training an error happened."""
+"""The place of an error in a training."""
 
 from functools import partial
 from typing import Any, Callable, Optional
@@ -16,12 +16,12 @@ from mxnet import autograd
 
 
 class Place:
-    """Says where an error happened: epoch, update, the batch's shapes and dtypes, and the block of the net.
+    """Adds its place to an error: epoch, update, the batch's shapes and dtypes, and the block of the net.
 
     Args:
         net: The net that is trained.
         accumulator: Counts the updates.
-        epoch: From 0, or None where nobody counts them.
+        epoch: Number of the epoch from 0, or None if epochs are not counted.
         rerun: Repeats the forward pass of a batch, to locate an asynchronous error of MXNet.
 
     Attributes:
@@ -33,7 +33,7 @@ class Place:
     ) -> None:
         self._net, self._accumulator, self._epoch, self._rerun = net, accumulator, epoch, rerun
         self.batch: Any = ()
-        callback_error()  # one that nobody asked about is no error of this training
+        callback_error()  # discards an error from before this training
 
     def __enter__(self) -> None:
         return None
@@ -43,22 +43,24 @@ class Place:
             self.explain(error)
 
     def explain(self, error: Exception) -> None:
-        """Raise an error of the net, the loss or the engine with its place; leave mxkit's own to the caller."""
+        """Raise an error of the net, the loss or the engine with its place; the caller raises mxkit's own errors."""
         where = numbers(self._epoch, self._accumulator.updates + 1)
         if isinstance(error, UnusedParameterError):
             paths = paths_of(error.parameters, self._net)
             raise UnusedParameterError(paths, error.parameters, f"{where}: ") from error
         if not isinstance(error, MxkitError):
-            told = self._told(error)
+            text = self._text(error)
             cause = callback_error() if isinstance(error, mx.MXNetError) else None
-            if cause is not None:  # MXNet itself tells only that something failed in a thread of its own
-                told = f"{type(cause).__name__}: {cause} (in a custom gradient, of this update or one shortly before)"
-            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {told}") from (cause or error)
+            if cause is not None:  # MXNet's error does not name an exception in a Python callback
+                text = f"{type(cause).__name__}: {cause} (in a custom gradient, of this update or one shortly before)"
+            raise TrainingError(f"{where}, batch {describe_batch(self.batch)}: {text}") from (cause or error)
 
-    def _told(self, error: Exception) -> str:
+    def _text(self, error: Exception) -> str:
         with autograd.train_mode():
-            found = explain_forward_error(self._net, error, partial(self._rerun, self.batch))
-        kind = type(error).__name__
-        if not found and UNREACHED[0] in str(error):
-            return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {error}"
-        return str(found) if found else str(error) if str(error).startswith(f"{kind}:") else f"{kind}: {error}"
+            located = explain_forward_error(self._net, error, partial(self._rerun, self.batch))
+        if located:
+            return str(located)
+        kind, text = type(error).__name__, str(error)
+        if UNREACHED[0] in text:
+            return f"the loss does not depend on the net's parameters by recorded operators. {CUTS}. {kind}: {text}"
+        return text if text.startswith(f"{kind}:") else f"{kind}: {text}"

@@ -1,4 +1,4 @@
-"""A net computed in 16 bits while its parameters stay in float32, over `mx.contrib.amp`."""
+"""Mixed precision by `mx.contrib.amp`: a net computes in 16 bits, its parameters stay in float32."""
 
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -14,22 +14,22 @@ DTYPES = ("float16", "bfloat16")
 
 
 class MixedPrecision:
-    """Gives a net a 16-bit graph, and its own one back afterwards.
+    """Replaces the graph of a net by a 16-bit graph, and restores it afterwards.
 
-    `mx.contrib.amp.convert_symbol` puts casts into the graph of the hybridized net, by its lists of operators:
-    matrix products and convolutions run in 16 bits, what needs range or digits in float32. Parameters,
-    gradients, outputs and the loss stay float32. `amp.init`, which would change every operator of the process
-    for good, is not called.
+    `mx.contrib.amp.convert_symbol` adds casts to the graph of the hybridized net, by its lists of operators:
+    matrix products and convolutions run in 16 bits, operators that need range or digits in float32. Parameters,
+    gradients, outputs and the loss stay float32. `amp.init` is not called: it changes every operator of the process
+    permanently.
 
     Args:
-        dtype: "bfloat16", or "float16", whose small range needs a loss scale: gradients are those of the loss
-            times `scale`, so that small ones do not vanish, and an update whose gradients overflow is skipped.
+        dtype: "bfloat16", or "float16", which needs a loss scale because of its small range: the loss is multiplied
+            by `scale`, so that small gradients do not vanish, and an update with overflowing gradients is skipped.
 
     Attributes:
-        dtype: As given.
+        dtype: The same.
 
     Raises:
-        ValueError: `dtype` is another one.
+        ValueError: `dtype` is another name.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -40,11 +40,11 @@ class MixedPrecision:
 
     @property
     def scale(self) -> float:
-        """The loss's factor, 1.0 for bfloat16. It changes between updates, never inside a window."""
+        """Factor of the loss; 1.0 for bfloat16. It changes between updates, never inside a window."""
         return 1.0 if self._scaler is None else float(self._scaler.loss_scale)
 
     def check_devices(self, devices: Sequence["mx.Context"]) -> None:
-        """Refuse bfloat16 on a GPU, for which MXNet has no kernels: it ends in "Unknown type enum 12" (T134).
+        """Refuse bfloat16 on a GPU: MXNet has no kernels for it and fails with "Unknown type enum 12" (T134).
 
         Raises:
             DeviceError: `dtype` is "bfloat16" and one of `devices` is a GPU.
@@ -57,13 +57,13 @@ class MixedPrecision:
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
-        """Compute `net` in 16 bits inside `with`, hybridized or not; calls of its children alone stay as they were.
+        """Compute `net` in 16 bits inside `with`, hybridized or not. Direct calls of its children do not change.
 
         Raises:
             TypeError: The net is a plain Block, which has no graph.
 
         Side effects:
-            The net is hybridized inside `with`, and again what it was after it; it traces its graph anew.
+            The net is hybridized inside `with`; its hybridization is restored afterwards, and its graph traced again.
         """
         if not isinstance(net, gluon.HybridBlock):
             raise TypeError(
@@ -76,24 +76,24 @@ class MixedPrecision:
     def _convert(self, inputs: Any, outputs: Any) -> Tuple[Any, Any]:
         choice: Dict[str, Any] = {}
         if self.dtype == "bfloat16":
-            # MXNet lets it run in any precision, and then refuses inputs of two
+            # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
             choice["fp32_ops"] = [*amp.list_fp32_ops(amp.amp.bfloat16), "Concat", "concat"]
-        names = [one.name for one in inputs]
+        names = [variable.name for variable in inputs]
         low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
-        # A cast's gradient ignores grad_req="add" and leaves 0 (T49); a copy's does not.
+        # the gradient of a cast ignores grad_req="add" and stays 0 (T49); the gradient of a copy does not
         parameters = set(low.list_arguments()) - set(names)
-        variables = {one.name: one for one in low.get_internals() if one.name in parameters}
+        variables = {node.name: node for node in low.get_internals() if node.name in parameters}
         low = low(**{name: mx.sym.identity(variable) for name, variable in variables.items()})
         return inputs, mx.sym.Group([mx.sym.amp_cast(output, dtype="float32") for output in low])
 
     def overflowed(self, trained: List[Any]) -> bool:
-        """Tell whether the reduced gradients overflowed, and adapt the scale for the next window. Waits for them.
+        """Return whether the reduced gradients overflowed, and adapt the scale of the next window. Waits for them.
 
         Args:
             trained: Parameters with gradients.
 
         Raises:
-            NonFiniteError: They overflow even without a scale, which no scale can mend.
+            NonFiniteError: They overflow even with the scale 1.
         """
         scaler = self._scaler
         if scaler is None:
@@ -104,25 +104,25 @@ class MixedPrecision:
             way = "leave amp out" if on_gpu else "use amp='bfloat16'"
             raise NonFiniteError(
                 "gradients are infinite or NaN even without a loss scale: the net's own numbers overflow float16. "
-                f"Lower the learning rate, scale the data, look for NaN in it, or {way}"
+                f"Lower the learning rate, scale the data, search it for NaN, or {way}"
             )
-        # MXNet lets an update pass before a new scale counts: one more would overflow in vain
+        # MXNet uses a new scale one update too late: that update would overflow as well
         scaler._loss_scale = scaler._next_loss_scale
         return overflow
 
     def state_dict(self) -> Dict[str, Any]:
-        """What a resumed run must restore, as plain JSON values."""
+        """The state that a resumed run restores, as plain JSON values."""
         return {} if self._scaler is None else {"scale": self.scale, "unskipped": self._scaler._unskipped}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore a state of `state_dict`."""
         if self._scaler is not None:
             self._scaler._loss_scale = self._scaler._next_loss_scale = float(state["scale"])
             self._scaler._unskipped = int(state["unskipped"])
 
 
 def get_precision(spec: Any, devices: Sequence["mx.Context"] = ()) -> Optional[MixedPrecision]:
-    """Return the precision that `spec` means: "float16", "bfloat16", None, or a `MixedPrecision`, as it is.
+    """Return the precision of `spec`: "float16", "bfloat16", None, or a `MixedPrecision`, which is returned unchanged.
 
     Raises:
         ValueError: `spec` is another name.

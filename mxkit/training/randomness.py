@@ -1,4 +1,4 @@
-"""Randomness as a function of (seed, epoch, update), so that a run can be resumed exactly."""
+"""Makes randomness a function of (seed, epoch, update), so that a run can be resumed exactly."""
 
 import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -12,8 +12,8 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# MXNet's generator can be seeded, which costs about 1.1 ms, but its state cannot be read (T67): a run can go on
-# exactly from where it is seeded, and from nowhere else.
+# MXNet's generator can be seeded, in about 1.1 ms, but its state cannot be read (T67): a run can be resumed exactly
+# only from an update at which the generator is seeded.
 RESEED_EVERY = 16
 
 # Names in lower case, and attributes.
@@ -26,11 +26,11 @@ class Position(NamedTuple):
     """Position of a stopped run in an epoch.
 
     Attributes:
-        batches: Batches it had read.
-        updates: Updates it had done.
-        seeded: Batches it had read at each 16th update, when the generators were seeded: what is skipped is read
-            with the same numbers, because a shuffling generator may carry some of it over.
-        samples: Samples of those batches, or None where nobody knows.
+        batches: Number of batches that it had read.
+        updates: Number of updates in this epoch.
+        seeded: Number of batches read at each 16th update, when the generators were seeded. Skipped batches are read
+            with the same random numbers, because a shuffling source may keep samples for later batches.
+        samples: Number of samples in these batches, or None if unknown.
     """
 
     batches: int = 0
@@ -40,16 +40,16 @@ class Position(NamedTuple):
 
 
 class Grid:
-    """The updates of an epoch at which Python's, NumPy's and MXNet's generators are seeded anew.
+    """Seeds Python's, NumPy's and MXNet's generators at the start of an epoch and every 16 updates.
 
-    They are its start and, if something draws random numbers, every 16th update.
+    If the training draws no random numbers, only the start is seeded.
 
     Args:
-        seed: Whole number that decides all. None leaves the generators alone.
-        epoch: From 0.
+        seed: A whole number. None leaves the generators alone.
+        epoch: Number of the epoch from 0.
 
     Attributes:
-        draws: Whether the training draws numbers; to be set when that is known.
+        draws: Whether the training draws random numbers; set later, when this is known.
         seeds: Whether there is a seed.
     """
 
@@ -59,52 +59,48 @@ class Grid:
         self.seeds = seed is not None
 
     def reseed(self, updates: int) -> None:
-        """Seed the generators if `updates`, done in this epoch, is on the grid; call it before a batch is read."""
+        """Seed the generators if this number of updates is on the grid; call it before a batch is read."""
         if self._seed is not None and (updates == 0 or self.draws) and updates % RESEED_EVERY == 0:
             key = [self._seed % 2**64, self._epoch, updates]
             seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
 
 def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
-    """Whether a training may draw random numbers; what cannot be looked into is taken to draw some.
+    """Whether a training may draw random numbers; True if this cannot be inspected.
 
     Args:
-        net: Looked into only where loss and data draw nothing.
-        loss: The loss; one that is not MXNet's may do anything.
-        data: An mxkit loader over arrays, a list and a DataIter over arrays draw nothing while they are read.
-        inputs: How many arrays the net is called with.
+        net: The net; inspected only if loss and data draw no random numbers.
+        loss: The loss; a custom one may draw random numbers.
+        data: The data; an mxkit loader over arrays, a list and a DataIter over arrays draw no random numbers.
+        inputs: Number of input arrays of the net.
     """
-    quiet = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
-    # a Block's own forward is not called with symbols: it was not written for that
-    if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not quiet:
+    deterministic = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
+    if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not deterministic:
         return True
     operators = operators_of(net, inputs)
     return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
 
 
 def reads_user_code(data: Any) -> bool:
-    """Whether code of the user's makes the batches of an mxkit loader."""
+    """Whether custom code makes the batches of an mxkit loader."""
     return isinstance(data, DatasetLoader) or getattr(data, "transform", None) is not None
 
 
-def _opaque(block: Any) -> bool:
-    return not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet.")
-
-
 def operators_of(net: Any, inputs: int) -> Optional[Operators]:
-    """Names in lower case and arguments of the operators that a net calls; None where it cannot be looked into.
+    """Names in lower case and arguments of the operators that a net calls; None if they cannot be found.
 
     Args:
-        net: Called with symbols, which plain Blocks mostly do not allow.
-        inputs: How many arrays it is called with.
+        net: The net, called with symbols. A custom Block is not called: its forward was not written for symbols.
+        inputs: Number of input arrays of the net.
     """
-    if any(_opaque(block) for _, block in blocks_by_path(net)):
-        return None
+    for _, block in blocks_by_path(net):
+        if not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet."):
+            return None
     try:
         output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
         flat, _ = gluon.block._flatten(output, "output")
         graph = json.loads(mx.sym.Group(flat).tojson())
-    except Exception:  # a user's code may fail in any way when it is called with symbols
+    except Exception:  # of any type: custom code may refuse symbols
         return None
     return [(name.lower(), attributes) for name, attributes in operators_in(graph)]
 

@@ -1,4 +1,4 @@
-"""A training that leaves no trace: a search for a learning rate, or a profile, trains and is undone."""
+"""A training that is undone: for the search of a learning rate, and for a profile."""
 
 from contextlib import ExitStack, contextmanager
 import copy
@@ -20,22 +20,22 @@ from mxnet import autograd, gluon
 
 @contextmanager
 def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
-    """Train on the batches that it yields; at the end of `with`, also after an error, the training is undone.
+    """Yield batches for a training that is undone at the end of `with`, also after an error.
 
     Values, `grad_req` and accumulated gradients of every replica, Python's and NumPy's generators and a loader's count
-    of epochs are put back. MXNet's generator is not: its state cannot be read (T67).
+    of epochs are restored. MXNet's generator is not: its state cannot be read (T67).
 
     Args:
-        net: An initialized block. Shapes that the first batch decides stay known.
-        data: Read again from its beginning, without end, unless it can be read only once.
+        net: An initialized block. Deferred parameters stay initialized.
+        data: Read again and again from its beginning, unless it can be read only once.
     """
     own_epoch = getattr(data, "epoch", None)
     try:
         with ExitStack() as held, generators_kept():
-            if isinstance(data, DatasetLoader):  # its processes stay until the end
+            if isinstance(data, DatasetLoader):  # keeps its processes until the end
                 held.enter_context(data)
             batches = _endless(data)
-            if is_deferred(net):  # so that there are values to hold
+            if is_deferred(net):  # values are needed to restore them
                 first = next(batches)
                 with autograd.pause(train_mode=False):
                     forward_once(net, first)
@@ -56,8 +56,7 @@ def _endless(data: Data) -> Iterator[Any]:
 
 @contextmanager
 def _undone(net: Any) -> Iterator[None]:
-    """Put back what training changes on a net: values, gradients that are added up, and `grad_req`."""
-    parameters = {id(one): one for one in parameters_by_path(net).values() if values_of(one)}.values()
+    """Restore a net after a training: values, accumulated gradients, and `grad_req`."""
     before = [
         (
             parameter,
@@ -66,7 +65,8 @@ def _undone(net: Any) -> Iterator[None]:
             [is_fresh(data) for data in values_of(parameter) or ()],
             [gradient.copy() for gradient in gradients_of(parameter) or ()] if parameter.grad_req == "add" else (),
         )
-        for parameter in parameters
+        for parameter in dict.fromkeys(parameters_by_path(net).values())
+        if values_of(parameter)
     ]
     with HeldWeights(parameters_by_path(net)):
         try:
@@ -83,25 +83,25 @@ def _undone(net: Any) -> Iterator[None]:
 
 
 def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
-    """A Trainer like the one meant, over the same parameters, that shares nothing but their multipliers."""
+    """Return a copy of a Trainer: it has the same parameters, and shares only their multipliers."""
     if isinstance(spec, gluon.Trainer):
-        trainer = get_trainer(net, spec)  # looks at its devices
-        optimizer = _fresh(trainer.optimizer)
-        optimizer.rescale_grad = gradient_scale(trainer)  # the last step left it divided by its batch
+        trainer = get_trainer(net, spec)  # checks its devices
+        optimizer = _unused(trainer.optimizer)
+        optimizer.rescale_grad = gradient_scale(trainer)  # the last step divided it by the size of its batch
         return trainer_like(trainer, optimizer)
     name, arguments = split_spec(spec)
-    arguments.pop("lr_scheduler", None)  # it would decide the rates, and be moved on
+    arguments.pop("lr_scheduler", None)  # it would decide the rates, and change its state
     if isinstance(name, mx.optimizer.Optimizer):
-        name = _fresh(name)
+        name = _unused(name)
     return get_trainer(net, (name, arguments) if arguments else name)
 
 
-def _fresh(optimizer: Any) -> Any:
-    """A copy of an optimizer before its first update, without a scheduler."""
-    fresh = copy.deepcopy(optimizer)
-    fresh.lr_scheduler = None
-    fresh.num_update = fresh.begin_num_update
-    set_update_counts(fresh, {0: {}})
-    if hasattr(fresh, "m_schedule"):  # Nadam's, which moves with each parameter
-        fresh.m_schedule = 1.0
-    return fresh
+def _unused(optimizer: Any) -> Any:
+    """A copy of an optimizer with the state before its first update, without a scheduler."""
+    unused = copy.deepcopy(optimizer)
+    unused.lr_scheduler = None
+    unused.num_update = unused.begin_num_update
+    set_update_counts(unused, {0: {}})
+    if hasattr(unused, "m_schedule"):  # Nadam's, which each parameter changes
+        unused.m_schedule = 1.0
+    return unused

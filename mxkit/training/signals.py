@@ -1,4 +1,4 @@
-"""Signals that let a run end at a moment from which it can go on."""
+"""Handles SIGINT and SIGTERM so that a run ends where it can be resumed exactly."""
 
 from contextlib import suppress
 import os
@@ -9,13 +9,13 @@ from typing import Any, Dict, Optional
 
 
 class Terminated(BaseException):
-    """SIGTERM came, and the run has reached a moment from which it can go on."""
+    """SIGTERM came, and the run has reached a point where it can be resumed exactly."""
 
 
 class PoliteSignals:
-    """Keeps the first SIGINT or SIGTERM until somebody asks, inside `with`; a second SIGINT interrupts at once.
+    """Delays the first SIGINT or SIGTERM until `raise_caught`, inside `with`; a second SIGINT interrupts immediately.
 
-    Outside of Python's main thread, where no handler can be set, it does nothing.
+    Outside of Python's main thread, which alone can set handlers, it does nothing.
 
     Attributes:
         caught: The signal, or None.
@@ -31,7 +31,7 @@ class PoliteSignals:
         if current_thread() is main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 before = signal.getsignal(number)
-                if before is not None and before is not signal.SIG_IGN:  # None: set by C code, cannot be put back
+                if before is not None and before is not signal.SIG_IGN:  # None: set by C code, cannot be restored
                     self._before[number] = before
                     signal.signal(number, self._handle)
         return self
@@ -42,7 +42,7 @@ class PoliteSignals:
         self._before = {}
 
     def _handle(self, number: int, frame: Optional[FrameType]) -> None:
-        if os.getpid() != self._process:  # a worker that was forked meanwhile is to end as it always did
+        if os.getpid() != self._process:  # a forked worker keeps the former handler
             signal.signal(number, self._before[number])
             deliver(number)
             return
@@ -50,16 +50,16 @@ class PoliteSignals:
             raise KeyboardInterrupt
         self.caught = number
         again = "; Ctrl-C again stops at once" if number == signal.SIGINT else ""
-        # not print: a signal may come while somebody else prints; and the terminal may be gone
-        with suppress(OSError):
+        # os.write, because the signal may interrupt a print
+        with suppress(OSError):  # the terminal may be closed
             os.write(2, f"\nmxkit: stopping at the next checkpoint{again}\n".encode())
 
     def raise_caught(self) -> None:
-        """Raise what the signal means: KeyboardInterrupt, or `Terminated`."""
+        """Raise KeyboardInterrupt for SIGINT, or `Terminated` for SIGTERM."""
         if self.caught is not None:
             raise KeyboardInterrupt if self.caught == signal.SIGINT else Terminated
 
 
 def deliver(number: int) -> None:
-    """Send a signal to this process, for whoever handles it now; SIGTERM mostly ends it."""
+    """Send a signal to this process, for its current handler; by default SIGTERM ends the process."""
     os.kill(os.getpid(), number)

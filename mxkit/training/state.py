@@ -1,5 +1,6 @@
-"""What callbacks see of a running `fit`."""
+"""The state of a running `fit`, for callbacks."""
 
+from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from mxkit.metrics import Metric
@@ -11,56 +12,45 @@ from mxkit.training.options import Options
 from mxkit.training.precision import MixedPrecision
 
 
+@dataclass(eq=False, repr=False)
 class FitState:
-    """What callbacks see of a running `fit`, and the way to stop it.
+    """The state of a running `fit`, and the way to stop it.
 
     Attributes:
         net: The net.
         trainer: Its `gluon.Trainer`.
-        history: Rows of the epochs done.
+        history: Rows of the finished epochs.
         epoch: The running epoch, from 1.
-        epochs: Epochs asked for; None where a number of updates was.
-        updates: Updates done, from 0.
-        max_updates: Updates asked for; None where a number of epochs was.
-        updates_per_epoch: Where the data tells its length, else None.
-        columns: Names of what `fit` writes into every row of the history.
-        stop_reason: Given by `stop`, or None.
-        stop_is_for_now: Whether a resumed run goes on nevertheless.
-        callbacks: As given to `fit`.
-        data: As given to `fit` for training.
-        options: What `fit` was asked for.
-        made_with: Numbers that the optimizer of a new Trainer was made with, or None.
+        epochs: Number of epochs of this `fit`; None if `epochs` is a number of updates.
+        updates: Number of updates so far.
+        max_updates: Number of updates of this `fit`; None if `epochs` is a number of epochs.
+        updates_per_epoch: Updates per epoch; None if the length of the data is unknown.
+        columns: Names of the columns that `fit` writes into every row of the history.
+        stop_reason: The reason of `stop`, or None.
+        stop_is_for_now: Whether a resumed run continues in spite of `stop`.
+        callbacks: The argument of `fit`.
+        data: The training data.
+        options: The arguments of `fit`.
+        made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
     """
 
-    def __init__(
-        self,
-        net: Any,
-        trainer: Any,
-        options: Options,
-        *,
-        epochs: Optional[int] = None,
-        max_updates: Optional[int] = None,
-        updates_per_epoch: Optional[int] = None,
-        data: Any = None,
-        callbacks: Sequence[Any] = (),
-    ) -> None:
-        self.net = net
-        self.trainer = trainer
-        self.options = options
-        self.history = History()
-        self.epoch = 1
-        self.epochs = epochs
-        self.updates = 0
-        self.max_updates = max_updates
-        self.updates_per_epoch = updates_per_epoch
-        self.columns: Sequence[str] = ()
-        self.stop_reason: Optional[str] = None
-        self.stop_is_for_now = False
-        self.callbacks = callbacks
-        self.data = data
-        self.made_with: Optional[Mapping[str, Any]] = None
-        self.running = Ledger()
+    net: Any
+    trainer: Any
+    options: Options
+    epochs: Optional[int] = None
+    max_updates: Optional[int] = None
+    updates_per_epoch: Optional[int] = None
+    data: Any = None
+    callbacks: Sequence[Any] = ()
+    history: History = field(default_factory=History)
+    epoch: int = 1
+    updates: int = 0
+    columns: Sequence[str] = ()
+    stop_reason: Optional[str] = None
+    stop_is_for_now: bool = False
+    made_with: Optional[Mapping[str, Any]] = None
+    running: Ledger = field(default_factory=Ledger)
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -79,39 +69,39 @@ class FitState:
 
     @property
     def length(self) -> str:
-        """What was asked for, like "10 epochs" or "500 updates"."""
+        """Length of this `fit`, like "10 epochs" or "500 updates"."""
         return f"{self.epochs} epochs" if self.epochs is not None else f"{self.max_updates} updates"
 
     def label(self, epoch: int) -> str:
-        """An epoch for messages, like "epoch  3/10", or "epoch 3" where nobody knows how many there will be."""
+        """An epoch for messages, like "epoch  3/10", or "epoch 3" if the number of epochs is unknown."""
         return f"epoch {epoch}" if self.epochs is None else f"epoch {epoch:>{len(str(self.epochs))}}/{self.epochs}"
 
     @property
     def finished(self) -> bool:
-        """Whether no further update is to be done, of this epoch or another."""
+        """Whether the last update of the training is done."""
         return self.stop_reason is not None or self.updates == self.max_updates
 
     @property
     def last_epoch(self) -> bool:
-        """Whether none follows the running one."""
+        """Whether the running epoch is the last one."""
         return self.finished or self.epoch == self.epochs
 
     @property
     def done(self) -> bool:
-        """Whether no further epoch is to be begun."""
+        """Whether no further epoch follows."""
         return self.finished or (self.epochs is not None and self.epoch > self.epochs)
 
     def may_have(self, column: str, watcher: Any) -> bool:
-        """Whether rows may hold a column when `watcher` sees them: callbacks of the user's before it may add some."""
+        """Whether rows may hold a column when `watcher` gets them: custom callbacks before it may add columns."""
         before = self.callbacks[: self.callbacks.index(watcher)] if watcher in self.callbacks else []
-        return not self.columns or column in self.columns or any(_writes_rows(one) for one in before)
+        return not self.columns or column in self.columns or any(_writes_rows(callback) for callback in before)
 
     def check_monitor(self, monitor: Monitor, watcher: Optional[Any] = None) -> None:
         """Refuse a column that the history will not have, or that holds lists.
 
         Args:
-            monitor: Of the column.
-            watcher: The callback that asks, where callbacks before it may add columns.
+            monitor: The monitor of the column.
+            watcher: The callback of the monitor, if callbacks before it may add columns.
 
         Raises:
             UnknownNameError: There is no such column.
@@ -124,22 +114,21 @@ class FitState:
             if several and monitor.column in (f"train_{metric.name}", f"valid_{metric.name}"):
                 way = "Watch another column" if isinstance(metric, ConfusionMatrix) else "Take average='macro'"
                 raise TypeError(
-                    f"column {monitor.column!r} holds a list of numbers in each epoch, which is no better or worse "
-                    f"than another. {way}"
+                    f"column {monitor.column!r} holds a list of numbers in each epoch, and lists have no order. {way}"
                 )
 
     def stop(self, reason: str, *, for_now: bool = False) -> None:
-        """End `fit` after this update; the first reason ends up in `History.stopped`.
+        """End `fit` after this update; `History.stopped` holds the first reason.
 
         Args:
-            reason: What the user is told.
-            for_now: A resumed run goes on; else it is as finished as after its last epoch.
+            reason: The text for the user.
+            for_now: Whether a resumed run continues. Otherwise it is finished.
         """
         if self.stop_reason is None:
             self.stop_reason, self.stop_is_for_now = reason, for_now
 
 
 def _writes_rows(callback: Any) -> bool:
-    """Whether code of the user's is called with the row of an epoch."""
+    """Whether a callback has custom code for the row of an epoch."""
     function = getattr(callback.on_epoch, "__func__", callback.on_epoch)
     return not str(getattr(function, "__module__", "")).startswith("mxkit.")

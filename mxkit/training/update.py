@@ -1,9 +1,9 @@
-"""The training loop as a generator: one record for each optimizer update."""
+"""The training loop as a generator: one record per optimizer update."""
 
 from contextlib import ExitStack
 from functools import partial
 from itertools import islice
-from typing import Any, Callable, Generator, Iterator, Optional, Sequence, Tuple, Union
+from typing import Any, Generator, Iterator, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import net_devices
 from mxkit.core.device import Shards, split_batch, unpack
@@ -35,7 +35,6 @@ from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
 from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
-import mxnet as mx
 from mxnet import autograd, gluon
 
 
@@ -59,8 +58,8 @@ def updates(
 ) -> Iterator[Update]:
     """Train on one epoch of `data` and yield once per optimizer update.
 
-    The gradient of an update is the mean over every sample it saw, so the result equals one big batch,
-    also where batches differ in size or are split over devices. A last window shorter than `accumulate`
+    The gradient of an update is the mean over every sample it saw. The result equals one big batch,
+    also if batches differ in size or are split over devices. A last window shorter than `accumulate`
     is applied with its true count.
 
     ```
@@ -80,35 +79,36 @@ def updates(
         loss: A name like "softmax_ce", a pair of a name and arguments, or a callable
             `loss(net(*x), *y)`. It must give shape (B,), one value per sample. After the labels a batch may hold
             sample weights, `(x, (y, w))`: of shape (B,), or of the labels' shape for a weight per position. A
-            `mxkit.losses.BatchLoss` calls the net in another way, or counts something else than samples.
-        trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`. One over the last
-            layers only is taken with a warning, unless the others are frozen.
-        accumulate: Batches per update, at least 1; or "256 samples": an update when the window holds this many or more.
+            `mxkit.losses.BatchLoss` calls the net in another way, or divides by another number than the samples.
+        trainer: A `gluon.Trainer` over the net's parameters, or an optimizer as for `get_trainer`. A Trainer over only
+            the last layers causes a warning, unless the other layers are frozen.
+        accumulate: Batches per update, at least 1; or "256 samples": an update follows when the window holds at least
+            this many samples.
         clip_norm: Largest L2 norm of the averaged gradient; `float("inf")` only measures it.
         clip_value: Largest absolute value of each element of the averaged gradient, after `clip_norm`.
-        amp: "bfloat16" (on CPUs) or "float16": compute the net in 16 bits, its parameters stay float32. With float16
-            the loss is scaled, an update whose gradients overflow is skipped, and each update waits for its gradients.
-        limit_batches: Read no more batches than this, for a dry run. None reads all.
-        metrics: `Metric` objects, updated with every training batch as the weights move; one that knows no loss gets
-            this one.
-        check_finite: Stop when a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
-            looked at for every update, weights (in which NaN can hide behind a finite loss) every 64
-            updates and at the end. It is noticed when the numbers are read, at most 96 updates later, or 384 where
-            the device takes less than 4 ms for one; the error tells the update where it began.
-        epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. None leaves
-            it to the loader, which counts how often it was read.
-        first_step: Number of the first update. The first batch is checked for what Gluon gets wrong in silence
-            only where this is 1.
+        amp: "bfloat16" (on CPUs) or "float16": compute the net in 16 bits; its parameters stay float32. With float16
+            the loss is scaled, an update with overflowing gradients is skipped, and each update waits for its
+            gradients.
+        limit_batches: Largest number of batches to read, for a dry run. None reads all.
+        metrics: `Metric` objects, updated with every training batch while the weights change. A metric without a loss
+            gets this loss.
+        check_finite: Raise an error if a loss, a gradient norm or a weight is NaN or infinite. Losses and norms are
+            checked for every update, weights (NaN in them can hide behind a finite loss) every 64
+            updates and at the end. The error comes when the numbers are read: at most 96 updates later, or 384 if
+            an update takes less than 4 ms. It names the first update with NaN or infinity.
+        epoch: Number of the epoch from 0, which decides the order of a shuffling mxkit loader. With None the
+            loader counts the epochs itself.
+        first_step: Number of the first update. The checks of the first batch and of the net run only if this is 1.
         seed: Makes all randomness a function of (seed, epoch, update): Python's, NumPy's and MXNet's generators
-            are seeded at the start and, where something draws numbers, every 16 updates (T67). Values of the net
-            that wait for the first batch's shape are drawn before. None leaves the generators alone.
-        skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`: batches of a loader with
-            `skip` are left out, others are read and dropped.
+            are seeded at the start and, if the training draws random numbers, every 16 updates (T67). Deferred
+            parameters, which need the first batch's shape, are initialized before. None leaves the generators alone.
+        skip: `(batches, updates)` of this epoch that a stopped run had done, or a `Position`. A loader with `skip`
+            skips these batches; batches of other data are read and dropped.
 
     Yields:
-        `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device; else
-        the loop waits once every 64 updates (256, where the device takes less than 4 ms for one), sooner where batches
-        are large, for numbers that are old.
+        `Update(step, samples, loss, grad_norm)`. Reading `loss` or `grad_norm` waits for the device. Otherwise
+        the loop waits only once every 64 updates (256 if an update takes less than 4 ms), more often if batches
+        are large, for the numbers of earlier updates.
 
     Raises:
         TypeError: `metrics` holds something that is no `Metric`.
@@ -116,14 +116,14 @@ def updates(
         DeviceError: The net lives on a GPU, which has no bfloat16.
         EmptyDataError: `data` gave no batch.
         LossShapeError: `loss` did not give one value per sample.
-        LabelError: A label means nothing to the loss, as a class number out of range.
-        DataError: Labels or weights have a shape that the loss has no meaning for.
+        LabelError: The loss cannot use the value of a label, like a class number out of range.
+        DataError: The loss cannot use the shape of labels or weights.
         UnusedParameterError: A trainable parameter got no gradient.
         NonFiniteError: A loss or a gradient is NaN or infinite.
         TrainingError: The net, the loss or the engine raised; the cause is chained.
-        UnknownNameError: No loss or optimizer has the name given.
-        ValueError: The Trainer does not know parameters that were added to the net after it was made (T19).
-        TypeError: `amp` is asked for a net that is no HybridBlock.
+        UnknownNameError: No loss or optimizer has this name.
+        ValueError: The Trainer lacks parameters that were added to the net after the Trainer was made (T19).
+        TypeError: `amp` needs a HybridBlock, and the net is a plain Block.
 
     Side effects:
         `grad_req` is "add" while iterating, if `accumulate` is above 1, and is restored on exit, break or
@@ -156,7 +156,7 @@ def updates(
 
 
 class Training:
-    """The state that `updates` keeps between epochs: the compiled graph, and what the first batch showed.
+    """The state that `updates` keeps between epochs: the compiled graph, and the shapes of inputs so far.
 
     Args:
         net: As for `updates`.
@@ -168,19 +168,17 @@ class Training:
         self._net, self._trainer, self._options = net, trainer, options
         for metric in options.metrics:
             metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
-        self._window()  # refuses what no window can do, before anything is read
-        self._graph: Optional[OneGraph] = None
-        self._shapes: Optional[ShapeWatch] = None
-
-    def _window(self) -> Accumulator:
-        options = self._options
-        return Accumulator(
-            self._trainer,
+        self._window = partial(
+            Accumulator,
+            trainer,
             options.accumulate,
             clip_norm=options.clip_norm,
             clip_value=options.clip_value,
             precision=options.precision,
         )
+        self._window()  # raises its errors before any data is read
+        self._graph: Optional[OneGraph] = None
+        self._shapes = ShapeWatch(net, net_devices(net))
 
     def epoch(
         self,
@@ -191,59 +189,47 @@ class Training:
         first_step: int = 1,
         skip: Tuple[Any, ...] = (0, 0),
     ) -> Generator[Update, None, None]:
-        """One epoch, as `updates` describes it; each update is added to `ledger` before it is yielded."""
+        """Train one epoch, as `updates` describes it; add each update to `ledger` before yielding it."""
         net, options, first = self._net, self._options, first_step == 1
         trainer = get_trainer(net, self._trainer)  # refuses a net that was moved since the Trainer was made
-        where = net_devices(net)
+        devices = net_devices(net)
         accumulator = self._window()
         accumulator.updates = first_step - 1
         check_trainer(net, trainer, warn=first)
-        if first and options.several:  # once a training, not once an epoch
+        if first and options.several:  # one warning per training, not per epoch
             check_accumulation(net)
-        check_frozen_dense(net, where)
-        if self._graph is None or self._graph.devices != where:
-            fresh = isinstance(data, EpochOrder) and not reads_user_code(data)
-            self._graph = OneGraph(net, options.batch_loss, trainer_parameters(trainer), options.metrics, where, fresh)
-        if self._shapes is None:
-            self._shapes = ShapeWatch(net, where)
-        packed = worth_packing(where) or (self._graph.likely and accumulator.precision is None)
+        check_frozen_dense(net, devices)
+        parameters = trainer_parameters(trainer)
+        if self._graph is None or self._graph.devices != devices:
+            unshared = isinstance(data, EpochOrder) and not reads_user_code(data)
+            self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices, unshared)
+        packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts)
-        if options.seed is not None and first:
-            forward = options.batch_loss.user_forward
-            reader.prepare = partial(finish_initialization, net, forward_loss=forward, trainer=trainer)
-        work = _Batches(net, options, accumulator, self._graph, self._shapes, where, data if first else None)
-        place = Place(net, accumulator, epoch, work.forward_again)
-        ledger.start(trainer_parameters(trainer), options.check_finite, epoch)
-        return _run(reader, work, ledger, place, partial(self._look_inside, data, where, first))
-
-    def _look_inside(self, data: Data, where: Sequence["mx.Context"], first: bool, inputs: int) -> bool:
-        """Return whether the training may draw random numbers. Before the first update, warn of inexact operators."""
-        if first and self._options.seed is not None:
-            warn_of_inexact(self._net, inputs, where)
-        return draws_random_numbers(self._net, self._options.batch_loss.loss, data, inputs)
+        batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
+        place = Place(net, accumulator, epoch, batches.forward)
+        ledger.start(parameters, options.check_finite, epoch)
+        return _run(reader, batches, ledger, place)
 
 
-def _run(
-    reader: "_Reader", work: "_Batches", ledger: Ledger, place: Place, look_inside: Callable[[int], bool]
-) -> Generator[Update, None, None]:
-    begun = False
+def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -> Generator[Update, None, None]:
+    first = True
 
     def add(update: Optional[Update]) -> Optional[Update]:
         if update is not None:
             ledger.add(reader.mark(update))
         return update
 
-    reader.begin()
-    with work:
+    reader.data = batches.initialize(reader.data)
+    with batches:
         for batch in reader:
             place.batch = batch
             try:
-                shards = work.backward(batch)
-                if not begun:
-                    ledger.bound(shards, work.options.batches_of_update(shards.samples))
-                    reader.grid.draws = look_inside(len(shards[0].inputs))
-                    begun = True
-                update = add(work.accumulator.step())
+                shards = batches.backward(batch)
+                if first:
+                    ledger.bound(shards, batches.options.batches_of_update(shards.samples))
+                    reader.grid.draws = batches.draws_random_numbers(reader.data, len(shards[0].inputs))
+                    first = False
+                update = add(batches.accumulator.step())
             except Exception as error:
                 place.explain(error)
                 raise
@@ -251,7 +237,7 @@ def _run(
                 yield update
                 reader.reseed()
         with place:
-            update = add(work.accumulator.flush())
+            update = add(batches.accumulator.flush())
         if update is not None:
             yield update
         with place:
@@ -259,28 +245,22 @@ def _run(
 
 
 class _Reader:
-    """The batches of one epoch, from where a stopped run was."""
+    """Reads the batches of one epoch, from the position of a stopped run on."""
 
     def __init__(self, data: Data, options: Options, epoch: Optional[int], skip: Tuple[Any, ...], packed: bool) -> None:
-        self._data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
+        self.data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
         self.grid = Grid(options.seed, epoch or 0)
-        self.prepare: Optional[Callable[[Data], Data]] = None
-
-    def begin(self) -> None:
-        """Do what comes before the generators are seeded."""
-        if self.prepare is not None:
-            self._data = self.prepare(self._data)
 
     def __iter__(self) -> Iterator[Any]:
         self.grid.reseed(0)
-        if self._skip and can_skip(self._data):
+        if self._skip and can_skip(self.data):
             self.batches = self._skip
             self.grid.reseed(self.updates)
         limit = None if self._limit is None else max(0, self._limit - self.batches)
-        batches = read_epoch(self._data, self._epoch, name="train", skip=self.batches, packed=self._packed)
+        batches = read_epoch(self.data, self._epoch, name="train", skip=self.batches, packed=self._packed)
         dropped = 0
         for batch in islice(batches, limit):
             self.batches += 1
@@ -295,8 +275,8 @@ class _Reader:
                 self.grid.reseed(self._seeded[self.batches])
         if self.batches < self._skip:
             raise DataError(
-                f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, of which the stopped run had "
-                f"read {self._skip}: it must be the same data as before"
+                f"train gave {self.batches} batches in epoch {(self._epoch or 0) + 1}, but the stopped run had "
+                f"read {self._skip}: resume with the same data"
             )
 
     def _refuse_other_batches(self, samples: int) -> None:
@@ -308,20 +288,20 @@ class _Reader:
             )
 
     def mark(self, update: Update) -> Update:
-        """Note where in the epoch an update was done, and whether a run can be resumed exactly from there."""
+        """Note the update's position in the epoch, and whether a run can be resumed exactly from there."""
         self.updates += 1
         update.batches = self.batches
         update.exact = not self.grid.draws or (self.grid.seeds and self.updates % RESEED_EVERY == 0)
         return update
 
     def reseed(self) -> None:
-        """Seed the generators where it is due, before the next batch is read."""
+        """Seed the generators if this update is on the grid, before the next batch is read."""
         if self.updates % RESEED_EVERY == 0:
             self.grid.reseed(self.updates)
 
 
 class _Batches:
-    """Forward and backward of one batch after the other, on all devices; the first one is checked."""
+    """Forward and backward passes of one batch after the other, on all devices; checks the first batch."""
 
     def __init__(
         self,
@@ -330,14 +310,27 @@ class _Batches:
         accumulator: Accumulator,
         graph: OneGraph,
         shapes: ShapeWatch,
-        devices: Sequence["mx.Context"],
-        first: Optional[Data],
+        unchecked: Optional[Data],
     ) -> None:
         self.accumulator, self.options = accumulator, options
         self._net, self._loss = net, options.batch_loss
-        self._graph, self._shapes, self._devices, self._first = graph, shapes, devices, first
-        self._norms = [] if first is None else batch_norms(net)  # reported once a training
+        self._graph, self._shapes, self._devices = graph, shapes, graph.devices
+        self._unchecked = unchecked  # the data until its first batch is checked; None in later epochs
+        self._seeds_first = unchecked is not None and options.seed is not None
+        self._norms = [] if unchecked is None else batch_norms(net)  # one warning per training
         self._around = ExitStack()
+
+    def initialize(self, data: Data) -> Data:
+        """Initialize deferred parameters before the generators are seeded; return the data from its beginning."""
+        if not self._seeds_first:
+            return data
+        return finish_initialization(self._net, data, self._loss.user_forward, self.accumulator.trainer)
+
+    def draws_random_numbers(self, data: Data, inputs: int) -> bool:
+        """Whether the training may draw random numbers; before the first update, warn of inexact operators."""
+        if self._seeds_first:
+            warn_of_inexact(self._net, inputs, self._devices)
+        return draws_random_numbers(self._net, self._loss.loss, data, inputs)
 
     def __enter__(self) -> None:
         if self.options.precision is not None:
@@ -348,11 +341,12 @@ class _Batches:
         self._around.__exit__(*error)
 
     def backward(self, batch: Any) -> Shards:
+        """Compute the losses and the gradients of a batch, and update the metrics."""
         shards = split_batch(batch, self._devices)
         if self._shapes.watches:
             self._shapes.look(shards)
-        data, self._first = self._first, None
-        if data is not None:  # what is wrong with the data shows in the first batch of all
+        data, self._unchecked = self._unchecked, None
+        if data is not None:
             check_first_inputs(self._net, shards[0].unpacked())
             check_backward(self._net)
             if isinstance(self._loss.loss, gluon.Block):
@@ -363,23 +357,24 @@ class _Batches:
         self._graph.check_gradients()
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]
-        for shard, found in zip(shards, computed):
-            if found.totals is None:
-                check_loss_shape(found.losses, shard.samples)
+        for shard, result in zip(shards, computed):
+            if result.totals is None:
+                check_loss_shape(result.losses, shard.samples)
             if data is not None:
-                check_first_batch(self._net, shard, found.output, self._loss.loss, data)
+                check_first_batch(self._net, shard, result.output, self._loss.loss, data)
                 if self._loss.loss is None and not self._graph.metrics:
-                    warn_of_two_losses(found.output, found.losses)
+                    warn_of_two_losses(result.output, result.losses)
         self.accumulator.backward_of(
-            [found.losses for found in computed],
+            [result.losses for result in computed],
             count=self._loss.count(*unpack(batch)) if self._loss.counts else None,
-            ones=[found.ones for found in computed],
-            others=[pair for found in computed for pair in found.others],
+            ones=[result.ones for result in computed],
+            others=[pair for result in computed for pair in result.others],
         )
-        for shard, found in zip(shards, computed):
-            self._graph.measure(shard, found)
+        for shard, result in zip(shards, computed):
+            self._graph.measure(shard, result)
         return shards
 
-    def forward_again(self, batch: Any) -> None:
+    def forward(self, batch: Any) -> None:
+        """Repeat the forward pass of a batch, to locate an asynchronous error of MXNet."""
         for shard in split_batch(batch, self._devices):
             self._loss.forward(self._net, shard.unpacked().inputs, shard.labels)

@@ -286,6 +286,7 @@ def agreement(net, pairs, threshold=None):
     return pair_accuracy(a, b, mx.nd.concat(*[same for _, same in batches], dim=0), threshold=threshold)
 
 
+@pytest.mark.long
 def test_a_siamese_net_tells_unseen_pairs_apart():
     held, seen = scores_on_held_out_pairs(0, held_out=[8, 9], epochs=4)
     assert seen >= 0.97
@@ -296,6 +297,7 @@ def test_mining_trains_on_several_devices():
     splits = mxkit.data.digits(28)
     net = branch()
     mxkit.initialize(net, devices="cpu:2")
+    net.hybridize()
     loader = mxkit.data.ArrayLoader(splits.train.x, splits.train.y, 64, shuffle=True, seed=0)
     trainer = ("adam", {"learning_rate": 1e-4})
     mxkit.fit(net, loader, loss="batch_hard_triplet", trainer=trainer, epochs=2, progress=False)

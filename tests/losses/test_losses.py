@@ -1,6 +1,5 @@
 """Losses by name: each gives one value per sample."""
 
-import mxkit
 from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
@@ -92,9 +91,3 @@ def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
     assert get_loss(("any", {"weight": 2}))._weight == 2
 
 
-def test_a_loss_of_mxnet_that_is_a_mean_already_is_refused_by_training():
-    net = gluon.nn.Dense(1, in_units=3)
-    mxkit.initialize(net, devices="cpu")
-    loss = gluon.loss.PoissonNLLLoss()
-    with pytest.raises(mxkit.errors.LossShapeError, match="It is a mean or a sum already"):
-        list(mxkit.updates(net, [(np.ones((4, 3)), np.ones((4, 1)))], loss=loss, trainer="sgd"))

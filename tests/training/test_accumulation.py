@@ -1,7 +1,5 @@
 """Accumulated micro-batches against one big batch, on every replica of one to three devices."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 import mxkit
 from mxkit.errors import LossShapeError
 import mxnet as mx
@@ -22,12 +20,10 @@ from oracle import (
     weights,
 )
 import pytest
-from sharing import examples
 
 DEVICES = ["cpu:1", "cpu:2", "cpu:3"]
 # Batches of 1 and 2 leave devices idle; of the windows of 2, 3 and 4 batches the last is short for 2 and 4.
 SIZES = [6, 1, 4, 2, 1, 7, 1, 5, 3]
-QUICK = settings(max_examples=examples(20))
 
 
 def make_trainer(net, optimizer, on_kvstore):
@@ -44,11 +40,13 @@ def assert_close_to_one_big_batch(net, expected, tolerance=1e-6):
     weights(net)
 
 
-@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
-@pytest.mark.parametrize("every", [2, 3, 4])
-@pytest.mark.parametrize("devices", DEVICES)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=OPTIMIZER_IDS)
+@pytest.mark.parametrize(
+    ("optimizer", "devices", "every", "on_kvstore"),
+    [(OPTIMIZERS[0], "cpu:1", 2, False), (OPTIMIZERS[1], "cpu:2", 3, True), (OPTIMIZERS[2], "cpu:3", 4, False)],
+    ids=OPTIMIZER_IDS,
+)
 def test_t4_accumulated_batches_equal_one_big_batch(optimizer, devices, every, on_kvstore):
+    """`test_properties.py` draws many more of these cases."""
     batches = make_batches(SIZES)
     expected, net = make_net(), make_net(devices)
     before = weights(net)
@@ -58,25 +56,6 @@ def test_t4_accumulated_batches_equal_one_big_batch(optimizer, devices, every, o
     assert [update.samples for update in found] == [sum(SIZES[i : i + every]) for i in range(0, len(SIZES), every)]
     assert_close_to_one_big_batch(net, expected)
     assert np.abs(weights(net) - before).max() > 1e-3  # so that standing still cannot pass
-
-
-@QUICK
-@given(
-    sizes=st.lists(st.integers(1, 7), min_size=1, max_size=7),
-    every=st.integers(1, 4),
-    devices=st.integers(1, 3),
-    optimizer=st.sampled_from(OPTIMIZERS),
-    on_kvstore=st.booleans(),
-)
-def test_any_split_equals_one_big_batch_in_float64(sizes, every, devices, optimizer, on_kvstore):
-    # float64, so that what is left is no rounding: 1e-12 of the largest weight.
-    batches = make_batches(sizes, seed=len(sizes), dtype="float64")
-    expected, net = make_net(dtype="float64"), make_net(f"cpu:{devices}", dtype="float64")
-    train_by_hand(expected, joined(batches, every), optimizer)
-    trainer = make_trainer(net, optimizer, on_kvstore)
-    for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer=trainer, accumulate=every):
-        pass
-    assert_close_to_one_big_batch(net, expected, 1e-12)
 
 
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
@@ -136,28 +115,13 @@ def test_t1_a_broken_window_leaves_nothing_behind(accumulate):
             accumulator.backward(losses)
             assert accumulator.step() is None
 
-    with pytest.raises(RuntimeError, match="flush"):
+    text = "last window held 1 micro-batches, 6 samples, .* after 0 updates. Call accumulator.flush"
+    with pytest.raises(RuntimeError, match=text):
         half_a_window()
     assert (accumulator.micro_batches, accumulator.samples) == (0, 0)
     train_by_hand(expected, batches[1:], OPTIMIZERS[0])
     list(mxkit.updates(net, batches[1:], loss="softmax_ce", trainer=trainer, accumulate=accumulate))
     assert_close_to_one_big_batch(net, expected)
-
-
-@pytest.mark.parametrize("devices", DEVICES)
-def test_parameters_stand_still_inside_a_window(devices):
-    net = make_net(devices)
-    seen = []
-
-    def watched():
-        for batch in make_batches([4, 1, 6, 2, 3]):
-            seen.append(weights(net))
-            yield batch
-
-    list(mxkit.updates(net, watched, loss="softmax_ce", trainer="sgd", accumulate=3))
-    seen.append(weights(net))
-    moved = [bool((after != before).any()) for before, after in zip(seen, seen[1:])]
-    assert moved == [False, False, True, False, True]
 
 
 def test_t6_replicas_are_reduced_once_an_update():
@@ -213,51 +177,6 @@ def frozen_net(devices="cpu"):
     return net
 
 
-def test_grad_req_is_add_inside_and_restored_after():
-    net = frozen_net()
-    before = requests(net)
-    stream = mxkit.updates(net, make_batches([4, 4, 4]), loss="softmax_ce", trainer="sgd", accumulate=2)
-    next(stream)
-    assert set(requests(net).values()) == {"add", "null"}
-    list(stream)
-    assert requests(net) == before == {"0.weight": "null", "0.bias": "null", "1.weight": "write", "1.bias": "add"}
-
-
-def test_grad_req_is_restored_after_break():
-    net = frozen_net()
-    before = requests(net)
-    for _ in mxkit.updates(net, make_batches([4, 4, 4]), loss="softmax_ce", trainer="sgd", accumulate=2):
-        break
-    assert requests(net) == before
-
-
-@pytest.mark.parametrize("where", ["loss", "data", "loop"])
-def test_grad_req_is_restored_after_an_error(where):
-    net = frozen_net()
-    before = requests(net)
-    calls = []
-
-    def loss(output, label):
-        calls.append(1)
-        if where == "loss" and len(calls) == 2:
-            raise KeyError("broken loss")
-        return SOFTMAX(output, label)
-
-    def data():
-        yield from make_batches([4, 4, 4])
-        if where == "data":
-            raise KeyError("broken data")
-
-    def loop():
-        for _ in mxkit.updates(net, data, loss=loss, trainer="sgd", accumulate=2):
-            if where == "loop":
-                raise KeyError("broken loop")
-
-    with pytest.raises((KeyError, mxkit.errors.TrainingError), match="broken"):
-        loop()
-    assert requests(net) == before
-
-
 def test_t5_frozen_parameters_stay_frozen_and_unchanged():
     expected, net = frozen_net(), frozen_net("cpu:2")
     expected[1].bias.grad_req = "write"
@@ -277,21 +196,11 @@ def test_what_the_user_froze_inside_stays_frozen():
     assert requests(net) == {"0.weight": "null", "0.bias": "write", "1.weight": "write", "1.bias": "write"}
 
 
-def test_gradients_the_user_accumulates_count_once():
-    expected, net = make_net(), make_net()
-    net.collect_params().setattr("grad_req", "add")
-    batches = make_batches([4, 3, 4])
-    train_by_hand(expected, batches, OPTIMIZERS[0])
-    list(mxkit.updates(net, batches, loss="softmax_ce", trainer=OPTIMIZERS[0]))
-    assert_close_to_one_big_batch(net, expected)
-    assert set(requests(net).values()) == {"add"}
-
-
-def test_hundreds_of_parameters_are_zeroed_clipped_and_checked():
+def test_t29_more_parameters_than_multi_all_finite_survives():
     def deep():
         mxkit.seed_all(5)
         net = gluon.nn.HybridSequential()
-        net.add(*[gluon.nn.Dense(2, in_units=2, activation="softsign") for _ in range(150)])
+        net.add(*[gluon.nn.Dense(2, in_units=2, activation="softsign") for _ in range(105)])
         net.add(gluon.nn.Dense(3, in_units=2))
         mxkit.initialize(net, ("xavier", {"magnitude": 12}), devices="cpu")
         net.hybridize()
@@ -327,27 +236,6 @@ def test_t9_clipping_scales_the_averaged_gradient_of_all_devices(devices, on_kvs
         assert np.abs(replica - target).max() <= 1e-6 * np.abs(target).max()
 
 
-@pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
-@pytest.mark.parametrize("devices", DEVICES)
-def test_a_gradient_below_the_limit_is_not_touched(devices, on_kvstore):
-    nets = make_net(devices), make_net(devices)
-    for net, limit in zip(nets, (None, 100.0)):
-        trainer = make_trainer(net, OPTIMIZERS[1], on_kvstore)
-        found = list(mxkit.updates(net, make_batches([5, 1, 3]), loss="softmax_ce", trainer=trainer, clip_norm=limit))
-        assert all((update.grad_norm is None) == (limit is None) for update in found)
-    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
-
-
-def test_infinity_only_measures():
-    nets = make_net(), make_net()
-    list(mxkit.updates(nets[0], make_batches([5, 3]), loss="softmax_ce", trainer=OPTIMIZERS[0]))
-    found = list(
-        mxkit.updates(nets[1], make_batches([5, 3]), loss="softmax_ce", trainer=OPTIMIZERS[0], clip_norm=float("inf"))
-    )
-    assert all(update.grad_norm > 0 for update in found)
-    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
-
-
 def test_frozen_parameters_do_not_count_in_the_norm():
     net, reference = make_net("cpu:2"), make_net()
     net[0].collect_params().setattr("grad_req", "null")
@@ -360,18 +248,6 @@ def test_frozen_parameters_do_not_count_in_the_norm():
 # arguments
 
 
-@pytest.mark.parametrize("every", [0, -1, 1.5, True])
-def test_windows_that_make_no_sense_are_refused(every):
-    with pytest.raises(ValueError, match="accumulate: "):
-        mxkit.updates(make_net(), [], loss="softmax_ce", trainer="sgd", accumulate=every)
-
-
-@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
-def test_limits_that_make_no_sense_are_refused(limit):
-    with pytest.raises(ValueError, match="clip_norm: expected a number above 0, or None; received"):
-        mxkit.updates(make_net(), [], loss="softmax_ce", trainer="sgd", clip_norm=limit)
-
-
 def test_backward_refuses_what_it_cannot_count():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd")
@@ -382,51 +258,30 @@ def test_backward_refuses_what_it_cannot_count():
     with pytest.raises(RuntimeError, match="call it inside `with Accumulator"):
         accumulator.backward(losses)
     with accumulator:
-        with pytest.raises(mxkit.errors.DataError, match="no loss was given"):
+        with pytest.raises(mxkit.errors.DataError, match="received no loss"):
             accumulator.backward([])
         with mx.util.np_shape(), autograd.record():
             scalar = SOFTMAX(net(x), y).reshape(-1)[0].reshape(())
-        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one a sample; received a scalar"):
+        with pytest.raises(LossShapeError, match=r"expected losses of shape \(B,\), one per sample; received a scalar"):
             accumulator.backward(scalar)
         assert accumulator.flush() is None
 
 
-def own_loop(batches, step, every=2, flush=True, reduced=None):
-    """A loop of one's own, with what a user may get wrong in it; gives the net and the error."""
+def own_loop(backward, every=2, reduced=lambda losses: losses):
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
     with mxkit.Accumulator(trainer, every=every) as accumulator:
-        for x, y in batches:
+        for x, y in make_batches([4, 4]):
             with autograd.record():
-                losses = SOFTMAX(net(x), y)
-                losses = losses if reduced is None else reduced(losses)
-            step(accumulator, losses)
+                losses = reduced(SOFTMAX(net(x), y))
+            backward(accumulator, losses)
             accumulator.step()
-        if flush:
-            accumulator.flush()
-    return net
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_a_backward_that_the_accumulator_does_not_see_is_an_error(every):
     with pytest.raises(RuntimeError, match=r"window holds no micro-batch. Call accumulator.backward\(losses\) before"):
-        own_loop(make_batches([4, 4]), lambda accumulator, losses: losses.backward(), every)
-
-
-def test_a_flush_that_is_forgotten_is_an_error():
-    with pytest.raises(
-        RuntimeError, match=r"last window held 2 micro-batches, 6 samples, .* after 0 updates. Call accumulator.flush"
-    ):
-        own_loop(make_batches([4, 2]), lambda accumulator, losses: accumulator.backward(losses), 5, flush=False)
-
-
-def test_the_error_that_ends_a_window_is_the_one_that_is_raised():
-    def broken(accumulator, losses):
-        accumulator.backward(losses)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        own_loop(make_batches([4]), broken)
+        own_loop(lambda accumulator, losses: losses.backward(), every)
 
 
 REDUCED = {
@@ -441,7 +296,7 @@ REDUCED = {
 @pytest.mark.parametrize("reduced", list(REDUCED))
 def test_t4_a_mean_of_losses_does_not_count_as_one_sample(reduced):
     with pytest.raises(LossShapeError, match=r"received a mean or a sum over the samples, .* without .mean\(\)"):
-        own_loop(make_batches([4, 4]), lambda one, losses: one.backward(losses), reduced=REDUCED[reduced])
+        own_loop(mxkit.Accumulator.backward, reduced=REDUCED[reduced])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import CLASSES, FEATURES, weights
 import pytest
+from sharing import pairs
 
 X = np.random.RandomState(0).randn(24, FEATURES).astype("float32")
 Y = np.random.RandomState(1).randint(0, CLASSES, 24).astype("int32")
@@ -80,8 +81,9 @@ def test_t123_a_sample_fixes_the_first_values_whatever_is_drawn_later():
     np.testing.assert_array_equal(trained(True, sample=mx.nd.array(X[:2])), expected)
 
 
-@pytest.mark.parametrize("source", [name for name in SOURCES if name != "DatasetLoader"])
-@pytest.mark.parametrize("hybridize", [False, True])
+@pytest.mark.parametrize(
+    ("source", "hybridize"), pairs([name for name in SOURCES if name != "DatasetLoader"], [False, True])
+)
 def test_t123_values_are_those_of_a_forward_pass_before(source, hybridize):
     by_hand = make_net(1, hybridize=hybridize)
     with autograd.pause():

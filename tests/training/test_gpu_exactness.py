@@ -79,7 +79,7 @@ class Inexact(gluon.HybridBlock):
 
 def test_a_net_that_cannot_be_looked_into(on_a_gpu):
     (text,) = told(Plain(), seed=1)
-    assert "(because of operators that mxkit cannot look into)" in text
+    assert "(because of operators that mxkit cannot inspect)" in text
     assert "CUBLAS_WORKSPACE_CONFIG=:16:8" in text
 
 
@@ -88,7 +88,7 @@ def test_a_net_that_cannot_be_looked_into(on_a_gpu):
     [
         (
             lambda F, x: F.pad(x, mode="edge", pad_width=(0, 0, 0, 0, 1, 1, 1, 1)),
-            "the gradient of pad is added up in any order (T132)",
+            "the gradient of pad is summed in a random order (T132)",
         ),
         (
             lambda F, x: F.Dropout(x, p=0.5, cudnn_off=False),
@@ -99,8 +99,8 @@ def test_a_net_that_cannot_be_looked_into(on_a_gpu):
 def test_what_no_switch_helps_is_named(on_a_gpu, call, reason):
     (text,) = told(Inexact(call), seed=1)
     assert text == (
-        f"on a GPU this net cannot give the same bits each time, whatever is set: {reason}. A seed and a resumed run "
-        "are equal to some digits only"
+        f"on a GPU this net cannot give the same bits each time, with any settings: {reason}. Runs with "
+        "one seed, and resumed runs, are only approximately equal"
     )
 
 
@@ -124,7 +124,7 @@ def test_the_sparse_gradient_of_embedding(on_a_gpu):
     net = nn.HybridSequential()
     net.add(nn.Embedding(9, 4, sparse_grad=True), nn.Dense(3))
     (text,) = told(net, np.arange(32).reshape(16, 2) % 9, seed=1)
-    assert "the sparse gradient of Embedding is added up in any order" in text
+    assert "the sparse gradient of Embedding is summed in a random order" in text
 
 
 def test_resume_tells_what_else_changed_on_the_gpu(tmp_path, monkeypatch):

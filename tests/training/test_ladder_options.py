@@ -98,16 +98,12 @@ def tokens(inputs, labels):
     return labels[1].sum()
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_stated_count_gives_the_mean_over_tokens(devices, accumulate):
-    net, twin = token_net(devices), token_net()
-    data = masked()
-    history = fit(
-        net, data, loss=mxkit.losses.BatchLoss(token_loss, count=tokens), accumulate=accumulate, valid=data[:], epochs=1
-    )
+def test_a_stated_count_gives_the_mean_over_tokens():
+    net, twin, data = token_net("cpu:2"), token_net(), masked()
+    loss = mxkit.losses.BatchLoss(token_loss, count=tokens)
+    history = fit(net, data, loss=loss, accumulate=2, valid=data[:], epochs=1)
     trainer = gluon.Trainer(twin.collect_params(), *SGD)
-    windows = [data[i : i + accumulate] for i in range(0, 3, accumulate)]
+    windows = [data[:2], data[2:]]
     total = 0.0
     for window in windows:
         x, y, mask = (np.concatenate(part) for part in zip(*[(x, y, mask) for x, (y, mask) in window]))
@@ -124,22 +120,6 @@ def test_a_stated_count_gives_the_mean_over_tokens(devices, accumulate):
     assert history[0]["samples"] == 10
 
 
-def test_clipping_is_of_the_stated_mean():
-    net, twin = token_net(), token_net()
-    (update,) = mxkit.updates(
-        net, masked(), loss=mxkit.losses.BatchLoss(token_loss, count=tokens), trainer=SGD, accumulate=3, clip_norm=1e9
-    )
-    assert update.count == sum(mask.sum() for _, (_, mask) in masked())
-    for parameter in twin.collect_params().values():
-        parameter.grad_req = "add"
-    for x, (y, mask) in masked():
-        with autograd.record():
-            losses = token_loss(twin(mx.nd.array(x)), mx.nd.array(y), mx.nd.array(mask))
-        losses.backward()
-    sums = np.concatenate([p.grad().asnumpy().ravel() for p in twin.collect_params().values()])
-    np.testing.assert_allclose(update.grad_norm, np.linalg.norm(sums) / update.count, rtol=1e-5)
-
-
 def test_counts_that_cannot_be():
     arguments = {"trainer": "sgd"}
     for value in (-1, float("nan"), float("inf")):
@@ -147,7 +127,7 @@ def test_counts_that_cannot_be():
         with pytest.raises(DataError, match=r"count must give a number of at least 0; received"):
             list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda x, y: 0)
-    with pytest.raises(DataError, match="the window of update 1 has the count 0: of its 8 samples none counts"):
+    with pytest.raises(DataError, match="the window of update 1 has the count 0: none of its 8 samples counts"):
         list(mxkit.updates(make_net(), BATCHES, loss=loss, **arguments))
     # a batch without a token is fine where its window has some; NDArrays are numbers too
     counts = iter([0, mx.nd.array([8]), 3])
@@ -242,7 +222,7 @@ def test_t26_scores_that_are_no_numbers_are_told_where_only_metrics_are_computed
 
 def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
     # progress reads losses now and then, which must not change the order in which they are added
-    data = make_batches([5] * 150)
+    data = make_batches([5] * 100)
     read = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: update.loss if update.step % 7 == 0 else None)
     one, two = fit(make_net(), data, epochs=1), fit(make_net(), data, epochs=1, callbacks=[read])
     assert one[0]["train_loss"] == two[0]["train_loss"]
@@ -254,7 +234,7 @@ def test_a_trainings_loss_does_not_depend_on_when_it_is_read():
         losses.backward()
         trainer.step(5)
         by_hand += float(losses.asnumpy().sum(dtype="float64"))
-    np.testing.assert_allclose(one[0]["train_loss"], by_hand / 750, rtol=1e-12)
+    np.testing.assert_allclose(one[0]["train_loss"], by_hand / 500, rtol=1e-12)
 
 
 def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
@@ -266,6 +246,7 @@ def test_an_abandoned_loop_does_not_take_the_process_with_it(tmp_path, forks):
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import mxkit\n"
         "from oracle import make_batches, make_net\n"
+        "gc.freeze()\n"
         "for _ in range(50):\n"
         "    net = make_net()\n"
         "    net.loop = mxkit.updates(net, make_batches([4] * 3), loss='softmax_ce', trainer='sgd', accumulate=2)\n"

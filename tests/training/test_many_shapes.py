@@ -10,7 +10,7 @@ from mxnet.gluon import nn
 import numpy as np
 import pytest
 
-TEXT = "cuDNN searches its fastest algorithm anew"
+TEXT = "cuDNN searches its fastest algorithm again"
 
 
 def convolving():

@@ -1,4 +1,7 @@
-"""Memory stays flat over a long epoch: resident memory of a process of its own, early and late (T27)."""
+"""Memory stays flat over a long epoch: resident memory of a process of its own, early and late (T27).
+
+`make test` has the tests of `test_waiting.py`, which count waits.
+"""
 
 from pathlib import Path
 
@@ -70,7 +73,6 @@ def growth(forks, tmp_path):
 @pytest.mark.parametrize(
     ("model", "devices", "accumulate", "late"),
     [
-        ("softmax_regression", "cpu:2", 2, 500),
         long("softmax_regression", "cpu:2", 2, 1500),
         long("lenet", "cpu", 1, 1000),
     ],
@@ -79,5 +81,6 @@ def test_t27_memory_is_flat_over_a_thousand_updates(growth, model, devices, accu
     assert growth(model, devices, accumulate, late=late) < GROWTH
 
 
+@pytest.mark.long
 def test_a_caller_that_keeps_its_batches_shows_in_the_measurement(growth):
     assert growth("softmax_regression", keep_batches=True) > 2 * GROWTH

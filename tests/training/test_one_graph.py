@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import OPTIMIZERS, STATIC, convolutions, make_batches, make_net, weights
 import pytest
+from sharing import pairs
 
 SGD = OPTIMIZERS[1]
 
@@ -17,14 +18,14 @@ SGD = OPTIMIZERS[1]
 def taken(monkeypatch):
     """For each batch, whether it was computed in one graph."""
     seen = []
-    compute = OneGraph._in_one
+    compute = OneGraph._in_graph
 
     def watched(graph, shard):
         found = compute(graph, shard)
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr(OneGraph, "_in_one", watched)
+    monkeypatch.setattr(OneGraph, "_in_graph", watched)
     return seen
 
 
@@ -54,8 +55,7 @@ def fit(net, batches, **settings):
     return mxkit.fit(net, batches, **{"loss": "softmax_ce", "trainer": SGD, "epochs": 1, "progress": False, **settings})
 
 
-@pytest.mark.parametrize("flags", [{}, STATIC], ids=["hybridized", "static"])
-@pytest.mark.parametrize("optimizer", [SGD, OPTIMIZERS[2]], ids=["momentum", "adam"])
+@pytest.mark.parametrize(("flags", "optimizer"), [({}, SGD), (STATIC, OPTIMIZERS[2])], ids=["momentum", "static adam"])
 def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optimizer):
     batches = images([8, 8, 8, 8, 3])
     expected, net = convolutions(flags), convolutions(flags)
@@ -77,8 +77,9 @@ def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optim
     assert sum(row["train_accuracy"] for row in found) * 35 == pytest.approx(right)
 
 
-@pytest.mark.parametrize("name", ["l1", "l2", "huber", "hinge", "sigmoid_bce", "softmax_ce"])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("name", "weighted"), pairs(["l1", "l2", "huber", "hinge", "sigmoid_bce", "softmax_ce"], [False, True])
+)
 def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, name, weighted):
     random = np.random.RandomState(2)
     batches = make_batches([6] * 4)
@@ -310,9 +311,10 @@ class Sums(mxkit.metrics.Accuracy):
 @pytest.mark.parametrize("labels", [(), (1,)], ids=["flat", "column"])
 def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypatch):
     monkeypatch.setattr(Sums, "counted", 0)
+    monkeypatch.setattr("mxkit.metrics.metric.COUNT_EVERY", 8)
     random = np.random.RandomState(0)
-    x, y = random.rand(603, 5).astype("float32"), random.randint(0, 3, (603, *labels))
-    loader = mxkit.data.ArrayLoader(x, y, 4, shuffle=True, seed=1)  # 151 batches, the last of three samples
+    x, y = random.rand(83, 5).astype("float32"), random.randint(0, 3, (83, *labels))
+    loader = mxkit.data.ArrayLoader(x, y, 4, shuffle=True, seed=1)  # 21 batches, the last of three samples
 
     def accuracies(hybridize, metrics):
         rows = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=metrics, seed=3)
@@ -326,10 +328,10 @@ def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypat
     expected = accuracies(False, ["accuracy"])
     assert not any(taken)
     assert accuracies(True, ["accuracy"]) == expected
-    assert taken[302:] == [False, *[True] * 149, False, *[True] * 151]
+    assert taken[42:] == [False, *[True] * 19, False, *[True] * 21]
     rows = fit(make_net(hybridize=True), loader, epochs=2, metrics=[Sums(), "f1"], seed=3)
     assert [row["train_sums"] for row in rows] == [accuracy for accuracy, _ in expected]
-    # by update; 128 of 149, the rest; the tail; then 128 of 150, the rest; the tail
+    # by update; 16 of 19, the rest; the tail; then 16 of 20, the rest; the tail
     assert Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
 
 
@@ -350,11 +352,11 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
 
     class Reads(mxkit.Callback):
         def on_update(self, state, update):
-            if update.step in (3, 70):
+            if update.step in (3, 20):
                 read.append(state.metrics[0].get())
 
     random = np.random.RandomState(0)
-    loader = mxkit.data.ArrayLoader(random.rand(400, 5).astype("float32"), random.randint(0, 3, 400), 4)
+    loader = mxkit.data.ArrayLoader(random.rand(100, 5).astype("float32"), random.randint(0, 3, 100), 4)
     runs = [
         fit(make_net(hybridize=hybridize), loader, metrics=["accuracy"], callbacks=[Reads()])
         for hybridize in (False, True)

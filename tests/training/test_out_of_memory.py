@@ -12,6 +12,7 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import pairs
 
 STATUS = Path("/proc/self/statm")
 SMALL, LARGE = 2, 2**15  # LARGE squared is 4 GiB
@@ -62,8 +63,7 @@ CALLS = {
 
 
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize(("call", "hybridize"), pairs(CALLS, [False, True]))
 def test_t135_a_process_goes_on_after_it_was_out_of_memory(call, hybridize):
     net = Squares()
     mxkit.initialize(net, devices="cpu", sample=(2, 4))

@@ -39,11 +39,15 @@ def scaled_data(values):
     return [(np.full((2, 4), value, "float32"), np.zeros(2, "float32")) for value in values]
 
 
+def fit(net, data=BATCHES, **arguments):
+    return mxkit.fit(net, data, **{"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **arguments})
+
+
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybridize):
     low, full = make_net(devices, hybridize=hybridize), make_net(devices, hybridize=hybridize)
-    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "progress": False}
+    arguments = {"trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "valid": BATCHES[:1]}
     seen = []
 
     def look(state, update):
@@ -51,8 +55,8 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
 
     watch = mxkit.callbacks.LambdaCallback(on_update=look)
     before = weights(low)
-    half = mxkit.fit(low, BATCHES, amp="bfloat16", valid=BATCHES[:1], callbacks=[watch], **arguments)
-    whole = mxkit.fit(full, BATCHES, valid=BATCHES[:1], **arguments)
+    half = fit(low, amp="bfloat16", callbacks=[watch], **arguments)
+    whole = fit(full, **arguments)
     distance = np.abs(weights(low) - weights(full)).max()
     assert 0 < distance < 0.02 * np.abs(weights(full) - before).max()  # 8 bits of digits
     assert all("amp_cast" in graph and "bfloat16" in graph for graph in seen)
@@ -97,15 +101,8 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
     net = Two()
     mxkit.initialize(net)
     inputs, label = (mx.nd.ones((4, 5)), mx.nd.ones((4, 6))), mx.nd.zeros((4,))
-    history = mxkit.fit(
-        net,
-        [(inputs, label)],
-        loss=lambda output, y: (output[0].mean(axis=1) - y) ** 2 + output[1].mean(axis=1) ** 2,
-        trainer="sgd",
-        epochs=2,
-        amp="bfloat16",
-        progress=False,
-    )
+    loss = lambda output, y: (output[0].mean(axis=1) - y) ** 2 + output[1].mean(axis=1) ** 2  # noqa: E731
+    history = fit(net, [(inputs, label)], loss=loss, epochs=2, amp="bfloat16")
     assert history[1]["train_loss"] < history[0]["train_loss"]
 
 
@@ -116,15 +113,7 @@ def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense.export(str(tmp_path / "net"))
     exported = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
     graph = exported._cached_graph
-    mxkit.fit(
-        exported,
-        BATCHES,
-        loss="softmax_ce",
-        trainer="sgd",
-        epochs=1,
-        amp="bfloat16",
-        progress=False,
-    )
+    fit(exported, amp="bfloat16")
     assert exported._cached_graph is graph
     assert exported(BATCHES[0][0]).shape == (8, 3)
 
@@ -146,10 +135,10 @@ def test_a_loss_scale_changes_no_bit_where_nothing_overflows(accumulate):
     # a power of two: scaled and divided again, float32 numbers are what they were
     scaled, plain = scaled_net(), scaled_net()
     values = [0.5, 1.0, 0.25, 0.75]
-    arguments = {"loss": own_loss, "trainer": ("sgd", {"learning_rate": 0.01}), "progress": False}
-    arguments.update(epochs=2, accumulate=accumulate, clip_norm=0.5, clip_value=0.2)
-    history = mxkit.fit(scaled, scaled_data(values), amp="float16", **arguments)
-    mxkit.fit(plain, scaled_data(values), **arguments)
+    arguments = {"loss": own_loss, "trainer": ("sgd", {"learning_rate": 0.01}), "epochs": 2, "clip_norm": 0.5}
+    arguments.update(accumulate=accumulate, clip_value=0.2)
+    history = fit(scaled, scaled_data(values), amp="float16", **arguments)
+    fit(plain, scaled_data(values), **arguments)
     np.testing.assert_array_equal(weights(scaled), weights(plain))
     assert history.column("skipped_updates") == [0, 0]
     assert history.column("loss_scale") == [2.0**16] * 2
@@ -164,18 +153,8 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_is_told(devices):
     watch = mxkit.callbacks.LambdaCallback(
         on_update=lambda state, update: seen.append((update.skipped, update.grad_norm, state.precision.scale))
     )
-    history = mxkit.fit(
-        net,
-        data,
-        loss=own_loss,
-        trainer=("sgd", {"learning_rate": 0.01}),
-        epochs=1,
-        amp="float16",
-        clip_norm=1.0,
-        callbacks=[watch],
-        progress=False,
-        check_finite=False,
-    )
+    arguments = {"loss": own_loss, "trainer": ("sgd", {"learning_rate": 0.01}), "clip_norm": 1.0}
+    history = fit(net, data, amp="float16", callbacks=[watch], check_finite=False, **arguments)
     assert [skipped for skipped, _, _ in seen] == [False, True, False, False]
     assert seen[1][1] is None
     assert seen[0][1] > 0
@@ -184,15 +163,7 @@ def test_an_overflow_skips_the_update_halves_the_scale_and_is_told(devices):
     assert history[0]["loss_scale"] == 2.0**15
     assert history[0]["updates"] == 4
     expected = scaled_net(devices)
-    mxkit.fit(
-        expected,
-        [data[0], *data[2:]],
-        loss=own_loss,
-        trainer=("sgd", {"learning_rate": 0.01}),
-        epochs=1,
-        clip_norm=1.0,
-        progress=False,
-    )
+    fit(expected, [data[0], *data[2:]], **arguments)
     np.testing.assert_array_equal(weights(net), weights(expected))
 
 
@@ -213,7 +184,7 @@ def test_the_scale_is_the_same_inside_a_window():
     assert scales == [2.0**16] * 3 + [2.0**15] * 3
 
 
-@pytest.mark.parametrize(("gpu", "way"), [(False, "or use amp='bfloat16'$"), (True, "in it, or leave amp out$")])
+@pytest.mark.parametrize(("gpu", "way"), [(False, "or use amp='bfloat16'$"), (True, "it for NaN, or leave amp out$")])
 def test_gradients_that_no_scale_can_mend_are_an_error(gpu, way, monkeypatch):
     monkeypatch.setattr("mxkit.training.precision.is_gpu", lambda device: gpu)
     net = scaled_net()
@@ -244,7 +215,7 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     before = weights(net)
     arguments = {"loss": "softmax_ce", "trainer": "sgd"}
     with pytest.raises(DeviceError, match=REFUSED):  # and not CheckpointError: there is nothing to resume
-        mxkit.fit(net, BATCHES, epochs=1, amp="bfloat16", checkpoint=tmp_path / "none", resume=True, **arguments)
+        fit(net, amp="bfloat16", checkpoint=tmp_path / "none", resume=True)
     for amp in ("bfloat16", MixedPrecision("bfloat16")):
         with pytest.raises(DeviceError, match=REFUSED):
             mxkit.updates(net, BATCHES, amp=amp, **arguments)
@@ -252,7 +223,7 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     with pytest.raises(DeviceError, match=REFUSED):
         mxkit.Accumulator(trainer, precision=MixedPrecision("bfloat16"))
     np.testing.assert_array_equal(weights(net), before)
-    history = mxkit.fit(make_net("cpu"), BATCHES, epochs=1, amp="bfloat16", progress=False, **arguments)
+    history = fit(make_net("cpu"), amp="bfloat16")
     assert history[0]["updates"] == 3  # on cpu(0), which is none
     pair = scaled_net("cpu:2")
     data, float16 = scaled_data([0.5]), {"loss": own_loss, "trainer": "sgd", "amp": "float16"}
@@ -269,19 +240,18 @@ def test_t134_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
 
 def test_what_cannot_be_is_refused():
     net = make_net()
-    arguments = {"loss": "softmax_ce", "epochs": 1, "progress": False}
     with pytest.raises(ValueError, match="amp: expected 'float16' or 'bfloat16', or None; received 'half'"):
-        mxkit.fit(net, BATCHES, trainer="sgd", amp="half", **arguments)
+        fit(net, amp="half")
     plain = nn.Sequential()
     plain.add(nn.Dense(3, in_units=5))
     mxkit.initialize(plain)
     with pytest.raises(TypeError, match="amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"):
-        mxkit.fit(plain, BATCHES, trainer="sgd", amp="bfloat16", **arguments)
+        fit(plain, amp="bfloat16")
     two = make_net("cpu:2")
     trainer = gluon.Trainer(two.collect_params(), "sgd", kvstore="device", update_on_kvstore=True)
     with pytest.raises(ValueError, match="amp='float16': .*no overflow can be seen.*update_on_kvstore=False"):
-        mxkit.fit(two, BATCHES, trainer=trainer, amp="float16", **arguments)
+        fit(two, trainer=trainer, amp="float16")
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
-    with pytest.raises(ValueError, match=r"given to amp.init_trainer.*Make it anew and pass amp='float16'"):
-        mxkit.fit(net, BATCHES, trainer=trainer, **arguments)
+    with pytest.raises(ValueError, match=r"passed to amp.init_trainer.*Make a new Trainer and pass amp='float16'"):
+        fit(net, trainer=trainer)

@@ -101,23 +101,6 @@ def test_t118_a_loop_of_gluons_multiplies_means_and_fit_does_not(kind):
     np.testing.assert_allclose(mxkit.evaluate(net, loader, loss=kind())["loss"], right.mean(), rtol=1e-5)
 
 
-def test_t118_weights_in_the_fused_graph_and_in_a_tail_equal_the_plain_net(monkeypatch):
-    from mxkit.training.one_graph import OneGraph
-
-    taken, compute = [], OneGraph._in_one
-    monkeypatch.setattr(
-        OneGraph,
-        "_in_one",
-        lambda graph, shard: (lambda found: (taken.append(found is not None), found)[1])(compute(graph, shard)),
-    )
-    batches = [batch_of("l2", W, rows) for rows in (slice(0, 6), slice(0, 6), slice(0, 4), slice(1, 7), slice(1, 5))]
-    nets = [make_net(hybridize=hybridize) for hybridize in (False, True)]
-    for net in nets:
-        list(mxkit.updates(net, batches, loss="l2", trainer=SGD))
-    np.testing.assert_allclose(weights(nets[1]), weights(nets[0]), rtol=1e-6)
-    assert taken == [False] * 5 + [False, True, False, False, True]
-
-
 def test_t118_weights_of_several_shapes_in_one_training_of_a_graph():
     positions = RANDOM.rand(B, C).astype("float32")
     batches = [batch_of("l2", weight) for weight in (W, W, positions, positions, W, W.reshape(-1, 1), positions)]

@@ -83,30 +83,6 @@ class Sum(gluon.HybridBlock):
         return self.left(x) + self.right(z)
 
 
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-def test_two_inputs_and_weighted_labels_equal_numpy(devices):
-    mxkit.seed_all(0)
-    net = Sum()
-    mxkit.initialize(net, devices=devices)
-    z, w = X[:, :2] * 2, np.linspace(0.1, 2, 11).astype("float32")
-    before = {path: p.data(mx.cpu()).asnumpy() for path, p in net._collect_params_with_prefix().items()}
-    data = [((X[:6], z[:6]), (Y[:6], w[:6, None])), ((X[6:], z[6:]), (Y[6:], w[6:, None]))]
-    rate = 0.5
-    (update,) = mxkit.updates(net, data, loss=SOFTMAX, trainer=("sgd", {"learning_rate": rate}), accumulate=2)
-    scores = X @ before["left.weight"].T + before["left.bias"] + z @ before["right.weight"].T + before["right.bias"]
-    shares = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
-    assert update.loss == pytest.approx(-(w * np.log(shares[np.arange(11), Y])).mean(), rel=1e-5)
-    slope = w[:, None] * (shares - np.eye(CLASSES)[Y]) / 11  # of the weighted loss, over 11 samples whatever they weigh
-    for path, gradient in {
-        "left.weight": slope.T @ X,
-        "left.bias": slope.sum(axis=0),
-        "right.weight": slope.T @ z,
-        "right.bias": slope.sum(axis=0),
-    }.items():
-        for replica in net._collect_params_with_prefix()[path].list_data():
-            np.testing.assert_allclose(replica.asnumpy(), before[path] - rate * gradient, atol=1e-6)
-
-
 def test_batches_without_labels_train_where_the_loss_takes_none():
     net = make_net()
     found = list(mxkit.updates(net, [X[:4], (X[4:],)], loss=lambda output: output.square().mean(axis=1), trainer="sgd"))
@@ -125,13 +101,6 @@ def test_a_shuffling_loader_gets_the_epoch_and_another_order_each_time(epochs):
     list(loader)  # read before: no matter
     mxkit.fit(make_net(), loader, loss=loss, trainer="sgd", epochs=epochs, progress=False)
     assert seen == [loader.order(epoch).tolist() for epoch in range(epochs)]
-
-
-def test_a_data_iter_is_reset_before_each_epoch():
-    data = mx.io.NDArrayIter(X, Y, batch_size=4)
-    next(data)
-    (row, again) = mxkit.fit(make_net(), data, loss=SOFTMAX, trainer="sgd", epochs=2, progress=False)
-    assert row["samples"] == again["samples"] == 11
 
 
 def rolling():

@@ -134,25 +134,6 @@ def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are
     np.testing.assert_array_equal(trained(True), trained(False))
 
 
-def test_a_window_that_was_broken_off_leaves_no_gradient():
-    net = static_net(False)
-    trainer = gluon.Trainer(net.collect_params(), *SGD)
-    (batch,) = make_batches([6])
-
-    def broken_off():
-        with mxkit.Accumulator(trainer, every=2) as accumulator:
-            with autograd.record():
-                losses = LOSS(net(batch[0]), batch[1])
-            accumulator.backward(losses)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        broken_off()
-    for parameter in net.collect_params().values():
-        assert parameter.grad_req == "write"
-        assert not parameter.grad().asnumpy().any()
-
-
 @pytest.mark.parametrize("change", [by_mxkit, anew])
 def test_t109_unfreeze_and_initialize_mend_graphs_outside_of_a_training(change):
     net = static_net(True)

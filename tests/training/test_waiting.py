@@ -11,8 +11,8 @@ import numpy as np
 from oracle import make_batches, make_net
 import pytest
 
-UPDATES = 300
-READS = -(-UPDATES // ledger.SETTLE_EVERY)  # 5: numbers are read 64 updates at a time
+UPDATES = 200
+READS = -(-UPDATES // ledger.SETTLE_EVERY)  # 4: numbers are read 64 updates at a time
 ONCE = 3  # labels and scores of the first batch are checked, and the last numbers are read at the end
 
 
@@ -70,7 +70,7 @@ def test_accumulated_batches_wait_for_updates_only(waits):
     net = make_net()
     batches = make_batches([4]) * UPDATES
     del waits[:]
-    assert sum(1 for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd", accumulate=10)) == 30
+    assert sum(1 for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd", accumulate=10)) == 20
     assert len(waits) <= ONCE
 
 

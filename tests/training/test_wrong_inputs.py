@@ -30,13 +30,23 @@ def train(net, data, **changes):
     return list(mxkit.updates(net, data, **arguments))
 
 
+def fit(net, data, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes}
+    return mxkit.fit(net, data, **arguments)
+
+
+def make_trainer(net, on_kvstore):
+    # by name, MXNet makes no kvstore for one device and then refuses update_on_kvstore=True
+    kvstore = mx.kv.create("device") if on_kvstore else "device"
+    return gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+
+
 # labels
 
 
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
 @pytest.mark.parametrize("wrong", [3, -1, 0.5, float("nan")])
-def test_t10_labels_out_of_range(wrong, devices):
-    net = make_net(devices)
+def test_t10_labels_out_of_range(wrong):
+    net = make_net("cpu:2")
     before = weights(net)
     x = np.zeros((4, FEATURES), "float32")
     y = np.array([0, 1, wrong, wrong], "float32")
@@ -45,7 +55,7 @@ def test_t10_labels_out_of_range(wrong, devices):
     ) as e:
         train(net, [(x, y)])
     assert f"received {float(wrong)}" in str(e.value)
-    assert "SoftmaxCrossEntropyLoss would clip them in silence" in str(e.value)
+    assert "SoftmaxCrossEntropyLoss would clip them without an error" in str(e.value)
     np.testing.assert_array_equal(weights(net), before)
 
 
@@ -56,14 +66,8 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
     y[33] = 7
     loader = mxkit.data.ArrayLoader(np.zeros((40, FEATURES)), y, batch_size=8)
     with pytest.raises(LabelError, match="received 7 in 1 of 40 labels"):
-        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, loader)
     np.testing.assert_array_equal(weights(net), before)
-
-
-def test_dense_labels_and_other_losses_are_not_checked_for_class_numbers():
-    x = np.zeros((4, FEATURES), "float32")
-    train(make_net(), [(x, np.full((4, 3), 1 / 3))], loss=("softmax_ce", {"sparse_label": False}))
-    train(make_net(), [(x, np.full((4, 3), -9.0))], loss="l2")
 
 
 # the loss's shape
@@ -72,7 +76,7 @@ def test_dense_labels_and_other_losses_are_not_checked_for_class_numbers():
 @pytest.mark.parametrize(
     ("loss", "received", "way"),
     [
-        (lambda o, y: SOFTMAX(o, y).mean(), r"\(1,\)", "It is a mean or a sum already: return the samples' own losses"),
+        (lambda o, y: SOFTMAX(o, y).mean(), r"\(1,\)", "It is a mean or a sum already: return one loss per sample"),
         (
             lambda o, y: (o - 1).square(),
             r"\(4, 3\)",
@@ -98,14 +102,9 @@ def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
 
 
 def test_t11_labels_of_shape_n_1_broadcast_against_n():
-    class Flat(gluon.nn.Dense):
-        def hybrid_forward(self, F, *args, **kwargs):
-            return super().hybrid_forward(F, *args, **kwargs).reshape((-1,))
-
-    net = Flat(1, in_units=FEATURES)
-    mxkit.initialize(net, devices="cpu")
+    data = [(np.zeros((4, FEATURES)), np.zeros((4, 1)))]
     with pytest.raises(LossShapeError, match=r"expected shape \(4,\) for a batch of 4 samples; received \(4, 4\)"):
-        train(net, [(np.zeros((4, FEATURES)), np.zeros((4, 1)))], loss=lambda o, y: mx.nd.broadcast_sub(o, y).square())
+        train(make_net(), data, loss=lambda o, y: mx.nd.broadcast_sub(o[:, 0], y).square())
 
 
 def test_the_shape_of_a_later_loss_is_checked_too():
@@ -149,7 +148,7 @@ def test_t20_a_trainer_made_for_other_devices():
 def test_t24_copies_without_a_kvstore():
     net = make_net("cpu:2")
     trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=None)
-    with pytest.raises(ValueError, match="kvstore=None on 2 devices .* each would train a copy of its own"):
+    with pytest.raises(ValueError, match="kvstore=None on 2 devices .* each would train its own copy"):
         train(net, make_batches([4]), trainer=trainer)
     one = make_net()
     assert train(one, make_batches([4]), trainer=gluon.Trainer(one.collect_params(), "sgd", kvstore=None))
@@ -174,23 +173,22 @@ def test_empty_data():
     ):
         train(make_net(), [])
     with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
-        mxkit.fit(make_net(), make_batches([4]), loss="softmax_ce", trainer="sgd", epochs=1, valid=[], progress=False)
+        fit(make_net(), make_batches([4]), valid=[])
 
 
 def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     net = make_net()
     before = weights(net)
     batches = make_batches([4])
-    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "progress": False}
     with pytest.raises(
         DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs"
     ) as e:
-        mxkit.fit(net, (batch for batch in batches), **arguments)
+        fit(net, (batch for batch in batches), epochs=3)
     e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
     with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
-        mxkit.fit(net, batches, valid=zip(batches), **arguments)
+        fit(net, batches, valid=zip(batches), epochs=3)
     np.testing.assert_array_equal(weights(net), before)
-    mxkit.fit(net, (batch for batch in batches), **{**arguments, "epochs": 1})
+    fit(net, (batch for batch in batches))
 
 
 def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
@@ -209,7 +207,7 @@ def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
     with pytest.raises(
         EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"
     ):
-        mxkit.fit(make_net(), Once(), loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
+        fit(make_net(), Once(), epochs=2)
 
 
 def test_data_that_is_no_data():
@@ -237,19 +235,19 @@ def test_nan_names_the_update_where_it_began(devices):
     with pytest.raises(NonFiniteError, match="^update 3: the loss is nan") as e:
         train(make_net(devices), with_nan([6] * 8, at=2))
     e.match("noticed after update 8")
-    e.match("check_finite=False goes on regardless")
+    e.match("check_finite=False trains on regardless")
 
 
-@pytest.mark.parametrize(("at", "seconds", "noticed"), [(4, 0.0, 96), (4, 1e9, 96), (100, 0.0, 160), (100, 1e9, 448)])
+@pytest.mark.parametrize(("at", "seconds", "noticed"), [(4, 1e9, 12), (12, 0.0, 20), (12, 1e9, 56)])
 def test_nan_is_noticed_while_an_epoch_goes_on(monkeypatch, at, seconds, noticed):
-    """The first numbers are read at update 96, up to 64; then at 160, or, of quick updates, when 384 are open."""
+    """The first numbers are read at update 12, up to 8; then at 20, or, of quick updates, when 48 are pending."""
+    monkeypatch.setattr("mxkit.training.ledger.SETTLE_EVERY", 8)
     monkeypatch.setattr("mxkit.training.ledger.SETTLE_SECONDS", seconds)
+    good, bad = with_nan([2, 2], at=1)
+    data = [good] * at + [bad] + [good] * 60
     seen = []
     with pytest.raises(NonFiniteError, match=rf"^update {at + 1}: .* \(noticed after update {noticed}\)"):
-        seen.extend(
-            update.step
-            for update in mxkit.updates(make_net(), with_nan([2] * 500, at=at), loss="softmax_ce", trainer="sgd")
-        )
+        seen.extend(update.step for update in mxkit.updates(make_net(), data, loss="softmax_ce", trainer="sgd"))
     assert seen == list(range(1, noticed))
 
 
@@ -261,8 +259,7 @@ def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(4, in_units=FEATURES, activation="relu"), gluon.nn.Dense(CLASSES, in_units=4))
     mxkit.initialize(net, devices=devices)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     seen = []
     data = with_nan([4, 4], at=1)
     # the norm of each update's gradient is known where it is asked for, the weights at the end of an epoch
@@ -281,33 +278,13 @@ def test_t25_nan_behind_a_finite_loss(devices, on_kvstore, clip_norm):
 def test_check_finite_false_goes_on():
     found = train(make_net(), with_nan([4] * 5, at=1), check_finite=False)
     assert [np.isfinite(update.loss) for update in found] == [True, False, False, False, False]
-    history = mxkit.fit(
-        make_net(),
-        with_nan([4] * 5, at=1),
-        loss="softmax_ce",
-        trainer="sgd",
-        epochs=2,
-        check_finite=False,
-        progress=False,
-    )
-    assert len(history) == 2
+    assert len(fit(make_net(), with_nan([4] * 5, at=1), epochs=2, check_finite=False)) == 2
 
 
 def test_nan_before_a_stop_is_told():
-    class Stop(mxkit.Callback):
-        def on_update(self, state, update):
-            state.stop("enough")
-
+    stop = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: state.stop("enough"))
     with pytest.raises(NonFiniteError, match="epoch 1, update 1: the loss is nan"):
-        mxkit.fit(
-            make_net(),
-            with_nan([4] * 3, at=0),
-            loss="softmax_ce",
-            trainer="sgd",
-            epochs=1,
-            callbacks=[Stop()],
-            progress=False,
-        )
+        fit(make_net(), with_nan([4] * 3, at=0), callbacks=[stop])
 
 
 # names
@@ -318,20 +295,11 @@ def test_nan_before_a_stop_is_told():
     [
         (lambda: train(make_net(), [], loss="sotfmax_ce"), "unknown loss 'sotfmax_ce': did you mean 'softmax_ce'"),
         (lambda: train(make_net(), [], trainer="adm"), "unknown optimizer 'adm': did you mean 'adam'"),
-        (
-            lambda: mxkit.evaluate(make_net(), [], metrics=["acuracy"]),
-            "unknown metric 'acuracy': did you mean 'accuracy'",
-        ),
-        (
-            lambda: mxkit.initialize(make_net(), "xavir", force=True),
-            "unknown initializer 'xavir': did you mean 'xavier'",
-        ),
-        (lambda: mxkit.models.get_model("lenett"), "unknown model 'lenett': did you mean 'lenet'"),
         (lambda: mxkit.models.get_model("resnet18_v2"), "unknown model 'resnet18_v2': did you mean 'zoo:resnet18_v2'"),
         (lambda: mxkit.models.get_model("zoo:resnet18v2"), "unknown model .* did you mean 'zoo:resnet18_v2'"),
         (lambda: mxkit.models.get_model("zo:resnet18_v2"), "unknown source of models 'zo': did you mean 'zoo'"),
     ],
-    ids=["loss", "optimizer", "metric", "initializer", "model", "model_of_the_zoo", "zoo", "source"],
+    ids=["loss", "optimizer", "model_of_the_zoo", "zoo", "source"],
 )
 def test_unknown_names_tell_the_nearest(call, text):
     with pytest.raises(UnknownNameError, match=text):
@@ -341,43 +309,24 @@ def test_unknown_names_tell_the_nearest(call, text):
 # what the net raises
 
 
-class Breaks(gluon.Block):
-    """A net that fails at the second batch."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls = 0
-        with self.name_scope():
-            self.body = make_net()
+class Breaks(gluon.nn.Sequential):
+    calls = 0
 
     def forward(self, x):
         self.calls += 1
         if self.calls == 4:
             raise KeyError("no such key")
-        return self.body(x)
+        return super().forward(x)
 
 
 def test_errors_of_the_net_tell_epoch_update_and_batch():
-    ended = []
-
-    class End(mxkit.Callback):
-        def on_fit_end(self, state, error):
-            ended.append(error)
-
+    net, ended = Breaks(), []
+    net.add(make_net())
+    end = mxkit.callbacks.LambdaCallback(on_fit_end=lambda state, error: ended.append(error))
     with pytest.raises(TrainingError) as e:
-        mxkit.fit(
-            Breaks(),
-            make_batches([4, 3, 2]),
-            loss="softmax_ce",
-            trainer="sgd",
-            epochs=2,
-            callbacks=[End()],
-            progress=False,
-        )
-    assert (
-        str(e.value)
-        == "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: the net (Breaks): KeyError: 'no such key'"
-    )
+        fit(net, make_batches([4, 3, 2]), epochs=2, callbacks=[end])
+    text = "epoch 2, update 4, batch x (4, 5) float32, y (4,) int32: the net (Breaks): KeyError: 'no such key'"
+    assert str(e.value) == text
     assert isinstance(e.value.__cause__, KeyError)
     assert ended == [e.value]
 
@@ -391,56 +340,6 @@ def test_errors_of_the_engine_tell_epoch_update_and_batch():
         "and after convolutions it depends on the size of the images"
     )
     assert isinstance(e.value.__cause__, mx.MXNetError)
-
-
-@pytest.mark.parametrize("amp", [None, "bfloat16"])
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
-def test_t38_images_of_another_size_name_the_layer(hybridize, devices, amp):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.Dense(CLASSES))
-    mxkit.initialize(net, devices=devices)
-    if hybridize:
-        net.hybridize()
-    data = [(np.ones((2, 1, size, size)), np.zeros(2)) for size in (8, 9)]
-    with pytest.raises(TrainingError, match=r"^epoch 1, update 2, batch x \(2, 1, 9, 9\) float64") as e:
-        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, amp=amp, progress=False)
-    e.match(r"'1' \(Dense\) is built for 72 inputs a sample and got shape \(., 2, 7, 7\), which is 98 a sample")
-
-
-class Late(gluon.Block):
-    """MXNet tells late what is wrong with its first layer, in training only; its own call is for nobody."""
-
-    def __init__(self):
-        super().__init__()
-        with self.name_scope():
-            self.first, self.last = gluon.nn.PReLU(in_channels=6), gluon.nn.Dense(CLASSES, in_units=99)
-
-    def forward(self, x):
-        return self.half(self.last(x))
-
-    def half(self, x):
-        return self.first(x)[:, :CLASSES] if mx.autograd.is_training() else x
-
-
-def test_t40_an_error_that_mxnet_tells_late_names_the_layer():
-    net = Late()
-    mxkit.initialize(net, devices="cpu")
-    net.last.collect_params().setattr("grad_req", "null")
-    with pytest.raises(TrainingError) as e:
-        train(net, make_batches([4]), loss=mxkit.losses.BatchLoss(forward=lambda n, x, y: SOFTMAX(n.half(x[0]), y[0])))
-    # no check waits for the outputs of a user's forward: it is noticed at the end
-    assert str(e.value) == (
-        "update 2, batch x (4, 5) float32, y (4,) int32: 'first' (PReLU) is built for 6 channels on axis 1 and got "
-        "shape (4, 5). Give it in_channels=1 for any number"
-    )
-    assert isinstance(e.value.__cause__, mx.MXNetError)
-
-
-def test_errors_of_the_loss_name_no_layer():
-    labels = np.zeros((4, 9))
-    with pytest.raises(TrainingError, match=r"^update 1, batch x \(4, 5\) float64, y \(4, 9\) float64: MXNetError: "):
-        train(make_net(), [(np.zeros((4, FEATURES)), labels)], loss=lambda output, label: output - label)
 
 
 def test_errors_of_the_loss_inside_a_window_name_the_open_update():
@@ -486,8 +385,7 @@ def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(dev
     net = Unused()
     mxkit.initialize(net, devices=devices)
     before = replicas(net)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     with pytest.raises(UnusedParameterError) as e:
         train(net, make_batches([4, 4]), trainer=trainer, accumulate=accumulate)
     assert str(e.value) == (
@@ -499,23 +397,6 @@ def test_t28_an_unused_parameter_is_named_by_its_path_and_nothing_is_updated(dev
         np.testing.assert_array_equal(replica, first)
     net.features[1].collect_params().setattr("grad_req", "null")
     assert train(net, make_batches([4, 4]), accumulate=accumulate)
-
-
-def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
-    class Sometimes(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            with self.name_scope():
-                self.always = gluon.nn.Dense(CLASSES, in_units=FEATURES)
-                self.extra = gluon.nn.Dense(CLASSES, in_units=FEATURES)
-
-        def forward(self, x):
-            return self.always(x) + (self.extra(x) if x.shape[0] > 1 else 0)
-
-    net = Sometimes()
-    mxkit.initialize(net, devices="cpu:2")
-    train(net, make_batches([4, 3, 3]))  # 2 + 1 samples: the second device does not use `extra`
-    weights(net)
 
 
 class Alternating(gluon.Block):
@@ -536,10 +417,16 @@ class Alternating(gluon.Block):
 def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvstore):
     net = Alternating()
     mxkit.initialize(net, devices=devices)
-    kvstore = mx.kv.create("device") if on_kvstore else "device"
-    trainer = gluon.Trainer(net.collect_params(), "sgd", kvstore=kvstore, update_on_kvstore=on_kvstore)
+    trainer = make_trainer(net, on_kvstore)
     with pytest.raises(UnusedParameterError, match="^update 2: the loss does not depend on 'extra.weight', 'extra"):
         train(net, make_batches([6, 2]), trainer=trainer)
+
+
+def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
+    net = Alternating()
+    mxkit.initialize(net, devices="cpu:2")
+    train(net, make_batches([6, 5, 5]))  # 3 + 2 samples: the second device does not use `extra`
+    weights(net)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -577,15 +464,6 @@ def test_a_kvstore_that_one_device_does_not_get_is_refused():
     trainer = gluon.Trainer(net.collect_params(), "sgd", update_on_kvstore=True)
     with pytest.raises(ValueError, match=r"update_on_kvstore=True on one device \[cpu\(0\)\], where Gluon makes no"):
         train(net, make_batches([4]), trainer=trainer)
-
-
-def test_t29_more_parameters_than_multi_all_finite_survives():
-    net = gluon.nn.HybridSequential()
-    for _ in range(110):
-        net.add(gluon.nn.Dense(2, in_units=2))
-    mxkit.initialize(net, devices="cpu:2")
-    data = [(np.ones((3, 2)), np.zeros(3))]
-    assert len(list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd", clip_norm=1.0))) == 1
 
 
 @pytest.mark.parametrize("hybridized", [False, True])
@@ -684,10 +562,10 @@ def test_a_loss_that_leaves_the_graph_is_told():
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=big, progress=False),
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer=big.tolist(), epochs=1, progress=False),
-        lambda big: mxkit.fit(make_net(), [], loss="l2", trainer="sgd", epochs=1, callbacks=[big], progress=False),
-        lambda big: mxkit.fit(make_net(), big, loss="l2", trainer="sgd", epochs=1, progress=False),
+        lambda big: fit(make_net(), [], epochs=big),
+        lambda big: fit(make_net(), [], trainer=big.tolist()),
+        lambda big: fit(make_net(), [], callbacks=[big]),
+        lambda big: fit(make_net(), big),
         lambda big: mxkit.callbacks.LearningRate(big.tolist()),
         lambda big: mxkit.seed_all(big),
         lambda big: mxkit.initialize(make_net(), big.tolist(), force=True),
