@@ -1,7 +1,6 @@
 """Features of every layer of real nets beside what Gluon's own hooks see: MXNet's model zoo and GluonCV's families.
 
     python tests/zoo/check_features.py            all nets, some minutes
-    python tests/zoo/check_features.py --quick    one net of each kind
     python tests/zoo/check_features.py --only ssd_300_vgg16_atrous_voc
 
 For each net, with random weights: outputs of all blocks of the unhybridized net, as hooks see them, beside
@@ -123,23 +122,9 @@ CROPPED += ("deeplab_v3b_plus_wideresnet_citys", "danet_resnet50_citys")
 OPTIONS = {name: {"crop_size": GLUONCV[name][0]} for name in CROPPED}
 # What comes behind ROIAlign differs from run to run in these: it reads foreign memory for boxes of image -1.
 GLOBS = {name: ["features*", "rpn*"] for name in GLUONCV if "_rcnn_fpn_" in name}
+
+
 # Two-dimensional nets on frames of videos (TSN) cannot be built without a download of ImageNet's weights.
-QUICK = [
-    ("mxnet", "resnet18_v1"),
-    ("mxnet", "vgg11_bn"),
-    ("mxnet", "mobilenetv2_0.25"),
-    ("mxnet", "squeezenet1.1"),
-    ("gluoncv", "cifar_resnet20_v2"),
-    ("gluoncv", "resnest14"),
-    ("gluoncv", "mobilenetv3_small"),
-    ("gluoncv", "hrnet_w18_small_v1_c"),
-    ("gluoncv", "ssd_300_mobilenet0.25_voc"),
-    ("gluoncv", "yolo3_mobilenet0.25_voc"),
-    ("gluoncv", "fastscnn_citys"),
-    ("gluoncv", "simple_pose_resnet18_v1b"),
-]
-
-
 class Tame(mx.init.Xavier):
     """Xavier, which GluonCV's SSD asks for weights of normalizations too: those are 1 and 0."""
 
@@ -265,7 +250,6 @@ def check(source, name):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one net of each kind")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these nets")
     options = parser.parse_args(arguments)
     home = tempfile.TemporaryDirectory()
@@ -275,8 +259,6 @@ def main(arguments=None):
     nets = [("mxnet", name) for name in ZOO] + [("gluoncv", name) for name in GLUONCV]
     if options.only:
         nets = [net for net in nets if net[1] in options.only]
-    elif options.quick:
-        nets = QUICK
     wrong, checked, begun = [], {"mxnet": 0, "gluoncv": 0}, time.perf_counter()
     for source, name in nets:
         started = time.perf_counter()
