@@ -244,7 +244,7 @@ class Listed(list):
         (made_with(options=mx.nd.ones(1)), None, "(?s)options: .*has no form in JSON"),
         (made_with(options={"$child": "x"}), None, r"options: .*do not begin with \$"),
         (made_with(options={1: 2}), None, "options: .*text for keys"),
-        (made_with(options=Listed([1])), None, "options: .*no plain list"),
+        (made_with(options=Listed([1])), None, "options: .*not a plain list"),
         (made_with(init=type("Own", (mx.init.Initializer,), {})()), None, "init: the initializer Own"),
     ],
 )

@@ -196,9 +196,9 @@ def test_infer_is_checked(told, text):
 @pytest.mark.parametrize("name", ["weight", "name", "two words", 3])
 def test_names_are_checked(name):
     net = Linear(3)
-    with pytest.raises(ValueError, match="is no name for an attribute, or taken"):
+    with pytest.raises(ValueError, match="cannot be an attribute.s name, or is taken"):
         net.parameter(name, (1,))
-    with pytest.raises(ValueError, match="is no name for an attribute, or taken"):
+    with pytest.raises(ValueError, match="cannot be an attribute.s name, or is taken"):
         net.constant(name, [1])
 
 
