@@ -188,5 +188,5 @@ def test_a_net_that_does_not_run_at_all():
     net = wrapped(nn.Dense(2, in_units=7))
     with pytest.raises(ForwardError, match="'1'"):
         try_hybridize(net, X)
-    with pytest.raises(ValueError, match="pass what the net is called with"):
+    with pytest.raises(ValueError, match="pass typical inputs of the net"):
         try_hybridize(net)
