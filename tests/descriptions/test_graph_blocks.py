@@ -1,6 +1,5 @@
 """SymbolBlocks come back by their graph, and a graph from a stranger is checked before MXNet parses it."""
 
-import copy
 import json
 
 import mxkit
@@ -50,15 +49,13 @@ def test_a_graph_of_a_traced_net_comes_back():
     assert describe(net)["parameters"][statistics]["differentiable"] is False
 
 
-def test_shapes_of_a_graph_from_a_file_are_those_of_its_arrays(tmp_path):
-    net = imported(tmp_path)
-    shapes = [one.list_data()[0].shape for one in parameters_by_path(net).values()]
-    assert [one.shape for one in parameters_by_path(build(describe(net))).values()] == shapes
-
-
 @pytest.mark.parametrize("parameters", [True, False])
 def test_a_graph_from_a_file_comes_back(parameters, tmp_path):
-    assert_same(imported(tmp_path, parameters), on(2, 1, 5, 5))
+    net = imported(tmp_path, parameters)
+    if parameters:
+        shapes = [one.list_data()[0].shape for one in parameters_by_path(net).values()]
+        assert [one.shape for one in parameters_by_path(build(describe(net))).values()] == shapes
+    assert_same(net, on(2, 1, 5, 5))
 
 
 def test_a_graph_that_mxkit_exported_comes_back_without_the_files_digest(tmp_path):
@@ -142,13 +139,6 @@ def test_a_graph_of_mx_np_is_refused():
         describe(gluon.SymbolBlock(mx.sym.np.tanh(x), x))
 
 
-def changed(change):
-    told = describe(gluon.SymbolBlock(A + C, [A, C]))
-    told = copy.deepcopy(told)
-    change(told["net"]["arguments"])
-    return told
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
@@ -171,6 +161,8 @@ def changed(change):
     ],
 )
 def test_damaged_graphs_are_clear_errors(change, text):
+    description = describe(gluon.SymbolBlock(A + C, [A, C]))
+    change(description["net"]["arguments"])
     with pytest.raises(ArchitectureError, match=text) as caught:
-        build(changed(change))
+        build(description)
     assert len(str(caught.value)) < 2000
