@@ -25,3 +25,7 @@ def stack(*layers, kind=nn.HybridSequential):
     net = kind()
     net.add(*layers)
     return net
+
+
+def make_norms():
+    return stack(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))

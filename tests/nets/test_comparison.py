@@ -1,5 +1,6 @@
 """What differs between two nets, and between the replicas of one."""
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.nets.net_comparison import Difference, compare
@@ -11,8 +12,7 @@ import pytest
 
 
 def make(units=3, devices="cpu", norm=False, extra=False):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(units, in_units=2))
+    net = stack(nn.Dense(units, in_units=2))
     if norm:
         net.add(nn.BatchNorm(in_channels=units))
     if extra:

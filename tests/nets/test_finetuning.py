@@ -1,5 +1,6 @@
 """Fine-tuning: what is copied, frozen and replaced, what it is worth on ten samples a class, and preprocessing."""
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
@@ -192,8 +193,7 @@ class TestFinetune:
         assert mxkit.nets.build(mxkit.nets.describe(net))
 
     def test_any_net_by_the_path_of_its_head(self):
-        base = nn.HybridSequential()
-        base.add(nn.Flatten(), nn.Dense(7, activation="relu"), nn.Dense(4, use_bias=False))
+        base = stack(nn.Flatten(), nn.Dense(7, activation="relu"), nn.Dense(4, use_bias=False))
         trained(base)
         net = finetune(base, 3, head="2")
         assert net(mx.nd.array(X)).shape == (6, 3)
@@ -203,8 +203,7 @@ class TestFinetune:
             finetune(base, 3)
 
     def test_float16(self):
-        base = nn.HybridSequential()
-        base.add(nn.Dense(4, in_units=3))
+        base = stack(nn.Dense(4, in_units=3))
         base.cast("float16")
         mxkit.initialize(base, devices="cpu")
         assert finetune(base, 3, head="0")[0].weight.data().dtype == np.float16

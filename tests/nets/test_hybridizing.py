@@ -3,6 +3,7 @@
 import random
 
 import as_on_a_gpu
+from built_nets import stack
 import mxkit
 from mxkit.errors import ForwardError
 from mxkit.nets.hybridizing import try_hybridize
@@ -65,8 +66,7 @@ class Two(nn.HybridBlock):
 
 
 def wrapped(block):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=3), block)
+    net = stack(nn.Dense(3, in_units=3), block)
     mxkit.initialize(net, devices="cpu")
     return net
 
@@ -135,8 +135,7 @@ def test_row135_blocks_without_a_graph_are_listed():
         def forward(self, x):
             return x * 2
 
-    net = nn.Sequential()
-    net.add(nn.Dense(3, in_units=3), Plain(), nn.Dense(2, in_units=3))
+    net = stack(nn.Dense(3, in_units=3), Plain(), nn.Dense(2, in_units=3), kind=nn.Sequential)
     mxkit.initialize(net, devices="cpu")
     result = try_hybridize(net, X)
     assert result

@@ -1,5 +1,6 @@
 """What is set on parameters and optimizers that exist, measured on the weights they give."""
 
+from built_nets import make_norms
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import UnknownNameError
@@ -218,12 +219,6 @@ def test_t37_globs_fit_structural_paths():
         match_parameters(net, "features")
     with pytest.raises(UnknownNameError, match="no parameter fits 'squeezenet0_conv0_weight'"):
         match_parameters(net, "squeezenet0_conv0_weight")
-
-
-def make_norms():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
-    return net
 
 
 def test_t21_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():

@@ -1,5 +1,6 @@
 """Initializers by name, and the one call that gives a net its first values."""
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import DeviceError, UnknownNameError
 from mxkit.nets.initializers import get_initializer, initializer_names
@@ -59,8 +60,7 @@ def test_t20_a_second_call_is_refused_unless_forced():
 
 
 def test_a_refused_call_changes_nothing():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=4), nn.Dense(3, in_units=3))
+    net = stack(nn.Dense(3, in_units=4), nn.Dense(3, in_units=3))
     net[1].initialize(ctx=mx.cpu())
     with pytest.raises(ValueError, match="parameter '1.weight' has a value already"):
         mxkit.initialize(net, devices="cpu")
@@ -83,8 +83,7 @@ def test_wrong_specs():
 
 @pytest.mark.parametrize("sample", [(2, 1, 8, 8), mx.nd.ones((2, 1, 8, 8)), np.ones((2, 1, 8, 8), "float32")])
 def test_a_sample_makes_every_size_known_on_every_device(sample):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(3))
+    net = stack(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(3))
     net.hybridize()
     mxkit.initialize(net, "xavier", devices="cpu:2", sample=sample)
     assert net[3].weight.shape == (3, 144)
@@ -95,7 +94,6 @@ def test_a_sample_makes_every_size_known_on_every_device(sample):
 
 
 def test_a_sample_that_does_not_fit_names_the_layer():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4), nn.Dense(2, in_units=5))
+    net = stack(nn.Dense(4), nn.Dense(2, in_units=5))
     with pytest.raises(mxkit.errors.ForwardError, match=r"'1' \(Dense\) is built for 5 inputs"):
         mxkit.initialize(net, sample=(1, 3))

@@ -4,6 +4,7 @@ import hashlib
 import io
 import sys
 
+from built_nets import hybrid_net, plain_net, stack
 import mxkit
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ForwardError, NotInitializedError, UnknownNameError
@@ -18,15 +19,13 @@ import pytest
 
 
 def convolutional():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.MaxPool2D(2), nn.Flatten(), nn.Dense(3, activation="relu"))
-    return net
+    return stack(
+        nn.Conv2D(4, 3, strides=2), nn.BatchNorm(), nn.MaxPool2D(2), nn.Flatten(), nn.Dense(3, activation="relu")
+    )
 
 
 def recurrent():
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(50, 6), rnn.LSTM(5, 2, layout="NTC", bidirectional=True), nn.Dense(3, flatten=False))
-    return net
+    return stack(nn.Embedding(50, 6), rnn.LSTM(5, 2, layout="NTC", bidirectional=True), nn.Dense(3, flatten=False))
 
 
 class Two(gluon.HybridBlock):
@@ -41,27 +40,16 @@ class Two(gluon.HybridBlock):
         return x, [self.twice(F.concat(x, y, dim=2))]
 
 
-class Plain(gluon.Block):
-    """Code that symbols cannot run."""
-
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *inputs):
-        if inputs[0].shape[0] < 1:
-            raise ValueError("an empty batch")
-        return self.inner(*inputs)
+def plain(inner):
+    return plain_net(lambda net, *inputs: net.inner(*inputs), inner=inner)
 
 
-class Untraceable(gluon.HybridBlock):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Conv2D(4, 3), nn.Dense(3)
+def untraceable():
+    def forward(net, F, x):
+        x = net.first(x)
+        return net.last(x.reshape((x.shape[0], -1)))
 
-    def hybrid_forward(self, F, x):
-        x = self.first(x)
-        return self.last(x.reshape((x.shape[0], -1)))
+    return hybrid_net(forward, first=nn.Conv2D(4, 3), last=nn.Dense(3))
 
 
 NETS = [
@@ -99,7 +87,7 @@ def test_a_table_is_that_of_the_running_net_whatever_its_state(make, shapes):
     before = str(table)
     net = make()
     net.initialize()
-    deferred = layers(Plain(net), *shapes)
+    deferred = layers(plain(net), *shapes)
     net(*zeros(shapes))
     assert {row.path: row.outputs for row in table if row.calls} == hooked(net, zeros(shapes))
     blocks = dict(blocks_by_path(net))
@@ -109,13 +97,13 @@ def test_a_table_is_that_of_the_running_net_whatever_its_state(make, shapes):
         assert (table.trained, table.not_trained) == (count(net, trainable=True), count(net, trainable=False))
         assert table.parameter_bytes == 4 * count(net)
     assert str(layers(net, *shapes)) == before == str(layers(net, *zeros(shapes)))
-    ran = layers(Plain(net), *shapes)
+    ran = layers(plain(net), *shapes)
     assert list(ran) == list(deferred)
     net.hybridize()
     if make is not Two:  # Gluon warns of the block that is never called
         net(*zeros(shapes))
     assert str(layers(net, *shapes)) == before
-    assert str(layers(Plain(net), *shapes)) == str(ran)
+    assert str(layers(plain(net), *shapes)) == str(ran)
     inside = {row.path: row for row in ran}
     for row in layers(net, *shapes):
         path = f"inner.{row.path}" if row.path else "inner"
@@ -155,7 +143,7 @@ def test_nothing_is_changed(state):
     if state == "hybridized":
         net(mx.nd.ones(shape))
     net[0].register_forward_hook(lambda *arguments: pytest.fail("a hook of the user's was called"))
-    net = Plain(net) if "plain" in state or state == "failing" else net
+    net = plain(net) if "plain" in state or state == "failing" else net
     before = state_of(net)
     mx.random.seed(7)
     expected = mx.nd.random.uniform(shape=(3,)).asnumpy()
@@ -241,22 +229,17 @@ STRIDES = [
 @pytest.mark.parametrize("case", STRIDES, ids=range(len(STRIDES)))
 def test_strides(case):
     make, stride, *shape = case
-    net = nn.HybridSequential()
-    net.add(*make())
+    net = stack(*make())
     assert layers(net, *(shape or [(1, 4, 32, 32)]))[""].stride == stride
 
 
 def test_strides_of_several_inputs():
-    class Joined(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.down, self.across = nn.MaxPool2D((2, 1)), nn.MaxPool2D((1, 4))
+    def forward(net, F, x, y, rois):
+        regions = F.ROIPooling(x, rois, pooled_size=(2, 2), spatial_scale=1)
+        return F.concat(net.down(x), net.across(y), dim=1), y, regions
 
-        def hybrid_forward(self, F, x, y, rois):
-            regions = F.ROIPooling(x, rois, pooled_size=(2, 2), spatial_scale=1)
-            return F.concat(self.down(x), self.across(y), dim=1), y, regions
-
-    assert layers(Joined(), (1, 3, 16, 8), (1, 3, 8, 32), (4, 5))[""].stride == "2x4, 1, -"
+    net = hybrid_net(forward, down=nn.MaxPool2D((2, 1)), across=nn.MaxPool2D((1, 4)))
+    assert layers(net, (1, 3, 16, 8), (1, 3, 8, 32), (4, 5))[""].stride == "2x4, 1, -"
 
 
 def test_called_twice_not_called_and_unknown():
@@ -367,42 +350,31 @@ def test_states_none_and_lists_as_inputs():
     alone = layers(layer, (7, 2, 3), None)
     assert alone[0].outputs == ((7, 2, 5),)
     layer.initialize()
-    assert layers(Plain(layer), (7, 2, 3), [(1, 2, 5), (1, 2, 5)]).macs == table.macs > 0
-    inside = layers(Plain(layer), (7, 2, 3))  # where it makes its own states
+    assert layers(plain(layer), (7, 2, 3), [(1, 2, 5), (1, 2, 5)]).macs == table.macs > 0
+    inside = layers(plain(layer), (7, 2, 3))  # where it makes its own states
     assert inside["inner"] == alone[0]._replace(path="inner")
     assert inside.output_bytes == alone.output_bytes == 4 * 7 * 2 * 5
 
 
 def test_a_loop_in_the_graph_is_run():
-    class Loop(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.cell = rnn.LSTMCell(4, input_size=3)
+    def forward(net, F, x):
+        return F.contrib.foreach(net.cell, x, net.cell.begin_state(2, func=F.zeros))[0]
 
-        def hybrid_forward(self, F, x):
-            return F.contrib.foreach(self.cell, x, self.cell.begin_state(2, func=F.zeros))[0]
-
-    net = Loop()
+    net = hybrid_net(forward, cell=rnn.LSTMCell(4, input_size=3))
     net.initialize()
     table = layers(net, (5, 2, 3))
     assert (table["cell"].calls, table.macs) == (5, 5 * 2 * 16 * (3 + 4))
 
 
 def test_plain_blocks_are_run_and_their_parts_traced():
-    class Chain(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b, self.c = nn.Conv2D(4, 3, strides=2), nn.Conv2D(4, 3, padding=1), Untraceable()
+    def forward(net, x):
+        x = net.a(x)
+        return net.c(net.b(x) if x.mean().asscalar() > 5 else net.b(net.b(x)) + x)
 
-        def forward(self, x):
-            x = self.a(x)
-            return self.c(self.b(x) if x.mean().asscalar() > 5 else self.b(self.b(x)) + x)
-
-    hybrid = nn.Sequential()
-    hybrid.add(nn.Dense(3), nn.Dense(2))
+    hybrid = stack(nn.Dense(3), nn.Dense(2), kind=nn.Sequential)
     assert layers(hybrid, (4, 5)).macs == 4 * (15 + 6)  # a plain Sequential need not run
-    net = Chain()
-    text = r"the net \(Chain\) is a plain Block, .*, and parameter 'a.weight' is not initialized"
+    net = plain_net(forward, a=nn.Conv2D(4, 3, strides=2), b=nn.Conv2D(4, 3, padding=1), c=untraceable())
+    text = r"the net \(Net\) is a plain Block, .*, and parameter 'a.weight' is not initialized"
     with pytest.raises(NotInitializedError, match=text):
         layers(net, (1, 3, 9, 9))
     net.initialize()
@@ -423,8 +395,7 @@ def test_a_symbol_block():
     inner = convolutional()
     inner.initialize()
     x = mx.sym.var("data", dtype="float32")
-    net = nn.HybridSequential()
-    net.add(gluon.SymbolBlock(inner(x), x), nn.Dense(2))
+    net = stack(gluon.SymbolBlock(inner(x), x), nn.Dense(2))
     table = layers(net, (1, 3, 9, 9))
     reference = layers(inner, (1, 3, 9, 9))
     assert table["0"].macs == reference.macs
@@ -432,8 +403,7 @@ def test_a_symbol_block():
 
 
 def test_t38_a_shape_that_does_not_fit_names_the_layer(capsys):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.HybridSequential())
+    net = stack(nn.Conv2D(4, 3), nn.HybridSequential())
     net[1].add(nn.Conv2D(4, 3, in_channels=7), nn.Dense(2))
     text = r"^'1\.0' \(Conv2D\) is built for 7 channels \(NCHW\) and got shape \(1, 4, 6, 6\), which has 4"
     with pytest.raises(ForwardError, match=text) as caught:
@@ -444,7 +414,7 @@ def test_t38_a_shape_that_does_not_fit_names_the_layer(capsys):
     with pytest.raises(ForwardError, match=r"^the net \(LSTM\) is built for 3 features on the last axis"):
         layers(rnn.LSTM(5, input_size=3), (7, 2, 4))
     assert capsys.readouterr().out == ""  # MXNet prints the arguments
-    net = Untraceable()
+    net = untraceable()
     text = r"the net has no graph \(.*shape.*\), so it can only be measured by running it, and parameter 'first.weight'"
     with pytest.raises(NotInitializedError, match=text):
         layers(net, (1, 3, 9, 9))

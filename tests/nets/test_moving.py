@@ -1,5 +1,6 @@
 """`to`: right in every state that a net can be in."""
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
 from mxkit.nets.moving import to
@@ -14,9 +15,7 @@ TWO = [mx.cpu(0), mx.cpu(1)]
 
 
 def make(in_units=3):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(5, in_units=in_units), nn.BatchNorm(), nn.Dense(2))
-    return net
+    return stack(nn.Dense(5, in_units=in_units), nn.BatchNorm(), nn.Dense(2))
 
 
 def devices(net):

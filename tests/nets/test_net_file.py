@@ -6,6 +6,7 @@ import json
 import random
 import zipfile
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
@@ -26,8 +27,7 @@ def batch(*shape):
 
 
 def small_net(activation="relu"):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
+    net = stack(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
     net.initialize(mx.init.Normal(0.5))
     return net
 
@@ -68,8 +68,7 @@ def test_a_trained_and_hybridized_net_comes_back(tmp_path):
 def test_the_first_of_several_replicas_is_kept(tmp_path):
     # T59: Gluon's own mean over three replicas rounds
     devices = [mx.cpu(number) for number in range(3)]
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, in_units=5), nn.BatchNorm(in_channels=4))
+    net = stack(nn.Dense(4, in_units=5), nn.BatchNorm(in_channels=4))
     net.initialize(ctx=devices)
     trained(net, devices)
     path = save_net(tmp_path / "net.mxk", net)
@@ -82,8 +81,7 @@ def test_the_first_of_several_replicas_is_kept(tmp_path):
 
 
 def test_shared_parameters_and_dtypes_are_kept(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(6, 4), nn.Dense(6, flatten=False, in_units=4))
+    net = stack(nn.Embedding(6, 4), nn.Dense(6, flatten=False, in_units=4))
     shared = nn.Dense(6, flatten=False, in_units=6, activation="tanh")
     net.add(shared, shared)
     net.initialize()

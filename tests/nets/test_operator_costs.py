@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import hybrid_net
 from mxkit.nets.layer_table import layers
 from mxkit.nets.layer_table.costs import Cost, operator_cost
 import mxnet as mx
@@ -67,12 +68,11 @@ def test_matrix_products_cost_what_they_compute_of_ones(function, shapes):
 
 
 def test_products_of_numpys_interface():
-    class Products(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, a, b):
-            return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))
+    def products(F, a, b):
+        return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))
 
     with mx.util.np_shape(), mx.util.np_array():
-        table = layers(Products(), (3, 4), (4, 5))
+        table = layers(nn.HybridLambda(products), (3, 4), (4, 5))
     assert table.macs == 2 * 3 * 4 * 5
     assert table.flops == 2 * table.macs + 3 * (3 * 5) + 12 + 1  # +, * and - of the outputs, the mean, its relu
     assert not table.not_counted
@@ -81,28 +81,22 @@ def test_products_of_numpys_interface():
 def test_interleaved_attention_is_attention():
     steps, batch, heads, size = 7, 2, 3, 4
 
-    class Attention(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, both):
-            scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=heads)
-            return F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=heads)
+    def own(F, both):
+        scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=heads)
+        return F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=heads)
 
-    class Across(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, queries, both):
-            scores = F.contrib.interleaved_matmul_encdec_qk(queries, both, heads=heads)
-            return F.contrib.interleaved_matmul_encdec_valatt(both, scores, heads=heads)
+    def across(F, queries, both):
+        scores = F.contrib.interleaved_matmul_encdec_qk(queries, both, heads=heads)
+        return F.contrib.interleaved_matmul_encdec_valatt(both, scores, heads=heads)
 
-    assert layers(Attention(), (steps, batch, 3 * heads * size)).macs == 2 * batch * heads * steps * steps * size
-    across = layers(Across(), (5, batch, heads * size), (steps, batch, 2 * heads * size))
-    assert across.macs == 2 * batch * heads * 5 * steps * size
+    table = layers(nn.HybridLambda(own), (steps, batch, 3 * heads * size))
+    assert table.macs == 2 * batch * heads * steps * steps * size
+    table = layers(nn.HybridLambda(across), (5, batch, heads * size), (steps, batch, 2 * heads * size))
+    assert table.macs == 2 * batch * heads * 5 * steps * size
 
 
-class Unrolled(mx.gluon.HybridBlock):
-    def __init__(self, cell, steps):
-        super().__init__()
-        self.cell, self.steps = cell, steps
-
-    def hybrid_forward(self, F, x):
-        return self.cell.unroll(self.steps, x, begin_state=self.cell.begin_state(2, F.zeros), layout="TNC")[0]
+def unrolled(net, F, x):
+    return net.cell.unroll(7, x, begin_state=net.cell.begin_state(2, F.zeros), layout="TNC")[0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +111,7 @@ class Unrolled(mx.gluon.HybridBlock):
 )
 def test_a_recurrent_layer_costs_what_its_cells_cost(layer, cell):
     table = layers(layer, (7, 2, 3))
-    assert table.macs == layers(Unrolled(cell(), 7), (7, 2, 3)).macs > 0
+    assert table.macs == layers(hybrid_net(unrolled, cell=cell()), (7, 2, 3)).macs > 0
 
 
 def test_layers_and_directions_of_recurrent_layers():

@@ -2,6 +2,7 @@
 
 import sys
 
+from built_nets import make_norms
 import mxkit
 from mxkit.core.blocks import UnknownPathError, parameters_by_path
 from mxkit.errors import NotInitializedError, UnknownNameError
@@ -12,12 +13,6 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-
-
-def make_norms():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
-    return net
 
 
 class Shift(nn.HybridBlock):

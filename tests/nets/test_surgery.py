@@ -1,5 +1,6 @@
 """Blocks put in the place of others, and what must not be left of the old ones."""
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import UnknownPathError, blocks_by_path, parameters_by_path
 from mxkit.errors import TrapWarning
@@ -101,8 +102,7 @@ def test_an_activation_inside_of_a_layer():
 
 
 def test_a_plain_sequential_takes_any_block_and_its_hybrid_ancestors_are_cleared():
-    net = nn.Sequential()
-    net.add(make({}), dense(2))
+    net = stack(make({}), dense(2), kind=nn.Sequential)
     inner = net[0]
     graph = inner._cached_op
     assert graph is not None
@@ -120,8 +120,7 @@ def test_a_plain_sequential_takes_any_block_and_its_hybrid_ancestors_are_cleared
 
 def test_the_new_block_is_hybridized_as_the_old_one_was():
     net = make({"static_alloc": True})
-    new = nn.HybridSequential()
-    new.add(dense(4))
+    new = stack(dense(4))
     replace(net, "features.0", new)
     for one in (new, new[0]):
         assert one._active
@@ -138,8 +137,7 @@ def test_the_new_block_is_hybridized_as_the_old_one_was():
 def test_a_block_under_several_paths_is_replaced_under_all_of_them():
     net = nn.HybridSequential()
     shared = dense(4)
-    inner = nn.HybridSequential()
-    inner.add(shared)
+    inner = stack(shared)
     net.add(shared, dense(4), inner, inner)
     net.hybridize()
     net(X)
@@ -152,8 +150,7 @@ def test_a_block_under_several_paths_is_replaced_under_all_of_them():
 def test_a_wrapper_may_hold_the_old_block():
     net = make({})
     before = net(X).asnumpy()
-    wrapper = nn.HybridSequential()
-    wrapper.add(net.features, nn.Dropout(0.5))
+    wrapper = stack(net.features, nn.Dropout(0.5))
     replace(net, "features", wrapper)
     np.testing.assert_allclose(net(X).asnumpy(), before, rtol=1e-6)
     assert "features.0.1.weight" in parameters_by_path(net)
@@ -188,9 +185,7 @@ def test_t37_wrong_paths(path, told):
 
 
 def around(features):
-    block = nn.HybridSequential()
-    block.add(nn.Dropout(0.5), features)
-    return block
+    return stack(nn.Dropout(0.5), features)
 
 
 def holding(net, container):
@@ -257,8 +252,7 @@ def test_t19_a_trainer_over_the_net_is_told_of():
     with pytest.warns(TrapWarning, match=r"parameters of the net: it still holds 'weight', 'bias' of the"):
         replace(net, "features.0", nn.Dropout(0.5))
     assert old.weight._trainer is trainer
-    wrapper = nn.HybridSequential()
-    wrapper.add(net.features)
+    wrapper = stack(net.features)
     gluon.Trainer(net.collect_params(), "sgd")
     replace(net, "features", wrapper)  # the Trainer holds all of it
     mxkit.freeze(net, "output.*")
