@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
@@ -19,8 +20,7 @@ A, C = (mx.sym.var(name, dtype="float32") for name in "ac")
 
 
 def small_net():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(2, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(2))
+    net = stack(nn.Conv2D(2, 3), nn.BatchNorm(), nn.Activation("relu"), nn.Dense(2))
     net.initialize()
     return net
 
@@ -106,8 +106,7 @@ def test_a_graph_with_one_parameter_has_it_under_no_name():
 
 
 def test_a_graph_inside_a_net_comes_back_in_a_file(tmp_path):
-    net = nn.HybridSequential()
-    net.add(imported(tmp_path), nn.Dense(3))
+    net = stack(imported(tmp_path), nn.Dense(3))
     net[1].initialize()
     net[0].collect_params().setattr("grad_req", "null")
     x = batch(2, 1, 5, 5)
@@ -116,8 +115,7 @@ def test_a_graph_inside_a_net_comes_back_in_a_file(tmp_path):
     assert found(x).asnumpy().tobytes() == expected.asnumpy().tobytes()
     assert differences(describe(net), describe(found)) == []
     assert {one.grad_req for one in found[0].collect_params().values()} == {"null"}
-    other = nn.HybridSequential()
-    other.add(traced(), nn.Dense(3))
+    other = stack(traced(), nn.Dense(3))
     assert "0: inputs: ['data'] here, ['a'] there" in differences(describe(net), describe(other))
 
 

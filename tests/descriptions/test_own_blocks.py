@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 
+from built_nets import stack
 from mxkit.errors import ArchitectureError
 from mxkit.nets.architecture import build, describe, register_block
 from mxkit.nets.architecture.registered import REGISTERED
@@ -81,9 +82,7 @@ class Older(Residual):
 
 
 def residual_net():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 1), Residual(4, (3, 3), scale=0.5), nn.Dense(2))
-    return net
+    return stack(nn.Conv2D(4, 1), Residual(4, (3, 3), scale=0.5), nn.Dense(2))
 
 
 def test_a_block_of_ones_own_is_built_from_its_arguments():

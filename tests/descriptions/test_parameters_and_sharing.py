@@ -2,6 +2,7 @@
 
 import json
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.nets.architecture import build, describe, differences
@@ -32,8 +33,7 @@ def test_shared_parameters_stay_one_parameter():
 
 
 def test_what_parameters_say_comes_along():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3), nn.Dense(1, in_units=3), nn.Conv2D(2, 1))
+    net = stack(nn.Dense(3, in_units=2), nn.BatchNorm(in_channels=3), nn.Dense(1, in_units=3), nn.Conv2D(2, 1))
     net.cast("float16")
     net.note = "an attribute that no forward reads"
     net[0].weight.grad_req = "null"
@@ -61,8 +61,7 @@ def test_what_parameters_say_comes_along():
 
 
 def test_children_under_names_keep_them_and_their_order():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2))
+    net = stack(nn.Dense(2))
     net.head = nn.Dense(3)
     net.register_child(nn.Dense(4), "forward")
     net.add(*[nn.Dense(5) for _ in range(9)])
@@ -90,9 +89,7 @@ def test_describing_and_building_leave_the_net_and_its_hybridization():
 
 def test_differences_name_the_block():
     def net(activation="relu", units=3):
-        made = nn.HybridSequential()
-        made.add(nn.Dense(units, activation=activation), mxkit.models.mlp(2))
-        return made
+        return stack(nn.Dense(units, activation=activation), mxkit.models.mlp(2))
 
     assert differences(describe(net()), describe(net())) == []
     assert differences(describe(net()), describe(net("tanh"))) == ["0: activation: 'relu' here, 'tanh' there"]

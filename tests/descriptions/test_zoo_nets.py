@@ -2,6 +2,7 @@
 
 import re
 
+from built_nets import stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
 from mxkit.models.zoo import get_model
@@ -45,8 +46,7 @@ def test_a_net_of_gluoncvs_comes_back_by_name_and_arguments(tmp_path):
     inner = get_model("gluoncv:cifar_resnet20_v1", classes=5)
     node = {"model": "gluoncv:cifar_resnet20_v1", "arguments": {"classes": 5}}
     assert describe(inner) == {"format": 1, "net": node}
-    net = nn.HybridSequential()
-    net.add(inner, nn.Dense(3))
+    net = stack(inner, nn.Dense(3))
     inner.output.weight.grad_req = "null"
     inner.features[0].weight.wd_mult = 0.0
     told = describe(net)

@@ -115,9 +115,6 @@ def test_sharing_is_structure():
     assert compare(a, a)
 
 
-# several devices
-
-
 def test_every_replica_is_compared():
     a, b = make(devices="cpu:2"), make(devices="cpu:2")
     assert compare(a, b)
@@ -158,9 +155,6 @@ def test_t71_statistics_that_differ_between_devices_have_not_drifted():
     assert compare(net, net).drifted_a == {}
     net[1].gamma.data(mx.cpu(1))[:] = 3
     assert set(compare(net, net).drifted_a) == {"1.gamma"}
-
-
-# nets without values
 
 
 def test_nets_without_values():

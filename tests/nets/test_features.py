@@ -87,9 +87,6 @@ def test_seeds_116_to_118_a_loop_over_layers_is_one_line():
         same(one, other)
 
 
-# ---- names
-
-
 @pytest.mark.parametrize(
     ("names", "paths"),
     [
@@ -159,9 +156,6 @@ def test_a_layer_that_is_not_called_is_an_error_by_path_and_left_out_of_a_glob()
     with pytest.raises(ValueError, match="'spare' .* is not called"):
         mxkit.Features(net, ["*", "spare"])(mx.nd.ones((2, 4)))
     assert "spare" not in mxkit.Features(net, "*")(mx.nd.ones((2, 4)))
-
-
-# ---- independence
 
 
 @pytest.mark.parametrize("when", ["never", "before", "after", "static", "called before"])
@@ -237,9 +231,6 @@ def test_a_replaced_child_is_noticed():
     assert list(features(x)) == ["stem", "body.0", "body.0.act", "body.1", "body.2"]
 
 
-# ---- nothing past the last layer
-
-
 def test_a_part_without_values_that_is_not_needed_does_not_matter():
     net = small_net()
     net.head = nn.Dense(2)
@@ -276,9 +267,6 @@ def test_a_net_that_catches_exceptions(caught):
     for _ in range(2):
         same(features(mx.nd.ones((1, 2)))["a"], net.a(mx.nd.ones((1, 2))))
     assert net.b.calls == (caught is BaseException)
-
-
-# ---- gradients, modes, statistics
 
 
 @pytest.mark.parametrize("request_", ["write", "add"])
@@ -321,9 +309,6 @@ def test_a_forward_pass_that_differs_in_training():
             mxkit.Features(net, "b#1")(x)
     with pytest.raises(ValueError, match="not called in the net's forward pass outside of training"):
         mxkit.Features(net, "b")(x)
-
-
-# ---- inputs and outputs of all kinds
 
 
 @pytest.mark.parametrize("second", [True, False])
@@ -397,9 +382,6 @@ def test_outputs_of_one_operator_with_several(numpy):
         same(found["0"], net[0](x))
         assert [one.shape for one in found["1"]] == [(1, 1)] * 3
         same(found["2"], net(x))
-
-
-# ---- several calls
 
 
 def twice(layer):
@@ -499,9 +481,6 @@ def test_a_loop_in_the_graph_runs_as_it_is():
     assert "run as it is" not in repr(features)
 
 
-# ---- the net stays as it was
-
-
 def hooks_of(net):
     return [(dict(b._forward_hooks), dict(b._forward_pre_hooks)) for _, b in mxkit.core.blocks.blocks_by_path(net)]
 
@@ -587,9 +566,6 @@ def test_cells_that_keep_arrays_can_go_on(cell):
     net(x, states)
     mxkit.Features(net, "*")(x, states)
     net(x, states)[0].wait_to_read()
-
-
-# ---- graphs that came from elsewhere
 
 
 def exported(folder, units=3, prefix="part_"):

@@ -58,9 +58,6 @@ def value(parameter):
     return float(numbers[0])
 
 
-# hyper-parameters
-
-
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
 def test_rate_and_decay_reach_the_next_update(place):
     net, trainer = make_line(place)
@@ -184,9 +181,6 @@ def test_servers_hold_a_copy_that_no_change_reaches():
         set_hyperparameters(trainer, learning_rate=0.1)
 
 
-# multipliers
-
-
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
 @pytest.mark.parametrize("first", [True, False], ids=["before the first update", "later"])
 def test_multipliers_reach_the_update(place, first):
@@ -230,9 +224,6 @@ def test_t21_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():
     assert all(mults[path] == 0 for path in flat)
     lstm = gluon.rnn.LSTM(4, input_size=3)
     assert [path.split(".")[-1] for path in no_weight_decay(lstm)] == ["i2h_bias", "h2h_bias"]
-
-
-# frozen
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)

@@ -181,9 +181,6 @@ def test_values_go_into_a_net_of_the_same_architecture_only(tmp_path):
     assert same[0].weight._data is None
 
 
-# -- files that are none ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def saved(tmp_path):
     net = small_net()

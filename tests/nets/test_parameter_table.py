@@ -35,9 +35,6 @@ def lines(table):
     return str(table).splitlines()
 
 
-# a mapping
-
-
 def test_it_maps_paths_to_the_nets_own_parameters_in_order():
     net = gluon.model_zoo.vision.resnet18_v1()
     table = parameters(net)
@@ -65,9 +62,6 @@ def test_t37_a_wrong_path_is_a_key_error_with_the_nearest_and_never_a_new_parame
         table[3]
     with pytest.raises(UnknownPathError, match=r"features\.1\.gamma, .* and 94 more$"):
         parameters(gluon.model_zoo.vision.resnet18_v1())["zzz"]
-
-
-# the printed table
 
 
 def test_columns_where_nothing_is_known_yet():
@@ -154,9 +148,6 @@ def test_to_dataframe(monkeypatch):
     frame = pytest.importorskip("pandas") and parameters(nn.Dense(2, in_units=3)).to_dataframe()
     assert list(frame.index) == ["weight", "bias"]
     assert list(frame["count"]) == [6, 2]
-
-
-# norms
 
 
 def norm(array):
@@ -271,9 +262,6 @@ def test_norms_where_numpys_arrays_are_switched_on():
     finally:
         mx.npx.reset_np()
     assert (row["norm"], row["gradient_norm"], row["update_ratio"]) == (4, 0, 1)
-
-
-# counts
 
 
 def test_count():

@@ -115,9 +115,6 @@ def test_a_plain_sequential_takes_any_block_and_its_hybrid_ancestors_are_cleared
     assert net(X).shape == (3, 2)
 
 
-# hybridized as the old one was
-
-
 def test_the_new_block_is_hybridized_as_the_old_one_was():
     net = make({"static_alloc": True})
     new = stack(dense(4))
@@ -129,9 +126,6 @@ def test_the_new_block_is_hybridized_as_the_old_one_was():
     new = dense(4)
     replace(net, "features.0", new)
     assert not new._active
-
-
-# shared blocks
 
 
 def test_a_block_under_several_paths_is_replaced_under_all_of_them():
@@ -154,9 +148,6 @@ def test_a_wrapper_may_hold_the_old_block():
     replace(net, "features", wrapper)
     np.testing.assert_allclose(net(X).asnumpy(), before, rtol=1e-6)
     assert "features.0.1.weight" in parameters_by_path(net)
-
-
-# what is refused, with nothing changed
 
 
 def state(net):
@@ -233,9 +224,6 @@ def test_refused_before_harm(kind):
         replace(net, path, block)
     assert state(net) == before
     assert before[2] is not None
-
-
-# Trainers
 
 
 def test_t19_a_trainer_over_the_net_is_told_of():
