@@ -1,17 +1,25 @@
-"""What layers inside a net give out, by their paths."""
+"""Outputs of layers inside a net, by their paths."""
 
 from contextlib import suppress
-import difflib
 from fnmatch import fnmatchcase
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from mxkit.core.blocks import blocks_by_path, child_blocks, first_paths, net_devices
+from mxkit.core.blocks import (
+    blocks_by_path,
+    child_blocks,
+    distinct,
+    first_paths,
+    join_path,
+    net_devices,
+    place_of,
+    unknown_path,
+)
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import opened
 from mxkit.core.replicas import finish_initialization
 from mxkit.core.tracing import Call, Trace, infer_shapes, recorded_calls, regroup, trace, unknown_variables
-from mxkit.errors import DeviceError, UnknownNameError
+from mxkit.errors import DeviceError, UnknownNameError, nearest
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon.block import _flatten
@@ -20,44 +28,44 @@ Names = Union[str, Mapping[str, str], Sequence[Union[str, Mapping[str, str]]]]
 
 
 class Features:
-    """Computes the outputs of layers inside a net, and nothing past the last of them.
+    """Computes the outputs of layers inside a net, and no layer after the last of them.
 
-    A HybridBlock is traced once for each mode (training or not), and the part of its graph that the layers need runs
-    as Gluon runs a hybridized net. It holds the net's own parameters: what training changes shows in the next call,
-    and gradients reach them under `autograd.record()`. A plain Block, and a HybridBlock whose forward pass does not
-    take symbols, runs as it is and stops after the last call that is asked for; which that is, the first batch of
-    each shape tells. Neither depends on names and prefixes, or on whether the net is hybridized, before or later
-    (T35, T37). As with `hybridize`, a graph does not notice when settings of layers, like a rate of dropout, change
-    (T39): make new Features then.
+    A HybridBlock is traced once for each mode (training or not). The part of its graph that the layers need then runs
+    as Gluon runs a hybridized net. The graph reads the net's own parameters: the next call uses what training changed,
+    and gradients reach the parameters under `autograd.record()`. A plain Block, and a HybridBlock whose forward pass
+    does not take symbols, runs as Python code. Its first run with each input shape records which calls are needed;
+    later runs stop after the last of them. Names, prefixes and hybridization of the net do not matter (T35, T37). As
+    with `hybridize`, the graph does not notice changed settings of layers, such as a dropout rate (T39): make a new
+    Features object then.
 
     Args:
         net: Any block. It need not be initialized until the first call.
-        names: One or a list of
-            - paths, as `mxkit.layers` shows them: "features.4.0.body.2". A negative number counts from the end:
+        names: One of these, or a list of them:
+            - a path, as `mxkit.layers` shows it: "features.4.0.body.2". A negative number counts from the end:
               "features.-1". "" is the net itself;
-            - globs over paths, where `*` stands for any text, dots too, `?` for a sign: "features.*", "*.body.2",
+            - a glob over paths, where `*` matches any text, dots too, and `?` one character: "features.*", "*.body.2",
               "features.[0-3]";
-            - "path#1": the second call of a block that is called several times; its path alone means all;
-            - `{"alias": path}`: under a name of your own.
+            - "path#1": the second call of a block that is called several times; the path alone means all calls;
+            - `{"alias": path}`: a path whose result gets another name.
 
     Attributes:
-        paths: Paths of the blocks that are asked for, in the order of the results.
+        paths: Paths of the requested blocks, in the order of the results.
 
     Raises:
-        UnknownNameError: No block has such a path; the text has the nearest.
+        UnknownNameError: No block has such a path; the text names the nearest path.
         ValueError: Two results would have the same name.
 
     >>> net = mx.gluon.nn.HybridSequential()
     >>> net.add(mx.gluon.nn.Conv2D(4, 3), mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(2)); net.initialize()
-    >>> found = Features(net, ["0", {"scores": "-1"}])(mx.nd.ones((1, 3, 8, 8)))
-    >>> {name: array.shape for name, array in found.items()}
+    >>> outputs = Features(net, ["0", {"scores": "-1"}])(mx.nd.ones((1, 3, 8, 8)))
+    >>> {name: array.shape for name, array in outputs.items()}
     {'0': (1, 4, 6, 6), 'scores': (1, 2)}
     """
 
     def __init__(self, net: Any, names: Names) -> None:
         self._net = net
         self._names = [names] if isinstance(names, (str, Mapping)) else list(names)
-        self._wanted = _wanted(net, self._names)
+        self._requests = _requests(net, self._names)
         self._blocks = list(blocks_by_path(net))
         self._graphs: Dict[Tuple[Any, ...], Optional[_Graph]] = {}
         self._needed: Dict[Tuple[Any, ...], Set[Tuple[str, int]]] = {}
@@ -65,31 +73,32 @@ class Features:
 
     @property
     def paths(self) -> List[str]:
-        return [one.path for one in self._wanted]
+        return [request.path for request in self._requests]
 
     def __call__(self, *inputs: Any) -> Dict[str, Any]:
         """Compute the features of one batch.
 
         Args:
-            inputs: As for the net, on any of its devices.
+            inputs: The inputs of the net, on any of its devices.
 
         Returns:
-            Name to NDArray, in the order of the names, those of a glob in the order of the net; a list of them where a
-            layer returns several. Results of a block that is called several times have names like "path#0".
+            Name to NDArray, in the order of the names; results of a glob come in the order of the net. A layer that
+            returns several arrays gives a list of them. Results of a block that is called several times have names
+            like "path#0".
 
         Raises:
-            ValueError: A layer that is asked for by its path is not called, or returns something else than arrays.
+            ValueError: A layer that was requested by its path is not called, or does not return arrays.
             DeviceError, NotInitializedError: The net is not on the device of `inputs`.
-            ForwardError: A layer does not fit its input; the text names it.
+            ForwardError: A layer does not fit its input; the text names the layer.
 
         Side effects:
-            The first call finishes the initialization of the parameters that it needs, if it was deferred.
+            The first call finishes the deferred initialization of the parameters that it needs.
         """
         blocks = list(blocks_by_path(self._net))
         if blocks != self._blocks:
-            self._wanted, self._blocks = _wanted(self._net, self._names), blocks
+            self._requests, self._blocks = _requests(self._net, self._names), blocks
             self._graphs, self._needed = {}, {}
-        mode = (autograd.is_training(), _kind(inputs))
+        mode = (autograd.is_training(), _structure(inputs))
         if mode not in self._graphs:
             self._graphs[mode] = self._traced(inputs)
         graph = self._graphs[mode]
@@ -98,28 +107,28 @@ class Features:
         try:
             return graph(self._net, inputs)
         except mx.MXNetError:
-            # the graph knows operators; the net itself tells which layer refuses
+            # the graph's error names an operator; the net as Python code finds the layer
             with explained(self._net), recorded_calls(self._net), autograd.pause(autograd.is_training()):
                 self._net(*inputs)
             raise
 
     def __repr__(self) -> str:
-        how = f", run as it is: {self._reason}" if self._reason else ""
-        return f"Features({type(self._net).__name__}, {[one.name for one in self._wanted]}{how})"
+        as_code = f", run as it is: {self._reason}" if self._reason else ""
+        return f"Features({type(self._net).__name__}, {[request.name for request in self._requests]}{as_code})"
 
     def _traced(self, inputs: Sequence[Any]) -> Optional["_Graph"]:
-        """The pruned graph, or None where the net has none."""
+        """Return the part of the net's graph that is needed, or None if the net has no graph."""
         if not isinstance(self._net, gluon.HybridBlock):
             self._reason = "it is a plain Block"
             return None
         try:
             traced = trace(self._net, inputs)
-        except Exception as error:  # of any kind: the net's own code met a symbol. With arrays it may run
+        except Exception as error:  # of any kind: the net's own code got a symbol. With arrays it may run
             self._reason = f"its forward pass does not take symbols ({type(error).__name__}: {error})"
             return None
-        selected = _select(self._net, self._wanted, traced.calls)
+        selected = _select(self._net, self._requests, traced.calls)
         if unknown_variables(traced, [symbol for _, call in selected for symbol in call.outputs if symbol is not None]):
-            self._reason = "layers that are asked for stand in the body of a loop or a branch of the graph"
+            self._reason = "a requested layer is in the body of a loop or a branch of the graph"
             return None
         try:
             return _Graph(traced, selected)
@@ -128,8 +137,8 @@ class Features:
             return None
 
     def _run(self, inputs: Sequence[Any]) -> Dict[str, Any]:
-        """Run the net as it is, until the calls have ended that the first run told to be needed."""
-        mode = (autograd.is_training(), _kind(inputs, shapes=True))
+        """Run the net as Python code, and stop after the calls that the first such run found to be needed."""
+        mode = (autograd.is_training(), _structure(inputs, shapes=True))
         ended: List[Call] = []
         missing = set(self._needed.get(mode, ()))
 
@@ -138,25 +147,32 @@ class Features:
             if missing:
                 missing.discard((call.path, call.number))
                 if not missing:
-                    raise _Enough
+                    raise _Stop
 
-        with recorded_calls(self._net, end), opened(self._net, self.paths), suppress(_Enough), explained(self._net):
+        with recorded_calls(self._net, end), opened(self._net, self.paths), suppress(_Stop), explained(self._net):
             self._net(*inputs)
-        selected = _select(self._net, self._wanted, ended)
+        selected = _select(self._net, self._requests, ended)
         needed = {(call.path, call.number) for _, call in selected}
-        whole = {one.path for one in self._wanted if one.number is None}
-        if not any(number and path in whole for path, number in needed):
-            # a block with several calls may have more of them the next time: then the net runs to its end
+        all_calls = {request.path for request in self._requests if request.number is None}
+        if not any(number and path in all_calls for path, number in needed):
+            # a block with several calls may have more of them in the next run, which then must not stop early
             self._needed[mode] = needed
         return {name: regroup(call, call.outputs) for name, call in selected}
 
 
-class _Enough(BaseException):
-    """Ends a forward pass of which everything that is wanted is known; no `except Exception` of a net stops it."""
+class _Stop(BaseException):
+    """Ends a forward pass early; an `except Exception` in the net does not catch it."""
 
 
-class _Wanted(NamedTuple):
-    """One block of which outputs are asked for: under which name, all of its calls or one; by a glob or by its path."""
+class _Request(NamedTuple):
+    """A block whose outputs are requested.
+
+    Attributes:
+        name: Name of the result.
+        path: First path of the block.
+        number: Number of the call; None requests all calls.
+        by_glob: True if only a glob requests the block.
+    """
 
     name: str
     path: str
@@ -165,187 +181,166 @@ class _Wanted(NamedTuple):
 
 
 class _Graph:
-    """The part of a net's graph that some of its calls need."""
+    """The part of a net's graph that computes the outputs of some calls."""
 
     def __init__(self, traced: Trace, selected: Sequence[Tuple[str, Call]]) -> None:
         self._traced = traced
-        symbols = [one for _, call in selected for symbol in call.outputs for one in _single(symbol)]
+        symbols = [output for _, call in selected for symbol in call.outputs for output in _outputs(symbol)]
         heads = [tuple(head) for head in json.loads(mx.sym.Group(symbols).tojson())["heads"]]
-        # an output that stands twice in a graph can end its gradient's construction
-        unique: Dict[Tuple[int, ...], Any] = {}
-        for head, symbol in zip(heads, symbols):
-            unique.setdefault(head, symbol)
+        # MXNet may fail to build the gradient of a graph that has one output twice
+        unique: Dict[Tuple[int, ...], Any] = dict(zip(heads, symbols))
         self._symbols = list(unique.values())
-        places = {head: place for place, head in enumerate(unique)}
-        rest = iter(places[head] for head in heads)
+        indices = {head: index for index, head in enumerate(unique)}
+        rest = iter(indices[head] for head in heads)
         self._selected = [
-            (name, call, [None if one is None else [next(rest) for _ in _single(one)] for one in call.outputs])
-            for name, call in selected
+            (name, call, [[next(rest) for _ in _outputs(symbol)] for symbol in call.outputs]) for name, call in selected
         ]
         is_np = isinstance(symbols[0], mx.sym.np._Symbol)
         graph = mx.sym.Group(self._symbols, mx.sym.np._Symbol if is_np else mx.sym.Symbol)
-        inputs = {variable.name: place for place, variable in enumerate(traced.inputs)}
+        inputs = {variable.name: index for index, variable in enumerate(traced.inputs)}
+        # numbers of inputs, and parameters
         self._arguments: List[Any] = [inputs.get(name, traced.parameters.get(name)) for name in graph.list_inputs()]
-        kinds = [isinstance(argument, int) for argument in self._arguments]
-        flags: Dict[str, Any] = {"inline_limit": 2}  # as Gluon's hybridize has them
-        flags["data_indices"] = [place for place, kind in enumerate(kinds) if kind]
-        flags["param_indices"] = [place for place, kind in enumerate(kinds) if not kind]
+        flags: Dict[str, Any] = {"inline_limit": 2, "data_indices": [], "param_indices": []}  # as Gluon's hybridize
+        for index, argument in enumerate(self._arguments):
+            flags["data_indices" if isinstance(argument, int) else "param_indices"].append(index)
         self._run = mx.nd.CachedOp(graph, list(flags.items()))
 
     def __call__(self, net: Any, inputs: Sequence[Any]) -> Dict[str, Any]:
         arrays = [array for array in _flatten(list(inputs), "input")[0] if array is not None]
         outputs = self._run(*self._values(net, arrays))
         outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-        found = {}
-        for name, call, places in self._selected:
+        features = {}
+        for name, call, indices in self._selected:
             flat: List[Any] = []
-            for several in places:
-                flat += [None] if several is None else [outputs[place] for place in several]
-            found[name] = regroup(call, flat)
-        return found
+            for of_symbol in indices:
+                flat += [outputs[index] for index in of_symbol] or [None]
+            features[name] = regroup(call, flat)
+        return features
 
     def _values(self, net: Any, arrays: Sequence[Any]) -> List[Any]:
         context = arrays[0].ctx
         try:
             return [arrays[one] if isinstance(one, int) else one.data(context) for one in self._arguments]
         except gluon.parameter.DeferredInitializationError:
-            self._finish_initialization(arrays)
+            _, shapes = infer_shapes(self._traced, self._symbols, [array.shape for array in arrays])
+            for name, shape in shapes.items():
+                finish_initialization(self._traced.parameters[name], shape)
             return self._values(net, arrays)
         except RuntimeError as error:
-            where = net_devices(net)
             raise DeviceError(
-                f"the batch lies on {context}, the net on {where}: batch.as_in_context(...) moves the batch, "
-                "mxkit.to(net, ...) the net"
+                f"the batch lies on {context}, the net on {net_devices(net)}: batch.as_in_context(...) moves the "
+                "batch, mxkit.to(net, ...) the net"
             ) from error
 
-    def _finish_initialization(self, arrays: Sequence[Any]) -> None:
-        _, shapes = infer_shapes(self._traced, self._symbols, [array.shape for array in arrays])
-        for name, shape in shapes.items():
-            finish_initialization(self._traced.parameters[name], shape)
 
-
-def _single(symbol: Any) -> List[Any]:
-    """Outputs of a symbol, one by one; none of None."""
+def _outputs(symbol: Any) -> List[Any]:
+    """Return a symbol's outputs as symbols; an empty list for None."""
     if symbol is None:
         return []
-    count = len(symbol.list_outputs())
-    return [symbol] if count == 1 else [symbol[number] for number in range(count)]
+    return [symbol] if len(symbol.list_outputs()) == 1 else list(symbol)
 
 
-def _kind(value: Any, shapes: bool = False) -> Any:
-    """What a forward pass depends on beside the values of arrays: nesting, types and, if asked for, shapes."""
+def _structure(value: Any, shapes: bool = False) -> Any:
+    """Return nesting, types and, if asked for, shapes of inputs, but not the values of arrays."""
     if isinstance(value, mx.nd.NDArray):
         return type(value), value.shape if shapes else None
     if isinstance(value, (list, tuple)):
-        return tuple(_kind(one, shapes) for one in value)
+        return tuple(_structure(one, shapes) for one in value)
     if isinstance(value, Mapping):
-        return tuple((key, _kind(one, shapes)) for key, one in value.items())
+        return tuple((key, _structure(one, shapes)) for key, one in value.items())
     return repr(value)
 
 
-def _wanted(net: Any, names: Sequence[Union[str, Mapping[str, str]]]) -> List[_Wanted]:
-    """What `names` ask for; paths of blocks are their first ones."""
+def _requests(net: Any, names: Sequence[Union[str, Mapping[str, str]]]) -> List[_Request]:
+    """Read `names`; a block that has several paths is requested by the first of them."""
     blocks = dict(blocks_by_path(net))
     first = first_paths(blocks)
-    found: Dict[str, _Wanted] = {}
-    for alias, text in _pairs(names):
-        path, number = _numbered(text)
-        if any(sign in path for sign in "*?["):
-            if alias is not None:
-                raise ValueError(f"{alias!r}: an alias belongs to one path; received the glob {text!r}")
-            fitting: Dict[str, str] = {}
-            for place, block in blocks.items():
-                if place and fnmatchcase(place, path):
-                    fitting.setdefault(first[id(block)], place)
-            if not fitting:
-                raise UnknownNameError(f"no block fits {text!r}{_hint(path, blocks)}")
-            several = [_Wanted(place, start, number, True) for start, place in fitting.items()]
+    requests: Dict[str, _Request] = {}
+    for alias, text in _aliases(names):
+        path, sign, number = text.partition("#")
+        if sign and not number.isdigit():
+            raise ValueError(f"{text!r}: expected the number of a call after '#', from 0, like 'encoder#1'")
+        call = int(number) if sign else None
+        by_glob = any(wildcard in path for wildcard in "*?[")
+        if by_glob and alias is not None:
+            raise ValueError(f"{alias!r}: an alias belongs to one path; received the glob {text!r}")
+        if by_glob:
+            matches = distinct({place: block for place, block in blocks.items() if place and fnmatchcase(place, path)})
+            if not matches:
+                raise _unknown(f"no block fits {text!r}", path, blocks)
+            several = [_Request(place, first[id(block)], call, True) for place, block in matches.items()]
         else:
-            several = [_Wanted(text if alias is None else alias, first[id(_block(net, path, blocks))], number, False)]
-        for one in several:
-            other = found.get(one.name, one)
-            if (other.path, other.number) != (one.path, one.number):
-                raise ValueError(f"two features would have the name {one.name!r}: give one of them an alias")
-            found[one.name] = one._replace(by_glob=one.by_glob and other.by_glob)
-    if not found:
-        raise ValueError("no name of a layer was given; expected a path, a glob, or a list of them")
-    return list(found.values())
+            several = [_Request(text if alias is None else alias, first[id(_block(net, path, blocks))], call, False)]
+        for request in several:
+            other = requests.get(request.name, request)
+            if (other.path, other.number) != (request.path, request.number):
+                raise ValueError(f"two features would have the name {request.name!r}: give one of them an alias")
+            requests[request.name] = request._replace(by_glob=request.by_glob and other.by_glob)
+    if not requests:
+        raise ValueError("expected the path of a layer, a glob, or a list of them; received no name")
+    return list(requests.values())
 
 
-def _pairs(names: Sequence[Union[str, Mapping[str, str]]]) -> Iterator[Tuple[Optional[str], str]]:
-    """Alias, or None, and text of each name."""
+def _aliases(names: Sequence[Union[str, Mapping[str, str]]]) -> Iterator[Tuple[Optional[str], str]]:
+    """Yield alias, or None, and text of each name."""
     for entry in names:
-        pairs = entry.items() if isinstance(entry, Mapping) else [(None, entry)]
-        for alias, text in pairs:
+        for alias, text in entry.items() if isinstance(entry, Mapping) else [(None, entry)]:
             if not isinstance(text, str) or not isinstance(alias, (str, type(None))):
                 raise TypeError(f"names of layers are text, or {{alias: path}}; received {entry!r}")
             yield alias, text
 
 
-def _numbered(text: str) -> Tuple[str, Optional[int]]:
-    path, sign, number = text.partition("#")
-    if sign and not number.isdigit():
-        raise ValueError(f"{text!r}: expected the number of a call behind '#', from 0, like 'encoder#1'")
-    return path, int(number) if sign else None
-
-
 def _block(net: Any, path: str, blocks: Mapping[str, Any]) -> Any:
-    """The block at `path`, whose steps may be negative numbers."""
-    block, walked = net, ""
+    """Return the block at `path`, whose steps may be negative numbers."""
+    block, above = net, ""
     for step in path.split(".") if path else []:
         children = child_blocks(block)
         if step.startswith("-") and step[1:].isdigit() and 0 < int(step[1:]) <= len(children):
             step = list(children)[int(step)]
         if step not in children:
-            below = f"{walked!r} has {', '.join(children) or 'no blocks inside'}" if walked else ""
-            raise UnknownNameError(f"no block {path!r}{_hint(path, blocks)}{'. ' * bool(below)}{below}")
-        block, walked = children[step], f"{walked}.{step}".lstrip(".")
+            inside = f"{above!r} has {', '.join(children) or 'no blocks inside'}." if above else ""
+            raise _unknown(f"no block stands at {path!r}", path, blocks, inside)
+        block, above = children[step], join_path(above, step)
     return block
 
 
-def _hint(path: str, blocks: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(path, [one for one in blocks if one], n=3)
-    if near:
-        return f"; the nearest: {', '.join(map(repr, near))}"
-    top = [one for one in blocks if one and "." not in one]
-    return f"; at the top are {', '.join(map(repr, top[:10]))}" if top else "; the net has no blocks inside"
+def _unknown(text: str, path: str, blocks: Mapping[str, Any], inside: str = "") -> UnknownNameError:
+    near = " ".join(filter(None, [nearest(path, blocks), inside]))
+    return unknown_path(text, near, [place for place in blocks if place and "." not in place])
 
 
-def _select(net: Any, wanted: Sequence[_Wanted], calls: Sequence[Call]) -> List[Tuple[str, Call]]:
-    """Names and calls of what is wanted.
+def _select(net: Any, requests: Sequence[_Request], calls: Sequence[Call]) -> List[Tuple[str, Call]]:
+    """Return name and call of each result.
 
     Raises:
-        ValueError: What is asked for by its path is not there.
+        ValueError: A block that was requested by its path was not called so often, or did not return arrays.
     """
     selected: Dict[str, Call] = {}
-    for one in wanted:
-        of_block = [call for call in calls if call.path == one.path]
-        fitting = [call for call in of_block if one.number in (None, call.number)]
+    for request in requests:
+        of_block = [call for call in calls if call.path == request.path]
+        fitting = [call for call in of_block if request.number in (None, call.number)]
         fitting = [call for call in fitting if any(output is not None for output in call.outputs)]
-        if not fitting and not one.by_glob:
-            raise ValueError(_missing(net, one, of_block))
+        if not fitting and not request.by_glob:
+            raise ValueError(_missing(net, request, len(of_block)))
         for call in fitting:
-            name = one.name
-            if len(of_block) > 1 and "#" not in name:
-                name = f"{name}#{call.number}" if one.number is None or one.by_glob else name
+            name = request.name
+            if len(of_block) > 1 and "#" not in name and (request.number is None or request.by_glob):
+                name = f"{name}#{call.number}"
             if selected.setdefault(name, call) is not call:
                 raise ValueError(f"two features would have the name {name!r}: give one of them an alias")
     if not selected:
-        raise ValueError("none of the layers that fit is called in the forward pass, or returns arrays")
+        raise ValueError("none of the layers that fit is called in the forward pass and returns arrays")
     return list(selected.items())
 
 
-def _missing(net: Any, wanted: _Wanted, calls: Sequence[Call]) -> str:
-    block = dict(blocks_by_path(net))[wanted.path]
-    what = f"{wanted.path!r} ({type(block).__name__})"
+def _missing(net: Any, request: _Request, calls: int) -> str:
+    block = place_of(request.path, dict(blocks_by_path(net))[request.path])
     mode = "in training" if autograd.is_training() else "outside of training"
     if not calls:
         return (
-            f"{what} is not called in the net's forward pass {mode}. Ask for one that is, or call it as block(x): "
-            "block.forward(x) cannot be seen"
+            f"{block} is not called in the net's forward pass {mode}. Request one that is, or call it as block(x): "
+            "block.forward(x) is not seen"
         )
-    if wanted.number is not None and wanted.number >= len(calls):
-        return (
-            f"{what} is called {len(calls)} times {mode}, so its calls are #0 to #{len(calls) - 1}: no #{wanted.number}"
-        )
-    return f"{what} returns something else than arrays and lists of them. Ask for the blocks inside it"
+    if request.number is not None and request.number >= calls:
+        return f"{block} is called {calls} times {mode}, so its calls are #0 to #{calls - 1}: no #{request.number}"
+    return f"{block} returns something else than arrays and lists of them. Request the blocks inside it"

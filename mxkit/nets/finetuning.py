@@ -1,4 +1,4 @@
-"""A trained net given other classes, and the preprocessing that its weights were trained with."""
+"""Fine-tuning of trained nets for other classes, and the preprocessing for published weights."""
 
 from copy import deepcopy
 from typing import Any, NamedTuple, Optional, Set, Tuple
@@ -29,7 +29,7 @@ from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 import numpy as np
 
-# What zoos call the last layer: MXNet's and most of gluoncv's, gluoncv's resnet_v1b and its kin.
+# Names of the last layer: in MXNet's zoo and most nets of gluoncv, and in gluoncv's resnet_v1b and similar nets.
 _HEADS = ("output", "fc")
 _UNITS = {gluon.nn.Dense: "units", gluon.nn.Conv1D: "channels", gluon.nn.Conv2D: "channels"}
 
@@ -44,33 +44,35 @@ def finetune(
     initializer: InitializerSpec = "xavier",
     copy: bool = True,
 ) -> Any:
-    """Give a trained net a new last layer for other classes, ready for a Trainer.
+    """Copy a trained net with a new last layer for other classes.
 
     Args:
-        base: An initialized net: of a zoo, or any other. It may be hybridized, and live on several devices.
-        classes: Outputs of the new layer.
-        freeze: "features": all but the head. Or a glob over structural paths, as for `mxkit.freeze`; None freezes
-            nothing. `mxkit.callbacks.Freeze(until="2 epochs")` trains them later, `mxkit.unfreeze` at once.
-        head_multiplier: The new layer learns this many times as fast as the rest, at least 0.
-        head: Path of the last layer, or of what holds it, like "output" or "features.8". None: the zoos'
-            "output", or "fc". The last Dense or convolution in it is replaced by one of the same arguments.
-        initializer: Of the new layer.
-        copy: False changes `base` itself, and returns it.
+        base: An initialized net, of a zoo or any other. It may be hybridized, and live on several devices.
+        classes: Number of outputs of the new layer.
+        freeze: "features" freezes all parameters but the new layer's; a glob over structural paths, as for
+            `mxkit.freeze`, freezes those that fit; None freezes nothing. `mxkit.callbacks.Freeze(until="2 epochs")`
+            resumes their training later, `mxkit.unfreeze` at once.
+        head_multiplier: Multiplier of the new layer's learning rate, at least 0.
+        head: Path of the last layer or of a block that contains it, like "output" or "features.8". None means
+            "output", or "fc", as in the zoos. The last Dense or convolution in it is replaced by one of the same
+            arguments.
+        initializer: Initializer of the new layer.
+        copy: False changes and returns `base` itself.
 
     Returns:
-        The net, on the devices of `base`, hybridized if that was. Nothing is shared with `base`, which stays as it is;
-        hooks are not copied.
+        The net, on the devices of `base`, hybridized if `base` is. It shares nothing with `base`, which does not
+        change; hooks are not copied.
 
     Raises:
         NotInitializedError: Parameters of `base` have no values yet.
         UnknownNameError: No block stands at `head`, or no parameter fits `freeze`.
-        ValueError: Nobody knows which layer is the last; an argument is wrong.
-        TypeError: `head` holds no Dense layer and no convolution.
+        ValueError: `head` is None and the net has neither "output" nor "fc"; or an argument is wrong.
+        TypeError: `head` contains neither a Dense layer nor a convolution.
 
     Side effects:
-        A BatchNorm whose gamma and beta are both frozen here uses its running statistics in training too
-        (use_global_stats), those of the first device: otherwise frozen features would change with each batch, and
-        again in prediction, for which training moves the statistics on. It stays so when it is unfrozen.
+        A BatchNorm whose gamma and beta are frozen uses its running statistics in training too (use_global_stats),
+        those of the first device. Otherwise frozen features would change with each batch, and would differ in
+        prediction. The setting remains when the BatchNorm is unfrozen.
 
     >>> base = mxkit.models.get_model("zoo:mobilenet0.25"); mxkit.initialize(base, devices="cpu")
     >>> _ = base(mx.nd.ones((1, 3, 32, 32)))
@@ -92,9 +94,9 @@ def finetune(
     replace(net, layer, new)
     frozen = []
     if freeze == "features":
-        own = {id(parameter) for parameter in new.collect_params().values()}
+        head_parameters = {id(parameter) for parameter in new.collect_params().values()}
         for name, parameter in parameters_by_path(net).items():
-            if id(parameter) not in own and parameter.grad_req != "null":
+            if id(parameter) not in head_parameters and parameter.grad_req != "null":
                 parameter.grad_req = "null"
                 frozen.append(name)
     elif freeze is not None:
@@ -104,10 +106,10 @@ def finetune(
 
 
 def copy_net(net: Any) -> Any:
-    """Copy a net with its values on every device, what is frozen and multiplied, and whether it is hybridized.
+    """Copy a net with values on every device, frozen parameters, multipliers and hybridization.
 
-    `copy.deepcopy` fails on a hybridized net that ran (T54), copies the Trainer with the parameters, and tears their
-    gradients from them, so that the copy cannot learn.
+    `copy.deepcopy` fails on a hybridized net that ran (T54). It also copies the Trainer with the parameters, and loses
+    the connection between parameters and gradients, so that the copy cannot learn.
 
     Args:
         net: Any block.
@@ -120,22 +122,25 @@ def copy_net(net: Any) -> Any:
     [[1.0], [1.0]]
     """
     with copyable(net):
-        held = [block for _, block in blocks_by_path(net)]
-        own = {id(one): one for block in held for one in [*block.params.values(), *own_parameters(block).values()]}
-        return deepcopy(net, {key: copy_parameter(parameter) for key, parameter in own.items()})
+        copies = {}
+        for _, block in blocks_by_path(net):
+            for parameter in (*block.params.values(), *own_parameters(block).values()):
+                if id(parameter) not in copies:
+                    copies[id(parameter)] = copy_parameter(parameter)
+        return deepcopy(net, copies)
 
 
 def _head(base: Any, head: Optional[str]) -> str:
     blocks = dict(blocks_by_path(base))
     if head is None:
-        found = [name for name in _HEADS if name in blocks]
-        if not found:
-            layers = [path for path, block in blocks.items() if path and type(block) in _UNITS]
-            raise ValueError(
-                f"finetune: the {type(base).__name__} has neither 'output' nor 'fc', as nets of the zoos do. Pass the "
-                f"path of its last layer: head={layers[-1] if layers else '...'!r}"
-            )
-        return found[0]
+        for name in _HEADS:
+            if name in blocks:
+                return name
+        layers = [path for path, block in blocks.items() if path and type(block) in _UNITS]
+        raise ValueError(
+            f"finetune: the {type(base).__name__} has neither 'output' nor 'fc', as nets of the zoos do. Pass the "
+            f"path of its last layer: head={layers[-1] if layers else '...'!r}"
+        )
     if head not in blocks or not head:
         known = [path for path in blocks if path]
         near = nearest(head, known) if isinstance(head, str) else ""
@@ -167,7 +172,7 @@ def _last_layer(net: Any, head: str) -> str:
 
 
 def _like(layer: Any, classes: int) -> Any:
-    """A layer of the same arguments, with another number of outputs."""
+    """Return a layer of the same arguments with another number of outputs."""
     node = describe(layer)["net"]
     arguments = {**node["arguments"], _UNITS[type(layer)]: classes}
     new = build({"format": 1, "net": {**node, "arguments": arguments}})
@@ -184,17 +189,18 @@ def _keep_statistics(net: Any, frozen: Set[str]) -> None:
         if frozen.intersection(names) and block.gamma.grad_req == "null" == block.beta.grad_req:
             layer_settings(block)["use_global_stats"] = True
             for statistic in (block.running_mean, block.running_var):
-                statistic.set_data(statistic.data(statistic.list_ctx()[0]))  # as a Trainer's first step would (T98)
+                statistic.set_data(statistic.data(statistic.list_ctx()[0]))  # a Trainer's first step does so too (T98)
     for _, block in blocks_by_path(net):
         drop_graph(block)
 
 
 class Preprocessing(NamedTuple):
-    """What images are to a net's weights: a function of batches. `preprocess(name)` makes it.
+    """Normalizes batches of images for a net's weights. `preprocess(name)` returns it.
 
     Attributes:
-        mean, std: Of red, green and blue, in a unit where white is 1.
-        size: Height and width that the weights were trained on.
+        mean: Means of red, green and blue, from 0 to 1.
+        std: Standard deviations of red, green and blue.
+        size: Height and width of the images that the weights were trained on.
     """
 
     mean: Tuple[float, ...]
@@ -205,14 +211,14 @@ class Preprocessing(NamedTuple):
         """Normalize a batch.
 
         Args:
-            x: Images, NumPy or NDArray of shape (N, 3, H, W), red first: uint8, or floats from 0 to 1. Of floats in
-                an NDArray the range is read, which waits for the device.
+            x: Images, NumPy or NDArray of shape (N, 3, H, W), red first: uint8, or floats from 0 to 1. The check of
+                the range of floats in an NDArray waits for the device.
 
         Returns:
-            float32 of the same kind and shape, on the same device: `(x - mean) / std`.
+            `(x - mean) / std` in float32, of the same shape, in the same library and on the same device.
 
         Raises:
-            DataError: The shape, the dtype or the range is another one.
+            DataError: The shape, the dtype or the range is wrong.
         """
         shape, kind = tuple(x.shape), np.dtype(x.dtype)
         if len(shape) != 4 or shape[1] != 3:
@@ -232,18 +238,18 @@ class Preprocessing(NamedTuple):
 
 
 def preprocess(name: str) -> Preprocessing:
-    """Return the preprocessing that belongs to published weights.
+    """Return the preprocessing for published weights.
 
     Args:
         name: "imagenet", "cifar10", or a net: "zoo:resnet18_v2", "gluoncv:cifar_resnet20_v1". All nets of MXNet's zoo
             were trained on ImageNet at 224 pixels, Inception v3 at 299; gluoncv's `cifar_` nets on CIFAR-10 at 32.
 
     Returns:
-        Mean, standard deviation and image size; called with a batch it normalizes it.
+        Mean, standard deviation and image size; a call with a batch normalizes the batch.
 
     Raises:
-        UnknownNameError: Nothing is known of this name. Other nets of gluoncv were trained on several data sets: use
-            "imagenet" where that is so.
+        UnknownNameError: The name is unknown. Other nets of gluoncv were trained on several data sets: pass "imagenet"
+            for those that were trained on ImageNet.
 
     >>> preprocess("zoo:inceptionv3").size
     299
@@ -265,13 +271,11 @@ def preprocess(name: str) -> Preprocessing:
 def _refuse_range(x: Any) -> None:
     if not x.size:
         return
-    edges = [one.asscalar() if isinstance(one, mx.nd.NDArray) else one for one in (x.min(), x.max())]
-    least, most = (float(edge) for edge in edges)
+    least, most = (float(edge.asscalar() if isinstance(edge, mx.nd.NDArray) else edge) for edge in (x.min(), x.max()))
     if least >= 0 and most <= 1:
         return
-    way = "divide by 255, or pass uint8"
-    if least < 0:
-        way = "they may have been normalized before"
     if not np.isfinite(least + most):
-        way = "NaN or infinity came from what was before"
+        way = "NaN or infinity was computed before"
+    else:
+        way = "they may have been normalized before" if least < 0 else "divide by 255, or pass uint8"
     raise DataError(f"preprocess: expected floats from 0 to 1; received {least:g} to {most:g}: {way}")

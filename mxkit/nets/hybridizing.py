@@ -1,4 +1,4 @@
-"""A net hybridized with proof: its graph computes what its code does, or it stays without, and the line is told."""
+"""Hybridizes a net only if the graph gives the same outputs; otherwise reports the line at fault."""
 
 import linecache
 import traceback
@@ -11,20 +11,20 @@ from mxkit.core.statistics import kept_statistics
 from mxnet import autograd, gluon
 import numpy as np
 
-# The graph may order sums differently.
+# The graph may add in another order.
 _TOLERANCES = {"float16": 1e-2, "float64": 1e-9}
 
 
 class Hybridization(NamedTuple):
-    """What `try_hybridize` found; true where the net is hybridized now.
+    """Result of `try_hybridize`; true if the net is hybridized.
 
     Attributes:
-        hybridized: Whether it is.
-        reason: Why not; empty where it is.
-        place: `file:line: source` of the user's code that cannot be traced, where there is one.
-        compared: Modes in which the outputs were compared: "predict", and "training" where nothing is random.
-        difference: Largest absolute difference of outputs that was seen.
-        python: Paths of blocks that are no HybridBlocks; Gluon runs them without a graph, and says nothing.
+        hybridized: True if the net is hybridized.
+        reason: Why it is not; empty if it is.
+        place: `file:line: source` of the user's code that cannot be traced; may be empty.
+        compared: Modes in which the outputs were compared: "predict", and "training" if it is deterministic.
+        difference: Largest absolute difference of the outputs.
+        python: Paths of blocks that are not HybridBlocks, which Gluon runs without a graph and without a warning.
     """
 
     hybridized: bool
@@ -45,27 +45,27 @@ class Hybridization(NamedTuple):
 
 
 def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
-    """Hybridize `net` if its graph gives the same outputs; else leave it without a graph, and say why.
+    """Hybridize `net` if its graph gives the same outputs; otherwise leave it without a graph, and report the reason.
 
-    The net is run as Python code, twice, and as a graph, twice, in predict mode and in training mode. What Python
-    computes only while the graph is traced is frozen there (T39): a net whose outputs change from call to call,
-    other than by dropout in training, is left alone too.
+    The net runs twice as Python code and twice as a graph, in predict mode and in training mode. A graph keeps the
+    results of Python code from the time of the trace (T39). So a net whose outputs change from call to call in predict
+    mode is not hybridized either.
 
     Args:
         net: An initialized block.
-        *inputs: What it is called with: NDArrays where it lives, like those that it will see.
-        **flags: For `net.hybridize`, like `static_alloc=True`.
+        *inputs: Typical inputs: NDArrays on the net's device.
+        **flags: Arguments of `net.hybridize`, like `static_alloc=True`.
 
     Returns:
-        What was found. It is true where the net is hybridized now.
+        The result; true if the net is hybridized.
 
     Raises:
-        ForwardError: The net cannot be run without a graph either; the text names the block.
+        ForwardError: The net does not run without a graph either; the text names the block.
         ValueError: No input is an NDArray.
 
     Side effects:
-        The net is run up to eight times: it draws random numbers, fires hooks, and gets shapes that were deferred.
-        Graphs cached before are dropped.
+        The net runs up to eight times: it draws random numbers, calls hooks, and infers deferred shapes. Graphs cached
+        before are dropped.
 
     >>> net = mxkit.models.mlp(3, hidden=[8]); mxkit.initialize(net, devices="cpu")
     >>> result = try_hybridize(net, mx.nd.ones((2, 4)))
@@ -74,7 +74,7 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
     """
     check_net(net)
     if not arrays_in(inputs):
-        raise ValueError("try_hybridize: pass what the net is called with: NDArrays where its parameters live")
+        raise ValueError("try_hybridize: pass typical inputs of the net: NDArrays on the device of its parameters")
     python = tuple(path for path, block in blocks_by_path(net) if path and not isinstance(block, gluon.HybridBlock))
     net.hybridize(False)
     with explained(net):
@@ -86,20 +86,20 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
         return Hybridization(False, f"{reason} (T39)", "", (), float("nan"), python)
     modes = tuple(mode for mode, outputs in expected.items() if _distance(*outputs) == 0)
     net.hybridize(**flags)
-    found: List[Tuple[str, float]] = []
+    distances = []
     try:
         for mode in (*modes, *modes):
             outputs = _outputs(net, inputs, mode)
-            found.append((mode, _distance(outputs, expected[mode][0])))
+            distances.append(_distance(outputs, expected[mode][0]))
             if not _close(outputs, expected[mode][0]):
                 net.hybridize(False)
-                reason = f"in {mode} mode the graph's outputs differ from those of the code by {found[-1][1]:.3g}"
-                return Hybridization(False, f"{reason} (T39)", "", modes, found[-1][1], python)
+                reason = f"in {mode} mode the graph's outputs differ from those of the code by {distances[-1]:.3g}"
+                return Hybridization(False, f"{reason} (T39)", "", modes, distances[-1], python)
     except Exception as error:
-        told = explain_forward_error(net, error) or error
+        reason = str(explain_forward_error(net, error) or error)
         net.hybridize(False)
-        return Hybridization(False, str(told), _place(error), (), float("nan"), python)
-    return Hybridization(True, "", "", modes, max(distance for _, distance in found), python)
+        return Hybridization(False, reason, _place(error), (), float("nan"), python)
+    return Hybridization(True, "", "", modes, max(distances), python)
 
 
 def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]:
@@ -131,7 +131,7 @@ def _close(ours: List["np.ndarray"], theirs: List["np.ndarray"]) -> bool:
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of code that is neither MXNet's nor mxkit's."""
+    """Return the innermost line of code that is neither MXNet's nor mxkit's."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if str(frame.f_globals.get("__name__")).split(".")[0] not in ("mxnet", "mxkit"):
             name = frame.f_code.co_filename

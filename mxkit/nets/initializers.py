@@ -1,4 +1,4 @@
-"""Initializers by name, and the one call that gives a net its first values."""
+"""Initializers by name, and the initialization of nets."""
 
 from typing import Any, List, Mapping, Tuple, Union
 
@@ -17,19 +17,19 @@ InitializerSpec = Union[str, Tuple[str, Mapping[str, Any]], "mx.init.Initializer
 
 
 def initializer_names() -> List[str]:
-    """Names that MXNet's initializer registry knows."""
+    """Return the names in MXNet's registry of initializers."""
     return sorted(mx.registry.get_registry(mx.init.Initializer))
 
 
 def get_initializer(spec: InitializerSpec) -> "mx.init.Initializer":
-    """Return the initializer that `spec` means.
+    """Return an initializer.
 
     Args:
         spec: A name, a pair of a name and its arguments like `("normal", {"sigma": 0.01})`, or an object
-            of `mx.init`, which is returned as it is.
+            of `mx.init`, which is returned unchanged.
 
     Raises:
-        UnknownNameError: MXNet has no initializer of this name; the known ones and the nearest are listed.
+        UnknownNameError: MXNet has no initializer of this name; the text lists the known names and the nearest.
         TypeError: `spec` has another form, or an argument that the initializer does not take.
     """
     spec, arguments = split_spec(spec)
@@ -53,28 +53,27 @@ def initialize(
     force: bool = False,
     sample: Any = None,
 ) -> None:
-    """Give every parameter of `net` a value and a place.
+    """Give every parameter of `net` values on some devices.
 
     Args:
         net: Any block.
-        initializer: As for `get_initializer`. The default, Xavier, trains where Gluon's own default,
-            Uniform(0.07), lets a LeNet die without a word (T22).
+        initializer: As for `get_initializer`. The default is Xavier; with Gluon's own default, Uniform(0.07), a LeNet
+            does not learn (T22).
         devices: As for `mxkit.devices`; every device gets the same values.
-        force: Draw new values for parameters that have some already.
+        force: Draw new values for parameters that have values already.
         sample: An input of the net, a tuple of several, or the shape of one. The net runs on it once, in predict
-            mode, so that every size is known and every value there when the call returns. None leaves unknown
-            sizes to the first batch.
+            mode, which determines all sizes and values. With None the first batch determines unknown sizes.
 
     Raises:
-        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or one with a single axis
+        ValueError: A parameter has a value already: Gluon would ignore the call (T20). Or a parameter with one axis
             has no initializer of its own, and `initializer` is Xavier: Gluon would stop halfway.
         UnknownNameError: MXNet has no initializer of this name.
         DeviceError: A device does not exist.
         ForwardError: `sample` does not fit the net; the text names the layer.
 
     Side effects:
-        Draws from MXNet's generator: call `mxkit.seed_all` first for the same values every time.
-        Parameters whose shape is not known yet get their values at the first forward pass.
+        The values come from MXNet's generator: call `mxkit.seed_all` before to get the same values again.
+        Parameters of unknown shape get their values in the first forward pass.
 
     >>> net = mx.gluon.nn.Dense(3); initialize(net, sample=(1, 5)); net.weight.data().shape
     (3, 5)
@@ -106,6 +105,6 @@ def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:
         if parameter.init is None and parameter.shape is not None and len(parameter.shape) < 2:
             raise ValueError(
                 f"initialize: {path} has shape {parameter.shape}, and {type(initializer).__name__} needs two axes. "
-                "Where the layer declares it, give it a start, like init='zeros'; mxkit.nets.Layer does so for biases. "
+                "Declare it with an initializer, like init='zeros'; mxkit.nets.Layer does so for biases. "
                 "Nothing was initialized"
             )

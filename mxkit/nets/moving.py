@@ -1,4 +1,4 @@
-"""A net brought to other devices, whatever state it is in."""
+"""Moves a net to other devices."""
 
 from typing import Any, List
 import warnings
@@ -14,32 +14,31 @@ from mxnet import nd
 
 
 def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
-    """Bring every parameter of `net` to `devices`.
+    """Move every parameter of `net` to `devices`.
 
-    Gluon has three calls for it, each right in one state only: a second `initialize` is ignored with a warning, and
-    `reset_ctx` fails before the first and averages over devices after it (T20, T59).
+    Gluon's own calls fit one state of the net each: a second `initialize` is ignored with a warning, and `reset_ctx`
+    fails before the first `initialize` and averages over devices after it (T20, T59).
 
     Args:
-        net: Any block. A parameter with values takes along those of its first device, to the bit; one whose shape
-            is deferred will get its values there; one that was never initialized gets them now, as by
-            `mxkit.initialize(net)`.
+        net: Any block. A parameter keeps the values of its first device, bit for bit; a deferred parameter gets its
+            values on the new devices; one that is not initialized is initialized as by `mxkit.initialize(net)`.
         devices: As for `mxkit.devices`: "cpu", "gpu:0,1", contexts.
-        drop_trainer: A Trainer over the net will not be used again.
+        drop_trainer: Moves parameters that belong to a Trainer, which must not be used afterwards.
 
     Returns:
         `net`.
 
     Raises:
         DeviceError: A device does not exist.
-        ValueError: A Trainer exists over parameters that would move: its optimizer's states stay where they are. Or
+        ValueError: A Trainer exists over parameters that would move, and its optimizer's states would not. Or
             gradients are being accumulated, and would be lost. Nothing has moved then.
 
     Warns:
-        TrapWarning: A block keeps an NDArray that is no parameter on another device; it stays there.
+        TrapWarning: A block has an NDArray that is not a parameter on another device; it is not moved.
 
     Side effects:
-        Gradients begin at zero, in buffers on the new devices; frozen ones get none. Cached graphs are dropped.
-        Where all is there already, nothing happens.
+        Gradients are 0, in buffers on the new devices. Cached graphs are dropped. If all parameters are on `devices`
+        already, nothing happens.
 
     >>> net = mx.gluon.nn.Dense(2, in_units=3)
     >>> to(to(net, "cpu"), "cpu:2").weight.list_ctx()
@@ -48,7 +47,7 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     where = resolve_devices(devices)
     moving = [(path, one) for path, one in distinct(parameters_by_path(net)).items() if _devices(one) != where]
     if not drop_trainer:
-        _refuse_trainers([(path, one) for path, one in moving if trainer_of(one) is not None])
+        _refuse_trainers(moving)
     adding = [path for path, one in moving if values_of(one) and one.grad_req == "add"]
     if adding:
         raise ValueError(
@@ -61,7 +60,7 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
         _move(one, where)
     for path, block in blocks_by_path(net):
         if moving:
-            drop_graph(block)  # it holds memory where the net was
+            drop_graph(block)  # it holds memory on the old devices
         _warn_of_arrays(path, block, where)
     return net
 
@@ -79,14 +78,14 @@ def _move(parameter: Any, where: List[Any]) -> None:
         set_values(parameter, parameter.data(parameter.list_ctx()[0]), where)
 
 
-def _refuse_trainers(held: List[Any]) -> None:
-    if held:
-        path, parameter = held[0]
-        raise ValueError(
-            f"to: a Trainer exists over {path!r}, on {parameter.list_ctx()}: it would go on looking for gradients "
-            "there. Move the net before the Trainer is made; or pass drop_trainer=True, and make a new one. Nothing "
-            "was moved"
-        )
+def _refuse_trainers(moving: List[Any]) -> None:
+    for path, parameter in moving:
+        if trainer_of(parameter) is not None:
+            raise ValueError(
+                f"to: a Trainer exists over {path!r}, on {parameter.list_ctx()}: it would still read the gradients "
+                "there. Move the net before the Trainer is made; or pass drop_trainer=True, and make a new one. "
+                "Nothing was moved"
+            )
 
 
 def _warn_of_arrays(path: str, block: Any, where: List[Any]) -> None:

@@ -1,4 +1,4 @@
-"""What differs between the parameters of two nets, and between the replicas of one."""
+"""Compares the parameters of two nets, and the replicas of one net."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -14,12 +14,12 @@ _SHOWN = 10
 
 
 class Difference(NamedTuple):
-    """How far two arrays of one shape are apart.
+    """Difference of two arrays of one shape.
 
     Attributes:
-        largest: Largest absolute difference of two elements, NaN where one of them is NaN.
-        differing: Number of elements that differ by more than was allowed, over all pairs of replicas the
-            largest number of a pair.
+        largest: Largest absolute difference of two elements; NaN if one of them is NaN.
+        differing: Number of elements that differ by more than the tolerance; the largest number of all pairs of
+            replicas.
         size: Number of elements.
     """
 
@@ -30,19 +30,19 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found. True where nothing differs; prints as text.
+    """Result of `compare`: true if nothing differs; prints as text.
 
     Attributes:
         only_a: Paths that only the first net has.
-        only_b: Paths that only the second one has.
-        shapes: Pairs of shapes, where they differ.
-        dtypes: Pairs of dtypes, where they differ; values are compared all the same.
-        values: Where values differ.
-        shared: Pairs of lists: the paths that share the parameter in the first net, and in the second,
-            where they differ.
-        drifted_a: Where replicas of the first net differ from its first device's. This is told, and does
-            not make the nets unequal. Statistics of BatchNorm are left out: each device has its own (T71).
-        drifted_b: The same of the second net.
+        only_b: Paths that only the second net has.
+        shapes: Pairs of shapes that differ, by path.
+        dtypes: Pairs of dtypes that differ, by path; their values are compared nevertheless.
+        values: Differences of values, by path.
+        shared: Pairs of lists that differ, by path: the other paths of this parameter in the first net and in the
+            second.
+        drifted_a: Differences between the first net's replicas and that of its first device, by path. They do not make
+            the nets unequal. Statistics of BatchNorm are not compared, because each device has its own (T71).
+        drifted_b: The same for the second net.
         paths: Number of paths that both have.
     """
 
@@ -58,14 +58,14 @@ class Comparison:
 
     @property
     def equal(self) -> bool:
-        """Whether both nets have the same paths, shapes, dtypes, values and sharing."""
+        """True if both nets have the same paths, shapes, dtypes, values and sharing."""
         return not any((self.only_a, self.only_b, self.shapes, self.dtypes, self.values, self.shared))
 
     def __bool__(self) -> bool:
         return self.equal
 
     def __str__(self) -> str:
-        told = {
+        sections = {
             "only in the first net": dict.fromkeys(self.only_a, ""),
             "only in the second net": dict.fromkeys(self.only_b, ""),
             "other shapes": _pairs(self.shapes),
@@ -76,11 +76,11 @@ class Comparison:
             "replicas of the second net drifted apart": _apart(self.drifted_b),
         }
         lines = [f"{'equal' if self.equal else 'different'}: {self.paths} common paths"]
-        for title, found in told.items():
-            if found:
-                lines.append(f"{title}: {len(found)}")
-                lines += [f"  {path}{': ' * bool(text)}{text}" for path, text in list(found.items())[:_SHOWN]]
-                lines += [f"  and {len(found) - _SHOWN} more"] * (len(found) > _SHOWN)
+        for title, rows in sections.items():
+            if rows:
+                lines.append(f"{title}: {len(rows)}")
+                lines += [f"  {path}{': ' * bool(text)}{text}" for path, text in list(rows.items())[:_SHOWN]]
+                lines += [f"  and {len(rows) - _SHOWN} more"] * (len(rows) > _SHOWN)
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -90,15 +90,15 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
     """Compare the parameters of two nets by path: structure, shapes, dtypes, values, sharing.
 
     Args:
-        net_a: Any initialized block, on any devices. Where both live on as many devices, replicas are
-            compared one to one, in the nets' orders; otherwise each with each. `compare(net, net)` tells whether
-            replicas have drifted apart.
-        net_b: Another one. Gluon's names do not matter, nor what is frozen.
-        rtol: How far two elements may be apart, as part of the second net's.
-        atol: How far they may be apart in any case. With 0 and 0 they must be equal; NaN equals NaN.
+        net_a: Any initialized block, on any devices. If both nets are on the same number of devices, replicas are
+            compared one to one, in the nets' orders; otherwise each with each. `compare(net, net)` compares the
+            replicas of one net.
+        net_b: Another block. Gluon's names and frozen parameters are not compared.
+        rtol: Relative tolerance, as a part of the second net's element.
+        atol: Absolute tolerance. With both 0 elements must be equal; NaN equals NaN.
 
     Returns:
-        What differs, by path: true where nothing does.
+        The differences by path; true if there are none.
 
     Raises:
         NotInitializedError: A parameter that both nets have has no values yet in one of them.
@@ -140,7 +140,7 @@ def compare(net_a: Any, net_b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
         only_b=[path for path in b if path not in a],
         shapes=shapes,
         dtypes=_differing({path: (rows_a[path]["dtype"], rows_b[path]["dtype"]) for path in common}),
-        values={path: found for path, found in values.items() if found is not None},
+        values=_not_none(values),
         shared=shared,
         drifted_a=_drifted(a, rows_a),
         drifted_b=_drifted(b, rows_b),
@@ -160,46 +160,40 @@ def _check_values(which: str, table: Parameters, paths: List[str]) -> None:
 
 
 def _farthest(ours: List[Any], theirs: List[Any], rtol: float, atol: float) -> Optional[Difference]:
-    """The largest difference of pairs of replicas, None where none differs by more than is allowed."""
-    pairs = zip(ours, theirs) if len(ours) == len(theirs) else product(ours, theirs)
-    found = [
-        one
-        for one in (_difference(as_float64(a).asnumpy(), as_float64(b).asnumpy(), rtol, atol) for a, b in pairs)
-        if one is not None
-    ]
-    if not found:
-        return None
-    largest = float(np.max([one.largest for one in found]))  # NaN, where one is
-    return Difference(largest, max(one.differing for one in found), found[0].size)
-
-
-def _difference(a: Any, b: Any, rtol: float, atol: float) -> Optional[Difference]:
-    differ = ~np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
-    if not differ.any():
-        return None
-    return Difference(float(np.abs(a[differ] - b[differ]).max()), int(differ.sum()), int(a.size))
+    """Return the largest difference of pairs of replicas, or None if all are within the tolerance."""
+    largest: List[float] = []
+    counts: List[int] = []
+    for pair in zip(ours, theirs) if len(ours) == len(theirs) else product(ours, theirs):
+        a, b = (as_float64(array).asnumpy() for array in pair)
+        differ = ~np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        if differ.any():
+            largest.append(np.abs(a[differ] - b[differ]).max())
+            counts.append(int(differ.sum()))
+    # np.max gives NaN if one difference is NaN
+    return Difference(float(np.max(largest)), max(counts), int(a.size)) if largest else None
 
 
 def _drifted(table: Parameters, rows: Mapping[str, Mapping[str, Any]]) -> Dict[str, Difference]:
-    found = {}
+    differences = {}
     for path, parameter in table.items():
         if rows[path]["state"] != "statistics":
             first, *others = values_of(parameter) or [None]
-            farthest = _farthest(others, [first], 0.0, 0.0) if others else None
-            if farthest is not None:
-                found[path] = farthest
-    return found
+            differences[path] = _farthest(others, [first], 0.0, 0.0)
+    return _not_none(differences)
+
+
+def _not_none(differences: Mapping[str, Optional[Difference]]) -> Dict[str, Difference]:
+    return {path: difference for path, difference in differences.items() if difference is not None}
 
 
 def _differing(pairs: Dict[str, Tuple[Any, Any]]) -> Dict[str, Tuple[Any, Any]]:
     return {path: (ours, theirs) for path, (ours, theirs) in pairs.items() if ours != theirs}
 
 
-def _pairs(found: Mapping[str, Tuple[Any, Any]]) -> Dict[str, str]:
-    return {path: f"{ours} and {theirs}" for path, (ours, theirs) in found.items()}
+def _pairs(pairs: Mapping[str, Tuple[Any, Any]]) -> Dict[str, str]:
+    return {path: f"{ours} and {theirs}" for path, (ours, theirs) in pairs.items()}
 
 
-def _apart(found: Mapping[str, Difference]) -> Dict[str, str]:
-    return {
-        path: f"{one.differing:,} of {one.size:,} elements, by at most {one.largest:.6g}" for path, one in found.items()
-    }
+def _apart(differences: Mapping[str, Difference]) -> Dict[str, str]:
+    texts = "{0.differing:,} of {0.size:,} elements, by at most {0.largest:.6g}"
+    return {path: texts.format(difference) for path, difference in differences.items()}

@@ -1,4 +1,4 @@
-"""The parameters of a net by path: what they are, how many, who shares them, how large they and their gradients are."""
+"""A table of a net's parameters: shapes, counts, states, sharing, and norms of values and gradients."""
 
 from copy import copy
 import math
@@ -21,22 +21,20 @@ _LEFT = ("path", "shape", "dtype", "state", "devices", "shared_with")
 
 
 class Parameters(Mapping[str, Any]):
-    """Gluon Parameters by structural path, in the order of the net; prints as a table. `parameters(net)` makes it.
+    """Gluon Parameters by structural path, in the order of the net; prints as a table. `parameters(net)` returns it.
 
-    It shows what the Parameters are when it is looked at, not what they were when it was made; only the
-    paths, and what `with_norms` measured, stay. A parameter that several blocks share stands under each of
-    its paths.
+    Rows are read from the Parameters each time; only the paths and the results of `with_norms` are stored. A parameter
+    that several blocks share stands under each of its paths.
 
-    Columns: `path`; `shape`, with `?` for sizes that are not known yet; `dtype`; `count` of numbers;
-    `state`; `lr_mult` and `wd_mult`, where one is not 1; `devices`; `shared_with`, where two paths hold one
-    parameter. A state is
+    Columns: `path`; `shape`, with `?` for sizes that are not known yet; `dtype`; `count` of numbers; `state`;
+    `lr_mult` and `wd_mult` if one is not 1; `devices`; `shared_with` if two paths hold one parameter. A state is
 
-    - trained: it has a gradient, and a Trainer over it changes it;
-    - frozen: it could have one (`mxkit.unfreeze`);
+    - trained: the parameter has a gradient, and a Trainer over it changes it;
+    - frozen: `mxkit.unfreeze` would give it a gradient;
     - statistics: running means and variances, which move without gradients;
     - fixed: constants, and switched-off scales and shifts of norms.
 
-    The last line counts what is shared once. Its bytes are those of the values on one device, without
+    The last line counts a shared parameter once. Its bytes are those of the values on one device, without
     gradients and optimizer states.
 
     >>> table = parameters(mx.gluon.nn.Dense(3, in_units=5))
@@ -55,10 +53,10 @@ class Parameters(Mapping[str, Any]):
     def __getitem__(self, path: str) -> Any:
         if path in self._parameters:
             return self._parameters[path]
-        names = {parameter.name: known for known, parameter in self._parameters.items()}
         near = nearest(path, self._parameters) if isinstance(path, str) else ""
-        if path in names:
-            near = f"this is its Gluon name, which another instance of the net does not share; use {names[path]!r}."
+        for other, parameter in self._parameters.items():
+            if parameter.name == path:
+                near = f"this is its Gluon name, which another instance of the net does not share; use {other!r}."
         raise unknown_path(f"no parameter stands at {path!r}", near, self._parameters)
 
     def __contains__(self, path: object) -> bool:
@@ -72,7 +70,7 @@ class Parameters(Mapping[str, Any]):
 
     @property
     def shared(self) -> Dict[str, List[str]]:
-        """The first path of each shared parameter, with its other paths.
+        """First path of each shared parameter, with its other paths.
 
         >>> net = mx.gluon.nn.HybridSequential(); net.add(mx.gluon.nn.Dense(3, use_bias=False))
         >>> net.add(mx.gluon.nn.Dense(3, use_bias=False, params=net[0].params)); parameters(net).shared
@@ -82,10 +80,9 @@ class Parameters(Mapping[str, Any]):
 
     @property
     def rows(self) -> List[Row]:
-        """One dict a path: every column, also those that the printed table leaves out.
+        """One dict per path with all columns, also those that the printed table leaves out.
 
-        Sizes that are not known are 0 in `shape`; what is not known at all is None. `shared_with` and
-        `devices` are lists.
+        Unknown sizes are 0 in `shape`; other unknown values are None. `shared_with` and `devices` are lists.
         """
         return [self._row(path, parameter) for path, parameter in self._parameters.items()]
 
@@ -112,9 +109,9 @@ class Parameters(Mapping[str, Any]):
 
     @property
     def totals(self) -> Dict[str, int]:
-        """Numbers as a whole and by state (`count`, `trained`, ...), `parameters`, `bytes`, `unknown` shapes.
+        """Sums: numbers (`count`), numbers by state (`trained`, ...), `parameters`, `bytes`, `unknown` shapes.
 
-        A shared parameter counts once; one whose shape is not known counts only in `parameters` and `unknown`.
+        A shared parameter counts once; one of unknown shape counts only in `parameters` and `unknown`.
         """
         totals = dict.fromkeys(("parameters", "count", *_STATES, "bytes", "unknown"), 0)
         totals["parameters"] = len(self._paths)
@@ -129,31 +126,30 @@ class Parameters(Mapping[str, Any]):
         return totals
 
     def copies(self) -> Dict[str, Any]:
-        """Copy the values as they are now, on the first device, for a later `with_norms(since=...)`.
+        """Copy the present values on the first device, for a later `with_norms(since=...)`.
 
-        Waits for nothing. Takes the memory of the values on one device again, as long as it is kept.
+        The call does not wait for the device. The copies need as much memory as the values on one device.
         """
-        firsts = ((first, values_of(self._parameters[first])) for first, *_ in self._paths.values())
-        return {path: replicas[0].copy() for path, replicas in firsts if replicas is not None}
+        values = {first: values_of(self._parameters[first]) for first, *_ in self._paths.values()}
+        return {path: replicas[0].copy() for path, replicas in values.items() if replicas is not None}
 
     def with_norms(self, since: Optional[Mapping[str, Any]] = None) -> "Parameters":
         """Measure values, gradients and updates: the same table with three more columns.
 
         - `norm`: L2 norm of the values.
-        - `gradient_norm`: L2 norm of the gradient as it lies in memory, not divided by a number of samples;
-          None where there is none. Between backward and the Trainer's step it is the sum over the samples of
-          the first device, of all micro-batches so far inside an `Accumulator`. After a step it is the sum
-          over all devices where the Trainer reduces gradients itself (one device, or
-          `update_on_kvstore=False`), and 0 where an `Accumulator` with `every` above 1 has zeroed it.
-        - `update_ratio`: L2 norm of the change since `copies` was called, over the norm at that time; None
-          without `since`, where that norm is 0, and where the shape is another one now.
+        - `gradient_norm`: L2 norm of the gradient in memory, not divided by a number of samples; None without a
+          gradient. Between backward and the Trainer's step it is the sum over the samples of the first device, of all
+          micro-batches so far inside an `Accumulator`. After a step it is the sum over all devices if the Trainer
+          reduces gradients itself (one device, or `update_on_kvstore=False`), and 0 if an `Accumulator` with `every`
+          above 1 has zeroed it.
+        - `update_ratio`: L2 norm of the change since the call of `copies`, divided by the norm at that time; None
+          without `since`, if that norm is 0, and if the shape has changed.
 
-        All of them belong to the first device's replica, whatever the dtype in float64, and are None where
-        there are no values yet. MXNet's own `norm` and `multi_sum_sq` add up in float32 one by one: on the
-        CPU they miss the squares of 16 million numbers by 3%.
+        They are computed in float64 on the first device's replica, and are None without values. MXNet's own `norm`
+        and `multi_sum_sq` add up in float32 one by one: on the CPU their error for 16 million numbers is 3%.
 
         Args:
-            since: What `copies` returned before the updates that are to be measured.
+            since: The result of `copies` before the updates that are measured.
 
         Side effects:
             Waits for the device.
@@ -187,7 +183,7 @@ class Parameters(Mapping[str, Any]):
         return measured
 
     def to_dataframe(self) -> Any:
-        """The rows as a pandas DataFrame, the path as its index.
+        """Return the rows as a pandas DataFrame with the path as its index.
 
         Raises:
             ImportError: pandas is not installed.
@@ -203,15 +199,14 @@ class Parameters(Mapping[str, Any]):
 
 
 def parameters(net: Any) -> Parameters:
-    """Every parameter of a net by its structural path, as a read-only mapping that prints as a table.
+    """Return a net's parameters by structural path, as a read-only mapping that prints as a table.
 
     Args:
         net: Any block, hybridized or not, initialized or not.
 
     Returns:
-        `parameters(net)["features.0.weight"]` is the Gluon Parameter itself. A path that is not there is an
-        `UnknownPathError`, which is a KeyError too; Gluon's `collect_params().get` would make a new
-        parameter (T37). Globs: `match_parameters`.
+        The mapping: `parameters(net)["features.0.weight"]` is the Gluon Parameter itself. An unknown path raises
+        `UnknownPathError`, which is a KeyError too; Gluon's `collect_params().get` would make a new parameter (T37).
 
     >>> net = mxkit.models.mlp(hidden=[8]); _ = mxkit.freeze(net, "1.*"); parameters(net)
     path      shape    dtype    count  state    devices
@@ -229,7 +224,7 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
 
     Args:
         net: Any block.
-        trainable: True counts what is trained, False what is frozen or has no gradient, None both.
+        trainable: True counts trained parameters, False the others, None all.
 
     Returns:
         The number of elements.
@@ -259,19 +254,19 @@ def _size(parameter: Any) -> Optional[int]:
 
 
 def as_float64(array: Any) -> Any:
-    """A dense float64 array on the same device, an NDArray also where NumPy's arrays are switched on."""
+    """Return a dense float64 NDArray on the same device, for an array of mx.np too."""
     dense = array if array.stype == "default" else array.tostype("default")
     return dense.as_nd_ndarray().astype("float64")
 
 
 def square(array: Any) -> Any:
-    """Sum of squares, shape (1,)."""
+    """Return the sum of squares, of shape (1,)."""
     flat = array.reshape((-1,))
     return mx.nd.dot(flat, flat)  # a sixth of the time of square().sum() on the CPU
 
 
 def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], float]:
-    """Square roots of arrays of shape (1,) on any devices, after a single wait."""
+    """Return the square roots of arrays of shape (1,) on any devices, after a single wait."""
     if not squares:
         return {}
     joined = mx.nd.concat(*[array.as_in_context(mx.cpu()) for array in squares.values()], dim=0)
@@ -279,12 +274,13 @@ def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], floa
 
 
 def _lines(rows: Sequence[Row]) -> List[str]:
-    """Lines of text under a line of column names; some columns only where there is something to see in them."""
-    dull: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
-    names = rows[0] if rows else ()
-    shown = [name for name in names if name not in dull or any(row[name] != dull[name] for row in rows)]
+    """Return a line of column names and a line per row; a column with default values only is left out."""
+    if not rows:
+        return []
+    defaults: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
+    shown = [name for name in rows[0] if name not in defaults or any(row[name] != defaults[name] for row in rows)]
     lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
-    return aligned(lines, [number for number, name in enumerate(shown) if name in _LEFT]) if shown else []
+    return aligned(lines, [number for number, name in enumerate(shown) if name in _LEFT])
 
 
 def _cell(name: str, value: Any) -> str:

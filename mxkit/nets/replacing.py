@@ -1,4 +1,4 @@
-"""One block of a net put in another's place."""
+"""Replaces a block of a net."""
 
 from typing import Any, Dict, Iterator, List, Tuple
 import warnings
@@ -15,35 +15,35 @@ _Place = Tuple[str, Any, str, Tuple[Any, ...]]
 
 
 def replace(net: Any, path: str, block: Any) -> Any:
-    """Put another block where one is, so that the net computes with it from the next call on.
+    """Replace a block of a net; the next call of the net computes with the new block.
 
-    In Gluon neither `net.output = block` nor `register_child` is enough: the former refuses another type, and
-    a hybridized net goes on computing with the old block in silence (T36).
+    In Gluon, `net.output = block` refuses a block of another type, and after `register_child` a hybridized net still
+    computes with the old block, without an error (T36).
 
     Args:
-        net: The outermost block: of one around it, the cached graph could not be found.
-        path: As `print(net)` nests the names: "output", "features.3.body.0". A block that stands under several
-            paths is one layer: it is replaced under all of them, and stays shared.
-        block: Its values stay as they are: to give it some, `mxkit.initialize(block, devices=...)`, where the
-            net lives. It may hold the old block, as a wrapper does.
+        net: The outermost block, because the cached graphs of all blocks around `path` are dropped.
+        path: Names as `print(net)` nests them: "output", "features.3.body.0". A block that stands under several paths
+            is replaced under all of them.
+        block: The new block; its values are not changed. Initialize it with `mxkit.initialize(block, devices=...)`
+            on the devices of the net. It may contain the old block, as a wrapper does.
 
     Returns:
         The old block, with its parameters.
 
     Raises:
-        UnknownPathError: No block stands at `path`; the text has the nearest.
-        TypeError: `block` is no Block.
-        ValueError: `path` is the net itself; `block` is no HybridBlock where the one above is; it holds a block
-            that it would be part of; its parameters have names of other parameters of the net; or the
-            block above keeps the old one in a list, tuple or dict. Nothing has changed then.
+        UnknownPathError: No block stands at `path`; the text names the nearest path.
+        TypeError: `block` is not a Block.
+        ValueError: `path` is the net itself; `block` is not a HybridBlock and the block above is; it contains a block
+            that it would be part of; its parameters have the names of other parameters of the net; or the
+            block above holds the old block in a list, tuple or dict. Nothing has changed then.
 
     Warns:
-        TrapWarning: A Trainer exists over parameters of the net. It would not train those of `block` (T19), and
-            goes on looking for gradients of those that are gone.
+        TrapWarning: A Trainer exists over parameters of the net. It would not train those of `block` (T19), and still
+            expects gradients for the removed ones.
 
     Side effects:
-        Graphs cached above are dropped, so that the next call traces the net anew. `block` is hybridized as
-        the old one was.
+        Graphs cached above `path` are dropped, and the next call traces the net again. `block` is hybridized if the
+        old block was.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net); net.hybridize()
     >>> new = mx.gluon.nn.Dense(3); mxkit.initialize(new)
@@ -80,18 +80,19 @@ def _walk(block: Any, path: str = "", above: Tuple[Any, ...] = ()) -> Iterator[_
 
 
 def _find(net: Any, path: str) -> List[_Place]:
-    """Every place of the block that stands at `path`."""
+    """Return every place of the block that stands at `path`."""
     if path == "":
         raise ValueError("replace: '' is the net itself, with nothing above it to hold another. Use the other one")
     places = list(_walk(net))
-    found = [child_blocks(parent)[name] for known, parent, name, _ in places if known == path]
-    if not found:
-        known = [place[0] for place in places]
-        near = nearest(path, known) if isinstance(path, str) else ""
-        if path in parameters_by_path(net):
-            near = "this is a parameter; its block stands one name above."
-        raise unknown_path(f"replace: no block stands at {path!r}", near, known)
-    return [place for place in places if child_blocks(place[1])[place[2]] is found[0]]
+    for known, parent, name, _ in places:
+        if known == path:
+            old = child_blocks(parent)[name]
+            return [place for place in places if child_blocks(place[1])[place[2]] is old]
+    paths = [place[0] for place in places]
+    near = nearest(path, paths) if isinstance(path, str) else ""
+    if path in parameters_by_path(net):
+        near = "this is a parameter; its block stands one name above."
+    raise unknown_path(f"replace: no block stands at {path!r}", near, paths)
 
 
 def _refuse_kinds(places: List[_Place], block: Any) -> None:
@@ -117,7 +118,7 @@ def _refuse_cycle(places: List[_Place], block: Any) -> None:
 
 
 def _refuse_containers(places: List[_Place], old: Any) -> None:
-    """Refuse where forward may read the old block from a container, as Gluon lets it, unseen."""
+    """Refuse a parent with a container that holds the old block, because its forward may read it from there."""
     for path, parent, _, _ in places:
         for attribute, value in vars(parent).items():
             held = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -130,7 +131,7 @@ def _refuse_containers(places: List[_Place], old: Any) -> None:
 
 
 def _refuse_names(net: Any, old: Any, block: Any) -> None:
-    """Refuse two parameters of one Gluon name: collect_params and every call of a hybridized net would fail."""
+    """Refuse two parameters of one Gluon name, with which collect_params and calls of a hybridized net fail."""
     names: Dict[str, Any] = {}
     for one in _after(net, old, block):
         for name, parameter in one.params.items():
@@ -143,7 +144,7 @@ def _refuse_names(net: Any, old: Any, block: Any) -> None:
 
 
 def _after(block: Any, old: Any, new: Any) -> Iterator[Any]:
-    """Blocks of the net as it will be; the new block may hold the old one."""
+    """Yield the blocks of the net after the replacement; the new block may contain the old one."""
     if block is old:
         yield from (one for _, one in blocks_by_path(new))
         return
@@ -160,11 +161,11 @@ def _warn_of_trainers(net: Any, old: Any, block: Any) -> None:
     gone = known - {id(parameter) for parameter in new.values()}
     stale = [path for path, one in parameters_by_path(old).items() if one.grad_req != "null" and id(one) in gone]
     if trainers and (untrained or stale):
-        told = [f"it does not train {', '.join(map(repr, untrained))} of the new block"] * bool(untrained)
-        told += [f"it still holds {', '.join(map(repr, stale))} of the old one"] * bool(stale)
+        reasons = [f"it does not train {', '.join(map(repr, untrained))} of the new block"] * bool(untrained)
+        reasons += [f"it still holds {', '.join(map(repr, stale))} of the old one"] * bool(stale)
         warnings.warn(
-            f"replace: a Trainer exists over parameters of the net: {'; '.join(told)} (T19). Make a new Trainer over "
-            "net.collect_params() before the next step",
+            f"replace: a Trainer exists over parameters of the net: {'; '.join(reasons)} (T19). Make a new Trainer "
+            "over net.collect_params() before the next step",
             TrapWarning,
             stacklevel=3,
         )

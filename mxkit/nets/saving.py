@@ -1,12 +1,12 @@
-"""One file that holds a whole net: its architecture, its numbers, and a digest of each.
+"""A whole net in one file: its architecture, its parameters, and a digest of each.
 
-It is a zip without compression, so that any tool opens it:
+The file is a zip without compression:
 
     manifest.json       format, versions, and size and SHA-256 of the other two
-    description.json    what `mxkit.nets.describe` says
+    description.json    the result of `mxkit.nets.describe`
     net.params          a plain Gluon file, which `net.load_parameters` reads
 
-There is no code and no pickle in it, and nothing of it reaches MXNet before it was checked.
+It contains neither code nor pickles, and it is checked before MXNet reads it.
 """
 
 import errno
@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 import struct
 import tempfile
-from typing import Any, BinaryIO, Dict, Mapping, NamedTuple, Optional, Union
+from typing import Any, BinaryIO, Dict, Mapping, Optional, Tuple, Union
 import zipfile
 
 from mxkit.core.blocks import distinct, parameters_by_path, wait_before_reading
@@ -35,20 +35,20 @@ _MANIFEST, _DESCRIPTION, _PARAMETERS = "manifest.json", "description.json", "net
 _MEMBERS = (_MANIFEST, _DESCRIPTION, _PARAMETERS)
 _TEXT_BYTES = 2**26
 _CHUNK = 2**20
-# What zipfile and json raise over damaged files.
+# Errors of zipfile and json for damaged files.
 _DAMAGE = (zipfile.BadZipFile, NotImplementedError, EOFError, RecursionError, ValueError, OverflowError, struct.error)
-# What a zip may not name: equal nets are equal files.
+# One date for all files, so that equal nets give equal files.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def save_net(path: Union[str, Path], net: Any) -> Path:
-    """Write a net, architecture and numbers, into one file, whole or not at all.
+    """Write the architecture and the parameters of a net into one file, atomically.
 
     Args:
-        path: The file; folders are made, and a file that is there is replaced.
-        net: A net that `describe` can describe, with values: initialized, and run once where shapes waited for a
-            first batch. It may be hybridized, in training, and on several devices: the first one's values are
-            taken, because Gluon's own mean over replicas rounds (T59).
+        path: The file. Missing folders are made, and an existing file is replaced.
+        net: A net that `describe` can describe, whose parameters all have values. It may be hybridized, in training,
+            and on several devices. The values of the first device are written, because Gluon's own mean over replicas
+            rounds (T59).
 
     Returns:
         The path.
@@ -56,7 +56,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     Raises:
         NotInitializedError: A parameter has no value yet.
         ArchitectureError: The net cannot be described.
-        OSError: The file cannot be written; what was there before is as it was.
+        OSError: The file cannot be written; an existing file has not changed.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
     >>> path = save_net(getfixture("tmp_path") / "mlp.mxk", net)
@@ -70,7 +70,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     manifest = {
         "format": FORMAT,
         "versions": versions(),
-        "files": {name: {"size": len(content), "sha256": _digest(content)} for name, content in members.items()},
+        "files": {name: _signature(content) for name, content in members.items()},
     }
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
@@ -86,26 +86,26 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
 
     Args:
         path: The file.
-        net: A net to put the values into, if its architecture is the file's: parameters alone would go into a net
-            with another activation without a word (T56). None builds the file's net.
-        devices: Where the parameters go; None is the CPU. A `net` with values stays where it is.
+        net: A net of the same architecture, which gets the values. The architectures are compared, because Gluon loads
+            weights into a net with another activation without an error (T56). None builds the net.
+        devices: Devices of the parameters; None is the CPU. A `net` with values stays on its devices.
 
     Returns:
-        The net, not hybridized; or `net`.
+        `net`, or the new net, which is not hybridized.
 
     Raises:
-        CheckpointError: The file is damaged, cut off, of another format, or does not fit `net`, which is as it was.
-        ArchitectureError: Its description is no net; the class of a block of your own is not registered.
-        OSError: It is not there, or may not be read.
+        CheckpointError: The file is damaged, cut off, of another format, or does not fit `net`, which has not changed.
+        ArchitectureError: The description is invalid, or the class of a block of your own is not registered.
+        OSError: The file does not exist or cannot be read.
     """
     path = Path(path)
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
-        found = _read(path, Path(folder))
-        arrays = read_arrays(found.parameters)
+        description, parameters = _read(path, Path(folder))
+        arrays = read_arrays(parameters)
     if net is None:
-        net = build(found.description)
+        net = build(description)
     else:
-        unlike = differences(describe(net), found.description)
+        unlike = differences(describe(net), description)
         if unlike:
             raise CheckpointError(
                 f"{path} holds another architecture than the net (here), which is left as it was:\n  "
@@ -115,15 +115,8 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
     return net
 
 
-class _Content(NamedTuple):
-    """What a verified file holds."""
-
-    description: Any
-    parameters: Path
-
-
 def _values(net: Any) -> Dict[str, Any]:
-    """First replicas by path, a shared parameter under its first path."""
+    """Return the values of the first device by path, a shared parameter under its first path."""
     arrays: Dict[str, Any] = {}
     for path, parameter in distinct(parameters_by_path(net)).items():
         if values_of(parameter) is None:
@@ -135,11 +128,12 @@ def _values(net: Any) -> Dict[str, Any]:
     return arrays
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _signature(content: bytes) -> Dict[str, Any]:
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _read(path: Path, folder: Path) -> _Content:
+def _read(path: Path, folder: Path) -> Tuple[Any, Path]:
+    """Return the description, and the path of a copy of the parameters in `folder`."""
     if path.exists() and not path.is_file():
         raise CheckpointError(f"{path} is no file: expected one that save_net wrote, received a folder or a device")
     with path.open("rb") as file:
@@ -150,18 +144,18 @@ def _read(path: Path, folder: Path) -> _Content:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            raise CheckpointError(f"{path} is damaged: it refers to a place before its beginning") from error
+            raise CheckpointError(f"{path} is damaged: it contains a negative offset") from error
 
 
-def _unpack(file: BinaryIO, path: Path, folder: Path) -> _Content:
-    """Check members, sizes and digests; the parameters are copied to `folder` meanwhile."""
+def _unpack(file: BinaryIO, path: Path, folder: Path) -> Tuple[Any, Path]:
+    """Check members, sizes and digests, and copy the parameters to `folder`."""
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         names = [info.filename for info in infos]
         stored = all(
             info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size for info in infos
         )
-        # an encrypted member would be a RuntimeError, as CheckpointError is one
+        # zipfile raises a RuntimeError for an encrypted member, which would pass for a CheckpointError
         plain = stored and not any(info.flag_bits & 1 for info in infos)
         if tuple(names) != _MEMBERS or not plain:
             raise CheckpointError(
@@ -177,22 +171,18 @@ def _unpack(file: BinaryIO, path: Path, folder: Path) -> _Content:
                 digest.update(chunk)
                 size += len(chunk)
                 copy.write(chunk)
-    found = {
-        _DESCRIPTION: {"size": len(description), "sha256": _digest(description)},
-        _PARAMETERS: {"size": size, "sha256": digest.hexdigest()},
-    }
-    for name, one in found.items():
-        if manifest["files"].get(name) != one:
-            raise CheckpointError(
-                f"{path} is damaged: {name}: expected {manifest['files'].get(name)!s:.200}, received {one}"
-            )
-    return _Content(json.loads(description.decode("utf-8")), target)
+    read = {_DESCRIPTION: _signature(description), _PARAMETERS: {"size": size, "sha256": digest.hexdigest()}}
+    for name, signature in read.items():
+        expected = manifest["files"].get(name)
+        if expected != signature:
+            raise CheckpointError(f"{path} is damaged: {name}: expected {expected!s:.200}, received {signature}")
+    return json.loads(description.decode("utf-8")), target
 
 
 def _manifest(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:
     manifest = json.loads(_text(archive, _MANIFEST, path).decode("utf-8"))
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
-        raise CheckpointError(f"{path} is damaged: {_MANIFEST} tells no files")
+        raise CheckpointError(f"{path} is damaged: {_MANIFEST} lists no files")
     if manifest.get("format") != FORMAT:
         raise CheckpointError(
             f"{path} has format {manifest.get('format')!r:.100}; this mxkit reads {FORMAT}. Use a newer mxkit"

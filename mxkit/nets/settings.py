@@ -1,4 +1,4 @@
-"""What is set on parameters and optimizers that exist: hyper-parameters, multipliers, what is frozen."""
+"""Changes of existing optimizers and parameters: hyper-parameters, multipliers, freezing."""
 
 import math
 from numbers import Real
@@ -13,10 +13,10 @@ from mxkit.errors import unknown_name
 import mxnet as mx
 from mxnet import gluon
 
-# Arguments of optimizers that are no hyper-parameters, or that something else sets at every update.
+# Arguments of optimizers that are not hyper-parameters, or that every update sets.
 _FIXED = {"begin_num_update", "learning_rate", "lr", "multi_precision", "rescale_grad"}
 _FIXED |= {"batch_scale", "num_epochs", "updates_per_epoch", "warmup_epochs"}  # LBSGD reads them once
-# A rate of 0 gives NaN weights in silence (FTML, Ftrl), or an error of the engine (SGLD).
+# With a rate of 0, FTML and Ftrl give NaN weights without an error, and SGLD an error of the engine.
 NEEDS_RATE = (mx.optimizer.FTML, mx.optimizer.Ftrl, mx.optimizer.SGLD)
 _MULTIPLIERS = ("lr", "wd")
 _UNCHANGED = ". Nothing was changed"
@@ -30,20 +30,19 @@ def set_hyperparameters(
     momentum: Optional[float] = None,
     **others: Optional[float],
 ) -> None:
-    """Change numbers of the optimizer from the next update on; all of them, or none where one is wrong.
+    """Change hyper-parameters of an optimizer from the next update on; if one value is wrong, none changes.
 
     Args:
-        trainer: Over the net. Its optimizer changes, wherever it steps: on the devices or on a local kvstore.
-        learning_rate: At least 0, or None to leave it.
-        wd: Weight decay, at least 0, or None to leave it.
-        momentum: At least 0, or None to leave it. Coming from 0, it starts from a velocity of 0.
-        others: Any other number that the optimizer was made with, like `beta1`; None takes a
-            `clip_gradient` away.
+        trainer: A Trainer over the net, which steps on the devices or on a local kvstore.
+        learning_rate: At least 0; None does not change it.
+        wd: Weight decay, at least 0; None does not change it.
+        momentum: At least 0; None does not change it. If it was 0, the velocity starts at 0.
+        others: Any other number among the optimizer's arguments, like `beta1`; None removes a `clip_gradient`.
 
     Raises:
-        UnknownNameError: The optimizer has no such number.
-        ValueError: A value is no finite number; the optimizer has a scheduler of its own, ignores learning
-            rates, or lives on the servers of a distributed kvstore.
+        UnknownNameError: The optimizer has no such hyper-parameter.
+        ValueError: A value is not a finite number; the optimizer has its own scheduler, ignores learning rates, or
+            steps on the servers of a distributed kvstore.
 
     >>> net = mxkit.models.softmax_regression(); mxkit.initialize(net)
     >>> trainer = mx.gluon.Trainer(net.collect_params(), "adam")
@@ -80,23 +79,23 @@ def set_hyperparameters(
 
 
 def _hyperparameters(optimizer: "mx.optimizer.Optimizer") -> Set[str]:
-    """Arguments of the optimizer's class and bases that it keeps as a number under the same name."""
-    found: Set[str] = set()
+    """Return the arguments of the optimizer's class and bases that are numbers in an attribute of the same name."""
+    names: Set[str] = set()
     for name in optimizer_defaults(type(optimizer)):
         value = getattr(optimizer, name, "")
         number = isinstance(value, Real) and not isinstance(value, bool)
         if number or (value is None and name.startswith("clip")):
-            found.add(name)
-    return found - _FIXED
+            names.add(name)
+    return names - _FIXED
 
 
 def _begin_momentum(trainer: "gluon.Trainer") -> None:
-    """Drop states that hold no velocity, or a stale one, so that the next update makes them anew.
+    """Drop states that hold no velocity, or an old one; the next update makes new states.
 
-    MXNet makes none while momentum is 0. With momentum set later the update fails; on a kvstore the
-    error is printed and swallowed, and the weights stand still from there on.
+    MXNet makes no velocity while momentum is 0. If momentum is set later, the update fails; on a kvstore MXNet only
+    prints the error, and the weights no longer change.
     """
-    half = [parameter.name for parameter in trainer_parameters(trainer) if str(parameter.dtype).endswith("float16")]
+    half = any(str(parameter.dtype).endswith("float16") for parameter in trainer_parameters(trainer))
     if trainer.optimizer.multi_precision and half:
         raise ValueError(
             "momentum: states of float16 weights hold their float32 copies, which a momentum that begins at 0 cannot "
@@ -106,10 +105,10 @@ def _begin_momentum(trainer: "gluon.Trainer") -> None:
 
 
 def refuse_fixed_rate(trainer: "gluon.Trainer") -> None:
-    """Refuse a Trainer on which a learning rate cannot be set, or would change nothing.
+    """Refuse a Trainer whose learning rate cannot be set, or has no effect.
 
     Raises:
-        ValueError: The optimizer has a scheduler of its own, ignores learning rates, or steps on servers.
+        ValueError: The optimizer has its own scheduler, ignores learning rates, or steps on servers.
     """
     optimizer = trainer.optimizer
     if optimizer.lr_scheduler is not None:
@@ -127,13 +126,13 @@ def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) ->
 
     Args:
         net: Any block.
-        multipliers: `{"features.*": {"lr": 0.1, "wd": 0}}`: globs over structural paths; where several fit,
-            the last one decides.
+        multipliers: `{"features.*": {"lr": 0.1, "wd": 0}}`: globs over structural paths; if several globs fit a
+            path, the last one decides.
 
     Raises:
         UnknownNameError: No path fits a glob, or a multiplier is neither "lr" nor "wd".
-        ValueError: A multiplier is no number of at least 0, or the optimizer steps on servers, where
-            multipliers do not go. Nothing is changed then.
+        ValueError: A multiplier is not a number of at least 0, or the optimizer steps on servers, which get no
+            multipliers. Nothing is changed then.
 
     >>> net = mxkit.models.mlp(hidden=[8]); set_multipliers(net, {"*": {"lr": 0.1}, "2.*": {"lr": 1}})
     >>> [(path, parameter.lr_mult) for path, parameter in match_parameters(net, "*.weight").items()]
@@ -160,14 +159,14 @@ def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) ->
 def no_weight_decay(net: Any) -> List[str]:
     """Set the weight decay's multiplier to 0 for biases and for scales and shifts of norms (T21).
 
-    These are the parameters named `...bias`, `...gamma` or `...beta`, and all with one axis. How many axes
-    there are is known before the sizes are, so a net whose shapes are deferred is no exception.
+    These are the trainable parameters with one axis, and those named `...bias`, `...gamma` or `...beta`. The number
+    of axes is known before the sizes are, so the shapes of the net may be deferred.
 
     Args:
         net: Any block.
 
     Returns:
-        Their paths.
+        Paths of these parameters.
 
     Side effects:
         Their `wd_mult` is 0.
@@ -175,21 +174,20 @@ def no_weight_decay(net: Any) -> List[str]:
     >>> no_weight_decay(mxkit.models.mlp(hidden=[8]))
     ['1.bias', '2.bias']
     """
-    found = {}
+    paths = []
     for path, parameter in parameters_by_path(net).items():
         flat = parameter.shape is not None and len(parameter.shape) == 1
         if is_trainable(parameter) and (flat or path.endswith(("bias", "gamma", "beta"))):
-            found[path] = parameter
-    for parameter in found.values():
-        parameter.wd_mult = 0.0
-    return list(found)
+            parameter.wd_mult = 0.0
+            paths.append(path)
+    return paths
 
 
 def freeze(net: Any, glob: str = "*") -> List[str]:
-    """Train parameters no more: no gradient, no update, no weight decay.
+    """Stop the training of parameters: no gradient, no update, no weight decay.
 
-    A Dense layer's bias must be frozen with its weight: `updates` and `fit` refuse it otherwise (T46).
-    Running statistics of BatchNorm are no matter of gradients; they move on.
+    A Dense layer's bias must be frozen with its weight: `updates` and `fit` refuse the net otherwise (T46).
+    Running statistics of BatchNorm have no gradients and continue to move.
 
     Args:
         net: Any block; Trainers over it may exist.
@@ -197,7 +195,7 @@ def freeze(net: Any, glob: str = "*") -> List[str]:
             for both.
 
     Returns:
-        Paths of the parameters that were trained until now.
+        Paths of the parameters that were not frozen before.
 
     Raises:
         UnknownNameError: No path fits.
@@ -213,22 +211,22 @@ def freeze(net: Any, glob: str = "*") -> List[str]:
 
 
 def unfreeze(net: Any, glob: str = "*") -> List[str]:
-    """Train frozen parameters again, but never what no gradient belongs to.
+    """Resume the training of frozen parameters.
 
-    Running statistics, constants, and gammas and betas of norms made with `scale=False` or `center=False`
-    stay as they are.
+    Running statistics, constants, and gammas and betas of norms made with `scale=False` or `center=False` have no
+    gradients and stay as they are.
 
     Args:
         net: Any block. A Trainer trains only parameters that it was made over (T19); one over
-            `net.collect_params()` knows frozen ones too.
+            `net.collect_params()` includes frozen parameters.
         glob: Over structural paths, as for `match_parameters`.
 
     Returns:
-        Paths of the parameters that were frozen until now.
+        Paths of the parameters that were frozen before.
 
     Raises:
         UnknownNameError: No path fits.
-        ValueError: Nothing that fits can be trained, or gradients are being accumulated.
+        ValueError: No fitting parameter can be trained, or gradients are being accumulated.
     """
     never = never_trained(net)
     fitting = {path: one for path, one in match_parameters(net, glob).items() if id(one) not in never}

@@ -2,6 +2,7 @@
 
 import re
 
+from built_nets import stack
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError
 from mxkit.models.zoo import get_model
@@ -16,11 +17,7 @@ from round_trip import assert_same, batch, on, rebuilt
 
 # gluoncv's own imports
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::SyntaxWarning")
-SMALL = ["mobilenet0.25", "mobilenetv2_0.25", "resnet18_v1", "resnet18_v2", "squeezenet1.1"]
-
-
-def test_the_zoo_is_all_there():
-    assert len(zoo_names("zoo")) == 34
+SMALL = ["mobilenet0.25", "mobilenetv2_0.25", "resnet18_v2", "squeezenet1.1"]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -29,10 +26,11 @@ def test_nets_of_the_zoo_come_back(name):
     assert_same(vision.get_model(name, classes=7), on(1, 3, side, side))
 
 
-@pytest.mark.parametrize("name", zoo_names("zoo"))
-def test_every_net_of_the_zoo_is_described_and_built(name):
-    net = vision.get_model(name, classes=7)
-    assert list(parameters_by_path(rebuilt(net))) == list(parameters_by_path(net))
+@pytest.mark.parametrize("name", ["densenet121", "inceptionv3", "vgg11"])
+def test_larger_nets_of_the_zoo_are_described_and_built(name):
+    """`tests/zoo/round_trips.py` runs all 34."""
+    assert len(zoo_names("zoo")) == 34
+    rebuilt(vision.get_model(name, classes=7))
 
 
 def test_a_net_of_the_zoo_that_was_changed_is_rebuilt_as_it_is():
@@ -45,24 +43,19 @@ def test_a_net_of_the_zoo_that_was_changed_is_rebuilt_as_it_is():
 
 
 def test_a_net_of_gluoncvs_comes_back_by_name_and_arguments(tmp_path):
-    net = get_model("gluoncv:cifar_resnet20_v1", classes=5)
+    inner = get_model("gluoncv:cifar_resnet20_v1", classes=5)
+    node = {"model": "gluoncv:cifar_resnet20_v1", "arguments": {"classes": 5}}
+    assert describe(inner) == {"format": 1, "net": node}
+    net = stack(inner, nn.Dense(3))
+    inner.output.weight.grad_req = "null"
+    inner.features[0].weight.wd_mult = 0.0
     told = describe(net)
-    assert told == {"format": 1, "net": {"model": "gluoncv:cifar_resnet20_v1", "arguments": {"classes": 5}}}
-    assert_same(net, on(2, 3, 32, 32))
-    x = batch(2, 3, 32, 32)
-    found = load_net(save_net(tmp_path / "net.mxk", net))
-    assert found(x).asnumpy().tobytes() == net(x).asnumpy().tobytes()
-
-
-def test_a_net_of_gluoncvs_inside_another_comes_back():
-    net = nn.HybridSequential()
-    net.add(get_model("gluoncv:cifar_resnet20_v1"), nn.Dense(3))
-    net[0].output.weight.grad_req = "null"
-    net[0].features[0].weight.wd_mult = 0.0
-    told = describe(net)
-    assert told["net"]["children"][0] == {"model": "gluoncv:cifar_resnet20_v1"}
+    assert told["net"]["children"][0] == node
     assert told["parameters"]["0.output.weight"] == {"grad_req": "null"}
     assert_same(net, on(1, 3, 32, 32))
+    x = batch(1, 3, 32, 32)
+    found = load_net(save_net(tmp_path / "net.mxk", net))
+    assert found(x).asnumpy().tobytes() == net(x).asnumpy().tobytes()
 
 
 def test_detection_nets_have_the_same_paths_however_many_were_made_before():
@@ -97,11 +90,14 @@ def test_a_net_of_gluoncvs_that_was_made_elsewhere_is_refused_with_the_way_out()
         describe(cifar_resnet20_v1())
 
 
-def test_models_may_be_named_in_descriptions_written_by_hand():
+def test_models_may_be_named_in_descriptions_written_by_hand(monkeypatch):
     node = {"model": "zoo:mobilenet0.25", "arguments": {"classes": 3}}
     net = build({"format": 1, "net": {"class": "HybridSequential", "children": [node, {"shared": "0"}]}})
     assert net[0] is net[1]
     assert describe(net[0]) == describe(vision.mobilenet0_25(classes=3))
+    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 60)
+    with pytest.raises(ArchitectureError, match="more than 60 blocks"):
+        build({"format": 1, "net": {"class": "HybridSequential", "children": [{"model": "zoo:alexnet"}] * 9}})
 
 
 @pytest.mark.parametrize(
@@ -110,14 +106,13 @@ def test_models_may_be_named_in_descriptions_written_by_hand():
         ({"model": "gluoncv:os.system"}, "the net: gluoncv:os.system refuses .*unknown model"),
         ({"model": "zoo:resnet18_v3"}, "did you mean 'zoo:resnet18_v[12]'"),
         ({"model": "elsewhere:resnet18_v1"}, "unknown source of models 'elsewhere'"),
-        ({"model": "mlp"}, "unknown source of models"),
         ({"model": ["zoo:alexnet"]}, "expected a name like"),
         ({"model": "zoo:alexnet", "class": "Dense"}, "the net: expected model"),
         ({"model": "zoo:alexnet", "arguments": []}, "arguments: expected a dict"),
         ({"model": "zoo:alexnet", "arguments": {"clases": 3}}, "refuses its arguments"),
-        ({"model": "zoo:alexnet", "arguments": {"pretrained": True}}, "without numbers"),
-        ({"model": "gluoncv:alexnet", "arguments": {"root": "/tmp/x"}}, "without numbers"),
-        ({"model": "gluoncv:ssd_300_mobilenet0.25_custom", "arguments": {"transfer": "coco"}}, "without numbers"),
+        ({"model": "zoo:alexnet", "arguments": {"pretrained": True}}, "without weights"),
+        ({"model": "gluoncv:alexnet", "arguments": {"root": "/tmp/x"}}, "without weights"),
+        ({"model": "gluoncv:ssd_300_mobilenet0.25_custom", "arguments": {"transfer": "coco"}}, "without weights"),
         ({"model": "gluoncv:mobilenet1.0_int8"}, "from the network only"),
         ({"model": "zoo:alexnet", "arguments": {"name": "x"}}, "refuses"),
     ],
@@ -125,10 +120,3 @@ def test_models_may_be_named_in_descriptions_written_by_hand():
 def test_hostile_models_are_clear_errors(node, text):
     with pytest.raises(ArchitectureError, match=text):
         build({"format": 1, "net": node})
-
-
-def test_models_count_with_their_blocks(monkeypatch):
-    monkeypatch.setattr("mxkit.nets.architecture.builder._BLOCKS", 60)
-    node = {"model": "zoo:alexnet"}
-    with pytest.raises(ArchitectureError, match="more than 60 blocks"):
-        build({"format": 1, "net": {"class": "HybridSequential", "children": [node] * 9}})

@@ -162,7 +162,7 @@ class TestPaths:
         description = mxkit.nets.describe(get_model(f"zoo:{NET}", classes=6, weights=trained[1]))
         assert "own.params" not in str(description)
         hostile = {"format": 1, "net": {"model": f"gluoncv:{NET}", "arguments": {"weights": "/etc/passwd"}}}
-        with pytest.raises(mxkit.errors.ArchitectureError, match="weights: a description makes nets without numbers"):
+        with pytest.raises(mxkit.errors.ArchitectureError, match="weights: a description makes nets without weights"):
             mxkit.nets.build(hostile)
 
 

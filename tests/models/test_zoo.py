@@ -63,11 +63,11 @@ def test_bases_are_made_without_numbers(name):
 
 
 def test_nets_that_gluoncv_makes_with_numbers_only_are_refused():
-    always = [name for name in model_names("gluoncv") if zoos._ALWAYS_NUMBERS.fullmatch(name)]
+    always = [name for name in model_names("gluoncv") if zoos._ALWAYS_PRETRAINED.fullmatch(name)]
     assert {"mobilenet1.0_int8", "resnet18_v1b_custom", "resnet152_v1b_sthsthv2"} <= set(always)
     assert "resnet18_v1b" not in always
     for name in always:
-        with pytest.raises(ValueError, match="with numbers from the network only"):
+        with pytest.raises(ValueError, match="with weights from the network only"):
             get_model(f"gluoncv:{name}")
 
 

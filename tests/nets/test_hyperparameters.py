@@ -1,7 +1,6 @@
 """What is set on parameters and optimizers that exist, measured on the weights they give."""
 
-import sys
-
+from built_nets import make_norms
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import UnknownNameError
@@ -59,9 +58,6 @@ def value(parameter):
     return float(numbers[0])
 
 
-# hyper-parameters
-
-
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
 def test_rate_and_decay_reach_the_next_update(place):
     net, trainer = make_line(place)
@@ -72,8 +68,9 @@ def test_rate_and_decay_reach_the_next_update(place):
     assert value(net.a) == 0.5 - 0.25 * (1 + 0.5 * 0.5)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
-@pytest.mark.parametrize("optimizer", ["sgd", "nag", "signum"])
+@pytest.mark.parametrize(
+    ("place", "optimizer"), [(PLACES[0], "nag"), (PLACES[1], "signum"), *((place, "sgd") for place in PLACES)]
+)
 def test_momentum_that_begins_late_equals_a_trainer_that_begins_there(place, optimizer):
     net, trainer = make_line(place, optimizer, momentum=0.0)
     step(net, trainer)
@@ -97,18 +94,6 @@ def test_momentum_taken_away_and_given_back_starts_from_no_velocity():
     assert value(net.a) == -0.5
     step(net, trainer)
     assert value(net.a) == -1.25
-
-
-def test_gluon_swallows_the_error_of_a_late_momentum_on_a_kvstore(monkeypatch):
-    """Why states are dropped: without that the weights stand still, and only a printed text tells."""
-    net, trainer = make_line(PLACES[2])
-    step(net, trainer)
-    trainer.optimizer.momentum = 0.5
-    dropped = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda error: dropped.append(str(error.exc_value)))
-    step(net, trainer)
-    assert value(net.a) == 0.5
-    assert "must have NDArray type, but got None" in dropped[0]
 
 
 def test_late_momentum_of_float16_weights_is_refused():
@@ -175,13 +160,9 @@ def test_t21_every_other_optimizer_obeys_the_rate(name):
 
 @pytest.mark.parametrize("name", ["ftml", "ftrl", "sgld"])
 def test_a_rate_of_0_where_it_is_divided_by(name):
-    net, trainer = make_line(PLACES[0], name)
+    _, trainer = make_line(PLACES[0], name)
     with pytest.raises(ValueError, match="learning_rate: .* divides by it, or draws noise of its size.*above 0"):
         set_hyperparameters(trainer, learning_rate=0)
-    trainer.set_learning_rate(0)
-    step(net, trainer)
-    with pytest.raises((AssertionError, mx.MXNetError)):  # NaN in silence, or an error of the engine
-        np.testing.assert_allclose(net.a.data().asnumpy(), 1)
 
 
 def test_servers_hold_a_copy_that_no_change_reaches():
@@ -198,9 +179,6 @@ def test_servers_hold_a_copy_that_no_change_reaches():
     trainer._kv_initialized, trainer._distributed, trainer._update_on_kvstore = True, True, True
     with pytest.raises(ValueError, match="steps on the servers"):
         set_hyperparameters(trainer, learning_rate=0.1)
-
-
-# multipliers
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
@@ -237,12 +215,6 @@ def test_t37_globs_fit_structural_paths():
         match_parameters(net, "squeezenet0_conv0_weight")
 
 
-def make_norms():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
-    return net
-
-
 def test_t21_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():
     net = make_norms()
     flat = ["0.bias", "1.gamma", "1.beta", "2.alpha", "3.gamma", "3.beta", "4.bias"]
@@ -252,24 +224,6 @@ def test_t21_biases_and_norms_do_not_decay_and_shapes_may_be_unknown():
     assert all(mults[path] == 0 for path in flat)
     lstm = gluon.rnn.LSTM(4, input_size=3)
     assert [path.split(".")[-1] for path in no_weight_decay(lstm)] == ["i2h_bias", "h2h_bias"]
-
-
-def test_no_weight_decay_equals_an_update_by_hand():
-    net = nn.Dense(2, in_units=3)
-    mxkit.initialize(net)
-    net.bias.set_data(mx.nd.ones(2))
-    weight = net.weight.data().asnumpy()
-    no_weight_decay(net)
-    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5, "wd": 0.5})
-    with autograd.record():
-        loss = net(mx.nd.zeros((1, 3)))
-    loss.backward()
-    trainer.step(1)
-    np.testing.assert_array_equal(net.bias.data().asnumpy(), [0.5, 0.5])
-    np.testing.assert_allclose(net.weight.data().asnumpy(), weight * 0.75, rtol=1e-6)
-
-
-# frozen
 
 
 @pytest.mark.parametrize("place", PLACES, ids=PLACE_IDS)
@@ -307,12 +261,3 @@ def test_unfreezing_inside_a_window_is_refused():
     with mxkit.Accumulator(trainer, every=2), pytest.raises(ValueError, match="grad_req of 'b' is 'add'.*on_epoch"):
         unfreeze(net)
     assert unfreeze(net) == ["a"]
-
-
-def test_t46_a_dense_weight_frozen_alone_is_refused_in_training():
-    net = mxkit.models.softmax_regression()
-    mxkit.initialize(net)
-    freeze(net, "*.weight")
-    with pytest.raises(ValueError, match="the weight of this Dense layer is frozen, its bias is not"):
-        next(mxkit.updates(net, [(np.zeros((2, 3)), np.zeros(2))], loss="softmax_ce", trainer="sgd"))
-    freeze(net, "*.bias")

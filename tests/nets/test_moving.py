@@ -1,10 +1,11 @@
 """`to`: right in every state that a net can be in."""
 
+from built_nets import stack
 import mxkit
 from mxkit.errors import DeviceError, TrapWarning
 from mxkit.nets.moving import to
 import mxnet as mx
-from mxnet import autograd, gluon
+from mxnet import autograd
 from mxnet.gluon import nn
 import numpy as np
 import pytest
@@ -14,9 +15,7 @@ TWO = [mx.cpu(0), mx.cpu(1)]
 
 
 def make(in_units=3):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(5, in_units=in_units), nn.BatchNorm(), nn.Dense(2))
-    return net
+    return stack(nn.Dense(5, in_units=in_units), nn.BatchNorm(), nn.Dense(2))
 
 
 def devices(net):
@@ -35,11 +34,10 @@ def test_before_initialization_it_initializes_as_mxkit_does():
     np.testing.assert_array_equal(net[0].weight.data(mx.cpu(1)).asnumpy(), other[0].weight.data(mx.cpu(1)).asnumpy())
 
 
-@pytest.mark.parametrize("hybridize", [False, True])
-def test_deferred_shapes_are_inferred_there(hybridize):
+def test_deferred_shapes_are_inferred_there():
     net = make(0)
     mxkit.initialize(net, devices="cpu")
-    net.hybridize(hybridize)
+    net.hybridize()
     to(net, mx.cpu(1))
     out = net(X.as_in_context(mx.cpu(1)))
     assert out.context == mx.cpu(1)
@@ -76,20 +74,15 @@ def test_a_net_with_one_new_layer():
     mxkit.initialize(net, devices="cpu")
     net(X)
     kept = net[0].weight.data().asnumpy()
-    net.add(nn.Dense(3, in_units=2))
+    net.add(nn.Dense(3, in_units=2), nn.Dense(2, in_units=5, params=net[2].params))
+    net.params.get_constant("scale", mx.nd.array([2.0]))
+    with pytest.raises(DeviceError):
+        to(net, "gpu:99")
     to(net, "cpu")
     np.testing.assert_array_equal(net[0].weight.data().asnumpy(), kept)
-    assert net(X).shape == (4, 3)
-
-
-def test_shared_parameters_and_constants():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, in_units=3), nn.Dense(3, in_units=3))
-    net.add(nn.Dense(3, in_units=3, params=net[0].params))
-    net.params.get_constant("scale", mx.nd.array([2.0]))
-    to(net, "cpu")
+    assert net[:4](X).shape == (4, 3)
     to(net, "cpu:2")
-    assert net[0].weight is net[2].weight
+    assert net[2].weight is net[4].weight
     assert devices(net) == {tuple(TWO)}
 
 
@@ -125,9 +118,3 @@ def test_row28_a_plain_array_stays_behind_and_is_told():
     net.table = mx.nd.ones(3)
     with pytest.warns(TrapWarning, match=r"the net \(HybridSequential\) keeps a plain NDArray 'table' on cpu\(0\)"):
         to(net, mx.cpu(1))
-
-
-def test_a_device_that_is_not_there():
-    with pytest.raises(DeviceError):
-        to(make(), "gpu:99")
-    assert isinstance(make(), gluon.Block)

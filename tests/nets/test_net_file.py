@@ -6,6 +6,7 @@ import json
 import random
 import zipfile
 
+from built_nets import stack
 import mxkit
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import ArchitectureError, CheckpointError, DeviceError, NotInitializedError
@@ -15,32 +16,18 @@ from mxkit.nets.saving import load_net, save_net
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
-from mxnet.gluon.model_zoo import vision
 import numpy as np
 import pytest
 
 MEMBERS = ["manifest.json", "description.json", "net.params"]
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    mxkit.seed_all(7)
-
-
 def batch(*shape):
     return mx.nd.random.uniform(-1, 1, shape)
 
 
-def written(path):
-    """Names of the arrays in a file."""
-    with zipfile.ZipFile(path) as archive:
-        archive.extract("net.params", path.parent)
-    return mx.nd.load(str(path.parent / "net.params"))
-
-
 def small_net(activation="relu"):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
+    net = stack(nn.Dense(4, activation=activation), nn.BatchNorm(), nn.Dense(2))
     net.initialize(mx.init.Normal(0.5))
     return net
 
@@ -81,8 +68,7 @@ def test_a_trained_and_hybridized_net_comes_back(tmp_path):
 def test_the_first_of_several_replicas_is_kept(tmp_path):
     # T59: Gluon's own mean over three replicas rounds
     devices = [mx.cpu(number) for number in range(3)]
-    net = nn.HybridSequential()
-    net.add(nn.Dense(4, in_units=5), nn.BatchNorm(in_channels=4))
+    net = stack(nn.Dense(4, in_units=5), nn.BatchNorm(in_channels=4))
     net.initialize(ctx=devices)
     trained(net, devices)
     path = save_net(tmp_path / "net.mxk", net)
@@ -94,19 +80,8 @@ def test_the_first_of_several_replicas_is_kept(tmp_path):
         load_net(path, devices="cpu:x")
 
 
-@pytest.mark.parametrize("name", ["resnet18_v1", "mobilenetv2_0.25", "squeezenet1.1"])
-def test_nets_of_the_zoo_come_back(name, tmp_path):
-    net, x = vision.get_model(name, classes=5), batch(1, 3, 224, 224)
-    net.initialize()
-    expected = net(x).asnumpy()
-    found = load_net(save_net(tmp_path / "net.mxk", net))
-    assert type(found) is type(net)
-    assert found(x).asnumpy().tobytes() == expected.tobytes()
-
-
 def test_shared_parameters_and_dtypes_are_kept(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Embedding(6, 4), nn.Dense(6, flatten=False, in_units=4))
+    net = stack(nn.Embedding(6, 4), nn.Dense(6, flatten=False, in_units=4))
     shared = nn.Dense(6, flatten=False, in_units=6, activation="tanh")
     net.add(shared, shared)
     net.initialize()
@@ -115,19 +90,15 @@ def test_shared_parameters_and_dtypes_are_kept(tmp_path):
     x = mx.nd.array([[1, 5]])
     expected = net(x)
     path = save_net(tmp_path / "net.mxk", net)
-    assert list(written(path)) == ["0.weight", "1.weight", "1.bias", "2.weight", "2.bias"]
+    with zipfile.ZipFile(path) as archive:
+        archive.extract("net.params", tmp_path)
+    written = mx.nd.load(str(tmp_path / "net.params"))
+    assert list(written) == ["0.weight", "1.weight", "1.bias", "2.weight", "2.bias"]
     found = load_net(path)
     assert found[2] is found[3]
     assert found[0].weight.grad_req == "null"
     assert found(x).dtype == np.float64
     assert found(x).asnumpy().tobytes() == expected.asnumpy().tobytes()
-
-
-def test_a_net_without_parameters(tmp_path):
-    net = nn.HybridSequential()
-    net.add(nn.Flatten(), nn.LeakyReLU(0.3))
-    x = batch(2, 3, 4)
-    assert (load_net(save_net(tmp_path / "net.mxk", net))(x) == net(x)).asnumpy().all()
 
 
 def test_it_is_a_zip_that_any_tool_reads(tmp_path):
@@ -203,21 +174,11 @@ def test_values_go_into_a_net_of_the_same_architecture_only(tmp_path):
     with pytest.raises(CheckpointError, match="0: activation: 'tanh' here, 'relu' there"):
         load_net(path, other)
     assert values(other) == before
-
-
-def test_a_net_that_fits_by_architecture_and_not_by_dtype_is_left(tmp_path):
-    net = small_net()
-    net(batch(2, 5))
-    path = save_net(tmp_path / "net.mxk", net)
-    other = nn.HybridSequential()
-    other.add(nn.Dense(4, activation="relu"), nn.BatchNorm(), nn.Dense(2))
-    other.cast("float64")
+    same = small_net()
+    same.cast("float64")
     with pytest.raises(CheckpointError, match="dtype"):
-        load_net(path, other)
-    assert other[0].weight._data is None
-
-
-# -- files that are none ----------------------------------------------------------------------------------------
+        load_net(path, same)
+    assert same[0].weight._data is None
 
 
 @pytest.fixture
@@ -252,7 +213,7 @@ def test_every_mutation_is_an_error_or_the_same_net(saved, tmp_path):
     path, expected = saved
     content, choose = path.read_bytes(), random.Random(5)
     refused = 0
-    for _ in range(400):
+    for _ in range(100):
         bad = bytearray(content)
         kind = choose.randrange(4)
         place = choose.randrange(len(bad))
@@ -271,7 +232,10 @@ def test_every_mutation_is_an_error_or_the_same_net(saved, tmp_path):
             refused += 1
         else:
             assert values(found) == expected
-    assert refused > 300
+    assert refused > 75
+
+
+FLATTEN = b'{"format": 1, "net": {"class": "Flatten"}}'
 
 
 @pytest.mark.parametrize(
@@ -283,12 +247,13 @@ def test_every_mutation_is_an_error_or_the_same_net(saved, tmp_path):
         (lambda all_: [*all_.items()][::-1], "expected manifest.json"),
         (lambda all_: [], "expected manifest.json"),
         (lambda all_: signed(all_, format=2), "format 2"),
-        (lambda all_: signed(all_, files=[]), "tells no files"),
+        (lambda all_: signed(all_, files=[]), "lists no files"),
         (lambda all_: signed(all_, files={}), "damaged: description.json"),
         (lambda all_: signed({**all_, "description.json": b"{"}), "damaged"),
         (lambda all_: signed({**all_, "description.json": b"[" * 100_000}), "damaged"),
         (lambda all_: signed({**all_, "net.params": b"x" * 64}), "no parameter file"),
-        (lambda all_: [("manifest.json", b"[1]"), *list(all_.items())[1:]], "tells no files"),
+        (lambda all_: signed({**all_, "description.json": FLATTEN}), "do not fit the net"),
+        (lambda all_: [("manifest.json", b"[1]"), *list(all_.items())[1:]], "lists no files"),
         (lambda all_: [("manifest.json", b"\xff"), *list(all_.items())[1:]], "damaged"),
         (
             lambda all_: [*list(all_.items())[:2], ("net.params", all_["net.params"][:-1] + b"!")],
@@ -305,35 +270,14 @@ def test_what_save_net_did_not_write_is_refused(change, text, saved, tmp_path):
     assert not (tmp_path.parent / "evil.py").exists()
 
 
-def test_a_zip_bomb_is_not_unpacked(saved, tmp_path):
-    path, _ = saved
-    contents = {**members(path), "net.params": bytes(2**26)}
-    pack(tmp_path / "bomb.mxk", contents.items(), zipfile.ZIP_DEFLATED)
-    assert (tmp_path / "bomb.mxk").stat().st_size < 2**20
+def test_zip_bombs_and_hostile_descriptions(saved, tmp_path):
+    contents = members(saved[0])
+    pack(tmp_path / "bad.mxk", {**contents, "net.params": bytes(2**26)}.items(), zipfile.ZIP_DEFLATED)
+    assert (tmp_path / "bad.mxk").stat().st_size < 2**20
     with pytest.raises(CheckpointError, match="without compression"):
-        load_net(tmp_path / "bomb.mxk")
-
-
-def test_a_hostile_description_is_an_error_of_its_own(saved, tmp_path):
-    path, _ = saved
-    for description, text in [
-        ({"format": 1, "net": {"class": "os.system"}}, "unknown class"),
-        (
-            {"format": 1, "net": {"class": "Conv2D", "arguments": {"channels": 1, "kernel_size": 1, "groups": 0}}},
-            "groups",
-        ),
-    ]:
-        content = json.dumps(description).encode()
-        pack(tmp_path / "bad.mxk", signed({**members(path), "description.json": content}))
-        with pytest.raises(ArchitectureError, match=text):
-            load_net(tmp_path / "bad.mxk")
-
-
-def test_numbers_that_do_not_fit_the_architecture_are_refused(saved, tmp_path):
-    path, _ = saved
-    content = json.dumps({"format": 1, "net": {"class": "Dense", "arguments": {"units": 4}}}).encode()
-    pack(tmp_path / "bad.mxk", signed({**members(path), "description.json": content}))
-    with pytest.raises(CheckpointError, match="do not fit the net"):
+        load_net(tmp_path / "bad.mxk")
+    pack(tmp_path / "bad.mxk", signed({**contents, "description.json": FLATTEN.replace(b"Flatten", b"os.system")}))
+    with pytest.raises(ArchitectureError, match="unknown class"):
         load_net(tmp_path / "bad.mxk")
 
 

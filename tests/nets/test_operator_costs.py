@@ -2,8 +2,9 @@
 
 import json
 
+from built_nets import hybrid_net
 from mxkit.nets.layer_table import layers
-from mxkit.nets.layer_table.costs import Cost, operator_cost, operator_kind
+from mxkit.nets.layer_table.costs import Cost, operator_cost
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
 import pytest
@@ -20,7 +21,6 @@ def ones(net, *shapes):
 
 # Where everything is 1 and nothing is padded, each multiply-add adds 1 to the sum of the outputs.
 CONVOLUTIONS = [
-    (nn.Conv1D(6, 3, use_bias=False), (2, 4, 11)),
     (nn.Conv1D(6, 3, groups=2, strides=2, dilation=2, use_bias=False), (2, 4, 11)),
     (nn.Conv2D(6, (3, 2), use_bias=False), (2, 4, 9, 8)),
     (nn.Conv2D(6, 3, strides=(2, 1), dilation=(1, 2), use_bias=False), (1, 4, 9, 8)),
@@ -45,6 +45,11 @@ def test_products_cost_what_they_compute_of_ones(layer, shape):
     assert row.flops == 2 * row.macs
 
 
+def test_a_bias_is_an_addition_per_output():
+    row = layers(nn.Conv2D(3, 3), (2, 4, 6, 6))[0]
+    assert row.flops == 2 * row.macs + 2 * 3 * 4 * 4
+
+
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [
@@ -63,12 +68,11 @@ def test_matrix_products_cost_what_they_compute_of_ones(function, shapes):
 
 
 def test_products_of_numpys_interface():
-    class Products(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, a, b):
-            return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))
+    def products(F, a, b):
+        return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))
 
     with mx.util.np_shape(), mx.util.np_array():
-        table = layers(Products(), (3, 4), (4, 5))
+        table = layers(nn.HybridLambda(products), (3, 4), (4, 5))
     assert table.macs == 2 * 3 * 4 * 5
     assert table.flops == 2 * table.macs + 3 * (3 * 5) + 12 + 1  # +, * and - of the outputs, the mean, its relu
     assert not table.not_counted
@@ -77,28 +81,22 @@ def test_products_of_numpys_interface():
 def test_interleaved_attention_is_attention():
     steps, batch, heads, size = 7, 2, 3, 4
 
-    class Attention(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, both):
-            scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=heads)
-            return F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=heads)
+    def own(F, both):
+        scores = F.contrib.interleaved_matmul_selfatt_qk(both, heads=heads)
+        return F.contrib.interleaved_matmul_selfatt_valatt(both, scores, heads=heads)
 
-    class Across(mx.gluon.HybridBlock):
-        def hybrid_forward(self, F, queries, both):
-            scores = F.contrib.interleaved_matmul_encdec_qk(queries, both, heads=heads)
-            return F.contrib.interleaved_matmul_encdec_valatt(both, scores, heads=heads)
+    def across(F, queries, both):
+        scores = F.contrib.interleaved_matmul_encdec_qk(queries, both, heads=heads)
+        return F.contrib.interleaved_matmul_encdec_valatt(both, scores, heads=heads)
 
-    assert layers(Attention(), (steps, batch, 3 * heads * size)).macs == 2 * batch * heads * steps * steps * size
-    across = layers(Across(), (5, batch, heads * size), (steps, batch, 2 * heads * size))
-    assert across.macs == 2 * batch * heads * 5 * steps * size
+    table = layers(nn.HybridLambda(own), (steps, batch, 3 * heads * size))
+    assert table.macs == 2 * batch * heads * steps * steps * size
+    table = layers(nn.HybridLambda(across), (5, batch, heads * size), (steps, batch, 2 * heads * size))
+    assert table.macs == 2 * batch * heads * 5 * steps * size
 
 
-class Unrolled(mx.gluon.HybridBlock):
-    def __init__(self, cell, steps):
-        super().__init__()
-        self.cell, self.steps = cell, steps
-
-    def hybrid_forward(self, F, x):
-        return self.cell.unroll(self.steps, x, begin_state=self.cell.begin_state(2, F.zeros), layout="TNC")[0]
+def unrolled(net, F, x):
+    return net.cell.unroll(7, x, begin_state=net.cell.begin_state(2, F.zeros), layout="TNC")[0]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ class Unrolled(mx.gluon.HybridBlock):
 )
 def test_a_recurrent_layer_costs_what_its_cells_cost(layer, cell):
     table = layers(layer, (7, 2, 3))
-    assert table.macs == layers(Unrolled(cell(), 7), (7, 2, 3)).macs > 0
+    assert table.macs == layers(hybrid_net(unrolled, cell=cell()), (7, 2, 3)).macs > 0
 
 
 def test_layers_and_directions_of_recurrent_layers():
@@ -150,22 +148,13 @@ SIZE = 2 * 4 * 6 * 6
         (nn.HybridLambda(lambda F, x: F.sum(x, axis=1)), SIZE),
         (nn.Dropout(0.5), 0),
         (nn.Flatten(), 0),
+        (nn.Embedding(100, 8), 0),
     ],
     ids=lambda value: str(value).split("(")[0],
 )
 def test_what_is_no_multiply_add_counts_once_an_element(layer, others):
     row = layers(layer, (2, 4, 6, 6))[0]
     assert (row.macs, row.flops) == (0, others)
-
-
-def test_a_bias_is_an_addition_an_output():
-    without, biased = (layers(nn.Conv2D(3, 3, use_bias=bias), (2, 4, 6, 6)) for bias in (False, True))
-    assert biased.macs == without.macs == 2 * 3 * 4 * 4 * 4 * 9
-    assert biased.flops - without.flops == 2 * 3 * 4 * 4
-
-
-def test_looking_up_is_free():
-    assert layers(nn.Embedding(100, 8), (2, 5)).flops == 0
 
 
 def test_unknown_operators_are_told():
@@ -186,12 +175,7 @@ def test_all_stock_layers_are_known():
     ]
     for layer, shape in known:
         assert not layers(layer, shape).not_counted, layer
-
-
-def test_a_deformable_convolution_is_two():
-    table = layers(contrib.cnn.DeformableConvolution(4, 3, padding=1), (2, 3, 6, 6))
-    offsets, own = 2 * 18 * 36 * 27, 2 * 4 * 36 * 27
-    assert table.macs == offsets + own
+    assert layers(layer, shape).macs == 2 * 18 * 36 * 27 + 2 * 4 * 36 * 27  # offsets, and the convolution
 
 
 @pytest.mark.parametrize(
@@ -203,8 +187,3 @@ def test_pythons_operators_are_known(expression):
     for node in nodes:
         if node["op"] != "null":
             assert operator_cost(node["op"], {}, [(2, 3), (2, 3)], [(2, 3)]) == Cost(others=6), node["op"]
-
-
-def test_names_of_one_operator():
-    names = ["elemwise_mul", "broadcast_mul", "_mul_scalar", "_mul"]
-    assert {operator_kind(name) for name in names} == {"mul"}

@@ -150,7 +150,7 @@ def test_features_names_the_nearest_layers(trained, capsys, tmp_path):
     Image.fromarray(np.zeros((28, 28), np.uint8)).save(image)
     code, _, err = command(capsys, "features", folder, image, "--layers", "1.act0", "--out", tmp_path / "none")
     assert code == 2
-    assert "error: no block '1.act0'" in err
+    assert "error: no block stands at '1.act0'" in err
     assert not (tmp_path / "none").exists()
 
 

@@ -144,6 +144,10 @@ class TestRecalibration:
             recalibrate_batch_norm(net, [X, X[:, :2]])
         assert not statistics(net[1])[0][0].any()
         assert not net[1]._forward_pre_hooks
+        norm = nn.BatchNorm(in_channels=2)
+        mxkit.initialize(norm, devices="cpu")
+        with pytest.warns(TrapWarning, match="a batch of one sample, of which BatchNorm .* makes zeros"):
+            recalibrate_batch_norm(norm, [np.ones((1, 2), "float32")])
 
     @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
     def test_t126_an_error_leaves_statistics_that_moved_in_the_forward_pass(self, devices):

@@ -1,7 +1,6 @@
 """Features of every layer of real nets beside what Gluon's own hooks see: MXNet's model zoo and GluonCV's families.
 
     python tests/zoo/check_features.py            all nets, some minutes
-    python tests/zoo/check_features.py --quick    one net of each kind
     python tests/zoo/check_features.py --only ssd_300_vgg16_atrous_voc
 
 For each net, with random weights: outputs of all blocks of the unhybridized net, as hooks see them, beside
@@ -37,84 +36,43 @@ ZOO = {
     **{f"mobilenetv2_{width}": (32, 32) for width in ("0.25", "0.5", "0.75", "1.0")},
 }
 # Height and width of one image; a third number in front is that of the frames of one clip.
-GLUONCV = {
-    "cifar_resnet20_v1": (32, 32),
-    "cifar_resnet20_v2": (32, 32),
-    "cifar_wideresnet16_10": (32, 32),
-    "cifar_resnext29_16x64d": (32, 32),
-    "cifar_residualattentionnet56": (32, 32),
-    "resnet18_v1b": (64, 64),
-    "resnet18_v1b_0.89": (64, 64),
-    "resnet50_v1b_gn": (64, 64),
-    "resnet50_v1c": (64, 64),
-    "resnet50_v1d": (64, 64),
-    "resnet50_v1d_0.11": (64, 64),
-    "resnet50_v1e": (64, 64),
-    "resnet50_v1s": (64, 64),
-    "resnext50_32x4d": (64, 64),
-    "se_resnet18_v1": (64, 64),
-    "se_resnet18_v2": (64, 64),
-    "se_resnext50_32x4d": (64, 64),
-    "senet_154": (64, 64),
-    "resnest14": (64, 64),
-    "resnest26": (64, 64),
-    "resnest50": (64, 64),
-    "mobilenetv3_large": (64, 64),
-    "mobilenetv3_small": (64, 64),
-    "residualattentionnet56": (224, 224),
-    "xception": (128, 128),
-    "xception71": (128, 128),
-    "inceptionv3": (299, 299),
-    "googlenet": (224, 224),
-    "nasnet_4_1056": (128, 128),
-    "darknet53": (64, 64),
-    "dla34": (64, 64),
-    "shufflenet_v1": (224, 224),
-    "shufflenet_v2": (224, 224),
-    "hrnet_w18_small_v1_c": (64, 64),
-    "hrnet_w18_small_v2_c": (64, 64),
-    "hrnet_w18_small_v1_s": (64, 64),
-    "hrnet_w18_small_v2_s": (64, 64),
-    "ssd_300_vgg16_atrous_voc": (300, 300),
-    "ssd_300_mobilenet0.25_voc": (128, 128),
-    "ssd_300_mobilenet1.0_lite_coco": (300, 300),
-    "ssd_300_resnet34_v1b_voc": (300, 300),
-    "ssd_512_resnet18_v1_voc": (256, 256),
-    "ssd_512_mobilenet1.0_voc": (256, 256),
-    "yolo3_mobilenet0.25_voc": (96, 96),
-    "yolo3_darknet53_voc": (96, 96),
-    "faster_rcnn_resnet50_v1b_voc": (96, 96),
-    "faster_rcnn_fpn_resnet50_v1b_coco": (96, 96),
-    "doublehead_rcnn_resnet50_v1b_voc": (96, 96),
-    "mask_rcnn_resnet18_v1b_coco": (96, 96),
-    "mask_rcnn_fpn_resnet18_v1b_coco": (96, 96),
-    "center_net_resnet18_v1b_voc": (64, 64),
-    "center_net_resnet18_v1b_dcnv2_voc": (64, 64),
-    "center_net_mobilenetv3_small_duc_voc": (64, 64),
-    "center_net_dla34_voc": (64, 64),
-    "fcn_resnet50_voc": (64, 64),
-    "psp_resnet50_ade": (96, 96),
-    "deeplab_resnet50_ade": (64, 64),
-    "deeplab_resnest50_ade": (64, 64),
-    "deeplab_v3b_plus_wideresnet_citys": (64, 64),
-    "icnet_resnet50_citys": (480, 480),
-    "fastscnn_citys": (96, 96),
-    "danet_resnet50_citys": (64, 64),
-    "simple_pose_resnet18_v1b": (64, 64),
-    "simple_pose_resnet50_v1d": (64, 64),
-    "mobile_pose_resnet18_v1b": (64, 64),
-    "mobile_pose_mobilenetv3_small": (64, 64),
-    "alpha_pose_resnet101_v1b_coco": (64, 64),
-    "p3d_resnet50_kinetics400": (16, 64, 64),
-    "r2plus1d_resnet18_kinetics400": (8, 64, 64),
-    "i3d_inceptionv1_kinetics400": (16, 224, 224),
-    "i3d_resnet50_v1_kinetics400": (8, 64, 64),
-    "i3d_nl5_resnet50_v1_kinetics400": (8, 64, 64),
-    "slowfast_4x16_resnet50_kinetics400": (36, 64, 64),
-    "siamrpn_alexnet_v2_otb15": (127, 127),
-    "monodepth2_resnet18_kitti_mono_640x192": (192, 640),
-    "monodepth2_resnet18_posenet_kitti_mono_640x192": (192, 640),
-}
+# Two-dimensional nets on frames of videos (TSN) cannot be built without a download of ImageNet's weights.
+GLUONCV = {}
+for sizes, names in {
+    (32, 32): """
+        cifar_resnet20_v1 cifar_resnet20_v2 cifar_wideresnet16_10 cifar_resnext29_16x64d
+        cifar_residualattentionnet56
+    """,
+    (64, 64): """
+        resnet18_v1b resnet18_v1b_0.89 resnet50_v1b_gn resnet50_v1c resnet50_v1d resnet50_v1d_0.11
+        resnet50_v1e resnet50_v1s resnext50_32x4d se_resnet18_v1 se_resnet18_v2 se_resnext50_32x4d senet_154
+        resnest14 resnest26 resnest50 mobilenetv3_large mobilenetv3_small darknet53 dla34
+        hrnet_w18_small_v1_c hrnet_w18_small_v2_c hrnet_w18_small_v1_s hrnet_w18_small_v2_s
+        center_net_resnet18_v1b_voc center_net_resnet18_v1b_dcnv2_voc center_net_mobilenetv3_small_duc_voc
+        center_net_dla34_voc fcn_resnet50_voc deeplab_resnet50_ade deeplab_resnest50_ade
+        deeplab_v3b_plus_wideresnet_citys danet_resnet50_citys simple_pose_resnet18_v1b
+        simple_pose_resnet50_v1d mobile_pose_resnet18_v1b mobile_pose_mobilenetv3_small
+        alpha_pose_resnet101_v1b_coco
+    """,
+    (224, 224): "residualattentionnet56 googlenet shufflenet_v1 shufflenet_v2",
+    (128, 128): "xception xception71 nasnet_4_1056 ssd_300_mobilenet0.25_voc",
+    (299, 299): "inceptionv3",
+    (300, 300): "ssd_300_vgg16_atrous_voc ssd_300_mobilenet1.0_lite_coco ssd_300_resnet34_v1b_voc",
+    (256, 256): "ssd_512_resnet18_v1_voc ssd_512_mobilenet1.0_voc",
+    (96, 96): """
+        yolo3_mobilenet0.25_voc yolo3_darknet53_voc faster_rcnn_resnet50_v1b_voc
+        faster_rcnn_fpn_resnet50_v1b_coco doublehead_rcnn_resnet50_v1b_voc mask_rcnn_resnet18_v1b_coco
+        mask_rcnn_fpn_resnet18_v1b_coco psp_resnet50_ade fastscnn_citys
+    """,
+    (480, 480): "icnet_resnet50_citys",
+    (16, 64, 64): "p3d_resnet50_kinetics400",
+    (8, 64, 64): "r2plus1d_resnet18_kinetics400 i3d_resnet50_v1_kinetics400 i3d_nl5_resnet50_v1_kinetics400",
+    (16, 224, 224): "i3d_inceptionv1_kinetics400",
+    (36, 64, 64): "slowfast_4x16_resnet50_kinetics400",
+    (127, 127): "siamrpn_alexnet_v2_otb15",
+    (192, 640): "monodepth2_resnet18_kitti_mono_640x192 monodepth2_resnet18_posenet_kitti_mono_640x192",
+}.items():
+    GLUONCV.update(dict.fromkeys(names.split(), sizes))
 # These load weights of the net that they begin with, unless they are told not to.
 WITH_BASE = ("ssd", "yolo3", "faster", "mask", "doublehead", "center", "fcn", "psp", "deeplab", "icnet", "danet")
 WITH_BASE += ("alpha", "simple_pose", "mobile_pose", "i3d", "monodepth2")
@@ -123,21 +81,6 @@ CROPPED += ("deeplab_v3b_plus_wideresnet_citys", "danet_resnet50_citys")
 OPTIONS = {name: {"crop_size": GLUONCV[name][0]} for name in CROPPED}
 # What comes behind ROIAlign differs from run to run in these: it reads foreign memory for boxes of image -1.
 GLOBS = {name: ["features*", "rpn*"] for name in GLUONCV if "_rcnn_fpn_" in name}
-# Two-dimensional nets on frames of videos (TSN) cannot be built without a download of ImageNet's weights.
-QUICK = [
-    ("mxnet", "resnet18_v1"),
-    ("mxnet", "vgg11_bn"),
-    ("mxnet", "mobilenetv2_0.25"),
-    ("mxnet", "squeezenet1.1"),
-    ("gluoncv", "cifar_resnet20_v2"),
-    ("gluoncv", "resnest14"),
-    ("gluoncv", "mobilenetv3_small"),
-    ("gluoncv", "hrnet_w18_small_v1_c"),
-    ("gluoncv", "ssd_300_mobilenet0.25_voc"),
-    ("gluoncv", "yolo3_mobilenet0.25_voc"),
-    ("gluoncv", "fastscnn_citys"),
-    ("gluoncv", "simple_pose_resnet18_v1b"),
-]
 
 
 class Tame(mx.init.Xavier):
@@ -265,7 +208,6 @@ def check(source, name):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one net of each kind")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="these nets")
     options = parser.parse_args(arguments)
     home = tempfile.TemporaryDirectory()
@@ -275,8 +217,6 @@ def main(arguments=None):
     nets = [("mxnet", name) for name in ZOO] + [("gluoncv", name) for name in GLUONCV]
     if options.only:
         nets = [net for net in nets if net[1] in options.only]
-    elif options.quick:
-        nets = QUICK
     wrong, checked, begun = [], {"mxnet": 0, "gluoncv": 0}, time.perf_counter()
     for source, name in nets:
         started = time.perf_counter()

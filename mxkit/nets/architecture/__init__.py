@@ -1,4 +1,4 @@
-"""A net's architecture as plain JSON, and the net built from it: no pickle, no eval, no import by a name."""
+"""A net's architecture as plain JSON, and nets built from it without pickle, eval or imports by name."""
 
 from .builder import build as build
 from .describer import describe as describe

@@ -1,6 +1,6 @@
-"""A net from its description: every name is looked up in a list, every value is checked before MXNet sees it."""
+"""Builds a net from its description: names are looked up in lists, and values are checked before MXNet gets them."""
 
-from typing import Any, Callable, Dict, Iterator, Mapping, NamedTuple, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, Mapping, Tuple, Type
 
 from mxkit.core.blocks import (
     blocks_by_path,
@@ -33,7 +33,7 @@ FORMAT = 1
 _DEPTH = 100
 _BLOCKS = 100_000
 _REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, mx.MXNetError)
-# What a parameter may say that its block's arguments do not.
+# Settings of a parameter that its block's arguments do not determine.
 STATES = {
     "shape": SHAPE,
     "dtype": DTYPE,
@@ -48,18 +48,18 @@ STATES = {
 def build(description: Mapping[str, Any]) -> Any:
     """Build the net that `describe` described.
 
-    Nothing of a description is executed or imported: classes are looked up among MXNet's own and those with
-    `@register_block`, models in the zoos' tables, and what MXNet's classes get is checked before, so that a
-    description from a stranger is an error at worst. Your own constructors and gluoncv's functions get plain values
-    and known blocks unchecked; no zoo is asked for numbers.
+    No code of a description is executed or imported: classes are looked up among MXNet's own and those with
+    `@register_block`, and models in the tables of the zoos. Arguments of MXNet's classes are checked first, so a
+    hostile description can only raise an error. Your own constructors and gluoncv's functions get plain values and
+    known blocks unchecked. No weights are loaded.
 
     Args:
-        description: What `describe` returned, also after a way through JSON. Arguments that are left out have
-            their defaults. A model of a zoo can be named anywhere: `{"model": "zoo:resnet18_v2"}`.
+        description: The result of `describe`, which may have been stored as JSON. Missing arguments get their
+            defaults. A block may be a model of a zoo: `{"model": "zoo:resnet18_v2"}`.
 
     Returns:
-        An uninitialized net with the same parameters by path, and the same forward pass. Sizes are those that were
-        known. Names and prefixes are new, and it is not hybridized.
+        An uninitialized net with the same parameter paths and the same forward pass. Names and prefixes are new, and
+        the net is not hybridized.
 
     Raises:
         ArchitectureError: The description has another format, an unknown class or argument, a value that a layer
@@ -83,38 +83,35 @@ def build(description: Mapping[str, Any]) -> Any:
     return net
 
 
-class _Made(NamedTuple):
-    """A finished block, and the number of blocks that a walk over it meets."""
-
-    block: Any
-    size: int
-
-
 class _Builder:
-    """One pass over a description, which remembers the finished blocks by path."""
+    """One pass over a description.
+
+    It keeps finished blocks by path, with the number of blocks in each, because a description may refer to a block
+    that stands before.
+    """
 
     def __init__(self) -> None:
-        self._made: Dict[str, _Made] = {}
+        self._finished: Dict[str, Tuple[Any, int]] = {}
         self._count = 0
 
     def block(self, node: Any, path: str, depth: int) -> Any:
-        """Build one block with all below it."""
+        """Build a block with all blocks inside it."""
         where = f"block {path!r}" if path else "the net"
         if depth > _DEPTH:
             raise ArchitectureError(f"{where}: blocks are nested deeper than {_DEPTH} levels")
         if isinstance(node, dict) and "shared" in node:
             shared = _fields(node, where, ("shared",), ("name",))["shared"]
-            if not isinstance(shared, str) or shared not in self._made:
+            if not isinstance(shared, str) or shared not in self._finished:
                 raise ArchitectureError(f"{where}: expected the path of a block before it, received {shared!r:.100}")
-            made = self._made[shared]
-            self._count_blocks(made.size, where)
+            block, size = self._finished[shared]
+            self._count_blocks(size, where)
         else:
             before = self._count
             self._count_blocks(1, where)
             block = self._new(node, path, where, depth)
-            made = _Made(block, self._count - before)
-        self._made[path] = made
-        return made.block
+            size = self._count - before
+        self._finished[path] = block, size
+        return block
 
     def _count_blocks(self, more: int, where: str) -> None:
         self._count += more
@@ -122,7 +119,7 @@ class _Builder:
             raise ArchitectureError(f"{where}: the description has more than {_BLOCKS} blocks, shared ones included")
 
     def _counted(self, block: Any, where: str) -> Any:
-        """A block that made others by itself."""
+        """Count the blocks that a constructor made inside `block`."""
         self._count_blocks(sum(1 for _ in blocks_by_path(block)) - 1, where)
         return block
 
@@ -135,8 +132,8 @@ class _Builder:
         children = dict(_children(fields.get("children", []), where))
         registered = registered_block(name)
         if registered is not None:
-            made = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
-            return self._counted(_registered(registered, arguments, made, where), where)
+            blocks = {child: self.block(below, join_path(path, child), depth + 1) for child, below in children.items()}
+            return self._counted(_registered(registered, arguments, blocks, where), where)
         if not isinstance(name, str) or name not in SUPPORTED:
             hint = nearest(name, [*SUPPORTED, *REGISTERED]) if isinstance(name, str) else ""
             raise ArchitectureError(
@@ -172,11 +169,10 @@ def _decoded(arguments: Any, children: Mapping[str, Any], where: str) -> Dict[st
 
 def _registered(kind: Type[Any], arguments: Mapping[str, Any], children: Mapping[str, Any], where: str) -> Any:
     block = _call(kind, _decoded(arguments, children, where), f"{where}: {kind.__name__}")
-    held = child_blocks(block)
-    unused = [name for name, child in children.items() if held.get(name) is not child]
+    unused = [name for name, child in children.items() if child_blocks(block).get(name) is not child]
     if unused:
         raise ArchitectureError(
-            f"{where}: {kind.__name__} makes its children by itself, but for those among its arguments; "
+            f"{where}: {kind.__name__} makes its children by itself, except those among its arguments; "
             f"it does not take {', '.join(unused)!s:.200}"
         )
     return block
@@ -187,10 +183,10 @@ def _model(fields: Mapping[str, Any], where: str) -> Any:
     if not isinstance(name, str):
         raise ArchitectureError(f"{where}: model: expected a name like 'zoo:resnet18_v2', received {name!r:.100}")
     arguments = _decoded(_mapping(fields.get("arguments", {}), f"{where}: arguments"), {}, where)
-    refused = [one for one in NUMBERS if one in arguments]
+    refused = [argument for argument in NUMBERS if argument in arguments]
     if refused:
-        raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without numbers")
-    return _call(lambda **given: make_model(name, given), arguments, f"{where}: {name}")
+        raise ArchitectureError(f"{where}: {name}: {', '.join(refused)}: a description makes nets without weights")
+    return _call(lambda **options: make_model(name, options), arguments, f"{where}: {name}")
 
 
 def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, ...]) -> Mapping[str, Any]:
@@ -199,7 +195,7 @@ def _fields(node: Any, where: str, needed: Tuple[str, ...], allowed: Tuple[str, 
     unknown = [name for name in fields if name not in needed + allowed]
     if missing or unknown:
         raise ArchitectureError(
-            f"{where}: expected {', '.join(needed)} and perhaps {', '.join(allowed)}; "
+            f"{where}: expected {', '.join(needed)} and optionally {', '.join(allowed)}; "
             f"received {', '.join(map(repr, fields))!s:.200}"
         )
     return fields
@@ -212,7 +208,7 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
 
 
 def _children(nodes: Any, where: str) -> Iterator[Tuple[str, Any]]:
-    """Names and nodes of children; one without a name has its number."""
+    """Yield names and nodes of children; the default name is the child's number."""
     if not isinstance(nodes, list):
         raise ArchitectureError(f"{where}: children: expected a list, received {nodes!r:.100}")
     seen = set()
@@ -273,7 +269,7 @@ def _assemble(kind: Type[Any], stock: Stock, arguments: Mapping[str, Any], where
 
 
 def _attach(block: Any, name: str, child: Any, where: str) -> None:
-    """Register a child as the net had it: under an attribute, unless that would hide one of the class."""
+    """Register a child and set it as an attribute, unless that would hide an attribute of the class."""
     try:
         if name == "_activation" or (name.isidentifier() and getattr(block, name, None) is None):
             setattr(block, name, child)
@@ -291,13 +287,12 @@ def _lookup(parameters: Mapping[str, Any], path: Any) -> Any:
 
 
 def _share(net: Any, parameters: Mapping[str, Any], path: str, twin: Any) -> None:
-    """Let a block use another one's parameter, as `params=` of its constructor does."""
+    """Replace the parameter at `path` by that at `twin`, as `params=` of a constructor does."""
     old, new = _lookup(parameters, path), _lookup(parameters, twin)
-    if any(
-        type(block) is gluon.SymbolBlock and old in own_parameters(block).values() for _, block in blocks_by_path(net)
-    ):
+    graphs = [block for _, block in blocks_by_path(net) if type(block) is gluon.SymbolBlock]
+    if any(old in own_parameters(block).values() for block in graphs):
         old, new = new, old  # a graph finds its parameters by their names
-    # a graph's may not be known at all
+    # a parameter of a graph may have no shape
     shapes = [one.shape for one in (old, new) if one.shape is not None]
     sizes = [{size for size in axis if size > 0} for axis in zip(*shapes)]
     if len({len(shape) for shape in shapes}) > 1 or any(len(axis) > 1 for axis in sizes):

@@ -1,5 +1,6 @@
-"""A net's architecture read from its blocks, and compared with what would be built from it."""
+"""Describes a net's architecture, and compares the net with one that is built from the description."""
 
+from itertools import count
 from typing import Any, Dict, Iterator, List, Tuple, Type
 
 from mxkit.core.blocks import child_blocks, join_path
@@ -13,71 +14,70 @@ from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 
 _LINES = 20
+_NUMBERS = count()
 
 
 def describe(net: Any) -> Dict[str, Any]:
-    """Describe a net's architecture as plain JSON values, without its numbers.
+    """Describe a net's architecture as plain JSON values, without its weights.
 
-    Classes and arguments come from the blocks' attributes, not from their repr, which loses many (T55). What the
-    description says is built once and compared with the net, so that what would be lost is an error here.
+    Classes and arguments are read from the blocks' attributes, because a repr loses many of them (T55). The
+    description is built once and compared with the net: a difference is an error.
 
     Args:
         net: A net of MXNet's own blocks: gluon.nn, gluon.rnn, gluon.contrib.nn, gluon.contrib.rnn, SymbolBlocks and
-            the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv's must
-            come from `mxkit.models.get_model`, and a block of your own from a class with `@register_block`; it
-            makes its children by itself. The net may be uninitialized, hybridized, in training, on any devices.
+            the model zoo, nested to any depth, with shared blocks and shared parameters. A net of gluoncv must come
+            from `mxkit.models.get_model`. The class of a block of your own needs `@register_block`; its constructor
+            makes its children. The net may be uninitialized, hybridized, in training, on any devices.
 
     Returns:
-        `{"format": 1, "net": {...}}`: each block with "class", "arguments" and "children", a shared one as
-        `{"shared": path}`, a net of gluoncv's as `{"model": name, "arguments": {...}}`. Under "parameters" stands
-        what differs from fresh blocks by path (frozen, cast, multipliers), under "shared_parameters" paths that are
-        one parameter. Names, hooks and hybridization are not kept.
+        `{"format": 1, "net": {...}}`. A block has "class", "arguments" and "children"; a block that stands before has
+        `{"shared": path}`; a net of gluoncv has `{"model": name, "arguments": {...}}`. "parameters" holds settings
+        by path that differ from those of a new net (frozen, cast, multipliers), "shared_parameters" the paths that
+        hold another path's parameter. Names, hooks and hybridization are not described.
 
     Raises:
-        ArchitectureError: A block cannot be described, or would not be rebuilt as it is; all of them are listed
-            with the reason and the way out.
+        ArchitectureError: A block cannot be described, or the net built from its description differs; the text lists
+            all such blocks, with the reason and the solution.
 
     >>> net = gluon.nn.HybridSequential(); net.add(gluon.nn.ELU(2.0))
     >>> describe(net)["net"]
     {'class': 'HybridSequential', 'children': [{'class': 'ELU', 'arguments': {'alpha': 2.0}}]}
     """
-    reading = _Reading()
-    node = reading.node(net, "", ())
-    if reading.problems:
-        raise _refusal(reading.problems)
-    description: Dict[str, Any] = {"format": FORMAT, "net": node}
-    # a scope of its own: counters of names are the process's, and describing a net is to change nothing (T37)
-    with gluon.nn.HybridSequential(prefix="described_").name_scope():
+    walk = _Walk()
+    description: Dict[str, Any] = {"format": FORMAT, "net": walk.node(net, "", ())}
+    _refuse(walk.problems)
+    # in a scope of its own, so that Gluon's counters of names do not move (T37); each scope has another prefix, because
+    # Gluon warns of a second Constant of the same name at the same address
+    with gluon.nn.HybridSequential(prefix=f"described{next(_NUMBERS)}_").name_scope():
         twin = build(description)
         shared = shared_parameters(net, twin)
         if shared:
             description["shared_parameters"] = shared
             twin = build(description)
     problems = losses(net, twin)
-    if problems:
-        raise _refusal(problems)
-    told = {path: state for path, state in states(net, twin, problems) if state}
-    if problems:
-        raise _refusal(problems)
-    if told:
-        description["parameters"] = told
+    _refuse(problems)
+    settings = {path: differing for path, differing in states(net, twin, problems) if differing}
+    _refuse(problems)
+    if settings:
+        description["parameters"] = settings
     return description
 
 
-def _refusal(problems: List[str]) -> ArchitectureError:
-    shown = problems[:_LINES] + ([f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else [])
-    return ArchitectureError("the net cannot be described:\n  " + "\n  ".join(shown))
+def _refuse(problems: List[str]) -> None:
+    if problems:
+        shown = problems[:_LINES] + ([f"and {len(problems) - _LINES} more"] if len(problems) > _LINES else [])
+        raise ArchitectureError("the net cannot be described:\n  " + "\n  ".join(shown))
 
 
-class _Reading:
-    """One walk over a net; problems are gathered, so that all are told at once."""
+class _Walk:
+    """One walk over a net; it collects all problems, so that one error can list them."""
 
     def __init__(self) -> None:
         self.problems: List[str] = []
         self._seen: Dict[int, str] = {}
 
     def node(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
-        """Describe one block with all below it."""
+        """Describe a block with all blocks inside it."""
         name = type(block).__name__
         if id(block) in above:
             parent = path.rpartition(".")[0]
@@ -99,7 +99,7 @@ class _Reading:
         return {key: value for key, value in node.items() if value}
 
     def _call(self, block: Any, path: str, above: Tuple[int, ...]) -> Dict[str, Any]:
-        """What a registered block was made with, and the blocks among that."""
+        """Describe the arguments of a registered block's constructor, with the blocks among them."""
         used: List[str] = []
         arguments = self._encoded(getattr(block, CALL), block, path, used)
         below = [(name, child) for name, child in child_blocks(block).items() if name in used]
@@ -107,39 +107,39 @@ class _Reading:
 
     def _encoded(self, arguments: Dict[str, Any], block: Any, path: str, used: List[str]) -> Dict[str, Any]:
         def child(one: Any) -> str:
-            found = [name for name, child in child_blocks(block).items() if child is one]
-            if not found:
-                raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
-            used.append(found[0])
-            return str(found[0])
+            for name, child in child_blocks(block).items():
+                if child is one:
+                    used.append(name)
+                    return name
+            raise TypeError(f"the {type(one).__name__} that it was made with is not, or no longer, its child")
 
-        told = {}
+        encoded = {}
         for name, value in arguments.items():
             try:
-                told[name] = encode(value, child)
+                encoded[name] = encode(value, child)
             except TypeError as error:
                 self.problems.append(f"{where(path, block)}: {name}: {error}")
-        return told
+        return encoded
 
     def _arguments(self, block: Any, path: str) -> Dict[str, Any]:
-        told = {}
+        arguments = {}
         for name, reader in SUPPORTED[type(block).__name__][1].arguments.items():
             try:
-                told[name] = plain(reader(block))
+                arguments[name] = plain(reader(block))
             except (TypeError, AttributeError, LookupError) as error:
                 self.problems.append(f"{where(path, block)}: {name}: {error}. {_REPLACE}")
                 continue
-            if not kind_of(name).fits(told[name]):
-                expected = kind_of(name).expected
-                self.problems.append(f"{where(path, block)}: {name}: expected {expected}, received {told[name]!r:.100}")
-        return told
+            kind, value = kind_of(name), arguments[name]
+            if not kind.fits(value):
+                self.problems.append(f"{where(path, block)}: {name}: expected {kind.expected}, received {value!r:.100}")
+        return arguments
 
     def _described_children(self, block: Any, path: str, above: Tuple[int, ...]) -> Iterator[Dict[str, Any]]:
         stock = SUPPORTED[type(block).__name__][1]
         below = []
         for name, child in child_blocks(block).items():
             if name == "act" and "activation" in stock.arguments and type(child) is gluon.nn.Activation:
-                continue  # the argument says it
+                continue  # the argument `activation` describes it
             if stock.children is not None and name not in stock.children:
                 self.problems.append(
                     f"{where(join_path(path, name), child)}: {type(block).__name__} does not use a child of this name. "
@@ -165,13 +165,13 @@ def _way_out(block: Any) -> str:
     if kind in UNSUPPORTED:
         return UNSUPPORTED[kind]
     if REGISTERED.get(kind.__name__) is kind:
-        return "it was made before its class was registered, or copied without its arguments; make it anew"
+        return "it was made before its class was registered, or copied without its arguments; make it again"
     if kind.__module__.startswith("gluoncv."):
         return (
-            "it is gluoncv's, whose nets are known by name only: make the whole net with "
+            "it is a block of gluoncv, whose nets are described by their name only: make the whole net with "
             "mxkit.models.get_model('gluoncv:...'), or its blocks after mxkit.nets.register_block(their class)"
         )
     return (
-        "it is no block of MXNet's, so its forward pass cannot be known. Decorate its class with "
-        "@mxkit.nets.register_block, which remembers the arguments of its constructor, and make the net anew"
+        "it is not a block of MXNet, so its forward pass is not known. Decorate its class with "
+        "@mxkit.nets.register_block, which records the arguments of its constructor, and make the net again"
     )

@@ -1,4 +1,4 @@
-"""What a net would lose by being rebuilt, and where two descriptions differ."""
+"""Differences between a net and the net built from its description, and between two descriptions."""
 
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -10,8 +10,8 @@ from mxkit.nets.architecture.zoos import MADE
 from mxnet import gluon
 import numpy as np
 
-# Attributes that a forward pass leaves or does not read: names, caches, hooks, sizes that the parameters know better.
-_OWN = {
+# Attributes that are not compared: names, caches, hooks, and sizes, which are compared by the parameters' shapes.
+_IGNORED = {
     *vars(gluon.HybridBlock(prefix="")),
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
     *("skip_states", "_counter", "_init_counter", "_prev_output"),
@@ -21,12 +21,15 @@ _DEFERRED = ("in_units", "in_channels", "input_size")
 
 
 def losses(net: Any, twin: Any) -> List[str]:
-    """What the net has and its rebuilt twin lacks, a line for each: children, attributes and parameters."""
-    return [*_block_losses(net, twin, ""), *_path_losses(net, twin)]
+    """Return a line for each child, attribute and parameter of the net that its rebuilt twin does not have."""
+    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
+    lost = [f"parameter {path}: it would not be rebuilt" for path in ours if path not in theirs]
+    added = [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
+    return [*_block_losses(net, twin, ""), *lost, *added]
 
 
 def where(path: str, block: Any) -> str:
-    """A block by its path and class, for errors."""
+    """Return path and class of a block, for errors."""
     return f"{path or 'the net'} ({type(block).__module__}.{type(block).__qualname__})"
 
 
@@ -38,7 +41,7 @@ def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
         )
         return
     for name, value in vars(block).items():
-        if name not in _OWN and not name.endswith("_initializer"):
+        if name not in _IGNORED and not name.endswith("_initializer"):
             loss = _loss(block, twin, name, value)
             if loss:
                 yield f"{where(path, block)}: {loss}"
@@ -48,7 +51,7 @@ def _block_losses(block: Any, twin: Any, path: str) -> Iterator[str]:
 
 def _loss(block: Any, twin: Any, name: str, value: Any) -> str:
     if name not in vars(twin):
-        # others were set from outside, and no class of MXNet's reads them
+        # another attribute was set by a user, and no class of MXNet reads it
         return f"its method {name} was replaced by {value!r:.100}" if callable(getattr(type(block), name, None)) else ""
     ours, theirs = _comparable(value), _comparable(vars(twin)[name])
     if ours == theirs:
@@ -67,40 +70,33 @@ def _comparable(value: Any) -> Any:
         return None
 
 
-def _path_losses(net: Any, twin: Any) -> List[str]:
-    ours, theirs = parameters_by_path(net), parameters_by_path(twin)
-    lost = [f"parameter {path}: it would not be rebuilt" for path in ours if path not in theirs]
-    return lost + [f"parameter {path}: it would come in addition" for path in theirs if path not in ours]
-
-
 def shared_parameters(net: Any, twin: Any) -> Dict[str, str]:
-    """Paths that are one parameter in the net, and two in what would be built."""
+    """Return pairs of paths that hold one parameter in the net, and two in its rebuilt twin."""
     ours, theirs = parameters_by_path(net), parameters_by_path(twin)
     first = first_paths(ours)
-    pairs = {path: first[id(parameter)] for path, parameter in ours.items() if first[id(parameter)] != path}
+    pairs = {path: first[id(parameter)] for path, parameter in ours.items()}
     return {
-        path: twin_path
-        for path, twin_path in pairs.items()
-        if path in theirs and theirs.get(twin_path) is not theirs[path]
+        path: shared
+        for path, shared in pairs.items()
+        if path != shared and path in theirs and theirs.get(shared) is not theirs[path]
     }
 
 
 def states(net: Any, twin: Any, problems: List[str]) -> Iterator[Tuple[str, Dict[str, Any]]]:
-    """What each parameter says beyond its block's arguments; `problems` gets what cannot be told."""
+    """Yield settings of each parameter that its twin does not have; settings without a form in JSON are problems."""
     theirs = parameters_by_path(twin)
-    ours = parameters_by_path(net)
-    for path, parameter in distinct(ours).items():
+    for path, parameter in distinct(parameters_by_path(net)).items():
         other = theirs[path]
         for name in ("_stype", "_grad_stype"):
             if getattr(parameter, name) != getattr(other, name):
                 problems.append(f"parameter {path}: its {name[1:]} {getattr(parameter, name)!r} would be lost")
-        shapes = [[max(0, size) for size in _shape(one)] for one in (parameter, other)]
-        fresh = _state(other)
-        state = {name: value for name, value in _state(parameter).items() if value != fresh[name]}
-        if shapes[0] != shapes[1] and 0 not in shapes[0]:
-            state = {"shape": shapes[0], **state}
+        shape, twins = ([max(0, size) for size in _shape(one)] for one in (parameter, other))
+        defaults = _state(other)
+        state = {name: value for name, value in _state(parameter).items() if value != defaults[name]}
+        if shape != twins and 0 not in shape:
+            state = {"shape": shape, **state}
         try:
-            state.update(_begin(parameter, other))
+            state.update(_initializer(parameter, other))
         except TypeError as error:
             problems.append(f"parameter {path}: {error}")
         yield path, state
@@ -122,13 +118,13 @@ def _state(parameter: Any) -> Dict[str, Any]:
     }
 
 
-def _begin(parameter: Any, other: Any) -> Dict[str, Any]:
-    """What a parameter begins with, where its twin begins with something else.
+def _initializer(parameter: Any, other: Any) -> Dict[str, Any]:
+    """Return the initializer of a parameter if its twin has another one.
 
     Raises:
-        TypeError: It has no form in JSON.
+        TypeError: The initializer has no form in JSON, or a constant has another value.
     """
-    if isinstance(parameter, gluon.Constant):  # its initializer is a name with an address in it
+    if isinstance(parameter, gluon.Constant):  # the name of its initializer has an address in it
         if isinstance(other, gluon.Constant) and np.array_equal(parameter.value.asnumpy(), other.value.asnumpy()):
             return {}
         raise TypeError("its constant value would be lost")
@@ -137,12 +133,14 @@ def _begin(parameter: Any, other: Any) -> Dict[str, Any]:
 
 
 def differences(ours: Any, theirs: Any, path: str = "") -> List[str]:
-    """Where two descriptions are not the same architecture: classes, arguments and children.
+    """Compare two descriptions: classes, arguments and children.
 
-    Sizes that one of them does not know yet, initializers and what parameters say are left aside.
+    Sizes that one of them does not know yet, initializers and settings of parameters are not compared.
 
     Args:
-        ours, theirs: What `describe` returned.
+        ours: A result of `describe`.
+        theirs: Another one.
+        path: Path of the block that is compared; '' is the net.
 
     Returns:
         A line for each difference, with the path of its block.

@@ -1,9 +1,9 @@
-"""Blocks of one's own: which ones a description may name, and what their constructors were called with."""
+"""Registered blocks: the classes that a description may name, and the arguments of their constructors."""
 
 import functools
 from importlib import import_module
 import inspect
-from typing import Any, Callable, Dict, Mapping, Optional, Type, TypeVar
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type, TypeVar
 
 from mxkit.errors import ArchitectureError
 from mxkit.nets.architecture.stock import SUPPORTED
@@ -13,9 +13,9 @@ from mxnet import gluon
 import numpy as np
 
 REGISTERED: Dict[str, Type[Any]] = {}
-# mxkit's own blocks, registered when their module is imported: a fresh process loads a saved net without it.
+# mxkit's own blocks are registered when their module is imported, which a process that loads a net need not have done.
 _OWN_BLOCKS = {"SizedNet": "mxkit.models.sizes", "Siamese": "mxkit.models.siamese"}
-# Where an instance keeps what its constructor was called with.
+# Attribute of an instance that holds the arguments of its constructor.
 CALL = "_mxkit_call"
 _NAMES = ("prefix", "params")
 _DEPTH = 100
@@ -23,33 +23,33 @@ _Class = TypeVar("_Class", bound=Type[Any])
 
 
 def registered_block(name: Any) -> Optional[Type[Any]]:
-    """The registered block that a description names, or None."""
+    """Return the registered block of a name, or None."""
     if isinstance(name, str) and name not in REGISTERED and name in _OWN_BLOCKS:
         import_module(_OWN_BLOCKS[name])
     return REGISTERED.get(name) if isinstance(name, str) else None
 
 
 def register_block(kind: _Class) -> _Class:
-    """Let `describe` and `build` know a block of your own; a decorator for its class.
+    """Register a block of your own for `describe` and `build`; a decorator for its class.
 
-    Instances made from now on remember what their constructor was called with, defaults included, and are described
-    by that: so the constructor must do the same whenever it is called with the same arguments. Its arguments may be
-    plain values, tuples, lists and dicts of them, dtypes, initializers, known classes of blocks, and blocks that
-    become the instance's children. `prefix` and `params` are not kept, as names are not.
+    Instances made from now on record the arguments of their constructor, defaults included, which describe them. So
+    the constructor must do the same whenever it gets the same arguments. Arguments may be plain values, tuples, lists
+    and dicts of them, dtypes, initializers, known classes of blocks, and blocks that become the instance's children.
+    `prefix` and `params` are not recorded.
 
-    A description can only name classes that were registered, and hands any plain values to their constructors: one
-    that opens files or runs commands should not be registered where descriptions come from strangers.
+    `build` calls the constructors of registered classes with any plain values that a description holds: do not
+    register a class that opens files or runs commands if you load descriptions from strangers.
 
     Args:
-        kind: A subclass of gluon.Block, which may be somebody else's: `register_block(gluoncv.nn.block.Consensus)`.
-            A class of the same module and name takes the place of the one before, as a notebook's cell run twice.
+        kind: A subclass of gluon.Block; other packages' classes too: `register_block(gluoncv.nn.block.Consensus)`.
+            A class of the same module and name replaces an earlier one, as when a notebook's cell runs twice.
 
     Returns:
         The class, whose `__init__` is wrapped.
 
     Raises:
-        ArchitectureError: It is no block, another known block has its name, or its constructor takes arguments that
-            have no names (`*args`, or before a `/`).
+        ArchitectureError: `kind` is not a block, another known block has its name, or its constructor takes arguments
+            that have no names (`*args`, or before a `/`).
 
     >>> @register_block
     ... class Doubled(mx.gluon.HybridBlock):
@@ -71,48 +71,62 @@ def register_block(kind: _Class) -> _Class:
     nameless = [one for one in signature.parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
     if nameless:
         raise ArchitectureError(
-            f"register_block: {name} takes {', '.join(map(str, nameless))} without a name, which is not kept; "
+            f"register_block: {name} takes {', '.join(map(str, nameless))} without a name, which is not recorded; "
             "give it one argument that is a list"
         )
     if other is not kind or name not in REGISTERED:
-        kind.__init__ = _remembering(kind, kind.__init__, signature)
+        kind.__init__ = _recording(kind, kind.__init__, signature)
         REGISTERED[name] = kind
     return kind
 
 
-def _remembering(kind: Type[Any], init: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
+def _recording(kind: Type[Any], init: Callable[..., None], signature: inspect.Signature) -> Callable[..., None]:
     @functools.wraps(init)
-    def made(self: Any, *args: Any, **kwargs: Any) -> None:
-        # a subclass that is not registered has another forward pass; a registered one remembers its own call
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> None:
+        # a subclass that is not registered has another forward pass; a registered one records its own call
         if type(self) is kind:
-            vars(self)[CALL] = _call(signature, self, args, kwargs)
+            call = constructor_arguments(signature, self, args, kwargs, _is_plain)
+            vars(self)[CALL] = {name: snapshot(value) for name, value in call.items()}
         init(self, *args, **kwargs)
 
-    return made
+    return recorded
 
 
-def _call(signature: inspect.Signature, block: Any, args: Any, kwargs: Any) -> Dict[str, Any]:
+def constructor_arguments(
+    signature: inspect.Signature,
+    block: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    keep_default: Callable[[Any], bool] = lambda value: True,
+) -> Dict[str, Any]:
+    """Return the arguments of a constructor's call by name, without `prefix` and `params`.
+
+    Args:
+        signature: Of the constructor.
+        block: The new instance.
+        args: The positional arguments.
+        kwargs: The named arguments.
+        keep_default: Returns True for a default that belongs to the result.
+    """
     try:
         bound = signature.bind(block, *args, **kwargs)
     except TypeError:
-        return {}  # the constructor is about to say so itself
-    given = set(bound.arguments)
+        return {}  # the constructor raises it too; or `copy` makes an instance without arguments
+    passed = set(bound.arguments)
     bound.apply_defaults()
-    call: Dict[str, Any] = {}
-    for number, (name, value) in enumerate(bound.arguments.items()):
-        if number == 0:
-            continue
+    arguments: Dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            call.update(value)
-        elif name in given or _is_plain(value):
-            call[name] = value
-    return {name: snapshot(value) for name, value in call.items() if name not in _NAMES}
+            arguments.update(value)
+        elif name in passed or keep_default(value):
+            arguments[name] = value
+    return {name: value for name, value in arguments.items() if name not in _NAMES}
 
 
 def snapshot(value: Any) -> Any:
-    """A value whose containers nobody else changes.
+    """Copy the containers of a value.
 
-    >>> sizes = [1]; kept = snapshot({"sizes": sizes}); sizes.append(2); kept
+    >>> sizes = [1]; copied = snapshot({"sizes": sizes}); sizes.append(2); copied
     {'sizes': [1]}
     """
     if type(value) is dict:
@@ -121,27 +135,27 @@ def snapshot(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a default has a form in JSON; one that has none stays the constructor's affair."""
+    """Return True if a default has a form in JSON."""
+
+    def refuse(block: Any) -> str:
+        raise TypeError
+
     try:
-        encode(value, _no_child)
+        encode(value, refuse)
     except TypeError:
         return False
     return True
 
 
-def _no_child(block: Any) -> str:
-    raise TypeError(f"the block {type(block).__name__} is no child")
-
-
 def encode(value: Any, child: Callable[[Any], str]) -> Any:
-    """A constructor's argument as JSON knows it; what JSON lacks is a dict with one key that begins with $.
+    """Return a constructor's argument as JSON values; a type that JSON lacks is a dict whose one key begins with $.
 
     Args:
         value: The argument.
-        child: Gives the name that a block among the arguments has as a child, or raises TypeError.
+        child: Returns the name that a block among the arguments has as a child, or raises TypeError.
 
     Raises:
-        TypeError: It has no such form.
+        TypeError: The argument has no such form.
 
     >>> encode({"sizes": (3, 1), "init": mx.init.Zero()}, str)
     {'sizes': {'$tuple': [3, 1]}, 'init': {'$initializer': ['zero', {}]}}
@@ -165,27 +179,27 @@ def encode(value: Any, child: Callable[[Any], str]) -> Any:
         return {"$dtype": plain(value)}
     if isinstance(value, (dict, list, tuple)):
         raise TypeError(
-            f"{value!r:.100} of type {type(value).__name__} is no plain list, tuple, or dict with text for keys "
+            f"{value!r:.100} of type {type(value).__name__} is not a plain list, tuple, or dict with text for keys "
             "that do not begin with $"
         )
     return plain(value)
 
 
 def known_class(name: Any) -> Optional[Type[Any]]:
-    """The stock or registered class of a name."""
+    """Return the stock or registered class of a name, or None."""
     return SUPPORTED[name][0] if name in SUPPORTED else REGISTERED.get(name)
 
 
 def decode(value: Any, children: Mapping[str, Any], depth: int = 0) -> Any:
-    """The argument that `encode` told.
+    """Return the argument that `encode` encoded.
 
     Args:
-        value: What `encode` returned, or a stranger wrote.
+        value: The result of `encode`, or a value from a hostile description.
         children: Finished blocks by name.
-        depth: How deep the value lies in others.
+        depth: Number of lists and dicts around the value.
 
     Raises:
-        ValueError: It tells none.
+        ValueError: The value is not a result of `encode`.
     """
     if depth > _DEPTH:
         raise ValueError(f"a value is nested deeper than {_DEPTH} levels")
@@ -199,22 +213,18 @@ def decode(value: Any, children: Mapping[str, Any], depth: int = 0) -> Any:
         return {name: decode(one, children, depth + 1) for name, one in value.items()}
     if len(value) != 1:
         raise ValueError(f"expected one key where one begins with $, received {value!r:.100}")
-    ((name, told),) = value.items()
-    return _special(name, told, children, depth)
-
-
-def _special(name: str, told: Any, children: Mapping[str, Any], depth: int) -> Any:
-    if name == "$tuple" and isinstance(told, list):
-        return tuple(decode(told, children, depth + 1))
-    if name == "$child" and isinstance(told, str) and told in children:
-        return children[told]
-    if name == "$initializer" and isinstance(told, list):
-        return initializer(told)
-    if name == "$class" and isinstance(told, str) and known_class(told):
-        return known_class(told)
-    if name == "$dtype" and isinstance(told, str) and DTYPE.fits(told):
-        return np.dtype(told).type
+    ((name, content),) = value.items()
+    if name == "$tuple" and isinstance(content, list):
+        return tuple(decode(content, children, depth + 1))
+    if name == "$child" and isinstance(content, str) and content in children:
+        return children[content]
+    if name == "$initializer" and isinstance(content, list):
+        return initializer(content)
+    if name == "$class" and isinstance(content, str) and known_class(content):
+        return known_class(content)
+    if name == "$dtype" and isinstance(content, str) and DTYPE.fits(content):
+        return np.dtype(content).type
     raise ValueError(
-        "expected $tuple, $child, $initializer, $class or $dtype of something that is known, "
-        f"received {name!r:.50}: {told!r:.100}"
+        "expected $tuple, $child, $initializer, $class or $dtype of something known, "
+        f"received {name!r:.50}: {content!r:.100}"
     )

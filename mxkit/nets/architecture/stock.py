@@ -1,8 +1,7 @@
-"""MXNet's own blocks: the arguments of each one's constructor, and where an instance keeps them (T55).
+"""MXNet's own blocks: the arguments of their constructors, and the attributes that hold them (T55).
 
-A repr does not tell them all, so they are read from attributes. `SUPPORTED` is the list of what may be built;
-`UNSUPPORTED` says why the other public blocks are not on it. A test asks both about every class of gluon.nn,
-gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
+`SUPPORTED` lists the blocks that can be described and built, `UNSUPPORTED` the reason for each other public block. A
+test compares both with all classes of gluon.nn, gluon.rnn, gluon.contrib.nn and gluon.contrib.rnn.
 """
 
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Type
@@ -19,15 +18,15 @@ Reader = Callable[[Any], Any]
 
 
 class Stock(NamedTuple):
-    """How a class is taken apart and put together.
+    """How instances of a class are described and built.
 
     Attributes:
-        arguments: Its constructor's arguments, and how each is read from an instance.
-        children: Names of children that an instance may have; None allows any number of them, with any name.
-        parts: Names of children that its constructor takes.
-        assembled: Its own constructor would make children by itself, and is not run: the instance gets its
-            children and arguments as attributes, so that a net changed after it was made is rebuilt as it is.
-        make: What takes the arguments in place of the constructor.
+        arguments: The constructor's arguments, each with a function that reads it from an instance.
+        children: Names of children that an instance may have; None allows any number of any name.
+        parts: Names of children that the constructor takes.
+        assembled: True if the constructor makes children. It is not called then: the instance gets its children and
+            arguments as attributes, because the children may have been changed since.
+        make: Function to call in place of the constructor.
     """
 
     arguments: Mapping[str, Reader] = {}
@@ -38,7 +37,7 @@ class Stock(NamedTuple):
 
 
 def _at(*names: str) -> Dict[str, Reader]:
-    """Arguments kept under their own name, with or without an underscore."""
+    """Readers of arguments from attributes of the same name, with or without an underscore."""
 
     def reader(name: str) -> Reader:
         return lambda block: getattr(block, f"_{name}" if hasattr(block, f"_{name}") else name)
@@ -47,7 +46,7 @@ def _at(*names: str) -> Dict[str, Reader]:
 
 
 def _keyword(**names: str) -> Dict[str, Reader]:
-    """Arguments kept in the operator's keywords, under another name."""
+    """Readers of arguments from the settings of the layer's operator, where they have another name."""
 
     def reader(key: str) -> Reader:
         return lambda block: layer_settings(block)[key]
@@ -56,7 +55,7 @@ def _keyword(**names: str) -> Dict[str, Reader]:
 
 
 def _initializers(**parameters: str) -> Dict[str, Reader]:
-    """Initializers, by the parameter that they are for; a parameter that was left out has none."""
+    """Readers of initializers from parameters; a missing parameter has none."""
 
     def reader(parameter: str) -> Reader:
         return lambda block: getattr(getattr(block, parameter, None), "init", None)
@@ -65,12 +64,12 @@ def _initializers(**parameters: str) -> Dict[str, Reader]:
 
 
 def _size(parameter: str, axis: int) -> Reader:
-    """A size that the first batch may have told; 0 is unknown, and -1 is the same in NumPy's mode."""
+    """Reader of a size that may be inferred from the first batch; 0, and -1 in NumPy's mode, are unknown."""
     return lambda block: max(0, getattr(block, parameter).shape[axis])
 
 
 def _activation(block: Any) -> Optional[str]:
-    """Activation that the constructor made; another block in its place is described as a child."""
+    """Return the activation that the constructor made; another block in its place is described as a child."""
     return block.act._act_type if type(block.act) is nn.Activation else None
 
 
@@ -90,7 +89,7 @@ def _input_channels(block: Any) -> int:
 
 
 def _function(block: Any) -> Any:
-    """Name of an operator; of another function, the function, which has no form in JSON."""
+    """Return an operator's name; for another function the function itself, which has no form in JSON."""
     if type(block) is nn.Lambda:
         name = getattr(block._func_impl, "__name__", "")
         return name if getattr(mx.nd, name, None) is block._func_impl else block._func_impl
@@ -132,7 +131,7 @@ _STATISTICS = {
 }
 _GROUP_NORM = {**_keyword(epsilon="eps", center="center", scale="scale"), **_initializers(beta="beta", gamma="gamma")}
 _NORM = {**_keyword(axis="axis"), **_GROUP_NORM, "in_channels": _size("gamma", 0)}
-_GATES = {"i2h_weight": "i2h_weight", "h2h_weight": "h2h_weight", "i2h_bias": "i2h_bias", "h2h_bias": "h2h_bias"}
+_GATES = {name: name for name in ("i2h_weight", "h2h_weight", "i2h_bias", "h2h_bias")}
 _LAYER = {
     **_at("hidden_size", "num_layers", "layout", "dropout", "dtype", "use_sequence_length"),
     "bidirectional": lambda block: block._dir == 2,
@@ -149,26 +148,21 @@ _CONVOLUTION_CELL = {
 _TRUNK = ("features", "output")
 
 _SUPPORTED: Dict[Type[Any], Stock] = {
-    nn.Sequential: Stock(children=None),
-    nn.HybridSequential: Stock(children=None),
+    **dict.fromkeys(
+        [nn.Sequential, nn.HybridSequential, rnn.SequentialRNNCell, rnn.HybridSequentialRNNCell], Stock(children=None)
+    ),
     nn.Dense: Stock(_DENSE, ("act",)),
-    nn.Dropout: Stock(_at("rate", "axes")),
+    **dict.fromkeys([nn.Dropout, rnn.DropoutCell], Stock(_at("rate", "axes"))),
     nn.Embedding: Stock({**_EMBEDDING, **_keyword(sparse_grad="sparse_grad")}),
-    nn.BatchNorm: Stock({**_keyword(axis="axis"), **_STATISTICS}),
-    nn.BatchNormReLU: Stock({**_keyword(axis="axis"), **_STATISTICS}),
-    nn.InstanceNorm: Stock(_NORM),
-    nn.LayerNorm: Stock(_NORM),
+    **dict.fromkeys([nn.BatchNorm, nn.BatchNormReLU], Stock({**_keyword(axis="axis"), **_STATISTICS})),
+    **dict.fromkeys([nn.InstanceNorm, nn.LayerNorm], Stock(_NORM)),
     nn.GroupNorm: Stock({**_keyword(num_groups="num_groups"), **_GROUP_NORM}),
-    nn.Flatten: Stock(),
-    nn.Lambda: Stock({"function": _function}),
-    nn.HybridLambda: Stock({"function": _function}),
+    **dict.fromkeys([nn.Flatten, nn.SELU, nn.GELU, contrib.nn.Identity, RELU6], Stock()),
+    **dict.fromkeys([nn.Lambda, nn.HybridLambda], Stock({"function": _function})),
     nn.Activation: Stock({"activation": lambda block: block._act_type}),
-    nn.LeakyReLU: Stock(_at("alpha")),
+    **dict.fromkeys([nn.LeakyReLU, nn.ELU], Stock(_at("alpha"))),
     nn.PReLU: Stock({**_initializers(alpha="alpha"), "in_channels": _size("alpha", 0)}),
-    nn.ELU: Stock(_at("alpha")),
-    nn.SELU: Stock(),
     nn.Swish: Stock(_at("beta")),
-    nn.GELU: Stock(),
     **dict.fromkeys([nn.Conv1D, nn.Conv2D, nn.Conv3D], Stock(_CONVOLUTION, ("act",))),
     **dict.fromkeys(
         [nn.Conv1DTranspose, nn.Conv2DTranspose, nn.Conv3DTranspose],
@@ -200,9 +194,6 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
     rnn.RNNCell: Stock({**_CELL, "activation": _cell_activation("_activation")}, ("_activation",)),
     rnn.LSTMCell: Stock({**_CELL, **_at("activation", "recurrent_activation")}),
     rnn.GRUCell: Stock(_CELL),
-    rnn.SequentialRNNCell: Stock(children=None),
-    rnn.HybridSequentialRNNCell: Stock(children=None),
-    rnn.DropoutCell: Stock(_at("rate", "axes")),
     rnn.ZoneoutCell: Stock(_at("zoneout_outputs", "zoneout_states"), ("base_cell",), ("base_cell",)),
     rnn.ResidualCell: Stock({}, ("base_cell",), ("base_cell",)),
     rnn.BidirectionalCell: Stock(_at("output_prefix"), ("l_cell", "r_cell"), ("l_cell", "r_cell")),
@@ -216,37 +207,29 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
         + [contrib.rnn.Conv1DGRUCell, contrib.rnn.Conv2DGRUCell, contrib.rnn.Conv3DGRUCell],
         Stock(_CONVOLUTION_CELL, ("_activation",)),
     ),
-    contrib.nn.Concurrent: Stock(_at("axis"), None),
-    contrib.nn.HybridConcurrent: Stock(_at("axis"), None),
-    contrib.nn.Identity: Stock(),
+    **dict.fromkeys([contrib.nn.Concurrent, contrib.nn.HybridConcurrent], Stock(_at("axis"), None)),
     contrib.nn.SparseEmbedding: Stock(_EMBEDDING),
     contrib.nn.SyncBatchNorm: Stock({**_STATISTICS, **_keyword(num_devices="ndev")}),
     contrib.nn.PixelShuffle1D: Stock(_at("factor")),
-    contrib.nn.PixelShuffle2D: Stock({"factor": lambda block: block._factors}),
-    contrib.nn.PixelShuffle3D: Stock({"factor": lambda block: block._factors}),
+    **dict.fromkeys(
+        [contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D], Stock({"factor": lambda block: block._factors})
+    ),
     **dict.fromkeys(
         [vision.AlexNet, vision.DenseNet, vision.Inception3, vision.MobileNet, vision.MobileNetV2]
         + [vision.ResNetV1, vision.ResNetV2, vision.SqueezeNet, vision.VGG],
         Stock({}, _TRUNK, assembled=True),
     ),
-    **dict.fromkeys(
-        [vision.BasicBlockV1, vision.BottleneckV1],
-        Stock({}, ("body", "downsample"), assembled=True),
-    ),
+    **dict.fromkeys([vision.BasicBlockV1, vision.BottleneckV1], Stock({}, ("body", "downsample"), assembled=True)),
     vision.BasicBlockV2: Stock({}, ("bn1", "conv1", "bn2", "conv2", "downsample"), assembled=True),
     vision.BottleneckV2: Stock({}, ("bn1", "conv1", "bn2", "conv2", "bn3", "conv3", "downsample"), assembled=True),
     LinearBottleneck: Stock(_at("use_shortcut"), ("out",), assembled=True),
-    RELU6: Stock(),
     nn.SymbolBlock: Stock({"inputs": inputs, "outputs": outputs, "graph": graph}, make=symbol_block),
 }
 SUPPORTED: Dict[str, Tuple[Type[Any], Stock]] = {kind.__name__: (kind, stock) for kind, stock in _SUPPORTED.items()}
-# Children that a block of an assembled class may lack.
+# Optional children of assembled classes.
 OPTIONAL = ("downsample",)
 
-UNSUPPORTED: Dict[Type[Any], str] = {
-    nn.Block: "it computes nothing by itself",
-    nn.HybridBlock: "it computes nothing by itself",
-    rnn.RecurrentCell: "it computes nothing by itself",
-    rnn.HybridRecurrentCell: "it computes nothing by itself",
-    rnn.ModifierCell: "it computes nothing by itself",
-}
+UNSUPPORTED: Dict[Type[Any], str] = dict.fromkeys(
+    [nn.Block, nn.HybridBlock, rnn.RecurrentCell, rnn.HybridRecurrentCell, rnn.ModifierCell],
+    "it computes nothing by itself",
+)

@@ -1,5 +1,6 @@
-"""A SymbolBlock's graph as plain JSON, and the block made of it: checked before MXNet parses it (T58)."""
+"""A SymbolBlock's graph as plain JSON, and the block made of it; the graph is checked before MXNet parses it (T58)."""
 
+from itertools import islice
 import json
 from pathlib import Path
 import tempfile
@@ -13,30 +14,31 @@ from mxnet import gluon
 
 
 def inputs(block: Any) -> List[Any]:
-    """Names of a SymbolBlock's inputs, nested as its call takes them."""
+    """Return the names of a SymbolBlock's inputs, nested as in its call."""
     names = iter([str(symbol.name) for symbol in traced_graph(block)[0]])
     nested: List[Any] = _nested(names, nesting(block)[0])
     return nested
 
 
 def outputs(block: Any) -> Any:
-    """How a SymbolBlock's outputs are nested: 0 is one, a number above it a symbol with that many."""
+    """Return the nesting of a SymbolBlock's outputs: 0 is one output, another number a symbol with so many outputs."""
     return nesting(block)[1]
 
 
 def graph(block: Any) -> Dict[str, Any]:
-    """What a SymbolBlock computes, as MXNet writes it."""
-    if type(traced_graph(block)[1]) is not mx.sym.Symbol:
-        raise TypeError("it is a graph of mx.np, which is not kept")
-    told: Dict[str, Any] = json.loads(traced_graph(block)[1].tojson())
-    return told
+    """Return the graph of a SymbolBlock, in MXNet's JSON."""
+    output = traced_graph(block)[1]
+    if type(output) is not mx.sym.Symbol:
+        raise TypeError("it is a graph of mx.np, which cannot be described")
+    content: Dict[str, Any] = json.loads(output.tojson())
+    return content
 
 
 def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> "gluon.SymbolBlock":
-    """Make the block that `inputs`, `outputs` and `graph` told.
+    """Make the block from the results of `inputs`, `outputs` and `graph`.
 
     Raises:
-        ValueError: The graph is damaged or could harm the process, or the outputs are not its.
+        ValueError: The graph is damaged or could harm the process, or it has another number of outputs.
     """
     if inputs is None or outputs is None or graph is None:
         raise ValueError("it needs inputs, outputs and graph")
@@ -59,17 +61,17 @@ def _checked(graph: Any) -> Any:
 
 
 def _nested(flat: Iterator[Any], form: Any) -> Any:
-    """Values in the form that Gluon notes: 0 for one, n for a symbol with n outputs, a list for a list."""
+    """Nest values as Gluon describes it: 0 is one value, n a symbol with n outputs, a list is a list."""
     if isinstance(form, (list, tuple)):
         return [_nested(flat, one) for one in form]
-    found = [one for _, one in zip(range(max(1, form)), flat)]
-    if len(found) != max(1, form):
+    values = list(islice(flat, max(1, form)))
+    if len(values) != max(1, form):
         raise ValueError("outputs are more than the graph's")
-    return found[0] if form == 0 else mx.sym.Group(found)
+    return values[0] if form == 0 else mx.sym.Group(values)
 
 
 def _variables(names: Any) -> Any:
     if isinstance(names, str):
-        # without a dtype, MXNet warns that it cannot infer those of the parameters
+        # without a dtype MXNet warns that it cannot infer the dtypes of the parameters
         return mx.sym.var(names, dtype="float32")
     return [_variables(name) for name in names]

@@ -1,7 +1,7 @@
-"""What an argument of a layer may be, in a net and in JSON, so that no description reaches MXNet unchecked.
+"""The values that an argument of a layer may have, in a net and in JSON; they are checked before MXNet gets them.
 
-MXNet believes most arguments: `groups=0` ends the process by a division (SIGFPE), `rate="x"` fails at the first
-batch, a billion layers of an LSTM fill the memory.
+MXNet checks few arguments: `groups=0` ends the process by a division (SIGFPE), `rate="x"` fails at the first batch, a
+billion layers of an LSTM fill the memory.
 """
 
 import json
@@ -21,11 +21,11 @@ _GRAD_REQS = ("write", "add", "null")
 
 
 class Kind(NamedTuple):
-    """What an argument may be.
+    """The values that an argument may have.
 
     Attributes:
-        expected: A phrase for errors.
-        fits: Whether a plain value is one.
+        expected: Their description in errors.
+        fits: Returns True for such a plain value.
     """
 
     expected: str
@@ -40,7 +40,7 @@ def _whole(least: int) -> Kind:
 
 
 def _some(kind: Kind, lengths: Tuple[int, ...], expected: str) -> Kind:
-    """A kind, or a list of it with one of these lengths."""
+    """Return the kind of values that are of `kind`, or lists of them with one of these lengths."""
     return Kind(
         f"{kind.expected}, or {expected}",
         lambda value: (
@@ -71,7 +71,7 @@ def _is_axes(value: Any) -> bool:
 
 
 def _is_nested(value: Any, kind: Kind, depth: int = 0) -> bool:
-    """Whether a value is of a kind, or a list of such, or of lists of them, not deep."""
+    """Return True for a value of a kind, and for lists of them, nested at most 10 levels deep."""
     if isinstance(value, (list, tuple)):
         return depth < 10 and bool(value) and all(_is_nested(one, kind, depth + 1) for one in value)
     return kind.fits(value)
@@ -108,7 +108,7 @@ INITIALIZER = Kind(
     _is_initializer,
 )
 
-# What each argument may be, by its name: the constructors of MXNet use one name for one thing.
+# Kinds by the name of the argument, which has one meaning in all constructors of MXNet.
 KINDS: Dict[str, Kind] = {
     **dict.fromkeys(["units", "channels", "input_dim", "output_dim", "hidden_size", "groups"], SIZE),
     **dict.fromkeys(["num_groups", "num_devices", "hidden_channels"], SIZE),
@@ -125,7 +125,7 @@ KINDS: Dict[str, Kind] = {
     **dict.fromkeys(["state_clip_min", "state_clip_max"], _or_none(NUMBER)),
     **dict.fromkeys(["activation", "recurrent_activation"], _ACTIVATION),
     "projection_size": _or_none(SIZE),
-    # more than ten have no paths: MXNet's pattern for them reads one digit
+    # MXNet's pattern for the names of layers reads one digit
     "num_layers": Kind("a whole number from 1 to 10", lambda value: type(value) is int and 1 <= value <= 10),
     "axis": _AXIS,
     "axes": Kind("a list of axes", _is_axes),
@@ -141,7 +141,7 @@ KINDS: Dict[str, Kind] = {
 
 
 def kind_of(argument: str) -> Kind:
-    """Kind of a stock layer's argument.
+    """Return the kind of a stock layer's argument.
 
     >>> kind_of("units").expected
     'a whole number from 1 to 2147483647'
@@ -150,10 +150,10 @@ def kind_of(argument: str) -> Kind:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON knows it: tuples become lists, NumPy's numbers Python's, dtypes and initializers text.
+    """Return a value as JSON values: tuples become lists, NumPy's numbers Python's, dtypes and initializers text.
 
     Raises:
-        TypeError: It has no such form.
+        TypeError: The value has no such form.
 
     >>> plain((np.int64(3), np.float32, mx.init.Normal(0.5)))
     [3, 'float32', ['normal', {'sigma': 0.5}]]
@@ -187,12 +187,12 @@ def _plain_initializer(value: "mx.init.Initializer") -> List[Any]:
 
 
 def initializer(value: Any) -> Any:
-    """The initializer that a plain value says: null and names stay as they are.
+    """Return the initializer that a plain value describes; None and names stay as they are.
 
-    Only registered ones are built; `Load`, which reads a file, and `Mixed` are none of them.
+    Only registered initializers are built; `Load`, which reads a file, and `Mixed` are not registered.
 
     Raises:
-        ValueError: It says none.
+        ValueError: The value does not describe an initializer.
     """
     if value is None:
         return None
@@ -204,12 +204,12 @@ def initializer(value: Any) -> Any:
 
 
 def operator(name: str) -> Any:
-    """The function of mx.nd that an operator has, or None: `mx.nd.load` and `mx.nd.save` are functions, too."""
+    """Return the function of an operator, or None; functions of mx.nd such as `load` and `save` are not operators."""
     return None if name.startswith("_") or name == "Custom" else getattr(mx.nd.op, name, None)
 
 
 def argument(name: str, value: Any) -> Any:
-    """What a stock layer's constructor takes for a checked plain value: tuples, and initializers as objects."""
+    """Convert a checked plain value for a stock layer's constructor, which takes tuples and initializer objects."""
     if name.endswith("_initializer"):
         return initializer(value)
     return tuple(value) if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""MXNet's and gluoncv's model zoos: nets by name, without their numbers, which remember how they were made.
+"""Nets of MXNet's and gluoncv's model zoos by name, without weights.
 
-MXNet's nets are made of blocks that `describe` knows. gluoncv has hundreds of classes of its own, so its nets are
-described by their name here and the arguments.
+`describe` knows the blocks of MXNet's nets. gluoncv has hundreds of classes of its own, so its nets are described by
+name and arguments, which each net records.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +15,13 @@ from mxkit.errors import unknown_name
 from mxnet import gluon
 from mxnet.gluon.model_zoo import vision
 
-# Where a net keeps how it was made: its name here, and the arguments.
+# Attribute of a net that holds its name and its arguments.
 MADE = "_mxkit_made"
-_ALWAYS_NUMBERS = re.compile(r".*_int8|resnet\d+_v1b_(kinetics400|sthsthv2|custom|hmdb51|ucf101)")
-# They load numbers, most of them from the network, or say where from and where to.
+_ALWAYS_PRETRAINED = re.compile(r".*_int8|resnet\d+_v1b_(kinetics400|sthsthv2|custom|hmdb51|ucf101)")
+# Arguments that load weights, most of them from the network.
 _BASES = ("pretrained_base", "use_kinetics_pretrain")
 ASKING = ("pretrained", "transfer", *_BASES)
-# What a net's architecture does not depend on.
+# Arguments that do not change the architecture.
 NUMBERS = (*ASKING, "root", "ctx", "weights")
 
 
@@ -29,7 +29,7 @@ def split_name(name: str) -> Tuple[str, str]:
     """Separate `gluoncv:resnet18_v1b` into the zoo and the net's name there.
 
     Raises:
-        UnknownNameError: No zoo has such a net; the known ones and the nearest are listed.
+        UnknownNameError: No zoo has such a net; the text lists the known names and the nearest.
     """
     source, _, short = name.partition(":")
     known = zoo_names(source)
@@ -39,25 +39,25 @@ def split_name(name: str) -> Tuple[str, str]:
 
 
 def make_model(name: str, arguments: Dict[str, Any], make: Optional[Callable[[], Any]] = None) -> Any:
-    """Build a net of a zoo, without numbers unless `make` is given, which is then called for it.
+    """Build a net of a zoo without weights, or by calling `make`.
 
     Raises:
         UnknownNameError: No zoo has such a net.
-        ValueError: gluoncv makes the net with numbers only.
-        TypeError: The net does not take an argument; its name is told.
+        ValueError: gluoncv makes the net with weights only.
+        TypeError: The net does not take an argument; the text names it.
     """
     source, short = split_name(name)
     name = f"{source}:{short}"
     architecture = {key: value for key, value in arguments.items() if key not in NUMBERS}
-    if make is None and source == "gluoncv" and _ALWAYS_NUMBERS.fullmatch(short):
-        raise ValueError(f"model {name!r}: gluoncv makes it with numbers from the network only; pass pretrained=True")
+    if make is None and source == "gluoncv" and _ALWAYS_PRETRAINED.fullmatch(short):
+        raise ValueError(f"model {name!r}: gluoncv makes it with weights from the network only; pass pretrained=True")
     try:
         if make is not None:
             net = make()
         elif source == "zoo":
             net = vision.get_model(short, **architecture)
         else:
-            net = _without_numbers(short, architecture)
+            net = _without_weights(short, architecture)
     except TypeError as error:
         raise TypeError(f"model {name!r} refuses its arguments {arguments}: {error}") from error
     vars(net)[MADE] = (name, copy.deepcopy(architecture))
@@ -65,13 +65,13 @@ def make_model(name: str, arguments: Dict[str, Any], make: Optional[Callable[[],
 
 
 def zoo_names(source: str) -> List[str]:
-    """Names in a model zoo: MXNet's, `"zoo"`, or `"gluoncv"`.
+    """Return the names of the nets in MXNet's zoo, `"zoo"`, or in `"gluoncv"`.
 
     Raises:
         UnknownNameError: `source` is neither.
     """
     if source == "zoo":
-        # The table is a variable of get_model, told only in the error of a wrong name.
+        # only the error for a wrong name lists the local table of get_model
         try:
             vision.get_model("")
         except ValueError as error:
@@ -84,25 +84,25 @@ def zoo_names(source: str) -> List[str]:
 
 
 def gluoncv_model(name: str, arguments: Dict[str, Any]) -> Any:
-    """Call gluoncv's function for a net, which costs seconds to import."""
+    """Call gluoncv's function for a net; importing gluoncv takes seconds."""
     from gluoncv.model_zoo import get_model as get_gluoncv_model
 
     return get_gluoncv_model(name, **arguments)
 
 
-def _without_numbers(name: str, arguments: Dict[str, Any]) -> Any:
-    more = {**_without_bases(name), **arguments, "pretrained": False}
-    net = gluoncv_model(name, more)
+def _without_weights(name: str, arguments: Dict[str, Any]) -> Any:
+    options = {**_without_bases(name), **arguments, "pretrained": False}
+    net = gluoncv_model(name, options)
     graphs = _graphs(net)
     if graphs:
-        # Paths into a graph carry Gluon's counters (T37), which begin anew in each thread: take a fresh process's.
+        # Paths into a graph contain Gluon's counters (T37), which start at 0 in each thread, as in a new process.
         with ThreadPoolExecutor(1) as thread:
-            fresh = thread.submit(gluoncv_model, name, more).result()
-        for graph, other in zip(graphs, _graphs(fresh)):
-            held = own_parameters(graph)
-            renamed = dict(zip(own_parameters(other), held.values()))
-            held.clear()
-            held.update(renamed)
+            other_net = thread.submit(gluoncv_model, name, options).result()
+        for graph, other in zip(graphs, _graphs(other_net)):
+            parameters = own_parameters(graph)
+            renamed = dict(zip(own_parameters(other), parameters.values()))
+            parameters.clear()
+            parameters.update(renamed)
     return net
 
 
@@ -111,14 +111,14 @@ def _graphs(net: Any) -> List[Any]:
 
 
 def _without_bases(name: str) -> Dict[str, bool]:
-    """Arguments that keep a detection, segmentation or video net from loading its base's numbers."""
+    """Return arguments with which a detection, segmentation or video net does not load its base's weights."""
     from gluoncv.model_zoo.model_zoo import _models
 
     function = _models[name]
-    takers = [function]
+    callees = [function]
     if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(function).parameters.values()):
-        # it hands them to a function or a class of its module
+        # it passes them on to a function or a class of its module
         others = vars(inspect.getmodule(function)).values()
-        takers += [one for one in others if callable(one) and getattr(one, "__module__", "") == function.__module__]
-    taken = {name for one in takers for name in inspect.signature(one).parameters}
-    return {base: False for base in _BASES if base in taken}
+        callees += [one for one in others if callable(one) and getattr(one, "__module__", "") == function.__module__]
+    accepted = {name for callee in callees for name in inspect.signature(callee).parameters}
+    return {base: False for base in _BASES if base in accepted}

@@ -1,4 +1,4 @@
-"""What every block of a net gives out, holds and computes."""
+"""A table of the outputs, parameters and arithmetic of every block of a net."""
 
 from .table import Layer as Layer
 from .table import LayerTable as LayerTable

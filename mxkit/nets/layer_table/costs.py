@@ -1,4 +1,4 @@
-"""What one operator of MXNet's graph costs."""
+"""Arithmetic cost of one operator of an MXNet graph."""
 
 from ast import literal_eval
 from math import prod
@@ -11,9 +11,9 @@ class Cost(NamedTuple):
     """Arithmetic of one operator in a forward pass without training.
 
     Attributes:
-        macs: Multiply-adds of products: convolutions, dense layers, recurrent layers, attention, `dot`. This is
-            what papers and torchvision's tables call "FLOPs" or "GFLOPS" of a net. A bias is none.
-        others: Everything else, one for each addition, comparison or function of an element.
+        macs: Multiply-adds of products: convolutions, dense layers, recurrent layers, attention, `dot`. Papers and
+            torchvision's tables call them "FLOPs" or "GFLOPS" of a net. Adding a bias does not count.
+        others: All other operations, one for each addition, comparison or function of an element.
     """
 
     macs: int = 0
@@ -21,7 +21,7 @@ class Cost(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Operations: two for each multiply-add, one for each other."""
+        """Operations: two for each multiply-add, and the others."""
         return 2 * self.macs + self.others
 
 
@@ -29,7 +29,7 @@ def _words(text: str) -> List[str]:
     return text.split()
 
 
-# Names without MXNet's prefixes and `_scalar`, in lower case: see `operator_kind`.
+# Names as `operator_kind` returns them.
 _FREE = _words(
     "identity copy np_copy flatten batch_flatten reshape reshape_like transpose swapaxis swapaxes moveaxis expand_dims "
     "squeeze concat concatenate stack vstack hstack split split_v2 slicechannel slice slice_axis slice_like crop pad "
@@ -48,31 +48,35 @@ _ELEMENTWISE = _words(
     "logical_xor arctan2 div_sqrt_dim logistic isnan isinf isfinite"
 )
 _REDUCTIONS = _words("sum mean max min amax amin prod argmax argmin nansum nanprod cumsum adaptiveavgpooling2d")
-# Operations an element: BatchNorm scales and shifts by running statistics; the other norms find the mean (1), centre
-# (1), square and sum (2), divide (1), scale and shift (2); softmax finds the largest, subtracts, exponentiates, sums,
-# divides; bilinear resizing weighs four neighbours.
-_AN_ELEMENT = {"batchnorm": 2, "batch_norm": 2, "syncbatchnorm": 2, "batchnormwithrelu": 3, "bilinearresize2d": 7}
-_AN_ELEMENT.update(dict.fromkeys(["layernorm", "layer_norm", "instancenorm", "groupnorm"], 7))
-_AN_ELEMENT.update(dict.fromkeys(["softmax", "log_softmax", "softmin", "softmaxoutput", "softmaxactivation"], 5))
-_AN_ELEMENT.update({"l2normalization": 3, "norm": 2, **dict.fromkeys(_ELEMENTWISE, 1)})
+# Operations per element: BatchNorm scales and shifts by running statistics; the other norms compute the mean (1),
+# subtract it (1), square and sum (2), divide (1), scale and shift (2); softmax takes the maximum, subtracts,
+# exponentiates, sums, divides; bilinear resizing weighs four neighbours.
+_PER_ELEMENT = {
+    **dict.fromkeys(_ELEMENTWISE, 1),
+    **dict.fromkeys(["batchnorm", "batch_norm", "syncbatchnorm", "norm"], 2),
+    **dict.fromkeys(["batchnormwithrelu", "l2normalization"], 3),
+    **dict.fromkeys(["softmax", "log_softmax", "softmin", "softmaxoutput", "softmaxactivation"], 5),
+    **dict.fromkeys(["layernorm", "layer_norm", "instancenorm", "groupnorm", "bilinearresize2d"], 7),
+}
 
-# Gates of a recurrent cell, and operations an element of its state: two biases, a sum and a function for each gate
-# (of `gru`, one more product), then the new state.
+# Gates of a recurrent cell, and operations per element of its state: two biases, a sum and a function for each gate
+# (for `gru` one more product), then the new state.
 _CELLS = {"lstm": (4, 4 * 4 + 5), "gru": (3, 3 * 4 + 5), "rnn_relu": (1, 4), "rnn_tanh": (1, 4)}
 
 
 def operator_cost(
     name: str, attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]
 ) -> Optional[Cost]:
-    """Count the arithmetic of one operator, the batch included.
+    """Count the arithmetic of one operator for a whole batch.
 
     Args:
-        name: MXNet's, like "Convolution".
-        attributes: As text, as in the JSON of a graph.
-        inputs, outputs: Shapes, of parameters too.
+        name: MXNet's name, like "Convolution".
+        attributes: Names and values as text, as in the JSON of a graph.
+        inputs: Shapes of the inputs; parameters are inputs too.
+        outputs: Shapes of the outputs.
 
     Returns:
-        None for an operator that is not known here.
+        The cost; None for an operator that this module does not know.
 
     >>> operator_cost("FullyConnected", {}, [(2, 5), (3, 5), (3,)], [(2, 3)])
     Cost(macs=30, others=6)
@@ -82,9 +86,9 @@ def operator_cost(
     kind = operator_kind(name)
     if kind in _PRODUCTS:
         return _PRODUCTS[kind](attributes, inputs, outputs)
-    if kind in _AN_ELEMENT:
-        # the larger of both: a norm as a reduction reads more than it writes, resizing writes more
-        return Cost(others=_AN_ELEMENT[kind] * max(prod(inputs[0]), prod(outputs[0])))
+    if kind in _PER_ELEMENT:
+        # a norm as a reduction reads more elements than it writes, resizing may write more
+        return Cost(others=_PER_ELEMENT[kind] * max(prod(inputs[0]), prod(outputs[0])))
     if kind in _REDUCTIONS:
         return Cost(others=prod(inputs[0]))
     if kind in ("add_n", "elementwisesum"):
@@ -94,7 +98,7 @@ def operator_cost(
 
 
 def operator_kind(name: str) -> str:
-    """The name without what tells NumPy's, sparse and broadcasting variants apart.
+    """Return the name in lower case, without the prefixes and suffixes of NumPy's, sparse and broadcasting variants.
 
     >>> [operator_kind(name) for name in ("_npi_multiply_scalar", "broadcast_mul", "_contrib_BilinearResize2D")]
     ['multiply', 'mul', 'bilinearresize2d']
@@ -107,7 +111,7 @@ def operator_kind(name: str) -> str:
 
 
 def attribute(attributes: Mapping[str, str], name: str, default: Any) -> Any:
-    """Value of an operator's attribute; MXNet leaves out those at their default.
+    """Return the value of an operator's attribute; MXNet leaves out attributes with their default value.
 
     >>> attribute({"stride": "(2, 2)"}, "stride", ()), attribute({"act_type": "relu"}, "act_type", None)
     ((2, 2), 'relu')
@@ -118,21 +122,17 @@ def attribute(attributes: Mapping[str, str], name: str, default: Any) -> Any:
         return attributes[name]
 
 
-def _weight(inputs: Sequence[Shape]) -> Tuple[Shape, bool]:
-    """Shape of the weight, and whether there is a bias, which is always the last input and has one axis."""
-    biased = len(inputs[-1]) == 1
-    return inputs[-2] if biased else inputs[-1], biased
+def _filters(side: str) -> Callable[..., Cost]:
+    """Cost of an operator that applies a weight at each position of its input or of its output."""
 
+    def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+        biased = len(inputs[-1]) == 1  # a bias is the last input, and has one axis
+        weight = inputs[-2] if biased else inputs[-1]
+        positions = prod(inputs[0] if side == "input" else outputs[0])
+        # in every layout the first axis of the weight is the number of filters
+        return Cost(positions * prod(weight[1:]), prod(outputs[0]) * biased)
 
-def _convolution(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    weight, biased = _weight(inputs)
-    # holds for every layout: the weight's first axis is the number of filters
-    return Cost(prod(outputs[0]) * prod(weight[1:]), prod(outputs[0]) * biased)
-
-
-def _deconvolution(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    weight, biased = _weight(inputs)
-    return Cost(prod(inputs[0]) * prod(weight[1:]), prod(outputs[0]) * biased)
+    return cost
 
 
 def _pooling(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
@@ -147,50 +147,43 @@ def _rnn(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequen
     projected = attribute(attributes, "projection_size", None)
     directions = 2 if attribute(attributes, "bidirectional", False) else 1
     gates, others = _CELLS[attributes["mode"]]
-    seen, macs = features, 0
-    for _ in range(attribute(attributes, "num_layers", 1)):
-        macs += directions * (gates * hidden * (seen + (projected or hidden)) + hidden * (projected or 0))
-        seen = directions * (projected or hidden)
-    layers = directions * attribute(attributes, "num_layers", 1)
-    return Cost(steps * batch * macs, steps * batch * layers * hidden * others)
+    layers, width, macs = attribute(attributes, "num_layers", 1), features, 0
+    for _ in range(layers):
+        macs += directions * (gates * hidden * (width + (projected or hidden)) + hidden * (projected or 0))
+        width = directions * (projected or hidden)
+    return Cost(steps * batch * macs, steps * batch * directions * layers * hidden * others)
 
 
-def _dot(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    summed = inputs[0][0 if attribute(attributes, "transpose_a", False) else -1]
-    return Cost(prod(outputs[0]) * summed)
-
-
-def _batch_dot(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-    summed = inputs[0][-2 if attribute(attributes, "transpose_a", False) else -1]
-    return Cost(prod(outputs[0]) * summed)
-
-
-def _query_key(parts: int) -> Callable[..., Cost]:
-    """Of attention over interleaved heads, in whose first input a head has `parts` vectors a position."""
+def _product(transposed_axis: int) -> Callable[..., Cost]:
+    """Cost of a matrix product; it sums over the last axis of its first input, or `transposed_axis` if transposed."""
 
     def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-        return Cost(prod(outputs[0]) * (inputs[0][-1] // (parts * attribute(attributes, "heads", 1))))
+        axis = transposed_axis if attribute(attributes, "transpose_a", False) else -1
+        return Cost(prod(outputs[0]) * inputs[0][axis])
 
     return cost
 
 
-def _attended(parts: int) -> Callable[..., Cost]:
+def _attention(parts: int, scores: str) -> Callable[..., Cost]:
+    """Cost of attention. Its first input interleaves `parts` vectors per head; the scores are its input or output."""
+
     def cost(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
-        return Cost(prod(inputs[1]) * (inputs[0][-1] // (parts * attribute(attributes, "heads", 1))))
+        pairs = prod(inputs[1] if scores == "input" else outputs[0])
+        return Cost(pairs * (inputs[0][-1] // (parts * attribute(attributes, "heads", 1))))
 
     return cost
 
 
 _PRODUCTS: Dict[str, Callable[..., Cost]] = {
-    **dict.fromkeys(["convolution", "deformableconvolution", "modulateddeformableconvolution"], _convolution),
-    "deconvolution": _deconvolution,
-    **dict.fromkeys(["fullyconnected", "fully_connected"], _convolution),
+    **dict.fromkeys(["convolution", "deformableconvolution", "modulateddeformableconvolution"], _filters("output")),
+    **dict.fromkeys(["fullyconnected", "fully_connected"], _filters("output")),
+    "deconvolution": _filters("input"),
     "pooling": _pooling,
     "rnn": _rnn,
-    "dot": _dot,
-    **dict.fromkeys(["batch_dot", "matmul", "linalg_gemm", "linalg_gemm2"], _batch_dot),
-    "interleaved_matmul_selfatt_qk": _query_key(3),
-    "interleaved_matmul_selfatt_valatt": _attended(3),
-    "interleaved_matmul_encdec_qk": _query_key(1),
-    "interleaved_matmul_encdec_valatt": _attended(2),
+    "dot": _product(0),
+    **dict.fromkeys(["batch_dot", "matmul", "linalg_gemm", "linalg_gemm2"], _product(-2)),
+    "interleaved_matmul_selfatt_qk": _attention(3, "output"),
+    "interleaved_matmul_selfatt_valatt": _attention(3, "input"),
+    "interleaved_matmul_encdec_qk": _attention(1, "output"),
+    "interleaved_matmul_encdec_valatt": _attention(2, "input"),
 }

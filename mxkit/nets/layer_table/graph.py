@@ -1,4 +1,4 @@
-"""What a traced net's graph says of its layers: shapes, dtypes, strides, arithmetic; nothing is computed."""
+"""Shapes, dtypes, strides and arithmetic of layers, read from a traced graph; nothing is computed."""
 
 from collections import Counter, defaultdict
 from contextlib import redirect_stdout
@@ -24,7 +24,7 @@ Entry = Tuple[int, int]
 
 
 class Output(NamedTuple):
-    """An array between layers. Its dtype is '' where MXNet cannot tell it."""
+    """An array between layers; its dtype is '' if MXNet cannot infer it."""
 
     shape: Shape
     dtype: str
@@ -37,14 +37,15 @@ class Output(NamedTuple):
 
 @dataclass
 class Measures:
-    """What a forward pass gave.
+    """Measurements of a forward pass.
 
     Attributes:
-        outputs: Of each call of each block, by its path.
-        macs, others: By the path of the innermost block, as `operator_cost` counts them.
-        unknown: Operators that it does not know.
-        shapes: Of parameters, by their ids.
-        bytes: Of the distinct arrays that blocks returned.
+        outputs: Outputs of each call of each block, by the block's path.
+        macs: Multiply-adds as `operator_cost` counts them, by the path of the innermost block.
+        others: Other operations, likewise.
+        unknown: Operators that `operator_cost` does not know, with their number.
+        shapes: Shapes of parameters, by the parameters' ids.
+        bytes: Size of the distinct arrays that blocks returned.
     """
 
     outputs: DefaultDict[str, List[List[Output]]] = field(default_factory=lambda: defaultdict(list))
@@ -55,11 +56,11 @@ class Measures:
     bytes: int = 0
 
     def add(self, inner: "Measures", path: str) -> None:
-        """Take over what the block at `path` gave as a net of its own."""
-        for of, outputs in inner.outputs.items():
-            self.outputs[join_path(path, of)].extend(outputs)
-        for mine, its in ((self.macs, inner.macs), (self.others, inner.others)):
-            mine.update({join_path(path, of): number for of, number in its.items()})
+        """Add the measurements of the block at `path`, which was measured as a net of its own."""
+        for below, outputs in inner.outputs.items():
+            self.outputs[join_path(path, below)].extend(outputs)
+        for sums, added in ((self.macs, inner.macs), (self.others, inner.others)):
+            sums.update({join_path(path, below): number for below, number in added.items()})
         self.unknown.update(inner.unknown)
         self.bytes += inner.bytes
 
@@ -68,35 +69,35 @@ def measure_graph(traced: Trace, inputs: Sequence[Output]) -> Measures:
     """Measure every call of a trace.
 
     Args:
-        traced: What `trace` returned.
-        inputs: In place of `traced.inputs`.
+        traced: The result of `trace`.
+        inputs: Shapes and dtypes of `traced.inputs`.
 
     Raises:
-        mx.MXNetError: Shapes do not fit each other: `find_fault` tells where.
-        ValueError: They do not tell all shapes.
+        mx.MXNetError: Shapes do not fit each other; `find_fault` finds the layer.
+        ValueError: The shapes of the inputs do not determine all shapes.
     """
     graph = _Graph(traced, inputs)
-    found = Measures(shapes={id(traced.parameters[name]): shape for name, shape in graph.parameters.items()})
+    measures = Measures(shapes={id(traced.parameters[name]): shape for name, shape in graph.parameters.items()})
     returned: Set[Entry] = set()
     for call, entries in zip(traced.calls, graph.calls):
-        found.outputs[call.path].append([graph.output(entry) for entry in entries])
+        measures.outputs[call.path].append([graph.output(entry) for entry in entries])
         returned.update(entry for entry in entries if graph.nodes[entry[0]]["op"] != "null")
-    found.bytes = sum(graph.output(entry).bytes for entry in returned)
+    measures.bytes = sum(graph.output(entry).bytes for entry in returned)
     for number, node in enumerate(graph.nodes):
         if node["op"] != "null":
             path = traced.calls[graph.owner(number)].path
             before, after = graph.around(number)
             cost = operator_cost(node["op"], node.get("attrs", {}), before, after)
             if cost is None:
-                found.unknown[node["op"]] += 1
+                measures.unknown[node["op"]] += 1
             else:
-                found.macs[path] += cost.macs
-                found.others[path] += cost.others
-    return found
+                measures.macs[path] += cost.macs
+                measures.others[path] += cost.others
+    return measures
 
 
 class _Graph:
-    """Nodes of a traced graph, shapes, dtypes and strides of what flows between them."""
+    """Nodes of a traced graph, with shapes, dtypes and strides of the arrays between them."""
 
     def __init__(self, traced: Trace, inputs: Sequence[Output]) -> None:
         self._inputs = {variable.name: one for variable, one in zip(traced.inputs, inputs)}
@@ -104,7 +105,7 @@ class _Graph:
         flat = [one for outputs in results for one in outputs]
         internals = mx.sym.Group([*traced.outputs, *flat]).get_internals()
         shapes, self.parameters = _inferred(traced, [internals, *flat], [one.shape for one in inputs])
-        # its heads are every output of every node, then those of the calls
+        # its heads are the outputs of all nodes, then those of the calls
         graph = mx.sym.Group([internals, *flat])
         content = json.loads(graph.tojson())
         self.nodes: List[Dict[str, Any]] = content["nodes"]
@@ -122,19 +123,19 @@ class _Graph:
         return Output(self._shapes[entry], self._dtypes.get(entry, ""), self._strides[entry[0]])
 
     def around(self, number: int) -> Tuple[List[Shape], List[Shape]]:
-        """Shapes of what a node takes, and of what it gives."""
-        sources = [(source[0], source[1]) for source in self.nodes[number]["inputs"]]
-        given: List[Entry] = []
-        while (number, len(given)) in self._shapes:
-            given.append((number, len(given)))
-        return [self._shapes[entry] for entry in sources], [self._shapes[entry] for entry in given]
+        """Return the shapes of a node's inputs and of its outputs."""
+        sources = [self._shapes[source[0], source[1]] for source in self.nodes[number]["inputs"]]
+        outputs: List[Shape] = []
+        while (number, len(outputs)) in self._shapes:
+            outputs.append(self._shapes[number, len(outputs)])
+        return sources, outputs
 
     def owner(self, number: int) -> int:
-        """Index of the innermost call that made a node."""
+        """Return the index of the innermost call that made a node."""
         return self._owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
 
     def _untagged(self) -> Dict[int, int]:
-        """Calls of nodes that were made before the trace: those of a SymbolBlock's own graph."""
+        """Return the calls of nodes that a SymbolBlock's graph had before the trace."""
         owners: Dict[int, int] = {}
         for index in reversed(range(len(self.calls))):
             below = [entry[0] for entry in self.calls[index]]
@@ -154,13 +155,13 @@ class _Graph:
 
 
 def _inferred(traced: Trace, symbols: Sequence[Any], shapes: Sequence[Shape]) -> Tuple[List[Shape], Dict[str, Shape]]:
-    # MXNet prints the arguments where shapes do not fit
+    # MXNet prints the arguments if shapes do not fit
     with redirect_stdout(io.StringIO()):
         return infer_shapes(traced, symbols, shapes)
 
 
 def _known(traced: Trace, symbol: Any, shapes: Sequence[Shape]) -> List[Shape]:
-    """Shapes of a symbol, or nothing where they cannot be told, as those of states before their first use."""
+    """Return the shapes of a symbol; none if they cannot be inferred, like those of states before their first use."""
     try:
         return _inferred(traced, [symbol], shapes)[0]
     except ValueError:
@@ -168,21 +169,21 @@ def _known(traced: Trace, symbol: Any, shapes: Sequence[Shape]) -> List[Shape]:
 
 
 def _dtypes(graph: Any, traced: Trace, inputs: Sequence[Output]) -> List[str]:
-    """Dtypes of a graph's outputs, or nothing: MXNet cannot infer all that it can compute."""
+    """Return the dtypes of a graph's outputs; none if MXNet cannot infer them."""
     known = {variable.name: one.dtype for variable, one in zip(traced.inputs, inputs)}
     known.update({name: dtype_name(one.dtype) for name, one in traced.parameters.items() if one.dtype is not None})
     names = set(graph.list_inputs())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = graph.infer_type(**{name: kind for name, kind in known.items() if kind and name in names})[1]
+            dtypes = graph.infer_type(**{name: dtype for name, dtype in known.items() if dtype and name in names})[1]
     except mx.MXNetError:
         return []
-    return [dtype_name(one) for one in found or []]
+    return [dtype_name(dtype) for dtype in dtypes or []]
 
 
 def find_fault(traced: Trace, inputs: Sequence[Output]) -> Optional[ForwardError]:
-    """Build the error for the innermost call whose inputs fit and whose outputs do not (T38)."""
+    """Return the error for the innermost call whose inputs have shapes and whose outputs have none (T38)."""
     shapes = [one.shape for one in inputs]
     for call in reversed(traced.calls):
         try:
@@ -192,11 +193,11 @@ def find_fault(traced: Trace, inputs: Sequence[Output]) -> Optional[ForwardError
         try:
             _known(traced, mx.sym.Group([one for one in call.outputs if one is not None]), shapes)
         except mx.MXNetError as cause:
-            told = layer_fault(call.block, tuple(mx.nd.empty(shape) for shape in got))
-            if not told:
+            reason = layer_fault(call.block, tuple(mx.nd.empty(shape) for shape in got))
+            if not reason:
                 text = str(cause).splitlines()[0].rpartition("Check failed: ")[2]
-                told = f" got {', '.join(map(str, got)) or 'nothing'}: {text}"
-            fault = ForwardError(f"{place_of(call.path, call.block)}{told}", call.path, call.block)
+                reason = f" got {', '.join(map(str, got)) or 'nothing'}: {text}"
+            fault = ForwardError(f"{place_of(call.path, call.block)}{reason}", call.path, call.block)
             fault.__cause__ = cause
             return fault
     return None

@@ -1,4 +1,4 @@
-"""Inputs of a table of layers: shapes or arrays, and as many as the net takes."""
+"""Checks the inputs of a table of layers, which are arrays or shapes."""
 
 from numbers import Integral
 from typing import Any, List, Sequence, Tuple
@@ -11,36 +11,36 @@ import mxnet as mx
 
 
 def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output]]:
-    """Put an `Output` in the place of every shape.
+    """Replace every shape by an `Output`.
 
     Args:
-        net: Any block; a shape is taken as one of the dtype of its first parameter.
+        net: Any block. A shape gets the dtype of the net's first parameter.
         inputs: Shapes, NDArrays, None, lists of them.
 
     Returns:
-        The inputs so, and the arrays among them, flat and without None, as Outputs all.
+        The inputs with their shapes replaced, and a flat list of Outputs, one for each shape and array.
 
     Raises:
-        ValueError: There is something else among them.
+        ValueError: An input is something else.
 
     >>> read_inputs(mx.gluon.nn.Dense(2), [(1, 3)])[1]
     [Output(shape=(1, 3), dtype='float32', stride=None)]
     """
     dtype = next((dtype_name(one.dtype) for one in parameters_by_path(net).values() if one.dtype), "float32")
-    found: List[Output] = []
+    outputs: List[Output] = []
 
     def read(value: Any) -> Any:
         if value is None:
             return None
         if isinstance(value, mx.nd.NDArray):
-            found.append(Output(tuple(value.shape), dtype_name(value.dtype), first_stride(value.shape)))
+            outputs.append(Output(tuple(value.shape), dtype_name(value.dtype), first_stride(value.shape)))
             return value
         if isinstance(value, tuple) and value and all(_whole(size) for size in value):
             shape = tuple(int(size) for size in value)
             if min(shape) < 1:
                 raise ValueError(f"layers: a shape has sizes of at least 1, the batch too; received {value!r}")
-            found.append(Output(shape, dtype, first_stride(shape)))
-            return found[-1]
+            outputs.append(Output(shape, dtype, first_stride(shape)))
+            return outputs[-1]
         if isinstance(value, (list, tuple)) and value and not any(_whole(one) for one in value):
             return [read(one) for one in value]
         raise ValueError(
@@ -48,14 +48,14 @@ def read_inputs(net: Any, inputs: Sequence[Any]) -> Tuple[List[Any], List[Output
             f"(1, 3, 224, 224), or a list of those; received {value!r} ({type(value).__name__})"
         )
 
-    return [read(value) for value in inputs], found
+    return [read(value) for value in inputs], outputs
 
 
 def check_count(net: Any, inputs: Sequence[Any]) -> None:
-    """Refuse other numbers of inputs than the net takes.
+    """Check the number of inputs.
 
     Raises:
-        ValueError: It takes more or fewer.
+        ValueError: The net takes more or fewer inputs.
 
     >>> check_count(mx.gluon.nn.Dense(2), [(1, 3), (1, 3)])
     Traceback (most recent call last):

@@ -12,25 +12,25 @@ _SHRINKABLE = ("type", "output", "note")
 
 
 def arguments_of(block: Any) -> str:
-    """Arguments of a stock layer that its size and its cost depend on, in short.
+    """Return the arguments of a stock layer that its size and its cost depend on, as short text.
 
     >>> arguments_of(mx.gluon.nn.Conv2D(8, (3, 5), strides=2, groups=4)), arguments_of(mx.gluon.nn.Dropout(0.5))
     ('3x5/2 groups 4', '0.5')
     """
-    given = layer_settings(block)
-    if "kernel" in given and not given.get("global_pool"):
-        text = _axes(given["kernel"], together=False)
-        text += f"/{_axes(given['stride'])}" if set(given["stride"]) != {1} else ""
-        text += f" dilation {_axes(given['dilate'])}" if set(given.get("dilate", (1,))) != {1} else ""
-        return text + (f" groups {given['num_group']}" if given.get("num_group", 1) != 1 else "")
+    settings = layer_settings(block)
+    if "kernel" in settings and not settings.get("global_pool"):
+        text = "x".join(map(str, settings["kernel"]))
+        text += f"/{_axes(settings['stride'])}" if set(settings["stride"]) != {1} else ""
+        text += f" dilation {_axes(settings['dilate'])}" if set(settings.get("dilate", (1,))) != {1} else ""
+        return text + (f" groups {settings['num_group']}" if settings.get("num_group", 1) != 1 else "")
     for name in ("_act_type", "_rate"):
         if type(block).__module__.startswith("mxnet.gluon.") and isinstance(getattr(block, name, None), (str, float)):
             return str(getattr(block, name))
     return ""
 
 
-def _axes(sizes: Sequence[int], together: bool = True) -> str:
-    return str(sizes[0]) if together and len(set(sizes)) == 1 else "x".join(map(str, sizes))
+def _axes(sizes: Sequence[int]) -> str:
+    return str(sizes[0]) if len(set(sizes)) == 1 else "x".join(map(str, sizes))
 
 
 def in_units(number: int, unit: str = "") -> str:
@@ -49,7 +49,7 @@ def in_units(number: int, unit: str = "") -> str:
 
 
 def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
-    """Names and cells of the columns that have something to say."""
+    """Return names and cells of the columns; some are left out if they have nothing to show."""
     dtypes = {dtype for row in table for dtype in row.dtypes}
     measured = bool(table.inputs)
     columns = [
@@ -57,11 +57,7 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
         ("type", [f"{row.kind} {row.arguments}".strip() for row in table], True),
         ("output", [_shapes(row.outputs) for row in table], measured),
         ("dtype", [", ".join(dict.fromkeys(row.dtypes)) for row in table], len(dtypes) > 1),
-        (
-            "parameters",
-            [_count(row.parameters) for row in table],
-            True,
-        ),
+        ("parameters", [_count(row.parameters) for row in table], True),
         ("MACs", [in_units(row.macs) if row.macs else "-" for row in table], measured),
         ("stride", [row.stride for row in table], any(row.stride not in ("-", "1") for row in table)),
         ("note", [row.note for row in table], any(row.note for row in table)),
@@ -70,7 +66,7 @@ def columns_of(table: Any) -> List[Tuple[str, List[str]]]:
 
 
 def text_table(table: Any) -> str:
-    """Aligned text, cut where it is wider than the terminal that it is printed to; paths never are."""
+    """Return the table as text; columns other than paths and numbers are cut to the terminal's width."""
     columns = columns_of(table)
     left, shrinkable = (
         [number for number, (name, _) in enumerate(columns) if name in names] for names in (_LEFT, _SHRINKABLE)
@@ -81,20 +77,18 @@ def text_table(table: Any) -> str:
 
 
 def html_table(table: Any) -> str:
-    """The same for notebooks."""
+    """Return the table as HTML, for notebooks."""
     columns = columns_of(table)
-    head = "".join(f"<th style='text-align:{_side(name)}'>{escape(name)}</th>" for name, _ in columns)
-    rows = "".join(f"<tr>{''.join(line)}</tr>" for line in zip(*(_html_cells(name, texts) for name, texts in columns)))
+    head = "".join(_html_cells("th", name, [name])[0] for name, _ in columns)
+    cells = zip(*(_html_cells("td", name, texts) for name, texts in columns))
+    rows = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     around = ["".join(f"<p>{escape(line)}</p>" for line in lines) for lines in (_head(table), _foot(table))]
     return f"{around[0]}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{around[1]}"
 
 
-def _html_cells(name: str, texts: Sequence[str]) -> List[str]:
-    return [f"<td style='text-align:{_side(name)}'>{escape(text)}</td>" for text in texts]
-
-
-def _side(name: str) -> str:
-    return "left" if name in _LEFT else "right"
+def _html_cells(tag: str, column: str, texts: Sequence[str]) -> List[str]:
+    side = "left" if column in _LEFT else "right"
+    return [f"<{tag} style='text-align:{side}'>{escape(text)}</{tag}>" for text in texts]
 
 
 def _head(table: Any) -> List[str]:
@@ -109,15 +103,14 @@ def _foot(table: Any) -> List[str]:
     states = ", ".join(f"{number:,} {word}" for number, word in parts if number)
     states = "all trained" if table.parameters and not table.not_trained else states
     total = f"{table.parameters:,} parameters ({in_units(table.parameter_bytes, 'B')})"
-    text = f"{total}: {states}" if states else total
-    if table.unknown:
-        text += f"; {table.unknown} of unknown shape are not in it"
-    lines = [text]
+    unknown = f"; {table.unknown} of unknown shape are not in it" if table.unknown else ""
+    lines = [f"{total}{': ' * bool(states)}{states}{unknown}"]
     if table.inputs:
         work = f"{in_units(table.macs)} multiply-adds, {in_units(table.flops)} FLOPs"
         lines.append(f"{work}; outputs of layers: {in_units(table.output_bytes, 'B')}")
-    unknown = ", ".join(f"{name} ({number})" for name, number in table.not_counted.items())
-    return [*lines, *([f"not counted: {unknown}"] if unknown else [])]
+    if table.not_counted:
+        lines.append("not counted: " + ", ".join(f"{name} ({number})" for name, number in table.not_counted.items()))
+    return lines
 
 
 def _count(number: Optional[int]) -> str:

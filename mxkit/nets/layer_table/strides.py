@@ -1,22 +1,22 @@
-"""How many positions of a net's input two neighbours of an operator's output lie apart."""
+"""Cumulative strides: how many positions of a net's input lie between two neighbours of an output."""
 
 from fractions import Fraction
-from typing import List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 from mxkit.nets.layer_table.costs import Shape, attribute, operator_kind
 
-# Along each spatial axis; one number alone holds for all of them.
+# One number per spatial axis, or one number for all of them.
 Stride = Tuple[Fraction, ...]
 
 _CONVOLUTIONS = ("convolution", "deformableconvolution", "modulateddeformableconvolution", "pooling")
-# Spatial axes do not survive these.
+# Their outputs have no spatial axes.
 _ENDS = ("flatten", "batch_flatten", "adaptiveavgpooling2d", "reshape_like")
-# They may, if their sizes stay.
+# Their outputs have the spatial axes of the input if the sizes are equal.
 _MAY_END = ("reshape", "sum", "mean", "max", "min", "amax", "amin", "prod", "norm", "argmax", "argmin")
 
 
 def first_stride(shape: Shape) -> Optional[Stride]:
-    """Stride of an input of a net: 1 where it has positions, axes beyond batch and channels.
+    """Return the stride of a net's input: 1 if it has spatial axes, beyond batch and channels.
 
     >>> first_stride((1, 3, 8, 8)), first_stride((1, 3))
     ((Fraction(1, 1),), None)
@@ -31,17 +31,20 @@ def operator_stride(
     outputs: Sequence[Shape],
     strides: Sequence[Optional[Stride]],
 ) -> Optional[Stride]:
-    """Cumulative stride of an operator's output.
+    """Return the cumulative stride of an operator's output.
 
-    Convolution, pooling and `slice` multiply it, transposed convolution and resizing divide it; of several
-    inputs the largest counts. What joins all positions ends it: global pooling, flattening, a dense layer.
+    Convolution, pooling and `slice` multiply the largest stride of the inputs, transposed convolution and resizing
+    divide it. Global pooling, flattening and dense layers join all positions, so their outputs have no stride.
 
     Args:
-        name, attributes, inputs, outputs: As for `operator_cost`.
-        strides: Of the inputs; None for parameters and for what has no positions.
+        name: As for `operator_cost`.
+        attributes: As for `operator_cost`.
+        inputs: As for `operator_cost`.
+        outputs: As for `operator_cost`.
+        strides: Strides of the inputs; None for parameters and for arrays without spatial axes.
 
     Returns:
-        None where there are no positions.
+        The stride; None if the output has no spatial axes.
 
     >>> operator_stride("Pooling", {"kernel": "(2, 2)", "stride": "(2, 1)"}, [(1, 3, 8, 8)], [(1, 3, 4, 7)], [(4,)])
     (8, 4)
@@ -56,21 +59,21 @@ def operator_stride(
     if kind in _CONVOLUTIONS:
         return None if attribute(attributes, "global_pool", False) else _times(largest, _steps(attributes, "stride"))
     if kind == "deconvolution":
-        return _over(largest, _steps(attributes, "stride"))
+        return _times(largest, [Fraction(1, step) for step in _steps(attributes, "stride")])
     if kind == "upsampling":
-        return _over(largest, [attribute(attributes, "scale", 1)])
+        return _times(largest, [Fraction(1, attribute(attributes, "scale", 1))])
     if kind == "bilinearresize2d":
         return _times(largest, [Fraction(old, new) for old, new in zip(before, after)])
     if kind in ("depth_to_space", "space_to_depth"):
-        block: List[int] = [attribute(attributes, "block_size", 1)]
-        return _over(largest, block) if kind == "depth_to_space" else _times(largest, block)
+        block = Fraction(attribute(attributes, "block_size", 1))
+        return _times(largest, [1 / block if kind == "depth_to_space" else block])
     if kind == "slice":
         return _times(largest, [abs(step or 1) for step in (attribute(attributes, "step", None) or ())[2:]] or [1])
     return largest
 
 
 def stride_text(stride: Optional[Stride]) -> str:
-    """Write a stride, axes only where they differ.
+    """Return a stride as text, with one number per axis if they differ.
 
     >>> stride_text((Fraction(8), Fraction(8))), stride_text((Fraction(1, 2), Fraction(4))), stride_text(None)
     ('8', '1/2x4', '-')
@@ -81,23 +84,21 @@ def stride_text(stride: Optional[Stride]) -> str:
 
 
 def _steps(attributes: Mapping[str, str], name: str) -> Sequence[int]:
-    found = attribute(attributes, name, ())
-    return [found] if isinstance(found, int) else found or [1]
+    steps = attribute(attributes, name, ())
+    return [steps] if isinstance(steps, int) else steps or [1]
 
 
 def _largest(strides: List[Stride]) -> Optional[Stride]:
     if not strides:
         return None
     axes = max(map(len, strides))
-    wide = [stride if len(stride) == axes else stride[:1] * axes for stride in strides]
-    return tuple(max(along) for along in zip(*wide))
+    return tuple(max(along) for along in zip(*(_spread(stride, axes) for stride in strides)))
 
 
 def _times(stride: Stride, factors: Sequence[Union[int, Fraction]]) -> Stride:
     axes = max(len(stride), len(factors))
-    factors = list(factors) if len(factors) == axes else list(factors[:1]) * axes
-    return tuple(one * factor for one, factor in zip(stride if len(stride) == axes else stride[:1] * axes, factors))
+    return tuple(one * factor for one, factor in zip(_spread(stride, axes), _spread(factors, axes)))
 
 
-def _over(stride: Stride, factors: Sequence[int]) -> Stride:
-    return _times(stride, [Fraction(1, factor) for factor in factors])
+def _spread(numbers: Sequence[Any], axes: int) -> Sequence[Any]:
+    return numbers if len(numbers) == axes else [numbers[0]] * axes

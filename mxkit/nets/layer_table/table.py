@@ -1,7 +1,7 @@
-"""Every block of a net as a row of a table: path, type, output, parameters, multiply-adds, stride."""
+"""A table of a net's blocks: path, type, output, parameters, multiply-adds, stride."""
 
 from math import prod
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
@@ -20,21 +20,21 @@ class Layer(NamedTuple):
     """One block of a net.
 
     Attributes:
-        path: As `Features` and `net.<path>` know it; '' is the net itself.
+        path: As for `Features` and `net.<path>`; '' is the net itself.
         kind: Name of its class.
-        arguments: Those that matter in short: "3x3/2" is a kernel and its stride.
-        outputs: Shapes of what its first call returned; empty for a block that is not called.
-        dtypes: Of the outputs; '' where MXNet cannot tell.
-        parameters: Numbers in its parameters and in those of the blocks inside it, each once; None where a
+        arguments: Its main arguments as short text: "3x3/2" is a kernel and its stride.
+        outputs: Shapes of the outputs of its first call; empty if the block is not called.
+        dtypes: Dtypes of the outputs; '' if MXNet cannot infer one.
+        parameters: Numbers in its parameters and in those of the blocks inside it, each counted once; None if a
             shape is not known.
-        own_parameters: Numbers in parameters that no block inside it and no row above has. They add up to
-            `LayerTable.parameters`.
-        macs: Multiply-adds of all its calls, those of the blocks inside it included; None without inputs.
-        flops: Operations: two a multiply-add, one for any other. None without inputs.
-        stride: Positions of the net's input between two neighbours of the output: "8", "2x1" where the axes
-            differ, "1/2" after upsampling to more than the input; "-" where there are no positions.
-        calls: How often it was called.
-        note: What is special about it.
+        own_parameters: Numbers in parameters that belong to no block inside it and to no earlier row. Their sum over
+            all rows is `LayerTable.parameters`.
+        macs: Multiply-adds of all its calls, with the blocks inside it; None without inputs.
+        flops: Operations: two per multiply-add, one for each other operation. None without inputs.
+        stride: Positions of the net's input between two neighbours of the output: "8", "2x1" if the axes
+            differ, "1/2" after upsampling to more positions than the input has; "-" without spatial axes.
+        calls: Number of its calls.
+        note: "called 2 times", "not called", "the same block as PATH" or "shares PATH".
     """
 
     path: str
@@ -52,26 +52,28 @@ class Layer(NamedTuple):
 
 
 class LayerTable(Sequence[Layer]):
-    """Rows of a net, by number or by path, in the order of its blocks; prints as a table. `layers` makes it.
+    """Rows of a net, by number or by path, in the order of its blocks; prints as a table. `layers` returns it.
 
     Args:
         net: Any block.
-        inputs: What it was given, with their shapes and dtypes; may be empty.
-        measures: What was measured with them; None where nothing was.
-        depth: How deep the rows go; None shows all. Sums are over all in any case.
+        inputs: Shapes and dtypes of its inputs; may be empty.
+        measures: Measurements with these inputs; None without inputs.
+        depth: Depth of the deepest rows; None shows all. Sums include the rows that are not shown.
 
     Attributes:
         kind: Name of the net's class.
-        inputs, input_dtypes: Shapes and dtypes that it holds for; empty where there were none.
-        parameters: Numbers in all parameters, a shared one once: what `count` says of the net. Where some
-            are not known, of the others.
-        trained, not_trained: The same by whether they get a gradient; BatchNorm's statistics get none.
-        unknown: How many parameters have no known shape.
-        parameter_bytes: Of the values, on one device.
-        output_bytes: Of the distinct arrays that blocks return, none of which is freed: about what a
-            training keeps of a batch for the backward pass. What operators inside a block make is not in it.
-        macs, flops: Of the net; None without inputs.
-        not_counted: Operators whose arithmetic is not known, and how many of each: 0 in all sums.
+        inputs: Shapes of the inputs; empty without inputs.
+        input_dtypes: Dtypes of the inputs.
+        parameters: Numbers in all parameters of known shape, a shared parameter once, as `mxkit.nets.count` counts.
+        trained: Numbers in parameters with a gradient.
+        not_trained: Numbers in the others, such as BatchNorm's statistics.
+        unknown: Number of parameters without a known shape.
+        parameter_bytes: Size of the values on one device.
+        output_bytes: Size of the distinct arrays that blocks return: about what training keeps of a batch for the
+            backward pass. Arrays between operators inside a block are not counted.
+        macs: Multiply-adds of the net; None without inputs.
+        flops: Operations of the net; None without inputs.
+        not_counted: Operators whose arithmetic is not known, with their number; they add 0 to all sums.
     """
 
     def __init__(self, net: Any, inputs: Sequence[Output], measures: Optional[Measures], depth: Optional[int]) -> None:
@@ -100,21 +102,21 @@ class LayerTable(Sequence[Layer]):
         return iter(self._rows)
 
     def __getitem__(self, key: Any) -> Any:
-        """The row at a path or a number, or a list of rows for a slice.
+        """Return the row at a path or a number, or a list of rows for a slice.
 
         Raises:
             UnknownPathError: There is no such path; it is a KeyError too.
         """
         if not isinstance(key, str):
             return self._rows[key]
-        found = next((row for row in self._rows if row.path == key), None)
-        if found is not None:
-            return found
-        told = f"no row for {key!r}: it lies below `depth`" if key in self._paths else f"no block stands at {key!r}"
-        raise unknown_path(told, nearest(key, self._paths), [row.path for row in self._rows[1:]])
+        for row in self._rows:
+            if row.path == key:
+                return row
+        text = f"no row for {key!r}: it lies below `depth`" if key in self._paths else f"no block stands at {key!r}"
+        raise unknown_path(text, nearest(key, self._paths), [row.path for row in self._rows[1:]])
 
     def to_dataframe(self) -> Any:
-        """The rows as a pandas DataFrame, the path as its index.
+        """Return the rows as a pandas DataFrame with the path as its index.
 
         Raises:
             ImportError: pandas is not installed.
@@ -129,36 +131,36 @@ class LayerTable(Sequence[Layer]):
 
 
 def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
-    """What every block of a net gives out, holds and computes; the table prints itself.
+    """List every block of a net with its outputs, parameters and multiply-adds; the result prints as a table.
 
-    A net of HybridBlocks is measured by its graph: nothing is computed, and it need not be initialized. One
-    with plain Blocks, or whose code does not take symbols, is run once to predict; the hybrid parts of it are
-    still measured by their graphs, and only what its plain code computes itself is not counted.
+    A net of HybridBlocks is measured by its graph: nothing is computed, and the net need not be initialized. A net
+    with plain Blocks, or whose code does not take symbols, runs once in predict mode. Its hybrid parts are measured by
+    their graphs; operations of its plain code are not counted.
 
     Multiply-adds are those of a forward pass for the whole batch, in products only: convolutions, dense and
-    recurrent layers, attention, `dot`. This is the convention of papers, fvcore's `FlopCountAnalysis` for
-    these operators, and torchvision's "GFLOPS"; a bias, norms, activations, poolings and sums are no
-    multiply-adds. `flops` counts two for each of them and one for every other operation (`operator_cost`).
+    recurrent layers, attention, `dot`. Papers, fvcore's `FlopCountAnalysis` for these operators, and torchvision's
+    "GFLOPS" count the same; biases, norms, activations, poolings and sums are not multiply-adds. `flops` counts two
+    operations per multiply-add and one for each other operation (`operator_cost`).
 
     Args:
         net: Any block, hybridized or not.
         inputs: Arrays, or shapes as tuples of whole numbers; None and lists of them where the net takes them.
-            A shape stands for an array of the dtype of the net's first parameter. Without any input the table has
+            A shape stands for an array with the dtype of the net's first parameter. Without inputs the table has
             neither outputs nor multiply-adds.
-        depth: How deep the rows go: 1 is the net and the blocks that it holds itself. A row includes what is
-            inside it, so the numbers stay whole. None shows all.
+        depth: Depth of the deepest rows: 1 shows the net and its children. A row includes the blocks inside it, so
+            the numbers do not change. None shows all rows.
 
     Returns:
-        Its rows (`Layer`) come by number, `table["features.4"]`, iteration, or `to_dataframe()`.
+        The table: `table["features.4"]`, `table[0]` and iteration give rows (`Layer`).
 
     Raises:
-        ForwardError: The inputs do not fit a block; it says which, what it was built for and what it got.
+        ForwardError: The inputs do not fit a block; the text names the block and the shapes.
         NotInitializedError: The net must run, and a parameter has no value yet.
-        ValueError: `inputs` are no shapes or arrays, or not as many as the net takes.
+        ValueError: `inputs` are not shapes or arrays, or their number is wrong.
 
     Side effects:
-        None that stays: no parameter gets a shape or a value, statistics, hooks and hybridization stay. A net
-        that must run draws random numbers if it does so in prediction.
+        The net is left as it was: shapes, values, statistics, hooks and hybridization. A net that must run draws
+        random numbers if it does so in predict mode.
 
     >>> net = mx.gluon.nn.HybridSequential()
     >>> net.add(mx.gluon.nn.Conv2D(4, 3, strides=2), mx.gluon.nn.Flatten(), mx.gluon.nn.Dense(2))
@@ -175,13 +177,13 @@ def layers(net: Any, *inputs: Any, depth: Optional[int] = None) -> LayerTable:
     depth = None if depth is None else whole_number(depth, "depth", least=0)
     if not inputs:
         return LayerTable(net, [], None, depth)
-    given, arrays = read_inputs(net, inputs)
+    arguments, shapes = read_inputs(net, inputs)
     check_count(net, inputs)
-    return LayerTable(net, arrays, measure(net, given, arrays), depth)
+    return LayerTable(net, shapes, measure(net, arguments, shapes), depth)
 
 
 class _Rows:
-    """Joins what a forward pass gave with the parameters of each block."""
+    """Joins the measurements of a forward pass with the parameters of each block."""
 
     def __init__(self, net: Any, measures: Optional[Measures]) -> None:
         self._blocks = list(blocks_by_path(net))
@@ -215,7 +217,7 @@ class _Rows:
         calls = self._measures.outputs.get(path, []) if self._measures else []
         outputs = calls[0] if calls else []
         macs, others = self._macs[path], self._others[path]
-        own = [one for of, one in self._own[path] if self._first[id(one)] == of]
+        own = [parameter for name, parameter in self._own[path] if self._first[id(parameter)] == name]
         return Layer(
             path=path,
             kind=type(block).__name__,
@@ -238,30 +240,28 @@ class _Rows:
     def _note(self, path: str, first: str, calls: int) -> str:
         if first != path:
             return f"the same block as {first}"
-        lent = dict.fromkeys(self._first[id(one)] for of, one in self._own[path] if self._first[id(one)] != of)
-        notes = [f"shares {', '.join(lent)}"] if lent else []
+        firsts = [(name, self._first[id(parameter)]) for name, parameter in self._own[path]]
+        shared = dict.fromkeys(first for name, first in firsts if first != name)
+        notes = [f"shares {', '.join(shared)}"] if shared else []
         notes += [f"called {calls} times"] if calls > 1 else []
         notes += ["not called"] if self._measures and not self._called[path] else []
         return ", ".join(notes)
 
 
 def _ancestors(paths: Sequence[str]) -> Dict[str, List[str]]:
-    """Of each path, itself and the paths it lies in.
+    """Return each path with the list of the paths above it and itself.
 
     >>> _ancestors(["", "features", "features.0"])["features.0"]
     ['', 'features', 'features.0']
     """
-    known: Set[str] = set(paths)
-    found = {}
-    for path in paths:
-        names = path.split(".")
-        joined = ["", *(".".join(names[:count]) for count in range(1, len(names) + 1))]
-        found[path] = [one for one in dict.fromkeys(joined) if one in known]
-    return found
+    ancestors = {"": [""]}
+    for path in filter(None, paths):
+        ancestors[path] = [*ancestors[_home(path.rpartition(".")[0], ancestors)], path]
+    return ancestors
 
 
 def _home(path: str, blocks: Dict[str, List[str]]) -> str:
-    """Path of the innermost block that a parameter's path lies in."""
+    """Return the path of the innermost block that contains a path."""
     while path and path not in blocks:
         path = path.rpartition(".")[0]
     return path

@@ -1,0 +1,31 @@
+"""Small nets from a forward pass and children."""
+
+from mxnet import gluon
+from mxnet.gluon import nn
+
+
+def hybrid_net(hybrid_forward, prefix=None, **children):
+    """A HybridBlock whose `hybrid_forward(net, F, *inputs)` is a function."""
+    return _net(gluon.HybridBlock, {"hybrid_forward": hybrid_forward}, children, prefix)
+
+
+def plain_net(forward, **children):
+    """A Block whose `forward(net, *inputs)` is a function."""
+    return _net(gluon.Block, {"forward": forward}, children)
+
+
+def _net(base, methods, children, prefix=None):
+    net = type("Net", (base,), methods)(prefix=prefix)
+    for name, child in children.items():
+        setattr(net, name, child)
+    return net
+
+
+def stack(*layers, kind=nn.HybridSequential):
+    net = kind()
+    net.add(*layers)
+    return net
+
+
+def make_norms():
+    return stack(nn.Conv2D(4, 3), nn.BatchNorm(), nn.PReLU(), nn.LayerNorm(scale=False), nn.Dense(3))
