@@ -62,7 +62,7 @@ def test_why_a_wheel_for_gpus_has_none():
     assert why_no_gpu(True, BOTH, failure="CUDA: out of memory") == "CUDA: out of memory"
     assert why_no_gpu(True, BOTH) == (
         "the driver has NVIDIA H200 (sm_90, 139 GiB), NVIDIA GeForce RTX 4090 (sm_89, 24 GiB), but MXNet sees none: "
-        "ask `mxkit doctor`"
+        "run `mxkit doctor`"
     )
 
 
