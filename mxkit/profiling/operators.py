@@ -129,7 +129,7 @@ def _runs(events: Sequence[Dict[str, Any]]) -> List[Run]:
 
 def write_trace(path: Union[str, Path], runs: Sequence[Run], spans: Sequence[Span]) -> None:
     """Write a file for chrome://tracing and https://ui.perfetto.dev: Python's phases over the engine's operators."""
-    start = min(interval.begin for interval in (*runs, *spans))
+    start = min([run.begin for run in runs] + [span.begin for span in spans])
     lanes = {(0, 0): "Python: phases", **{(1, run.worker): f"engine: worker {run.worker}" for run in runs}}
     events: List[Dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
