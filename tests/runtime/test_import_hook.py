@@ -1,9 +1,17 @@
-"""What `import mxkit` does to a process, and what it leaves alone; each test is a process of its own."""
+"""What `import mxkit` does to a process, and what it leaves alone."""
 
+import builtins
+import copy
+import importlib.util
+import inspect
+import pkgutil
 import signal
 import sys
+import warnings
 
+import mxkit
 from mxkit.runtime.versions import release
+import mxnet as mx
 import numpy
 import pytest
 from test_thread_choice import COUNTING
@@ -175,15 +183,8 @@ ctypes.string_at(0)
     assert "in string_at" in done.stderr, "who watched for crashes before the import still does"
 
 
-def test_the_import_statement_of_a_viewed_module(fork_python):
-    # Forms of `import` that MXNet, GluonCV or code that they generate may use.
-    fork_python(
-        """
-import mxkit, mxnet as mx, numpy, builtins, sys
-space = {"__builtins__": vars(mx)["__builtins__"], "__name__": "mxnet._test", "__package__": "mxnet"}
-import warnings
-warnings.simplefilter("error")
-exec('''
+# Forms of `import` that MXNet, GluonCV or code that they generate may use.
+STATEMENTS = """
 import numpy, numpy as np, numpy.random as rnd, numpy.lib.stride_tricks
 from numpy import bool as b, float32, PZERO, testing
 from numpy.lib import stride_tricks
@@ -196,55 +197,59 @@ def later():
     import numpy
     exec("import numpy as inner", globals())
     return numpy
-''', space)
-view = mx.base._np
-assert space["numpy"] is space["np"] is space["later"]() is view is not numpy and space["inner"] is view
-assert space["rnd"] is numpy.random and space["stride_tricks"] is numpy.lib.stride_tricks
-assert space["b"] is bool and space["float32"] is numpy.float32 and space["PZERO"] == 0
-assert space["mx_numpy"] is mx.numpy and space["mx_random"] is mx.numpy.random
-assert space["LooseVersion"]("1.10") > space["LooseVersion"]("1.9")
-assert space["distutils"].version.LooseVersion is space["version"].LooseVersion is space["LooseVersion"]
+"""
 
-calls = []
-original = builtins.__import__
-def counting(name, *rest):
-    calls.append(name)
-    return original(name, *rest)
-builtins.__import__ = counting
-try:
+
+def test_the_import_statement_of_a_viewed_module(monkeypatch):
+    space = {"__builtins__": vars(mx)["__builtins__"], "__name__": "mxnet._test", "__package__": "mxnet"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exec(STATEMENTS, space)
+    view = mx.base._np
+    assert space["numpy"] is space["np"] is space["later"]() is space["inner"] is view is not numpy
+    assert space["rnd"] is numpy.random
+    assert space["stride_tricks"] is numpy.lib.stride_tricks
+    assert (space["b"], space["float32"], space["PZERO"]) == (bool, numpy.float32, 0)
+    assert (space["mx_numpy"], space["mx_random"]) == (mx.numpy, mx.numpy.random)
+    assert space["LooseVersion"]("1.10") > space["LooseVersion"]("1.9")
+    assert space["distutils"].version.LooseVersion is space["version"].LooseVersion is space["LooseVersion"]
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        exec("import no_such_module", space)
+    calls, original = [], builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", lambda name, *rest: calls.append(name) or original(name, *rest))
     exec("import numpy, json", space)
-finally:
-    builtins.__import__ = original
-assert calls[:2] == ["numpy", "json"], "a replaced import is obeyed"
-try:
-    exec("import no_such_module", space)
-except ModuleNotFoundError as error:
-    assert error.name == "no_such_module"
-"""
-    )
+    assert calls[:2] == ["numpy", "json"], "a replaced import is obeyed"
 
 
-def test_a_second_installation_changes_nothing_and_tools_still_read_the_modules(fork_python):
-    fork_python(
-        """
-import sys, inspect, importlib.util, pkgutil, copy, pickle
-import mxkit, mxkit.runtime
-mxkit.runtime.install()
-finders = [finder for finder in sys.meta_path if type(finder).__module__.startswith("mxkit")]
-assert len(finders) == 1
-assert importlib.util.find_spec("mxnet").origin.endswith("__init__.py")
-assert importlib.util.find_spec("json").loader.__class__.__module__.startswith(("importlib", "_frozen_importlib"))
-import mxnet as mx
-assert "def pack_img" in inspect.getsource(mx.recordio)
-assert "class NDArray" in inspect.getsource(mx.nd.NDArray)
-assert pkgutil.get_data("mxnet", "libinfo.py")
-assert mx.__loader__.get_filename("mxnet") == mx.__file__
-assert mx.__spec__.name == "mxnet" and copy.copy(mx.__loader__).path == mx.__file__
-before = mx.recordio.pack
-mxkit.runtime.install()
-assert mx.recordio.pack is before
+def test_a_second_installation_changes_nothing_and_tools_still_read_the_modules():
+    before = mx.recordio.pack
+    mxkit.runtime.install()
+    assert mx.recordio.pack is before
+    assert len([finder for finder in sys.meta_path if type(finder).__module__.startswith("mxkit")]) == 1
+    assert importlib.util.find_spec("mxnet").origin.endswith("__init__.py")
+    assert not type(importlib.util.find_spec("json").loader).__module__.startswith("mxkit")
+    assert "def pack_img" in inspect.getsource(mx.recordio)
+    assert "class NDArray" in inspect.getsource(mx.nd.NDArray)
+    assert pkgutil.get_data("mxnet", "libinfo.py")
+    assert mx.__loader__.get_filename("mxnet") == mx.__file__
+    assert mx.__spec__.name == "mxnet"
+    assert copy.copy(mx.__loader__).path == mx.__file__
+
+
+WORKS = """
+assert mx.nd.zeros((numpy.int64(2), 3)).asnumpy().shape == (2, 3)
+assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
+with mx.util.np_shape(True), mx.util.np_array(True):
+    x = mx.np.array([1.0, 2.0])
+    assert x[x > 1].tolist() == [2.0]
 """
-    )
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """No variable says how many threads MXNet takes."""
+    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 LEND = """
@@ -271,9 +276,7 @@ del sys.modules["distutils"], sys.modules["distutils.version"]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 9), reason="one row of the matrix is enough for the oldest")
-def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "MXNET_OMP_MAX_THREADS"):
-        monkeypatch.delenv(name, raising=False)
+def test_mxnet_imported_before_mxkit_is_mended_in_place(run_python, unset):
     run_python(
         COUNTING
         + LEND
@@ -286,8 +289,6 @@ assert in_engine() == in_force() == choose(read_processors(), {}).alone
 assert mx.recordio is recordio and mx.nd.moveaxis is moveaxis, "no module is loaded twice"
 assert mx.base._np is not numpy and mx.base._np.bool is bool
 assert vars(mx.nd)["__builtins__"]["__import__"].__module__.startswith("mxkit.")
-assert mx.nd.zeros((numpy.int64(2), 3)).shape == (2, 3)
-assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
 assert mx.recordio.unpack(mx.recordio.pack((0, [1, 2], 0, 0), b"x"))[1] == b"x"
 assert mx.gluon.data.dataloader._worker_initializer.__module__ == "mxkit.runtime.workers"
 for operators in (mx.nd, mx.sym):  # T125, T139
@@ -302,21 +303,21 @@ for hybridize in (False, True):  # T137
         y = pool(x)
     y.backward()
     assert x.grad.asnumpy().tolist() == [[[[0, 0], [1, 0]]]]
-from mxnet.gluon.contrib import estimator
 import mxnet.test_utils, gluoncv
 assert mxnet.test_utils.np is mx.base._np
-with mx.util.np_shape(True), mx.util.np_array(True):
-    x = mx.np.array([1.0, 2.0])
-    assert x[x > 1].tolist() == [2.0]
 """
+        + WORKS
     )
 
 
 @pytest.mark.skipif(release(numpy.__version__) < (1, 24), reason="MXNet imports by itself before NumPy 1.24")
-def test_an_import_that_failed_before_mxkit_does_no_harm(run_python):  # 21165
+def test_an_import_that_failed_before_mxkit_does_no_harm(run_python, unset):  # 21165
     run_python(
-        """
-import sys, warnings
+        COUNTING
+        + """
+import warnings
+ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
+os.environ["OMP_NUM_THREADS"] = "7"
 warnings.simplefilter("ignore")
 import sklearn.base, scipy.stats
 try:
@@ -332,16 +333,16 @@ import mxkit
 import mxnet as mx
 assert all(value is not numpy for name in left for value in vars(sys.modules[name]).values())
 assert mx.util is sys.modules["mxnet.util"], "what was left behind is imported again, and bound to its package"
-assert mx.nd.zeros((numpy.int64(2), 3)).asnumpy().shape == (2, 3)
-assert numpy.asarray(mx.nd.ones(2)).tolist() == [1, 1]
-with mx.util.np_shape(True), mx.util.np_array(True):
-    x = mx.np.array([1.0, 2.0])
-    assert x[x > 1].tolist() == [2.0]
+# OpenMP read its variable before it was set
+from mxkit.runtime.machine import read_processors
+from mxkit.runtime.threads import in_force
+assert in_engine() == in_force() == read_processors().usable
 # scikit-learn and SciPy's statistics, imported before, are used as ever
 import mxnet.contrib.quantization
 assert issubclass(mx.model.FeedForward, sklearn.base.BaseEstimator)
 assert mx.contrib.quantization.stats is scipy.stats
 """
+        + WORKS
     )
 
 

@@ -64,11 +64,6 @@ if os.fork() == 0:
     os._exit(0)
 tell(engine=in_engine(), computing=here, in_force=in_force(), forked=int(os.read(inner, 9)))
 """
-LOADED_BEFORE = """
-import ctypes, os
-ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
-os.environ["OMP_NUM_THREADS"] = "7"
-"""
 LOADERS = """
 import multiprocessing
 import mxkit
@@ -198,11 +193,6 @@ def test_a_setting_of_the_users_own_wins_and_stays(child, variables, taken):
 def test_other_engines_are_left_alone_and_what_is_recorded_is_what_they_take(child, variables):
     found = child(LOAD + TELL, **variables)
     assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
-
-
-def test_what_is_recorded_is_in_force_where_openmp_was_loaded_before(child):
-    found = child(LOADED_BEFORE + LOAD + TELL)
-    assert found["engine"] == found["in_force"] == read_processors().usable
 
 
 @pytest.mark.parametrize(
