@@ -1,4 +1,4 @@
-"""Convolutions whose channel counts oneDNN's fast kernels do not take, and what other counts would cost."""
+"""Times convolutions whose channels are not multiples of a vector, as they are and with padded channels."""
 
 from pathlib import Path
 import time
@@ -10,21 +10,21 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.gluon.nn.conv_layers import _Conv
 
-MEASURED = 6  # the most expensive ones
+MEASURED = 6  # number of convolutions, the most expensive ones
 ROUNDS = 15
-# Images of 1 or 3 channels have kernels of their own.
+# oneDNN has special kernels for images of 1 to 4 channels.
 _IMAGE = 4
 
 
 class Padding(NamedTuple):
-    """A convolution with the channels it has, and with the next ones that fast kernels take.
+    """Times of a convolution with its own channels and with padded ones.
 
     Attributes:
-        path: In the net.
-        channels: In and out.
-        ms: Of forward and backward, the batch of one device.
-        padded: In and out, multiples of `width`.
-        padded_ms: Of forward and backward.
+        path: Its path in the net.
+        channels: Input and output channels.
+        ms: Milliseconds of forward and backward, for the batch of one device.
+        padded: Input and output channels as multiples of `width`.
+        padded_ms: Milliseconds of forward and backward with padded channels.
         width: Numbers that one instruction of this machine computes.
     """
 
@@ -37,7 +37,7 @@ class Padding(NamedTuple):
 
 
 def vector_width(flags: str) -> int:
-    """Channels that oneDNN's kernels take at once: 16 with AVX-512, else 8 (T97).
+    """Channels that oneDNN's kernels compute at once: 16 with AVX-512, else 8 (T97).
 
     >>> vector_width("sse4_2 avx2 avx512f"), vector_width("sse4_2 avx2")
     (16, 8)
@@ -46,33 +46,30 @@ def vector_width(flags: str) -> int:
 
 
 def measure_paddings(net: Any, inputs: Sequence[Tuple[int, ...]]) -> List[Padding]:
-    """Time the most expensive convolutions whose channels are no multiples, as they are and with more channels.
+    """Time the most expensive convolutions whose channels are not multiples, as they are and with more channels.
 
     Args:
         net: An initialized float32 net on the CPU.
-        inputs: Shapes of what it takes, the batch included.
+        inputs: Shapes of its inputs, with the batch axis.
 
     Raises:
-        MxkitError: As `layers`, where the net is not called with these inputs.
+        MxkitError: As `layers`, if the net is not called with these inputs.
     """
     processor = Path("/proc/cpuinfo")
     width = vector_width(processor.read_text(encoding="utf-8") if processor.is_file() else "")
-    found = []
     blocks = dict(blocks_by_path(net))
-    for row in layers(net, *inputs):
-        block = blocks[row.path]
-        if isinstance(block, _Conv) and _misfit(block, width) and row.outputs:
-            found.append((row, block))
-    found.sort(key=lambda one: -(one[0].macs or 0))
-    return [_measure(row.path, block, row.outputs[0], width) for row, block in found[:MEASURED]]
+    rows = [row for row in layers(net, *inputs) if row.outputs and _is_slow(blocks[row.path], width)]
+    rows.sort(key=lambda row: -(row.macs or 0))
+    return [_measure(row.path, blocks[row.path], row.outputs[0], width) for row in rows[:MEASURED]]
 
 
-def _misfit(block: Any, width: int) -> bool:
-    given = layer_settings(block)
-    if operator_name(block) != "Convolution" or given["num_group"] != 1 or not given["layout"].startswith("NC"):
+def _is_slow(block: Any, width: int) -> bool:
+    if not isinstance(block, _Conv) or operator_name(block) != "Convolution":
         return False
+    settings = layer_settings(block)
     out, into = block.weight.shape[:2]
-    return bool(out % width or (into > _IMAGE and into % width))
+    plain = settings["num_group"] == 1 and settings["layout"].startswith("NC")
+    return bool(plain and (out % width or (into > _IMAGE and into % width)))
 
 
 def _measure(path: str, block: Any, output: Tuple[int, ...], width: int) -> Padding:
@@ -85,30 +82,30 @@ def _measure(path: str, block: Any, output: Tuple[int, ...], width: int) -> Padd
             begin = time.perf_counter()
             call()
             mx.nd.waitall()
-            if number:  # the first one makes the kernels
+            if number:  # the first round creates the kernels
                 best[position] = min(best[position], time.perf_counter() - begin)
     return Padding(path, (into, out), best[0] * 1e3, padded, best[1] * 1e3, width)
 
 
 def _call(block: Any, output: Tuple[int, ...], into: int, out: int) -> Callable[[], None]:
-    """Forward and backward of the convolution with other channels, whose output has the same positions."""
-    given: Dict[str, Any] = {**layer_settings(block), "num_filter": out, "no_bias": True}
+    """A function that runs forward and backward of the convolution with other channels and the same output size."""
+    settings: Dict[str, Any] = {**layer_settings(block), "num_filter": out, "no_bias": True}
     sides = tuple(
         (size - 1) * stride + dilate * (kernel - 1) + 1 - 2 * pad
         for size, stride, dilate, kernel, pad in zip(
-            output[2:], given["stride"], given["dilate"], given["kernel"], given["pad"]
+            output[2:], settings["stride"], settings["dilate"], settings["kernel"], settings["pad"]
         )
     )
     x = mx.nd.ones((output[0], into, *sides))
-    weight = mx.nd.ones((out, into, *given["kernel"]))
+    weight = mx.nd.ones((out, into, *settings["kernel"]))
     weight.attach_grad()
-    if into > _IMAGE:  # nobody asks for the gradient of images
+    if into > _IMAGE:  # training needs no gradient of images
         x.attach_grad()
     head = mx.nd.ones((output[0], out, *output[2:]))
 
     def call() -> None:
         with autograd.record():
-            found = mx.nd.Convolution(x, weight, **given)
-        found.backward(head)
+            y = mx.nd.Convolution(x, weight, **settings)
+        y.backward(head)
 
     return call

@@ -1,4 +1,4 @@
-"""A clock that charges the time of the training's thread to the phase it is in."""
+"""A clock that assigns the time of the training's thread to the current phase."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +15,7 @@ _MXNET = str(Path(mx.__file__).parent)
 
 
 class Span(NamedTuple):
-    """One stay in a phase, in seconds since 1970."""
+    """An interval spent in one phase, in seconds since 1970."""
 
     phase: str
     begin: float
@@ -26,14 +26,14 @@ class Clock:
     """Times of each update by phase; between `begin` and `finish` they add up to the time that passed.
 
     Args:
-        alone: Wait for the engine before each change of phase, so that a phase is charged with all that it started.
+        alone: Wait for the engine before each change of phase, so that a phase includes all work that it started.
 
     Attributes:
-        rows: Seconds by phase of each update.
+        rows: Seconds by phase, for each update.
         tail: Seconds that the engine needed after the last update.
         wall: Seconds from `begin` to `finish`.
-        samples: Of all updates.
-        spans: Every stay in a phase, in order.
+        samples: Number of samples of all updates.
+        spans: All intervals, in order.
         reads: Calls and seconds by the place in the code that waited for the engine, `file:line`.
     """
 
@@ -51,26 +51,25 @@ class Clock:
         self._sums: Dict[str, float] = {}
 
     def begin(self) -> None:
-        """Start measuring; nothing may be queued."""
+        """Start measuring; the engine's queue must be empty."""
         self._running = True
         self._phase, self._sums = "other", {}
         self._start = self._since = time.perf_counter()
 
     def enter(self, phase: str) -> str:
-        """Charge the time so far to the phase before, and return that one."""
+        """Assign the time so far to the previous phase, begin `phase`, and return the previous one."""
         before = self._phase
-        if phase == before:
-            return before
-        if self._alone:
-            mx.nd.waitall()
-        self._charge()
-        self._phase = phase
+        if phase != before:
+            if self._alone:
+                mx.nd.waitall()
+            self._add_time()
+            self._phase = phase
         return before
 
     def end_update(self, samples: int) -> None:
-        """Close the row of an update."""
+        """Complete the row of an update."""
         self.enter("other")
-        self._charge()
+        self._add_time()
         self.rows.append(self._sums)
         self.samples += samples
         self._sums = {}
@@ -79,34 +78,31 @@ class Clock:
         """Wait for the engine, and stop measuring."""
         self.enter("waiting")
         mx.nd.waitall()
-        self._charge()
+        self._add_time()
         self.tail = sum(self._sums.values())
         self.wall = self._since - self._start
         self._running = False
 
     def around(self, phase: str, call: Callable[..., Any], after: Optional[str] = "other") -> Callable[..., Any]:
-        """Wrap a function: it runs in `phase`; then comes `after`, or with None `phase` goes on."""
+        """Wrap a function so that it runs in `phase`. `after` begins when it returns; with None, `phase` continues."""
 
         def timed(*arguments: Any, **named: Any) -> Any:
             outer = self.enter(phase) != phase
-            found = call(*arguments, **named)
+            result = call(*arguments, **named)
             if outer and after is not None:
                 self.enter(after)
-            return found
+            return result
 
         return timed
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Pass batches on; the time to get one is that of the data."""
-        following = self.around("data", batches.__next__)
-        while True:
-            try:
-                batch = following()
-            except StopIteration:
-                return
+        """Yield the batches; the time to get one belongs to the phase "data"."""
+        end = object()
+        following = self.around("data", lambda: next(batches, end))
+        while (batch := following()) is not end:
             yield batch
 
-    def _charge(self) -> None:
+    def _add_time(self) -> None:
         if not self._running:
             return
         now = time.perf_counter()
@@ -116,11 +112,11 @@ class Clock:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Tell by MXNet's own calls when forward and backward begin, and, unless phases are alone, who waits.
+        """Observe MXNet's functions: the start of forward and backward and, unless phases are alone, waits.
 
         Side effects:
-            Meanwhile `autograd.record` and `autograd.backward` are wrapped, and `NDArray.asnumpy`,
-            `NDArray.wait_to_read` and `mx.nd.waitall` too. Calls of other threads are not counted.
+            Inside, `autograd.record`, `autograd.backward`, `NDArray.asnumpy`, `NDArray.wait_to_read` and
+            `mx.nd.waitall` are wrapped. Calls of other threads are not counted.
         """
         wrapped: List[Tuple[Any, str, Callable[..., Any]]] = [
             (autograd, "record", self._entering("forward", autograd.record)),
@@ -129,14 +125,14 @@ class Clock:
         if not self._alone:
             waits = (mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")
             wrapped += [(owner, name, self._waiting(getattr(owner, name))) for owner, name in waits]
-        own = [getattr(owner, name) for owner, name, _ in wrapped]
+        originals = [getattr(owner, name) for owner, name, _ in wrapped]
         try:
             for owner, name, call in wrapped:
                 setattr(owner, name, call)
             yield
         finally:
-            for (owner, name, _), call in zip(wrapped, own):
-                setattr(owner, name, call)
+            for (owner, name, _), original in zip(wrapped, originals):
+                setattr(owner, name, original)
 
     def _entering(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def entered(*arguments: Any, **named: Any) -> Any:
@@ -163,7 +159,7 @@ class Clock:
 
 
 def _caller() -> str:
-    """File and line of the innermost code that is neither MXNet's nor this file's."""
+    """File and line of the innermost frame that is neither in MXNet nor in this file."""
     frame: Any = sys._getframe(1)
     while frame.f_back and (frame.f_code.co_filename.startswith(_MXNET) or frame.f_code.co_filename == __file__):
         frame = frame.f_back

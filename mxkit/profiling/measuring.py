@@ -1,7 +1,8 @@
-"""The passes of a profile, and what they add up to."""
+"""Runs the passes of a profile, and computes its figures."""
 
+from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple, Union
+from typing import Any, List, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
@@ -31,20 +32,20 @@ def profile(
     trace: Union[None, str, Path] = None,
     **training: Any,
 ) -> Profile:
-    """Train for some updates, tell where their time goes, and put everything back.
+    """Train for some updates, measure where their time goes, and restore everything.
 
     The training is that of `mxkit.updates`, three times: as it runs; with a wait for the engine after each phase;
     and under MXNet's profiler. Five updates before each are not counted.
 
     Args:
-        net: An initialized block. Shapes that are not known yet are taken from the first batch, and stay.
-        data: As for `updates`; read again from its beginning as often as it takes.
+        net: An initialized block. Unknown shapes are inferred from the first batch, and stay.
+        data: As for `updates`; it is read again from its beginning as often as needed.
         loss: As for `updates`.
-        trainer: As for `updates`. Of a Trainer or an optimizer a copy without states and scheduler trains.
-        updates: How many are timed in each pass, at least 1.
+        trainer: As for `updates`. A copy of a Trainer or optimizer, without states and scheduler, trains the net.
+        updates: Number of timed updates in each pass, at least 1.
         metrics: As for `fit`.
         trace: A JSON file to write for chrome://tracing or Perfetto: phases over operators.
-        training: What else `updates` takes: `accumulate`, `clip_norm`, `amp`, `seed`, ...
+        **training: Other arguments of `updates`: `accumulate`, `clip_norm`, `amp`, `seed`, ...
 
     Returns:
         A `Profile`: `print` it; `.plot(path)`, `.to_dict()`.
@@ -53,11 +54,11 @@ def profile(
         DataError: `data` can be read only once.
         ValueError: `updates` is below 1.
         OSError: `trace` may not be written.
-        MxkitError: All that `updates` raises.
+        MxkitError: Any error that `updates` raises.
 
     Side effects:
-        None is meant to stay, but for what `find_learning_rate` names, as MXNet's generator. MXNet's profiler is
-        configured anew and forgets what it had gathered. Metrics are copied.
+        Those of `find_learning_rate`, such as the state of MXNet's generator. MXNet's profiler gets another
+        configuration and loses its records. Metrics are copied.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
     >>> train = mxkit.data.ArrayLoader(np.random.rand(20, 4), np.arange(20) % 3, batch_size=10)
@@ -115,31 +116,22 @@ def _phases(plain: Clock, alone: Clock) -> List[Phase]:
 
 
 def _operators(operators: Operators, updates: int, device: Any, dtype: Any) -> List[Operator]:
-    here = device.device_type == "cpu"
     sums = operators.by_name()
-    whole = sum(seconds for _, seconds in sums.values())
-    return [
-        Operator(
-            name,
-            calls / updates,
-            seconds / updates * 1e3,
-            seconds / whole,
-            by_onednn(name, str(dtype)) if here else None,
-        )
-        for name, (calls, seconds) in sums.items()
-    ]
+    total = sum(seconds for _, seconds in sums.values())
+    figures = []
+    for name, (calls, seconds) in sums.items():
+        onednn = by_onednn(name, str(dtype)) if device.device_type == "cpu" else None
+        figures.append(Operator(name, calls / updates, seconds / updates * 1e3, seconds / total, onednn))
+    return figures
 
 
 def _reads(clock: Clock, updates: int) -> List[Read]:
     reads = [Read(place, calls / updates, seconds / updates * 1e3) for place, (calls, seconds) in clock.reads.items()]
-    return sorted(reads, key=lambda one: -one.ms)
+    return sorted(reads, key=lambda read: -read.ms)
 
 
 def _dtype(net: Any) -> str:
-    dtypes: Dict[str, int] = {}
-    for parameter in parameters_by_path(net).values():
-        name = np.dtype(parameter.dtype).name
-        dtypes[name] = dtypes.get(name, 0) + 1
+    dtypes = Counter(np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values())
     return max(dtypes, key=lambda name: dtypes[name], default="float32")
 
 
@@ -149,4 +141,4 @@ def _paddings(net: Any, shapes: Sequence[Tuple[int, ...]], devices: Sequence[Any
     try:
         return measure_paddings(net, shapes)
     except (MxkitError, ValueError):
-        return []  # a net that is called in its own way, of which no table of layers can be made
+        return []  # a net with another way of calling, which has no table of layers

@@ -1,8 +1,9 @@
-"""MXNet's own profiler: what the engine computed, and when."""
+"""Runs MXNet's profiler, which records the operators of the engine with their times."""
 
 from contextlib import contextmanager
 import json
 from pathlib import Path
+import re
 import tempfile
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -10,15 +11,12 @@ from mxkit.core.files import write_atomically
 from mxkit.profiling.clock import Span
 from mxnet import profiler
 
-# Operators of MXNet 1.9.1 that oneDNN computes for float32 and bfloat16: seen with DNNL_VERBOSE=1, and tested so. Not
-# among them: mx.nd.relu, tanh and sigmoid (Activation is), LayerNorm, Dropout, and all that adds, multiplies or sums.
-ONEDNN = {"Activation", "BatchNorm", "Concat", "Convolution", "Deconvolution", "FullyConnected", "LRN", "LeakyReLU"} | {
-    "Pooling",
-    "RNN",
-    "log_softmax",
-    "softmax",
-    "transpose",
-}
+# Operators of MXNet 1.9.1 that oneDNN computes for float32 and bfloat16, as DNNL_VERBOSE=1 shows. Not among them:
+# mx.nd.relu, tanh and sigmoid (Activation is), LayerNorm, Dropout, and operators that add, multiply or sum.
+ONEDNN = {
+    "Activation", "BatchNorm", "Concat", "Convolution", "Deconvolution", "FullyConnected", "LRN", "LeakyReLU",
+    "Pooling", "RNN", "log_softmax", "softmax", "transpose",
+}  # fmt: skip
 _LEADING_COMMA = '"traceEvents": [\n,'
 
 
@@ -26,7 +24,7 @@ class Run(NamedTuple):
     """One run of an operator.
 
     Attributes:
-        name: MXNet's, as in "_backward_Convolution".
+        name: MXNet's name, like "_backward_Convolution".
         device: MXNet's number of the device.
         worker: Number of the engine's thread.
         begin, end: In seconds since 1970.
@@ -40,10 +38,10 @@ class Run(NamedTuple):
 
 
 class Operators:
-    """What ran while MXNet's profiler did.
+    """The operators that ran while MXNet's profiler was on.
 
     Attributes:
-        runs: Of operators, in the order in which they ended.
+        runs: Runs of operators, in the order in which they ended.
     """
 
     def __init__(self) -> None:
@@ -51,15 +49,15 @@ class Operators:
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
-        """Run MXNet's profiler; all that is queued inside must be done when it ends.
+        """Run MXNet's profiler inside; the engine's queue must be empty at the end.
 
         Side effects:
-            MXNet's profiler is configured anew, and forgets what it had gathered.
+            MXNet's profiler gets another configuration, and loses its records.
         """
         with tempfile.TemporaryDirectory(prefix="mxkit-profile-") as folder:
             file = Path(folder) / "trace.json"
-            # What is left out is on, but for aggregate_stats, without which operators hide in "ImperativeBulk"; with
-            # continuous_dump neither this file nor the next one is whole (T108).
+            # Without aggregate_stats all operators are one "ImperativeBulk"; with continuous_dump neither this file nor
+            # the next one is complete (T108).
             profiler.set_config(
                 profile_all=False,
                 profile_symbolic=True,
@@ -81,7 +79,7 @@ class Operators:
     def busy(self) -> float:
         """Seconds in which at least one operator ran."""
         total, reached = 0.0, 0.0
-        for run in sorted(self.runs, key=lambda one: one.begin):
+        for run in sorted(self.runs, key=lambda run: run.begin):
             total += max(0.0, run.end - max(run.begin, reached))
             reached = max(reached, run.end)
         return total
@@ -92,19 +90,18 @@ class Operators:
         for run in self.runs:
             calls, seconds = sums.get(run.name, (0, 0.0))
             sums[run.name] = calls + 1, seconds + run.end - run.begin
-        return dict(sorted(sums.items(), key=lambda one: -one[1][1]))
+        return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
 
 
 def by_onednn(name: str, dtype: str) -> Optional[bool]:
-    """Whether oneDNN computes an operator on the CPU; None where it is several in one.
+    """Whether oneDNN computes an operator on the CPU; None if it is several operators in one.
 
     >>> by_onednn("_backward_Convolution", "float32"), by_onednn("relu", "float32"), by_onednn("Convolution", "float64")
     (True, False, False)
     """
     if "," in name:
         return None
-    plain = name[len("_backward_") :] if name.startswith("_backward_") else name
-    return dtype in ("float32", "bfloat16") and plain in ONEDNN
+    return dtype in ("float32", "bfloat16") and re.sub("^_backward_", "", name) in ONEDNN
 
 
 def _events(text: str) -> List[Dict[str, Any]]:
@@ -119,7 +116,7 @@ def _runs(events: Sequence[Dict[str, Any]]) -> List[Run]:
     runs = []
     for event in events:
         if event.get("cat") != "operator" or event["ph"] not in "BE":
-            continue  # each stands there a second time, as "b" and "e"
+            continue  # each event is there a second time, as "b" and "e"
         place = event["pid"], event["tid"]
         if event["ph"] == "B":
             begun.setdefault(place, []).append(event)
@@ -131,8 +128,8 @@ def _runs(events: Sequence[Dict[str, Any]]) -> List[Run]:
 
 
 def write_trace(path: Union[str, Path], runs: Sequence[Run], spans: Sequence[Span]) -> None:
-    """Write what chrome://tracing and https://ui.perfetto.dev show: Python's phases over the engine's operators."""
-    start = min([one.begin for one in runs] + [one.begin for one in spans])
+    """Write a file for chrome://tracing and https://ui.perfetto.dev: Python's phases over the engine's operators."""
+    start = min([run.begin for run in runs] + [span.begin for span in spans])
     lanes = {(0, 0): "Python: phases", **{(1, run.worker): f"engine: worker {run.worker}" for run in runs}}
     events: List[Dict[str, Any]] = [
         {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}

@@ -1,4 +1,4 @@
-"""What `profile` returns: figures, as text, as a picture and as a dict."""
+"""The result of `profile`: figures, which print as tables, a picture and a dict."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from mxkit.core.text import aligned
 from mxkit.plots.plotting import new_figure
 from mxkit.profiling.channels import Padding
 
-SHOWN = 12  # operators
+SHOWN = 12  # number of operators in tables and pictures
 _TABLES = ("phases", "operators", "reads", "paddings")
 _COLOURS = {
     "data": "#55A868",
@@ -25,10 +25,9 @@ class Phase(NamedTuple):
 
     Attributes:
         name: data, forward, backward, metrics, update, other (splitting, checks), waiting.
-        python_ms: Milliseconds an update of the thread that trains, while the engine computes behind it.
-        alone_ms: Median milliseconds an update where the engine ends each phase before the next begins; None for
-            waiting.
-        quartiles: A quarter of the updates was faster than the first, a quarter slower than the second.
+        python_ms: Milliseconds per update of the thread that trains, while the engine computes in the background.
+        alone_ms: Median milliseconds per update if the engine ends each phase before the next begins; None for waiting.
+        quartiles: First and third quartile of these milliseconds.
     """
 
     name: str
@@ -38,14 +37,14 @@ class Phase(NamedTuple):
 
 
 class Operator(NamedTuple):
-    """An operator of the engine; its backward pass is another.
+    """An operator of the engine; its backward pass is another one.
 
     Attributes:
-        name: MXNet's; several in one, joined by commas, where a net is hybridized with static_shape.
-        calls: An update.
-        ms: An update.
-        share: Of the time of all operators.
-        onednn: Whether oneDNN computes it; None where that is not known.
+        name: MXNet's name; several, joined by commas, in a net hybridized with static_shape.
+        calls: Calls per update.
+        ms: Milliseconds per update.
+        share: Share of the time of all operators.
+        onednn: Whether oneDNN computes it; None if that is not known.
     """
 
     name: str
@@ -59,9 +58,9 @@ class Read(NamedTuple):
     """A place in the code that waited for the engine.
 
     Attributes:
-        place: `file:line`, also of mxkit's own.
-        calls: An update.
-        ms: An update.
+        place: `file:line`, in mxkit too.
+        calls: Calls per update.
+        ms: Milliseconds per update.
     """
 
     place: str
@@ -74,15 +73,16 @@ class Profile:
     """Where the time of an update goes; prints as tables.
 
     Attributes:
-        updates: How many were timed, in each of three passes.
-        samples: An update, on average.
-        devices: Where the net lives.
-        ms: Milliseconds an update as it runs: nothing waits, no profiler.
+        updates: Number of timed updates, in each of three passes.
+        samples: Mean number of samples per update.
+        devices: Devices of the net.
+        ms: Milliseconds per update, without added waits and without the profiler.
         busy: Share of the time in which the engine computed, while MXNet's profiler ran.
-        floor_ms: Milliseconds an update in which it computed: with these operators no training takes less.
-        phases, operators, reads, paddings: The figures. Operators and reads come by time, the longest first.
+        floor_ms: Milliseconds per update in which the engine computed: the least time of any training with these
+            operators.
+        phases, operators, reads, paddings: The figures. Operators and reads are sorted by time, the longest first.
         advice: Sentences that follow from the figures.
-        rows: Milliseconds by phase of each update, each phase alone.
+        rows: For each update, milliseconds by phase, each phase alone.
         trace: The file for chrome://tracing and Perfetto, or None.
     """
 
@@ -102,21 +102,21 @@ class Profile:
 
     @property
     def samples_per_second(self) -> float:
-        """Of the training as it runs."""
+        """Samples per second of the training as it runs."""
         return self.samples / self.ms * 1e3
 
     def phase(self, name: str) -> Phase:
-        """The figures of a phase, 0 where the training has none of that name."""
-        return next((one for one in self.phases if one.name == name), Phase(name, 0.0, 0.0, None))
+        """The figures of a phase; 0 if the training has no phase of that name."""
+        return next((phase for phase in self.phases if phase.name == name), Phase(name, 0.0, 0.0, None))
 
     def to_dict(self) -> Dict[str, Any]:
-        """All figures as plain JSON values; times in milliseconds an update."""
-        tables = {name: [one._asdict() for one in getattr(self, name)] for name in _TABLES}
+        """All figures as plain JSON values; times are milliseconds per update."""
+        tables = {name: [row._asdict() for row in getattr(self, name)] for name in _TABLES}
         trace = None if self.trace is None else str(self.trace)
         return {**vars(self), **tables, "samples_per_second": self.samples_per_second, "trace": trace}
 
     def plot(self, path: Union[str, Path, None] = None) -> Any:
-        """Draw the phases of each update, each alone, and the operators that take longest.
+        """Draw the phases of each update, each alone, and the slowest operators.
 
         Args:
             path: Where to save the picture (its suffix decides the format), or None.
@@ -134,7 +134,7 @@ class Profile:
                 axes.bar(range(1, len(heights) + 1), heights, 1.0, bottom=bottom, color=colour, label=label)
                 bottom = [low + height for low, height in zip(bottom, heights)]
         axes.axhline(self.ms, color="black", linewidth=1, linestyle="--", label=f"as it runs {self.ms:.3g} ms")
-        # one update that was held up shall not make all others flat
+        # One slow update must not flatten all others.
         axes.set_ylim(0, 1.6 * max(self.ms, sorted(bottom)[len(bottom) * 9 // 10]))
         axes.set_title("each phase alone")
         axes.set_xlabel("update")
@@ -172,7 +172,7 @@ def _plot_operators(axes: Any, operators: Sequence[Operator]) -> None:
 
 
 def short_name(name: str, width: int) -> str:
-    """An operator's name; of several in one the first and how many.
+    """An operator's name; of several in one, the first and the number of the others.
 
     >>> short_name("Activation,Pooling,Convolution", 28)
     'Activation + 2 more'
@@ -182,31 +182,30 @@ def short_name(name: str, width: int) -> str:
 
 
 def _phase_table(profile: Profile) -> List[str]:
-    whole = sum(one.alone_ms or 0.0 for one in profile.phases)
+    total = sum(phase.alone_ms or 0.0 for phase in profile.phases)
     rows = [["phase", "as it runs", "", "alone", "", "quartiles"]]
-    for one in profile.phases:
-        row = [one.name, f"{one.python_ms:.3f}", f"{one.python_ms / profile.ms:.0%}", "", "", ""]
-        if one.alone_ms is not None and one.quartiles is not None:
-            row[3:] = [f"{one.alone_ms:.3f}", f"{one.alone_ms / whole:.0%}", "{:.3f} to {:.3f}".format(*one.quartiles)]
-        rows.append(row)
-    rows.append(["all", f"{profile.ms:.3f}", "", f"{whole:.3f}", "", ""])
-    told = (
+    for name, python_ms, alone_ms, quartiles in profile.phases:
+        alone = ["", "", ""]
+        if alone_ms is not None and quartiles is not None:
+            alone = [f"{alone_ms:.3f}", f"{alone_ms / total:.0%}", "{:.3f} to {:.3f}".format(*quartiles)]
+        rows.append([name, f"{python_ms:.3f}", f"{python_ms / profile.ms:.0%}", *alone])
+    rows.append(["all", f"{profile.ms:.3f}", "", f"{total:.3f}", "", ""])
+    note = (
         "milliseconds an update. As it runs: of the thread that trains, while the engine computes behind it. Alone: "
         "until\nthe engine has ended the phase too, before the next begins (median)"
     )
-    return ["", *aligned(rows), told]
+    return ["", *aligned(rows), note]
 
 
 def _operator_table(operators: Sequence[Operator]) -> List[str]:
-    said = {True: "yes", False: "no", None: ""}
-    rows = [["operator", "calls", "ms", "share", "oneDNN"]]
-    for one in operators[:SHOWN]:
-        cells = [f"{one.calls:.3g}", f"{one.ms:.3f}", f"{one.share:.0%}", said[one.onednn]]
-        rows.append([short_name(one.name, 40), *cells])
-    rest = operators[SHOWN:]
+    shown, rest = list(operators[:SHOWN]), operators[SHOWN:]
     if rest:
-        calls, ms, share = (sum(getattr(one, field) for one in rest) for field in ("calls", "ms", "share"))
-        rows.append([f"{len(rest)} others", f"{calls:.3g}", f"{ms:.3f}", f"{share:.0%}", ""])
+        calls, ms, share = (sum(getattr(operator, field) for operator in rest) for field in ("calls", "ms", "share"))
+        shown.append(Operator(f"{len(rest)} others", calls, ms, share, None))
+    rows = [["operator", "calls", "ms", "share", "oneDNN"]]
+    for name, calls, ms, share, onednn in shown:
+        answer = {True: "yes", False: "no", None: ""}[onednn]
+        rows.append([short_name(name, 40), f"{calls:.3g}", f"{ms:.3f}", f"{share:.0%}", answer])
     return ["", *aligned(rows)]
 
 
@@ -214,13 +213,13 @@ def _other_tables(profile: Profile) -> List[str]:
     lines = []
     if profile.reads:
         rows = [["waits for the engine", "calls", "ms"]]
-        rows += [[one.place, f"{one.calls:.3g}", f"{one.ms:.3f}"] for one in profile.reads[:SHOWN]]
+        rows += [[read.place, f"{read.calls:.3g}", f"{read.ms:.3f}"] for read in profile.reads[:SHOWN]]
         lines += ["", *aligned(rows)]
     if profile.paddings:
         width = profile.paddings[0].width
         rows = [[f"convolution, channels no multiple of {width}", "as it is", "", "padded", ""]]
-        for one in profile.paddings:
-            texts = ["{} to {}".format(*channels) for channels in (one.channels, one.padded)]
-            rows.append([one.path, texts[0], f"{one.ms:.2f} ms", texts[1], f"{one.padded_ms:.2f} ms"])
+        for path, channels, ms, padded, padded_ms, _ in profile.paddings:
+            own, more = ("{} to {}".format(*pair) for pair in (channels, padded))
+            rows.append([path, own, f"{ms:.2f} ms", more, f"{padded_ms:.2f} ms"])
         lines += ["", *aligned(rows)]
     return [*lines, *([""] if profile.advice else [])]

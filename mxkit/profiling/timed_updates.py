@@ -1,4 +1,4 @@
-"""`updates`, with its data, its Trainer and its metrics wrapped by a clock."""
+"""`updates` with a clock around its data, its Trainer and its metrics."""
 
 from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
@@ -11,12 +11,12 @@ from mxkit.training.rehearsal import copied_trainer
 from mxkit.training.update import updates
 import mxnet as mx
 
-# Updates before the clock starts: the first ones compile graphs, make the optimizer's states and start workers.
+# Updates before the clock starts: the first ones compile graphs, create the optimizer's states and start workers.
 WARM_UP = 5
 
 
 class TimedUpdates:
-    """Training that a clock measures; each call of `run` continues it."""
+    """A training that a clock measures; each call of `run` continues it."""
 
     def __init__(
         self,
@@ -32,22 +32,22 @@ class TimedUpdates:
         self._newest: Any = None
 
     def run(self, clock: Clock, count: int, around: Sequence[ContextManager[Any]] = ()) -> None:
-        """Do `count` updates by `clock`, inside `around`, after some that nobody counts."""
+        """Time `count` updates with `clock`, inside the contexts `around`, after WARM_UP updates without it."""
         self._passes += 1
         stream: Any = updates(
             self._net,
             clock.batches(self._batches),
             trainer=self._timed_trainer(clock),
             metrics=self._timed_metrics(clock),
-            first_step=min(self._passes, 2),  # the first batch is checked once
+            first_step=min(self._passes, 2),  # only the first pass checks its first batch
             **self._arguments,
         )
-        with closing(stream), clock.watching(), ExitStack() as held:
+        with closing(stream), clock.watching(), ExitStack() as contexts:
             for number, update in enumerate(stream, 1 - WARM_UP):
                 if number == 0:
                     mx.nd.waitall()
-                    for one in around:
-                        held.enter_context(one)
+                    for context in around:
+                        contexts.enter_context(context)
                     clock.begin()
                 elif number > 0:
                     clock.end_update(update.samples)
@@ -56,8 +56,8 @@ class TimedUpdates:
             clock.finish()
 
     def shapes(self, devices: Sequence["mx.Context"]) -> List[Tuple[int, ...]]:
-        """Of the newest batch's inputs, on the first device."""
-        return [one.shape for one in split_batch(self._newest, devices)[0].inputs]
+        """Shapes of the newest batch's inputs on the first device."""
+        return [array.shape for array in split_batch(self._newest, devices)[0].inputs]
 
     def _remembered(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -66,14 +66,14 @@ class TimedUpdates:
 
     def _timed_trainer(self, clock: Clock) -> Any:
         trainer = copied_trainer(self._net, self._trainer)
-        for name in ("allreduce_grads", "update", "step"):  # what follows is the update's too: clipping stands between
+        for name in ("allreduce_grads", "update", "step"):  # clipping, which follows, belongs to the update too
             setattr(trainer, name, clock.around("update", getattr(trainer, name), after=None))
         return trainer
 
     def _timed_metrics(self, clock: Clock) -> List[Any]:
         metrics: List[Any] = get_metrics(self._metrics)
         for metric in metrics:
-            for name in ("update", "add_total", "add_later"):  # the latter two where the net's graph holds the sum
+            for name in ("update", "add_total", "add_later"):  # the latter two if the net's graph holds the sum
                 if hasattr(metric, name):
                     setattr(metric, name, clock.around("metrics", getattr(metric, name)))
         return metrics

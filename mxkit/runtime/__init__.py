@@ -1,4 +1,4 @@
-"""The room that makes MXNet 1.9.1 importable and right on today's Python and NumPy; docs/runtime.md lists how."""
+"""Makes MXNet 1.9.1 import and compute correctly on current Python and NumPy; docs/runtime.md lists how."""
 
 from pathlib import Path
 import sys
@@ -15,8 +15,8 @@ def install() -> None:
     """Install the import hook; MXNet itself is not imported. A second call changes nothing.
 
     Raises:
-        MXNetImportError: MXNet is missing, installed twice or damaged. Not while mxkit's own command runs:
-            `mxkit doctor` must be able to explain it. There, `import mxnet` raises it.
+        MXNetImportError: MXNet is missing, installed twice or damaged. mxkit's own command starts all the same, so that
+            `mxkit doctor` can explain the problem; there, `import mxnet` raises it.
     """
     install_hook()
     problem = None if _is_own_command() else wheel_problem()
@@ -26,7 +26,7 @@ def install() -> None:
 
 def _is_own_command() -> bool:
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if program == "-m":  # so it is while `python -m` looks for the module, which is when mxkit is imported
+    if program == "-m":  # its value while `python -m` looks for the module, which imports mxkit
         arguments = _command_line()
         return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] in (["mxkit"], ["mxkit.runtime.doctor"])
     path = Path(program)
@@ -38,5 +38,5 @@ def _command_line() -> List[str]:
         return sys.orig_argv
     try:
         return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:  # no Linux: before Python 3.10 it cannot be known there
+    except OSError:  # not Linux: before Python 3.10 the command line is not known there
         return ["-m", "mxkit"]

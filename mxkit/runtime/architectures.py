@@ -1,7 +1,7 @@
-"""Which GPUs a library's kernels were compiled for, read from its own fat binaries; no NVIDIA tool is needed.
+"""Reads which GPUs a library's kernels were compiled for from its fat binaries; no NVIDIA tool is needed.
 
-nvcc puts into the ELF section `.nv_fatbin` one fat binary for each file it compiled: a header, then entries of machine
-code or PTX, each with a header that names its architecture and its size. Only headers are read: MXNet's 891 MB take
+nvcc puts one fat binary for each compiled file into the ELF section `.nv_fatbin`: a header, then entries of machine
+code or PTX, each with a header that holds its architecture and its size. Only headers are read: MXNet's 891 MB take
 5 ms, and 0.3 s from a cold disk.
 """
 
@@ -12,21 +12,21 @@ from typing import Any, BinaryIO, FrozenSet, Iterator, List, NamedTuple, Sequenc
 Capability = Tuple[int, int]
 
 _MAGIC = 0xBA55ED50
-_PTX, _MACHINE_CODE = 1, 2  # there are more kinds, which the driver does not load by itself (8: link-time code)
-_THIS_ONE, _FAMILY = 0x100000, 0x200000  # of an entry's flags: sm_90a; sm_100f
+_PTX, _MACHINE_CODE = 1, 2  # the driver does not load other kinds by itself (8: link-time code)
+_THIS_ONE, _FAMILY = 0x100000, 0x200000  # flags of an entry: sm_90a; sm_100f
 
-# MXNet's library holds 198 fat binaries of 5 entries each. What holds more than this is no library but damage.
+# MXNet's library holds 198 fat binaries of 5 entries each. A file with more headers than this is damaged.
 _MOST_HEADERS = 100_000
 
 
 class Architectures(NamedTuple):
-    """What every fat binary of a library has code for, as compute capabilities like (8, 6), in rising order.
+    """Compute capabilities, like (8, 6), that every fat binary of a library has code for, in rising order.
 
     Attributes:
         machine_code: Runs on GPUs of the same major number and at least the same minor one.
         ptx: The driver compiles it for any GPU of at least this capability.
-        exact: Code that runs on this very capability only (sm_90a).
-        problem: Why the library could not be read to its end, or empty. The rest is then what was read.
+        exact: Code that runs on this capability only (sm_90a).
+        problem: Why the library could not be read to its end; empty if it was. The rest then holds what was read.
     """
 
     machine_code: Tuple[Capability, ...] = ()
@@ -35,16 +35,16 @@ class Architectures(NamedTuple):
     problem: str = ""
 
     def __str__(self) -> str:
-        """Name them as NVIDIA's tools do.
+        """The names of NVIDIA's tools.
 
         >>> print(Architectures(((5, 0), (8, 6)), ((8, 0),)), "|", Architectures())
         sm_50, sm_86, compute_80 | no GPU code
         """
-        named = [("sm_{}{}", "", self.machine_code), ("sm_{}{}", "a", self.exact), ("compute_{}{}", "", self.ptx)]
-        return ", ".join(form.format(*one) + suffix for form, suffix, of in named for one in of) or "no GPU code"
+        named = [("sm_{}{}", self.machine_code), ("sm_{}{}a", self.exact), ("compute_{}{}", self.ptx)]
+        return ", ".join(form.format(*code) for form, codes in named for code in codes) or "no GPU code"
 
 
-# Read from mxnet_cu112-1.9.1's library; cu117's holds the same (T83).
+# Read from mxnet_cu112-1.9.1's library; mxnet_cu117's holds the same (T83).
 CU112 = Architectures(machine_code=((5, 0), (6, 0), (7, 0), (8, 0), (8, 6)))
 
 
@@ -55,24 +55,24 @@ def kernel_architectures(library: Path) -> Architectures:
         library: A 64-bit little-endian ELF file, like MXNet's libmxnet.so.
 
     Returns:
-        What all of its fat binaries have in common: kernels of those that lack an architecture would fail on it.
-        Nothing for a library without GPU code. It never raises because of the file; see `Architectures.problem`.
+        The architectures that all of its fat binaries share: on others some kernels would fail. Empty for a library
+        without GPU code. The file never makes it raise; see `Architectures.problem`.
     """
-    found: List[FrozenSet[Tuple[str, Capability]]] = []
+    fat_binaries: List[FrozenSet[Tuple[str, Capability]]] = []
     problem = ""
     try:
         with library.open("rb", buffering=0) as file:
             for start, size in _sections(file, b".nv_fatbin"):
-                found += _fat_binaries(file, start, start + size)
+                fat_binaries += _fat_binaries(file, start, start + size)
     except (OSError, ValueError) as error:
         problem = f"{library}: {error}"
-    common = frozenset.intersection(*found) if found else frozenset()
-    by_reach = {name: tuple(sorted(one for reach, one in common if reach == name)) for name, _ in common}
+    common = frozenset.intersection(*fat_binaries) if fat_binaries else frozenset()
+    by_reach = {name: tuple(sorted(code for reach, code in common if reach == name)) for name, _ in common}
     return Architectures(problem=problem, **by_reach)
 
 
 def runs_on(architectures: Architectures, capability: Capability) -> bool:
-    """Tell whether a GPU of this compute capability can run the kernels.
+    """Whether a GPU of this compute capability can run the kernels.
 
     The rules are those of NVIDIA's CUDA C++ Programming Guide, section "Application Compatibility": machine code runs
     within its major number from its minor one on; PTX is compiled by the driver for any later GPU.
@@ -82,14 +82,14 @@ def runs_on(architectures: Architectures, capability: Capability) -> bool:
     """
     major, minor = capability
     return (
-        any(one == major and least <= minor for one, least in architectures.machine_code)
+        any(code[0] == major and code[1] <= minor for code in architectures.machine_code)
         or any(least <= capability for least in architectures.ptx)
         or capability in architectures.exact
     )
 
 
 def _sections(file: BinaryIO, wanted: bytes) -> Iterator[Tuple[int, int]]:
-    """Offset and size of the sections of this name."""
+    """Yield offset and size of the sections of this name."""
     size = file.seek(0, 2)
     if _read(file, "<6s", 0)[0] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
@@ -138,7 +138,7 @@ def _entries(file: BinaryIO, start: int, end: int) -> Iterator[Tuple[str, Capabi
 def _reach(kind: int, flags: int) -> str:
     if flags & _THIS_ONE:
         return "exact"
-    # PTX of a family is compiled for its GPUs only, which are those that the family's machine code runs on.
+    # PTX of a family is compiled only for the GPUs that run the family's machine code.
     return "machine_code" if kind == _MACHINE_CODE or flags & _FAMILY else "ptx"
 
 
@@ -156,7 +156,7 @@ def _read(file: BinaryIO, form: str, offset: int) -> Sequence[Any]:
 
 
 def _take(file: BinaryIO, offset: int, count: int) -> bytes:
-    if offset >= 2**63:  # no file is that long, and seek would raise
+    if offset >= 2**63:  # seek would raise
         return b""
     file.seek(offset)
     return file.read(count)

@@ -1,8 +1,8 @@
-"""The NVIDIA libraries of an MXNet built for CUDA: found, loaded before MXNet, and accounted for.
+"""The NVIDIA libraries of an MXNet built for CUDA: finds them, loads them before MXNet, and reports their source.
 
 pip's CUDA wheels of MXNet hold none of them and expect CUDA 11 on the system. NVIDIA publishes the same libraries
-as wheels, in folders that the dynamic linker does not look into. A library that is loaded already satisfies the
-linker whatever its folder, so that is what happens here, just before MXNet's own library is loaded (T81).
+as wheels, in folders that the dynamic linker does not search. The linker does not search for a library that is loaded
+already, so this module loads them just before MXNet's own library (T81).
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from mxkit.runtime import driver_stand_in
 from mxkit.runtime.elf import needs, opens
 from mxkit.runtime.wheels import cpu_command, described, load_problem
 
-# The NVIDIA wheel that brings each library, with the version that MXNet 1.9.1 was tried with (T81).
+# The NVIDIA wheel that holds each library, in the version that MXNet 1.9.1 was tested with (T81).
 REQUIREMENTS = {
     "libcudart.so.11.0": "nvidia-cuda-runtime-cu11==11.8.89",
     "libnvToolsExt.so.1": "nvidia-nvtx-cu11==11.8.86",
@@ -33,28 +33,26 @@ REQUIREMENTS = {
     "libnccl.so.2": "nvidia-nccl-cu11==2.21.5",
 }
 
-# mxnet-cu117's library asks for it by itself; for mxnet-cu112's cuSOLVER has it inside (T81).
+# mxnet-cu117's library needs it directly; mxnet-cu112's gets it inside cuSOLVER (T81).
 _CU117_ALONE = "libcusparse.so.11"
-
-_NOT_FOUND = "not found"
 
 _CUDA = re.compile(
     r"^lib(cudart|nvToolsExt|nvrtc|nvJitLink|cublas|cublasLt|cufft|curand|cusparse|cusolver|cudnn|nccl)\.so"
 )
 _RUNTIME = re.compile(r"^libcudart\.so\.(\d+)")
-# In a wheel's name; since CUDA 13 in its folder instead.
+# The CUDA version in a wheel's name; since CUDA 13 in the name of its folder.
 _BUILT_FOR = re.compile(r"(?:-cu|^cu)(\d\d)")
 _SYSTEM_CUDA = re.compile(r"/cuda-(\d+)")
 
 
 class CudaLibrary(NamedTuple):
-    """A library that MXNet needs from NVIDIA.
+    """A library of NVIDIA that MXNet needs.
 
     Attributes:
         soname: The name that MXNet asks for, like `libcudnn.so.8`.
         path: The file that was loaded; empty if there is none.
-        provider: Who brought it: a wheel with its version, "LD_LIBRARY_PATH", "system", the package of Python that
-            has it inside, or "mxkit's stand-in".
+        provider: The source of the file: a wheel with its version, "LD_LIBRARY_PATH", "system", the Python package
+            that contains it, or "mxkit's stand-in".
         problem: What is wrong with it; empty if nothing is.
     """
 
@@ -64,26 +62,25 @@ class CudaLibrary(NamedTuple):
     problem: str
 
 
-_found: List[CudaLibrary] = []
+_libraries: List[CudaLibrary] = []
 
 
 def libraries() -> Tuple[CudaLibrary, ...]:
-    """List what MXNet's library needs of CUDA, as it was found when MXNet was imported or its import was tried.
+    """List the CUDA libraries that MXNet's library needs, as the import of MXNet, or the attempt, found them.
 
     Returns:
         The libraries in the order of loading, the driver last. Empty for an MXNet without CUDA, and before the import.
     """
-    if not _found and "mxnet.libinfo" in sys.modules:  # MXNet was there before mxkit: all of them are loaded
+    if not _libraries and "mxnet.libinfo" in sys.modules:  # MXNet was imported before mxkit: all of them are loaded
         path = Path(sys.modules["mxnet.libinfo"].find_lib_path()[0])
         if needs_cuda(path):
-            _found.extend(_load_all(path))
-            _found.append(_driver(path))
-    return tuple(_found)
+            _libraries[:] = [*_load_all(path), _driver(path)]
+    return tuple(_libraries)
 
 
 def cudnn_version() -> str:
     """Version of the cuDNN that MXNet computes with, like "8.9.6"; empty for an MXNet without CUDA."""
-    path = next((found.path for found in libraries() if found.soname.startswith("libcudnn.")), "")
+    path = next((library.path for library in libraries() if library.soname.startswith("libcudnn.")), "")
     if not path:
         return ""
     function = ctypes.CDLL(path).cudnnGetVersion
@@ -93,18 +90,21 @@ def cudnn_version() -> str:
 
 
 def needs_cuda(library: Path) -> bool:
-    """Say whether a library of MXNet is built for CUDA; False where there is no library that could be read.
+    """Whether a library of MXNet is built for CUDA; False if the library cannot be read.
 
     Args:
         library: The path of libmxnet.so.
     """
-    return any(map(_is_nvidias, _needed(library)))
+    try:
+        return any(map(_is_nvidias, needs(library).libraries))
+    except (OSError, ValueError):  # the attempt to load it says what is wrong
+        return False
 
 
 def prepare(library: Path) -> None:
-    """Load what MXNet's library needs of CUDA, so that the library itself can be loaded. Without CUDA: nothing.
+    """Load the CUDA libraries that MXNet's library needs, so that it can be loaded. Without CUDA it does nothing.
 
-    What is loaded already, LD_LIBRARY_PATH and a system's CUDA of the right version win over NVIDIA's wheels.
+    Libraries that are already loaded, LD_LIBRARY_PATH and a system's CUDA of the right version win over the wheels.
 
     Args:
         library: The path of libmxnet.so.
@@ -113,26 +113,26 @@ def prepare(library: Path) -> None:
         MXNetImportError: Something is missing or does not load; the text says what to type.
 
     Side effects:
-        The libraries stay loaded. Warns of a library made for another version of CUDA.
+        The libraries stay loaded. Warns of a library that was built for another version of CUDA.
     """
     if not sys.platform.startswith("linux"):
         return
     try:
         sonames = needs(library).libraries
-    except ValueError as error:  # some files that are cut off end the process when they are loaded
+    except ValueError as error:  # loading some truncated files would end the process
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error
     if not any(map(_is_nvidias, sonames)):
         return
-    _found[:] = _load_all(library)
-    if not all(found.path for found in _found):
-        raise MXNetImportError(_unusable(_found, library), name="mxnet")
-    if any(found.problem for found in _found):
-        warnings.warn(_doubtful(_found, library), TrapWarning, stacklevel=2)
-    _found.append(_driver(library))
+    _libraries[:] = _load_all(library)
+    if not all(found.path for found in _libraries):
+        raise MXNetImportError(_unusable(_libraries, library), name="mxnet")
+    if any(found.problem for found in _libraries):
+        warnings.warn(_doubtful(_libraries, library), TrapWarning, stacklevel=2)
+    _libraries.append(_driver(library))
 
 
 def requirements(mxnet: str) -> Tuple[str, ...]:
-    """List the wheels of NVIDIA that a wheel of MXNet needs; the extras in pyproject.toml hold the same.
+    """List NVIDIA's wheels that a wheel of MXNet needs; the extras in pyproject.toml hold the same.
 
     Args:
         mxnet: Its name, like `mxnet-cu112`.
@@ -140,18 +140,18 @@ def requirements(mxnet: str) -> Tuple[str, ...]:
     >>> set(requirements("mxnet-cu117")) - set(requirements("mxnet-cu112"))
     {'nvidia-cusparse-cu11==11.7.5.86'}
     """
-    needed = (one for soname, one in REQUIREMENTS.items() if soname != _CU117_ALONE or mxnet == "mxnet-cu117")
+    needed = (wheel for soname, wheel in REQUIREMENTS.items() if soname != _CU117_ALONE or mxnet == "mxnet-cu117")
     return tuple(dict.fromkeys(needed))
 
 
 def repair_command(found: Iterable[CudaLibrary]) -> str:
-    """Say what to type so that NVIDIA's wheels for CUDA 11 bring what is missing or wrong.
+    """The pip command that installs NVIDIA's wheels for CUDA 11 for what is missing or wrong.
 
     Args:
         found: Libraries; those without a problem are left alone.
 
     Returns:
-        A command of pip, or "" if nothing is wrong or no wheel is known to bring it.
+        The command, or "" if nothing is wrong or no wheel is known to hold it.
     """
     wrong = (REQUIREMENTS.get(library.soname, "") for library in found if library.problem)
     requirements = " ".join(dict.fromkeys(filter(None, wrong)))
@@ -162,30 +162,21 @@ def _is_nvidias(soname: str) -> bool:
     return bool(_CUDA.match(soname)) or soname == driver_stand_in.SONAME
 
 
-def _needed(library: Path) -> Tuple[str, ...]:
-    try:
-        return needs(library).libraries
-    except (OSError, ValueError):  # the attempt to load it says what is wrong
-        return ()
-
-
 def _driver(library: Path) -> CudaLibrary:
     driver = driver_stand_in.provide_driver(library)
-    if driver is None:
-        return CudaLibrary(driver_stand_in.SONAME, "", "mxkit's stand-in", "")
-    path = _path_of(driver)
-    return CudaLibrary(driver_stand_in.SONAME, path, _holder(path), "")
+    path = _path_of(driver) if driver else ""
+    return CudaLibrary(driver_stand_in.SONAME, path, _holder(path) if path else "mxkit's stand-in", "")
 
 
-def _listed(found: Iterable[CudaLibrary]) -> str:
+def _problems(found: Iterable[CudaLibrary]) -> str:
     return "\n".join(f"    {library.soname}: {library.problem}" for library in found if library.problem)
 
 
 def _unusable(found: Sequence[CudaLibrary], library: Path) -> str:
-    who, command = described(library), repair_command(found)
-    extra = "cu117" if who.startswith("mxnet-cu117 ") else "cu112"
+    mxnet, command = described(library), repair_command(found)
+    extra = "cu117" if mxnet.startswith("mxnet-cu117 ") else "cu112"
     return (
-        f"{who} needs libraries of NVIDIA that are not usable here:\n{_listed(found)}\nType one of\n"
+        f"{mxnet} needs libraries of NVIDIA that are not usable here:\n{_problems(found)}\nType one of\n"
         f"    pip install 'mxkit[{extra}]'    # all that it needs\n"
         + (f"    {command}    # these alone\n" if command else "")
         + f"    {cpu_command(library)}    # to compute on the CPU alone\n"
@@ -195,7 +186,7 @@ def _unusable(found: Sequence[CudaLibrary], library: Path) -> str:
 
 def _doubtful(found: Sequence[CudaLibrary], library: Path) -> str:
     return (
-        f"{described(library)} gets libraries that were made for another version of CUDA:\n{_listed(found)}\n"
+        f"{described(library)} gets libraries that were made for another version of CUDA:\n{_problems(found)}\n"
         "NVIDIA's wheels for CUDA 11 and 12 share folders and overwrite each other's files of one name; the last one "
         "installed wins. Give MXNet an environment of its own. Or type\n"
         f"    {repair_command(found)}\n"
@@ -204,73 +195,65 @@ def _doubtful(found: Sequence[CudaLibrary], library: Path) -> str:
 
 
 def _load_all(library: Path) -> List[CudaLibrary]:
-    sonames = [soname for soname in _needed(library) if _CUDA.match(soname)]
-    # The runtime first: its name tells the version of CUDA, and where it lies decides for the others.
-    sonames.sort(key=lambda soname: not _RUNTIME.match(soname))
-    loader = _Loader(library, sonames)
-    for soname in sonames:
+    loader = _Loader(library)
+    for soname in loader.sonames:
         loader.load(soname)
-    return loader.found
+    return loader.loaded
 
 
 class _Loader:
-    """Loads libraries, each after those that it needs, and keeps the record of them."""
+    """Loads libraries, each after those that it needs, and records where they come from."""
 
-    def __init__(self, library: Path, sonames: Sequence[str]) -> None:
-        runtime = next((soname for soname in sonames if _RUNTIME.match(soname)), "")
+    def __init__(self, library: Path) -> None:
+        sonames, self._folders = needs(library)
+        # The runtime first: its name holds the version of CUDA, and its place decides where to look for the others.
+        self.sonames = sorted(filter(_CUDA.match, sonames), key=lambda soname: not _RUNTIME.match(soname))
+        runtime = next(filter(_RUNTIME.match, self.sonames), "")
         self._major = runtime.split(".")[2] if runtime else ""
-        self._sonames = sonames
-        self._folders = needs(library).folders
         self._system_first = bool(runtime) and opens(runtime)
         self._tried: Set[str] = set()
-        self.found: List[CudaLibrary] = []
+        self.loaded: List[CudaLibrary] = []
 
     def load(self, soname: str) -> None:
         if soname in self._tried:
             return
         self._tried.add(soname)
-        problem = _NOT_FOUND
+        # A library of CUDA 12 may need others of CUDA 12.
+        major = self._major if soname in self.sonames else ""
+        problem = "not found"
         for candidate in self._candidates(soname):
             try:
                 path = self._load_file(candidate)
             except (OSError, ValueError) as error:
-                # As in driver_stand_in: what is not found is named as it was asked for.
+                # The linker names a file that it did not find as it was asked for, as in driver_stand_in.
                 if not str(error).startswith(f"{soname}: "):
-                    problem = "; ".join(filter(None, [str(error), _account(candidate, self._major)[1]]))
+                    problem = "; ".join(filter(None, [str(error), _source(candidate, self._major)[1]]))
                 continue
-            self.found.append(CudaLibrary(soname, path, *_account(path, self._major_of(soname))))
+            self.loaded.append(CudaLibrary(soname, path, *_source(path, major)))
             return
-        # What only another library wants may still be found by that one's own folders.
-        if soname in self._sonames:
-            self.found.append(CudaLibrary(soname, "", "", problem))
+        # The linker may still find a library that only another library needs, in that one's own folders.
+        if soname in self.sonames:
+            self.loaded.append(CudaLibrary(soname, "", "", problem))
 
     def _load_file(self, candidate: str) -> str:
         if os.sep in candidate:
-            for soname in needs(Path(candidate)).libraries:
-                if _CUDA.match(soname):
-                    self.load(soname)
+            for soname in filter(_CUDA.match, needs(Path(candidate)).libraries):
+                self.load(soname)
         return _path_of(ctypes.CDLL(candidate))
-
-    def _major_of(self, soname: str) -> str:
-        # A library of CUDA 12 may need others of CUDA 12.
-        return self._major if soname in self._sonames else ""
 
     def _candidates(self, soname: str) -> List[str]:
         own = [str(folder / soname) for folder in self._folders if (folder / soname).is_file()]
         wheels = [str(path) for path in _in_wheels(soname)]
-        wheels.sort(key=lambda path: bool(_account(path, self._major)[1]))
-        # One name can stand for several versions of CUDA (libcurand.so.10 is in 11, 12 and 13), so the system's is
-        # taken first only where the system's CUDA is known to be the right one.
-        first = self._system_first or opens(soname, os.RTLD_NOLOAD | os.RTLD_NOW) or _in_library_path(soname)
+        wheels.sort(key=lambda path: bool(_source(path, self._major)[1]))
+        # One name can belong to several versions of CUDA (libcurand.so.10 is in 11, 12 and 13), so the system's is
+        # taken first only if the system's CUDA is known to be the right one.
+        named = any((Path(folder) / soname).is_file() for folder in _library_path())
+        first = self._system_first or named or opens(soname, os.RTLD_NOLOAD | os.RTLD_NOW)
         return [*own, soname, *wheels] if first else [*own, *wheels, soname]
 
 
 def _library_path() -> List[str]:
     return [os.path.normpath(entry) for entry in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if entry]
-
-
-def _in_library_path(soname: str) -> bool:
-    return any((Path(folder) / soname).is_file() for folder in _library_path())
 
 
 def _in_wheels(soname: str) -> Iterator[Path]:
@@ -291,11 +274,11 @@ def _path_of(library: ctypes.CDLL) -> str:
     return os.path.normpath(os.fsdecode(link_map.contents.name))
 
 
-def _account(path: str, major: str) -> Tuple[str, str]:
-    """Tell who brought a file, and what is wrong with that."""
+def _source(path: str, major: str) -> Tuple[str, str]:
+    """The provider of a file, and the problem if it was built for another CUDA than version `major`."""
     parts = Path(path).parts
     if len(parts) > 4 and parts[-4] == "nvidia" and parts[-2] == "lib":
-        return _wheel_account(Path(path), major)
+        return _wheel_source(Path(path), major)
     other = _SYSTEM_CUDA.search(os.path.realpath(path))
     if major and other and other[1] != major:
         return _holder(path), f"{path} is of CUDA {other[1]}, and MXNet is built for CUDA {major}"
@@ -311,12 +294,12 @@ def _holder(path: str) -> str:
     return "system"
 
 
-def _wheel_account(path: Path, major: str) -> Tuple[str, str]:
-    """Tell which of NVIDIA's wheels wrote a file: those for CUDA 11 and 12 overwrite each other's."""
-    owners = _owners(path)
-    size = path.stat().st_size
+def _wheel_source(path: Path, major: str) -> Tuple[str, str]:
+    """As `_source`, for a file of NVIDIA's wheels: those for CUDA 11 and 12 overwrite each other's files."""
+    owners = list(_owners(path))
     if not owners:
         return "a folder of NVIDIA's wheels", ""
+    size = path.stat().st_size
     writer = next((owner for owner, recorded in owners if recorded == size), owners[0][0])
     built_for = _BUILT_FOR.search(writer) or _BUILT_FOR.match(path.parts[-3])
     if not major or not built_for or built_for[1] == major:
@@ -324,12 +307,11 @@ def _wheel_account(path: Path, major: str) -> Tuple[str, str]:
     return writer, f"{path} was written by {writer}, for CUDA {built_for[1]} instead of {major}"
 
 
-def _owners(path: Path) -> List[Tuple[str, int]]:
+def _owners(path: Path) -> Iterator[Tuple[str, int]]:
+    """Wheels whose RECORD lists a file, each with the size that it records."""
     site, relative = path.parents[3], "/".join(path.parts[-4:]) + ","
-    owners = []
     for record in sorted(site.glob("nvidia_*.dist-info/RECORD")):
         for line in record.read_text(encoding="utf-8").splitlines():
             if line.startswith(relative):
                 name, _, version = record.parent.stem.rpartition("-")
-                owners.append((f"{name.replace('_', '-')} {version}", int(line.rpartition(",")[2] or -1)))
-    return owners
+                yield f"{name.replace('_', '-')} {version}", int(line.rpartition(",")[2] or -1)

@@ -1,8 +1,8 @@
-"""The NVIDIA driver and its GPUs, asked without a CUDA context and without MXNet.
+"""Asks the NVIDIA driver for its version and its GPUs, without a CUDA context and without MXNet.
 
-It is asked in this process, not in one of its own: only so are the numbers those of `mx.gpu(i)` when
-CUDA_VISIBLE_DEVICES was changed on the way. The cost is CUDA's own rule that a process which has been initialized must
-not use CUDA in children that it forks; MXNet's `num_gpus()`, which every script for GPUs calls, initializes it too.
+It asks in this process, not in a child: only then are the numbers those of `mx.gpu(i)` if CUDA_VISIBLE_DEVICES was
+changed at run time. The cost is a rule of CUDA: a process that initialized CUDA must not use it in forked children.
+MXNet's `num_gpus()`, which every script for GPUs calls, initializes CUDA too.
 """
 
 import ctypes
@@ -13,11 +13,11 @@ import uuid
 
 from mxkit.runtime.driver_stand_in import DRIVER_FOLDERS, SONAME, in_use
 
-# 450.80.02 and newer run what was built with any CUDA 11 ("minor version compatibility" in NVIDIA's CUDA Compatibility
-# guide), so MXNet's wheels for CUDA 11.2 and 11.7 too.
+# Driver 450.80.02 and newer run programs built with any CUDA 11 ("minor version compatibility" in NVIDIA's CUDA
+# Compatibility guide), and so MXNet's wheels for CUDA 11.2 and 11.7.
 OLDEST_CUDA = (11, 0)
 
-# The linker's own folders first.
+# The first one is searched for in the linker's own folders.
 _LIBRARIES = (SONAME, *(f"{folder}/{SONAME}" for folder in DRIVER_FOLDERS))
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
@@ -60,11 +60,11 @@ class Gpu:
     """A GPU that this process may use; `mx.gpu(index)`.
 
     Attributes:
-        index: Counted from 0 over what CUDA_VISIBLE_DEVICES leaves.
-        name: As NVIDIA names it.
+        index: Number from 0, among the GPUs that CUDA_VISIBLE_DEVICES leaves.
+        name: NVIDIA's name.
         capability: Compute capability, like (9, 0) for sm_90.
         memory: In bytes.
-        uuid: As `nvidia-smi -L` prints it, or empty where the driver does not tell.
+        uuid: As `nvidia-smi -L` prints it; empty if the driver is older than CUDA 9.2.
     """
 
     index: int
@@ -74,7 +74,7 @@ class Gpu:
     uuid: str
 
     def __str__(self) -> str:
-        """Name it for messages.
+        """The name in messages.
 
         >>> print(Gpu(0, "NVIDIA H200", (9, 0), 149 * 2**30, ""))
         NVIDIA H200 (sm_90, 149 GiB)
@@ -83,12 +83,12 @@ class Gpu:
 
 
 class Driver(NamedTuple):
-    """What the NVIDIA driver says.
+    """The NVIDIA driver and its GPUs.
 
     Attributes:
-        version: The newest CUDA that it knows, like (12, 4); None without a driver.
+        version: The newest CUDA that it supports, like (12, 4); None without a driver.
         gpus: Those that this process may use.
-        problem: Why MXNet cannot use it, and the way out; empty if nothing is wrong.
+        problem: Why MXNet cannot use the driver, and the way out; empty if nothing is wrong.
     """
 
     version: Optional[Tuple[int, int]] = None
@@ -100,17 +100,14 @@ def read_driver() -> Driver:
     """Ask the driver for its version and its GPUs.
 
     Returns:
-        Never an error: `problem` says what is wrong. CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count as for MXNet.
+        The answers; an error is described in `problem`. CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER count as for MXNet.
 
     Side effects:
-        Initializes CUDA in this process, where there is a driver; see the module. No context, no GPU memory.
+        Initializes CUDA in this process if there is a driver; see the module. Takes no context and no GPU memory.
     """
+    version = None
     try:
         library = _load()
-    except OSError as error:
-        return Driver(problem=str(error))
-    version: Optional[Tuple[int, int]] = None
-    try:
         number = _number(library, "cuDriverGetVersion")
         version = (number // 1000, number % 1000 // 10)
         _call(library, "cuInit", ctypes.c_uint(0))

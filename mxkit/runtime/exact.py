@@ -1,7 +1,7 @@
-"""What a GPU's bits depend on beside the net and the data, and one word that makes them the same each time (T132).
+"""Switches that make a GPU compute the same bits each time, and facts that its bits depend on (T132).
 
 `MXKIT_EXACT=1` in the environment, read just before MXNet's library is loaded, sets the switches below. They stay set,
-so that child processes compute alike and a run's record holds them.
+so that child processes compute the same bits and a run's record holds them.
 """
 
 import os
@@ -15,9 +15,9 @@ from mxkit.runtime.cuda_libraries import cudnn_version
 from mxkit.runtime.driver import read_driver
 
 WORD = "MXKIT_EXACT"
-#: The value of each that gives the same bits each time.
+#: Environment variables, each with the value that gives the same bits each time.
 SWITCHES = {
-    # cuDNN otherwise times its algorithms and takes the fastest of that moment (src/operator/nn/convolution.cu)
+    # cuDNN otherwise times its algorithms and selects the one that was fastest (src/operator/nn/convolution.cu)
     "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
     # only algorithms that add in one order (cudnn_convolution-inl.h, cudnn_pooling-inl.h)
     "MXNET_ENFORCE_DETERMINISM": "1",
@@ -33,10 +33,10 @@ _loaded: Optional[Dict[str, str]] = None
 
 
 def set_switches(environment: MutableMapping[str, str]) -> None:
-    """Set the switches where the word is given; call it before MXNet's library is loaded.
+    """Set the switches if MXKIT_EXACT is 1; call it before MXNet's library is loaded.
 
     Raises:
-        MXNetImportError: The word has another value than 1, 0 or nothing.
+        MXNetImportError: MXKIT_EXACT is neither 1 nor 0 nor empty.
 
     Warns:
         TrapWarning: A switch had another value.
@@ -58,22 +58,22 @@ def set_switches(environment: MutableMapping[str, str]) -> None:
 
 
 def switches() -> Dict[str, str]:
-    """The switches as they were when MXNet was loaded; "not set" for those that were not."""
-    known: Mapping[str, str] = os.environ if _loaded is None else _loaded
-    return {name: known.get(name, "not set") for name in SWITCHES}
+    """The values of the switches when MXNet was loaded; "not set" for those that were not set."""
+    values: Mapping[str, str] = os.environ if _loaded is None else _loaded
+    return {name: values.get(name, "not set") for name in SWITCHES}
 
 
 def switches_off() -> Dict[str, str]:
-    """The switches that have not the value that gives the same bits each time, with that value."""
-    found = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
-    return {name: value for name, value in SWITCHES.items() if found[name] != value}
+    """The switches whose value does not give the same bits each time, with the value that does."""
+    current = {name: _NUMBERS.get(value.lower(), value) for name, value in switches().items()}
+    return {name: value for name, value in SWITCHES.items() if current[name] != value}
 
 
 def warn_if_late(environment: Mapping[str, str]) -> None:
-    """Say that the word came after MXNet was loaded.
+    """Warn if MXKIT_EXACT=1 was set after MXNet was loaded.
 
     Warns:
-        TrapWarning: It is given, and switches were not set.
+        TrapWarning: It is 1, and a switch was not set.
     """
     if environment.get(WORD) == "1" and switches_off():
         text = f"{WORD}=1 does nothing: MXNet was loaded before it was set. Set it before the program starts"
@@ -81,10 +81,10 @@ def warn_if_late(environment: Mapping[str, str]) -> None:
 
 
 def gpu_facts(numbers: Sequence[int]) -> Dict[str, str]:
-    """What a resumed run must find again for the same bits, as text.
+    """The facts, as text, that a resumed run must share to compute the same bits.
 
     Args:
-        numbers: Of the GPUs that compute, as in `mx.gpu(0)`.
+        numbers: Numbers of the GPUs that compute, as in `mx.gpu(0)`.
     """
     gpus = {gpu.index: gpu.name for gpu in read_driver().gpus}
     return {
@@ -96,7 +96,7 @@ def gpu_facts(numbers: Sequence[int]) -> Dict[str, str]:
 
 
 def driver_release() -> str:
-    """Release of NVIDIA's driver, like "535.129.03"; empty where Linux does not tell."""
+    """Release of NVIDIA's driver, like "535.129.03"; empty if Linux does not report it."""
     text = _MODULE.read_text(encoding="utf-8", errors="replace") if _MODULE.is_file() else ""
-    found = re.search(r"\s(\d+\.\d[\d.]*)\s", text)
-    return found[1] if found else ""
+    release = re.search(r"\s(\d+\.\d[\d.]*)\s", text)
+    return release[1] if release else ""

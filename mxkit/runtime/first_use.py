@@ -1,4 +1,4 @@
-"""What CUDA's libraries load and compile only when a GPU first computes, which `import mxnet` does not tell."""
+"""Checks what CUDA's libraries load and compile only when a GPU first computes: `import mxnet` does not show it."""
 
 import ctypes
 from pathlib import Path
@@ -8,39 +8,39 @@ from mxkit.runtime.elf import needs, opens
 
 
 def lacking_parts(cudnn: str) -> Dict[str, List[str]]:
-    """Tell which parts of cuDNN 8 will not load: it opens them at the first convolution, and ends the process then.
+    """Find the parts of cuDNN 8 that will not load: cuDNN opens them at the first convolution, and then aborts.
 
     Args:
         cudnn: The path of `libcudnn.so.8`; its parts, like `libcudnn_cnn_infer.so.8`, lie beside it.
 
     Returns:
-        For the name of each part that lacks libraries, their sonames. `libz.so.1` of the system is one of those that
-        NVIDIA's wheels do not hold.
+        By the name of each such part, the sonames that it lacks: `libz.so.1`, for example, which NVIDIA's wheels do not
+        contain.
 
     Side effects:
-        What the parts need of the system is loaded, the parts themselves are not.
+        Libraries of the system that the parts need are loaded; the parts are not.
     """
-    lacks = {}
+    lacking = {}
     for part in sorted(Path(cudnn).parent.glob("libcudnn_*.so.*")):
         try:
             sonames, folders = needs(part)
-        except (OSError, ValueError):  # damaged, which the line about the wheel's files is for
+        except (OSError, ValueError):  # a damaged part, which the doctor reports in the line about the wheel's files
             continue
-        here = [part.parent, *folders]
-        found = [one for one in sonames if not any((folder / one).is_file() for folder in here) and not opens(one)]
-        if found:
-            lacks[part.name] = found
-    return lacks
+        places = [part.parent, *folders]
+        absent = [name for name in sonames if not any((place / name).is_file() for place in places) and not opens(name)]
+        if absent:
+            lacking[part.name] = absent
+    return lacking
 
 
 def nvrtc_abilities(nvrtc: str) -> Dict[str, Any]:
-    """Ask NVRTC, which compiles MXNet's fused operators while a net runs, what it is and what it compiles for.
+    """Ask NVRTC, which compiles MXNet's fused operators at run time, for its version and architectures.
 
     Args:
         nvrtc: The path of `libnvrtc.so.11.2`.
 
     Returns:
-        `version`, like [11, 8], and `architectures`, like [80, 86]; empty for one older than 11.2, which cannot say.
+        `version`, like [11, 8], and `architectures`, like [80, 86]; empty before NVRTC 11.2, which reports neither.
     """
     library = ctypes.CDLL(nvrtc)
     if not hasattr(library, "nvrtcGetSupportedArchs"):

@@ -1,4 +1,4 @@
-"""Which GPUs MXNet's kernels run on, and why it sees none: decided from what the library and the driver say."""
+"""Decides from MXNet's library and the driver which GPUs can run its kernels, and why MXNet sees none."""
 
 from typing import Any, Dict, Sequence
 
@@ -12,16 +12,15 @@ def is_gpu(device: Any) -> bool:
 
 
 def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> Dict[int, str]:
-    """Tell which GPUs would fail at their first kernel.
+    """Find the GPUs that would fail at their first kernel.
 
     Args:
         count: Number of GPUs that MXNet sees.
-        architectures: Of MXNet's library. One that could not be read, or that has its kernels elsewhere, says nothing
-            against any GPU.
-        driver: Its GPUs have MXNet's numbers.
+        architectures: Of MXNet's library. If they could not be read, or the library has no kernels, no GPU is refused.
+        driver: The driver, whose GPUs have MXNet's numbers.
 
     Returns:
-        The reason and the way out, for the number of each GPU that cannot be used.
+        By the number of each GPU that cannot be used, the reason and the way out.
 
     >>> from mxkit.runtime.driver import Gpu
     >>> h200 = Driver((12, 4), (Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, ""),))
@@ -43,13 +42,13 @@ def unusable_gpus(count: int, architectures: Architectures, driver: Driver) -> D
 
 
 def why_no_gpu(with_cuda: bool, driver: Driver, *, wheels: Sequence[object] = (), failure: str = "") -> str:
-    """Tell why MXNet sees no GPU, and the way out.
+    """Explain why MXNet sees no GPU, and the way out.
 
     Args:
-        with_cuda: MXNet was built for CUDA.
-        driver: What is there.
+        with_cuda: Whether MXNet was built for CUDA.
+        driver: The NVIDIA driver.
         wheels: The installed distributions of MXNet.
-        failure: What MXNet said when it was asked for GPUs, if it raised.
+        failure: The error that MXNet raised when it counted the GPUs, if any.
 
     >>> print(why_no_gpu(True, Driver((10, 2), (), "the NVIDIA driver is too old. Update it")))
     the NVIDIA driver is too old. Update it
@@ -57,9 +56,9 @@ def why_no_gpu(with_cuda: bool, driver: Driver, *, wheels: Sequence[object] = ()
     this MXNet (mxnet 1.9.1) is built for the CPU alone (`mxkit install --cuda` installs the wheel for GPUs), and no
     NVIDIA driver
     """
+    gpus = ", ".join(map(str, driver.gpus))
     if with_cuda:
-        seen = ", ".join(map(str, driver.gpus))
-        return driver.problem or failure or f"the driver has {seen}, but MXNet sees none: ask `mxkit doctor`"
+        return driver.problem or failure or f"the driver has {gpus}, but MXNet sees none: run `mxkit doctor`"
     named = f" ({', '.join(map(str, wheels))})" if wheels else ""
     text = f"this MXNet{named} is built for the CPU alone"
     install = "`mxkit install --cuda` installs the wheel for GPUs"
@@ -68,8 +67,7 @@ def why_no_gpu(with_cuda: bool, driver: Driver, *, wheels: Sequence[object] = ()
     runnable = [gpu for gpu in driver.gpus if runs_on(CU112, gpu.capability)]
     if runnable:
         return f"{text}; {install}, which has kernels for {runnable[0]}"
-    others = ", ".join(map(str, driver.gpus))
-    return f"{text}; the wheel for GPUs would not help: it is compiled for {CU112}, and here is {others}"
+    return f"{text}; the wheel for GPUs would not help: it is compiled for {CU112}, and here is {gpus}"
 
 
 def _range(architectures: Architectures) -> str:

@@ -1,9 +1,9 @@
-"""A finder that gives MXNet and GluonCV their own `import` statement, and nobody else.
+"""A finder that gives the modules of MXNet and GluonCV, and no others, their own `import` statement.
 
 A module's `import` statement calls the `__import__` of the builtins that its globals name. The modules of the
 viewed packages get a private copy of that dictionary before their code runs, whose `__import__` answers
 `numpy` with `mxkit.runtime.numpy_view` and `distutils.version` with a stand-in. Nothing shared is changed, not
-even for a moment: not `numpy`, not `builtins`, and in `sys` only one more finder.
+even for a moment: not `numpy`, not `builtins`, and in `sys` only one finder is added.
 """
 
 import builtins
@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 import sys
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, cast
+from typing import Any, Dict, Mapping, Optional, Sequence, cast
 
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import cuda_libraries, repairs
@@ -22,13 +22,13 @@ from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.threads import chosen_threads
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
-from mxkit.runtime.wheels import load_problem, wheel_problem
+from mxkit.runtime.wheels import load_problem, spec_by_other_finders, wheel_problem
 
 VIEWED_PACKAGES = ("mxnet", "gluoncv")
 _LOADS_LIBRARY = "mxnet.base"
 
-# How quantization.py and test_utils.py import it, for one function each. With scikit-learn it was half of the time of
-# `import mxnet`.
+# The two import statements of quantization.py and test_utils.py, which need one function each. SciPy's statistics and
+# scikit-learn took half of the time of `import mxnet`.
 _SCIPY_STATS = (("scipy", ("stats",)), ("scipy.stats", None))
 
 # distutils' version classes warn since Python 3.10 and are gone since 3.12 (T89, T92).
@@ -36,7 +36,7 @@ _STAND_IN_FOR_DISTUTILS = sys.version_info >= (3, 10)
 
 
 def is_viewed(fullname: str) -> bool:
-    """Say whether a module is one of the viewed packages or inside of one."""
+    """Whether a module is one of the viewed packages or part of one."""
     return fullname.partition(".")[0] in VIEWED_PACKAGES
 
 
@@ -47,7 +47,7 @@ def _import(
     fromlist: Optional[Sequence[str]] = (),
     level: int = 0,
 ) -> Any:
-    """Import for a viewed module: the builtin one, but for NumPy and for distutils' versions."""
+    """`__import__` of viewed modules: as the builtin one, except for NumPy, distutils' versions and slow packages."""
     if level == 0:
         if name == "numpy" or (name.startswith("numpy.") and not fromlist):
             return _import_view(name, fromlist or ())
@@ -55,25 +55,23 @@ def _import(
             return DISTUTILS_VERSION if fromlist else DISTUTILS
         if _STAND_IN_FOR_DISTUTILS and name == "distutils" and fromlist == ("version",):
             return DISTUTILS
-        if (
-            name == "sklearn.base" and name not in sys.modules
-        ):  # model.py's deprecated FeedForward is a class without it
+        if name == "sklearn.base" and name not in sys.modules:  # only model.py's deprecated FeedForward uses it
             raise ImportError("scikit-learn is imported by MXNet only where it was imported before", name=name)
         if (name, fromlist) in _SCIPY_STATS and "scipy.stats" not in sys.modules and find_spec("scipy"):
             return SimpleNamespace(stats=_DeferredModule("scipy.stats"))
-    # Read at each call, so that a tool that replaces `builtins.__import__` is still obeyed.
+    # Looked up at each call, so that it follows a tool that replaces `builtins.__import__`.
     return builtins.__import__(name, globals, locals, fromlist or (), level)
 
 
 class _DeferredModule(ModuleType):
-    """A module that is imported when it is first used."""
+    """A module that is imported at its first use."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(import_module(self.__name__), name)
 
 
 def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
-    # Without the list: to look for a name of it in NumPy itself could warn.
+    # Without the list: reading its names from NumPy itself could warn.
     builtins.__import__(name)
     view = numpy_view()
     for wanted in fromlist:
@@ -82,18 +80,18 @@ def _import_view(name: str, fromlist: Sequence[str]) -> ModuleType:
     return view
 
 
-# One for all viewed modules, as Python keeps one for all others.
+# All viewed modules share one dictionary, as Python's other modules do.
 _BUILTINS: Dict[str, Any] = {**vars(builtins), "__import__": _import}
 
 
 class _ViewedLoader:
-    """The loader of a viewed module: the one that Python found, and what mxkit does before and after it."""
+    """The loader that Python found for a viewed module, with mxkit's work before and after it."""
 
     def __init__(self, loader: Any) -> None:
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        # While this object is unpickled or copied it has no `_loader` yet.
+        # While it is unpickled or copied, this object has no `_loader` yet.
         if name == "_loader":
             raise AttributeError(name)
         return getattr(self._loader, name)
@@ -112,7 +110,7 @@ class _ViewedLoader:
 
 
 def _with_library(loader: Any, module: ModuleType) -> None:
-    """Run the module that loads MXNet's library, once all that the library needs is there."""
+    """Run the module that loads MXNet's library, after loading all that the library needs."""
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
     set_switches(os.environ)
     cuda_libraries.prepare(library)
@@ -124,41 +122,41 @@ def _with_library(loader: Any, module: ModuleType) -> None:
 
 
 class ViewFinder:
-    """Finds the viewed packages through the other finders; see the module's text."""
+    """Finds the viewed packages through the other finders; the module's docstring says why."""
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         if not is_viewed(fullname):
             return None
-        if fullname in VIEWED_PACKAGES and not _is_enquiry():
+        if fullname in VIEWED_PACKAGES and _is_importing():
             problem = wheel_problem() if fullname == "mxnet" else None
             if problem:
                 raise MXNetImportError(problem, name=fullname)
             _forget_failed_import(fullname)
-        spec = _find_elsewhere(self, fullname, path, target)
+        spec = spec_by_other_finders(fullname, path, target)
         if spec is not None and spec.has_location and hasattr(spec.loader, "exec_module"):
             spec.loader = cast(Any, _ViewedLoader(spec.loader))
         return spec
 
     def invalidate_caches(self) -> None:
-        """Nothing is kept here."""
+        """Do nothing: this finder has no cache."""
 
 
-def _is_enquiry() -> bool:
-    """Say whether no import is under way: a `find_spec` is answered as ever, and only a real import is refused."""
+def _is_importing() -> bool:
+    """Whether an import is under way: only an import is refused; `importlib.util.find_spec` is answered as usual."""
     frame: Optional[FrameType] = sys._getframe(2)
     while frame is not None:
         if frame.f_code.co_name == "_find_and_load":
-            return False
-        if frame.f_globals.get("__name__") == "importlib.util":
             return True
+        if frame.f_globals.get("__name__") == "importlib.util":
+            return False
         frame = frame.f_back
-    return True
+    return False
 
 
 def _forget_failed_import(package: str) -> None:
-    """Drop the submodules of a package that is not there: a failed import leaves them behind.
+    """Drop submodules that a failed import of a package left behind.
 
     They would not be bound to the package when it is imported again: `mxnet.util` would be missing.
     """
@@ -167,39 +165,23 @@ def _forget_failed_import(package: str) -> None:
             del sys.modules[name]
 
 
-def _find_elsewhere(
-    this: ViewFinder, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType]
-) -> Optional[ModuleSpec]:
-    for finder in sys.meta_path:
-        if finder is this or not hasattr(finder, "find_spec"):
-            continue
-        spec = finder.find_spec(fullname, path, target)
-        if spec is not None:
-            return spec
-    return None
-
-
 def install_hook() -> None:
-    """Put the finder in front of the others, once, and mend what was imported before it."""
+    """Put the finder in front of the others, once, and repair modules that were imported before it."""
     if any(isinstance(finder, ViewFinder) for finder in sys.meta_path):
         return
     sys.meta_path.insert(0, ViewFinder())
-    _mend_loaded()
+    _repair_loaded()
 
 
-def _loaded_viewed_modules() -> Iterator[ModuleType]:
-    for fullname, module in list(sys.modules.items()):
-        if is_viewed(fullname) and isinstance(module, ModuleType):
-            yield module
+def _repair_loaded() -> None:
+    """Give the view and the repairs to viewed modules that are loaded already.
 
-
-def _mend_loaded() -> None:
-    """Give the view and the repairs to viewed modules that are there already.
-
-    They are there when MXNet was imported before mxkit, where NumPy is old enough or was patched by the user.
+    MXNet can be imported before mxkit if NumPy is old enough or was patched by the user.
     """
     numpy = sys.modules.get("numpy")
-    for module in _loaded_viewed_modules():
+    for fullname, module in list(sys.modules.items()):
+        if not (is_viewed(fullname) and isinstance(module, ModuleType)):
+            continue
         module.__dict__["__builtins__"] = _BUILTINS
         for name, value in list(vars(module).items()):
             if numpy is not None and value is numpy:

@@ -1,4 +1,4 @@
-"""Which MXNet fits this machine and Python, and what pip has to do for it; `mxkit install` shows and runs it."""
+"""Decides which MXNet fits this machine and Python, and lists and runs the pip commands; `mxkit install` uses it."""
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -19,26 +19,26 @@ from mxkit.runtime.wheels import RELEASE, Wheel, installed_wheels, package_spec,
 
 _WHEELS = {"cpu": "mxnet", "cuda": "mxnet-cu112"}
 
-# What the package registry has of 1.9.1.
+# The platforms for which the package registry has wheels of 1.9.1.
 _PLATFORMS = {
     "cpu": (("Linux", "x86_64"), ("Linux", "aarch64"), ("Darwin", "x86_64")),
     "cuda": (("Linux", "x86_64"),),
 }
 
-# MXNet's own needs, which pip does not look at with --no-deps.
+# MXNet's own requirements, which pip ignores with --no-deps.
 _NEEDS = ("numpy", "requests", "graphviz")
 
 
 class Machine(NamedTuple):
-    """What decides about the wheel.
+    """The facts that decide which wheel fits.
 
     Attributes:
         python: Like (3, 11).
         system: Like ("Linux", "x86_64").
         wheels: The installed ones that own the package `mxnet`.
-        damaged: Whether what is installed lacks its library or its package.
-        numpy: Its version; empty where it is not installed.
-        missing: Those of MXNet's needs that are not there.
+        damaged: Whether the installed wheel lacks its library or its package.
+        numpy: Its version; empty if it is not installed.
+        missing: Those of MXNet's requirements that are not installed.
         driver: The NVIDIA driver and its GPUs.
     """
 
@@ -52,20 +52,20 @@ class Machine(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A pip command, without what stands before `pip`'s own word, and why it is needed."""
+    """The arguments of a pip command, and why it is needed."""
 
     arguments: Tuple[str, ...]
     reason: str
 
 
 class Plan(NamedTuple):
-    """What to run, in this order.
+    """The commands that install a wheel.
 
     Attributes:
         wheel: The requirement that will be met, like `mxnet==1.9.1`.
         reason: Why this wheel.
-        commands: Empty where it is there already.
-        notes: What to know besides.
+        commands: In the order in which they must run; empty if the wheel is installed already.
+        notes: What else the user should know.
     """
 
     wheel: str
@@ -75,42 +75,38 @@ class Plan(NamedTuple):
 
 
 def look() -> Machine:
-    """Look at this machine and this Python, without importing MXNet or NumPy.
+    """Collect the facts about this machine and this Python, without importing MXNet or NumPy.
 
     Raises:
-        MXNetImportError: A file called `mxnet.py` is in the way, which no wheel mends.
+        MXNetImportError: A file called `mxnet.py` hides MXNet, which no wheel repairs.
     """
     spec, problem = package_spec(), wheel_problem()
     if problem and spec is not None and spec.origin and spec.submodule_search_locations is None:
         raise MXNetImportError(problem)
-    found = installed_wheels()
-    # Those of other folders on the path are hidden, and do no harm.
-    wheels = tuple(wheel for wheel in found if wheel.folder == found[0].folder)
-    try:
-        numpy = version("numpy") or ""
-    except PackageNotFoundError:
-        numpy = ""
+    installed = installed_wheels()
+    # Wheels in other folders of the path are hidden, and do no harm.
+    wheels = tuple(wheel for wheel in installed if wheel.folder == installed[0].folder)
     return Machine(
         python=(sys.version_info[0], sys.version_info[1]),
         system=(platform.system(), platform.machine()),
         wheels=wheels,
         damaged=len(wheels) == 1 and problem is not None,
-        numpy=numpy,
+        numpy=_version("numpy"),
         missing=tuple(name for name in _NEEDS if find_spec(name) is None),
         driver=read_driver(),
     )
 
 
 def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
-    """Decide which wheel fits, and what has to be run to have it and no other.
+    """Decide which wheel fits, and list the commands after which it is the only one installed. Nothing is run.
 
     Args:
-        machine: As `look` gives it.
-        kind: "cpu" or "cuda" takes that wheel; None decides by the GPUs, and leaves a CUDA wheel that is there, since
+        machine: The facts of `look`.
+        kind: "cpu" or "cuda" selects that wheel. None decides by the GPUs, and keeps an installed CUDA wheel, since
             it computes on the CPU too.
 
     Returns:
-        The plan. Nothing is run.
+        The plan.
 
     Raises:
         MXNetImportError: There is no such wheel for this system.
@@ -125,23 +121,25 @@ def plan(machine: Machine, kind: Optional[str] = None) -> Plan:
     """
     chosen, reason = (kind, "as asked for") if kind else _choose(machine)
     if machine.system not in _PLATFORMS[chosen]:
-        known = " and ".join(" ".join(one) for one in _PLATFORMS[chosen])
+        known = " and ".join(map(" ".join, _PLATFORMS[chosen]))
         raise MXNetImportError(
             f"there is no wheel of {_WHEELS[chosen]} {RELEASE} for {' '.join(machine.system)}, only for {known}. "
             "Build MXNet from source, or use a container of such a system"
         )
-    keep = _kept(machine, chosen)
-    wheel = f"{keep or _WHEELS[chosen]}=={RELEASE}"
-    commands = [
-        *(_libraries(keep or _WHEELS[chosen]) if chosen == "cuda" else []),
-        *_removed(machine, keep),
-        *_installed(machine, wheel, keep),
-    ]
-    return Plan(wheel, reason, tuple(commands), _notes(machine, chosen))
+    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == chosen and wheel.version == RELEASE]
+    keep = bool(fitting) and len(machine.wheels) == 1
+    name = fitting[0] if keep else _WHEELS[chosen]
+    wheel = f"{name}=={RELEASE}"
+    commands = (
+        *(_libraries(name) if chosen == "cuda" else []),
+        *([] if keep else _removals(machine)),
+        *_installations(machine, wheel, keep),
+    )
+    return Plan(wheel, reason, commands, _notes(machine, chosen))
 
 
 def describe(plan: Plan) -> str:
-    """A plan as text: the wheel and why, each command and why, what to know."""
+    """A plan as text: the wheel, the commands and the notes, each with its reason."""
     lines = [f"{plan.wheel}: {plan.reason}", *(f"note: {note}" for note in plan.notes)]
     if not plan.commands:
         return "\n".join([*lines, "it is installed; there is nothing to run"])
@@ -153,7 +151,7 @@ def describe(plan: Plan) -> str:
 
 
 def verify() -> str:
-    """Import MXNet in another process, and say what came of it.
+    """Import MXNet in another process, and describe the result.
 
     Raises:
         MXNetImportError: It does not import.
@@ -166,7 +164,7 @@ def verify() -> str:
 
 
 def command_line(command: Command) -> str:
-    """A command as it is typed: with this Python's pip or, where there is none, with uv."""
+    """A command as the user types it: with this Python's pip or, if it has none, with uv."""
     return " ".join(shlex.quote(word) for word in _words(command))
 
 
@@ -176,10 +174,10 @@ def has_pip() -> bool:
 
 
 def run(commands: Sequence[Command]) -> None:
-    """Run pip, one command after the other; what it writes is shown.
+    """Run pip commands one after another, with their output shown.
 
     Raises:
-        MXNetImportError: A command failed, or this Python must not be changed by pip. The text says what is left.
+        MXNetImportError: A command failed, or pip must not change this Python. The text lists the commands not run.
 
     Side effects:
         Packages of this Python are removed and installed.
@@ -193,76 +191,70 @@ def run(commands: Sequence[Command]) -> None:
     for number, command in enumerate(commands):
         code = subprocess.run(_words(command)).returncode
         if code:
-            left = "\n".join(f"    {command_line(one)}" for one in commands[number:])
+            left = "\n".join(f"    {command_line(remaining)}" for remaining in commands[number:])
             raise MXNetImportError(f"pip ended with exit code {code}. What is left to run:\n{left}")
 
 
 def _words(command: Command) -> List[str]:
     if has_pip():
         return [sys.executable, "-m", "pip", *command.arguments]
-    first, *rest = (word for word in command.arguments if word != "-y")  # uv does not ask
+    first, *rest = (word for word in command.arguments if word != "-y")  # uv never prompts
     return ["uv", "pip", first, "--python", sys.executable, *rest]
 
 
 def _choose(machine: Machine) -> Tuple[str, str]:
     driver = machine.driver
     usable = [gpu for gpu in driver.gpus if runs_on(CU112, gpu.capability)]
-    if driver.problem:
-        kind, reason = "cpu", driver.problem.split(". ")[0]
-    elif usable:
-        kind, reason = "cuda", f"it has kernels for {usable[0]}"
-    else:
-        seen = ", ".join(map(str, driver.gpus))
-        kind, reason = "cpu", f"mxnet-cu112 is compiled for {CU112}, and here is {seen}"
-    if kind == "cpu" and not machine.damaged and [_kind(wheel) for wheel in machine.wheels] == ["cuda"]:
+    if usable and not driver.problem:
+        return "cuda", f"it has kernels for {usable[0]}"
+    gpus = ", ".join(map(str, driver.gpus))
+    reason = driver.problem.split(". ")[0] or f"mxnet-cu112 is compiled for {CU112}, and here is {gpus}"
+    if not machine.damaged and [_kind(wheel) for wheel in machine.wheels] == ["cuda"]:
         return "cuda", f"it is there and computes on the CPU too ({reason}); --cpu takes the smaller one"
-    return kind, reason
+    return "cpu", reason
 
 
 def _kind(wheel: Wheel) -> str:
     return "cuda" if wheel.name.startswith("mxnet-cu") else "cpu"
 
 
-def _kept(machine: Machine, kind: str) -> str:
-    """The one wheel that is there, where it is of this kind and the right release; not where there are two."""
-    fitting = [wheel.name for wheel in machine.wheels if _kind(wheel) == kind and wheel.version == RELEASE]
-    return fitting[0] if fitting and len(machine.wheels) == 1 else ""
-
-
 def _libraries(mxnet: str) -> List[Command]:
-    absent = [one for one in requirements(mxnet) if not _has(one)]
-    if not absent:
-        return []
-    # The largest downloads come first: where they fail, the MXNet that is there still works.
-    return [Command(("install", *absent), "NVIDIA's CUDA 11 libraries, which the wheel does not hold: up to 2 GB")]
+    absent = [wheel for wheel in requirements(mxnet) if not _has(wheel)]
+    # The largest downloads come first: if they fail, the MXNet that is installed still works.
+    reason = "NVIDIA's CUDA 11 libraries, which the wheel does not hold: up to 2 GB"
+    return [Command(("install", *absent), reason)] if absent else []
 
 
 def _has(requirement: str) -> bool:
     name, _, wanted = requirement.partition("==")
+    return _version(name) == wanted
+
+
+def _version(distribution: str) -> str:
     try:
-        return version(name) == wanted
+        return version(distribution) or ""
     except PackageNotFoundError:
-        return False
+        return ""
 
 
-def _removed(machine: Machine, keep: str) -> List[Command]:
-    if not machine.wheels or keep:
-        return []
+def _removals(machine: Machine) -> List[Command]:
     names = tuple(dict.fromkeys(wheel.name for wheel in machine.wheels))
-    two = "all of them own the folder mxnet, and have overwritten each other's files"
-    return [Command(("uninstall", "-y", *names), two if len(names) > 1 else "both would own the folder mxnet")]
+    several = "all of them own the folder mxnet, and have overwritten each other's files"
+    reason = several if len(names) > 1 else "both would own the folder mxnet"
+    return [Command(("uninstall", "-y", *names), reason)] if names else []
 
 
-def _installed(machine: Machine, wheel: str, keep: str) -> List[Command]:
+def _installations(machine: Machine, wheel: str, keep: bool) -> List[Command]:
     if keep and not machine.damaged:
         return []
-    again = ("--force-reinstall",) if keep else ()
-    new_numpy = machine.numpy.partition(".")[0].isdigit() and int(machine.numpy.partition(".")[0]) >= 2
-    if not (again or new_numpy or machine.python >= (3, 13)):
+    reinstall = ("--force-reinstall",) if keep else ()
+    major = machine.numpy.partition(".")[0]
+    new_numpy = major.isdigit() and int(major) >= 2
+    if not (reinstall or new_numpy or machine.python >= (3, 13)):
         return [Command(("install", wheel), "MXNet, with what it needs")]
-    found = f"NumPy {machine.numpy}" if new_numpy else f"Python {machine.python[0]}.{machine.python[1]}"
-    why = f"MXNet; its metadata asks for numpy<2, which {found} is past; mxkit mends what that changes"
-    commands = [Command(("install", *again, "--no-deps", wheel), "its files are damaged" if again else why)]
+    newer = f"NumPy {machine.numpy}" if new_numpy else f"Python {machine.python[0]}.{machine.python[1]}"
+    reason = f"MXNet; its metadata asks for numpy<2, but here is {newer}; mxkit repairs what that changes"
+    commands = [Command(("install", *reinstall, "--no-deps", wheel), "its files are damaged" if reinstall else reason)]
     if machine.missing:
         commands.insert(0, Command(("install", *machine.missing), "what MXNet needs, since --no-deps leaves it out"))
     return commands
@@ -271,7 +263,7 @@ def _installed(machine: Machine, wheel: str, keep: str) -> List[Command]:
 def _notes(machine: Machine, kind: str) -> Tuple[str, ...]:
     if kind == "cuda" and machine.driver.problem:
         return (f"{machine.driver.problem}. Until then this wheel computes on the CPU, as the smaller one does",)
-    unusable = [gpu for gpu in machine.driver.gpus if not runs_on(CU112, gpu.capability)]
-    if kind == "cuda" and unusable and len(unusable) == len(machine.driver.gpus):
-        return (f"it is compiled for {CU112}: nothing of it runs on {unusable[0]}, only on the CPU",)
+    gpus = machine.driver.gpus
+    if kind == "cuda" and gpus and not any(runs_on(CU112, gpu.capability) for gpu in gpus):
+        return (f"it is compiled for {CU112}: nothing of it runs on {gpus[0]}, only on the CPU",)
     return ()

@@ -1,4 +1,4 @@
-"""Processors and memory as this process may use them: affinity and control groups count."""
+"""Processors and memory that this process may use, within its affinity mask and control groups."""
 
 import os
 from pathlib import Path
@@ -9,12 +9,12 @@ ROOT = Path("/")
 
 
 class Processors(NamedTuple):
-    """What a process may compute with.
+    """Processors that a process may use.
 
     Attributes:
-        usable: Logical processors of its affinity mask.
-        cores: Physical cores that these belong to.
-        quota: Processors' worth of time that its control group gets; None without a limit.
+        usable: Number of logical processors in its affinity mask.
+        cores: Number of physical cores to which these belong.
+        quota: Limit of its control group, in processors; None without a limit.
     """
 
     usable: int
@@ -23,7 +23,7 @@ class Processors(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """How many threads can compute at the same time: one a core, within the quota."""
+        """How many threads can compute at the same time: one per core, within the quota."""
         return max(1, min(self.cores, int(self.quota) if self.quota else self.cores))
 
 
@@ -34,34 +34,34 @@ def read_processors(root: Path = ROOT) -> Processors:
 
 
 def count_cores(usable: Set[int], root: Path = ROOT) -> int:
-    """Physical cores of these logical processors; each is one where the system does not tell."""
-    siblings = (root / f"sys/devices/system/cpu/cpu{one}/topology/thread_siblings_list" for one in usable)
+    """Number of physical cores of these logical processors; one for each whose core the system does not report."""
+    siblings = (root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list" for number in usable)
     return len({read_text(path) or path for path in siblings})
 
 
 def cpu_quota(root: Path = ROOT) -> Optional[float]:
-    """Processors' worth of time that control groups (version 1 or 2) leave; None without a limit.
+    """The smallest limit of the control groups (version 1 or 2), in processors; None without a limit.
 
     `docker run --cpus=1.5` gives 1.5.
     """
-    found: List[float] = []
+    limits: List[float] = []
     for folder in control_groups("cpu", root):
         words = read_text(folder / "cpu.max").split() or [
             read_text(folder / "cpu.cfs_quota_us"),
             read_text(folder / "cpu.cfs_period_us"),
         ]
         if all(word.isdigit() and int(word) for word in words):  # no limit is "max" or -1
-            found.append(int(words[0]) / int(words[1]))
-    return min(found, default=None)
+            limits.append(int(words[0]) / int(words[1]))
+    return min(limits, default=None)
 
 
 class Memory(NamedTuple):
-    """Bytes that a process may take: of the machine, or of its control group where that is less.
+    """Memory that a process may use, in bytes: of the machine, or of its control group if that is less.
 
     Attributes:
-        total: All there is.
-        available: What is free or can be freed.
-        limited: Whether a control group sets it.
+        total: All memory.
+        available: Memory that is free or can be freed.
+        limited: Whether a control group limits it.
     """
 
     total: int
@@ -70,12 +70,12 @@ class Memory(NamedTuple):
 
 
 def read_memory(root: Path = ROOT) -> Optional[Memory]:
-    """Total and available memory; None where the system does not tell."""
+    """Total and available memory; None if the system does not report it."""
     fields = _fields(root / "proc/meminfo")
     if not fields:
         return None
     machine = 1024 * fields["MemTotal:"]
-    found = Memory(machine, 1024 * fields.get("MemAvailable:", fields["MemFree:"]), False)
+    memory = Memory(machine, 1024 * fields.get("MemAvailable:", fields["MemFree:"]), False)
     for folder in control_groups("memory", root):
         limit = read_text(folder / "memory.max") or read_text(folder / "memory.limit_in_bytes")
         if not limit.isdigit() or int(limit) >= machine:  # "max", or a number near 2^63
@@ -84,24 +84,24 @@ def read_memory(root: Path = ROOT) -> Optional[Memory]:
         statistics = _fields(folder / "memory.stat")
         cached = statistics.get("total_inactive_file", statistics.get("inactive_file", 0))
         free = max(0, int(limit) - int(used or 0) + cached)
-        found = Memory(min(found.total, int(limit)), min(found.available, free), True)
-    return found
+        memory = Memory(min(memory.total, int(limit)), min(memory.available, free), True)
+    return memory
 
 
 def control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """Folders of the control groups that this process is in, the innermost first, of both versions."""
+    """Yield the folders of this process's control groups, of both versions, the innermost first."""
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and controller not in controllers.split(","):
             continue
         top = root / "sys/fs/cgroup" / (controller if controllers else "")
-        folder = top / path.lstrip("/")  # in a container it can be a path of the host, which is not there
-        yield from (one for one in (folder, *folder.parents) if one == top or top in one.parents)
+        folder = top / path.lstrip("/")  # in a container it can be a path of the host, which does not exist
+        yield from (group for group in (folder, *folder.parents) if group == top or top in group.parents)
 
 
 def processor_model(root: Path = ROOT) -> str:
-    """The processor as the system names it."""
+    """The system's name of the processor."""
     for line in read_text(root / "proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -109,7 +109,7 @@ def processor_model(root: Path = ROOT) -> str:
 
 
 def read_text(path: Path) -> str:
-    """A small file without the white space around it; empty where it cannot be read."""
+    """The text of a small file, stripped; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, ValueError):

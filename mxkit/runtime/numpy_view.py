@@ -1,8 +1,8 @@
-"""NumPy as MXNet 1.9.1 and GluonCV know it: a private module in front of the installed one.
+"""A private module for MXNet 1.9.1 and GluonCV: the installed NumPy with the names that NumPy removed.
 
-Only modules of the viewed packages ever see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and
-`sys.modules` are the same before and after. All but the old names and NumPy's classes is read from NumPy at each
-access, so that a patched or later changed NumPy is seen by MXNet too.
+Only modules of the viewed packages see it (`mxkit.runtime.import_hook` gives it to them); `numpy` and `sys.modules`
+do not change. All but the old names and NumPy's classes is read from NumPy at each access, so that MXNet sees a
+patched NumPy too.
 """
 
 from functools import partial
@@ -12,11 +12,11 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
 from mxkit.runtime.versions import release
 
-# T84, T90: since NumPy 1.20 these warn, since 1.24 they are gone, and NumPy 2 gave `bool` another meaning;
-# MXNet's tables of types hold the builtin.
+# T84, T90: these warn since NumPy 1.20 and are gone since 1.24; in NumPy 2 `bool` means something else. MXNet's tables
+# of types hold the builtin types.
 _BUILTIN_TYPES = {"bool": bool, "int": int, "float": float, "complex": complex, "object": object, "str": str}
 
-# T84, T85: constants that NumPy 2 dropped.
+# T84, T85: constants that NumPy 2 removed.
 _CONSTANTS = {
     "PZERO": 0.0,
     "NZERO": -0.0,
@@ -29,8 +29,8 @@ _CONSTANTS = {
     "NaN": float("nan"),
 }
 
-# T84: old function -> the one that NumPy names as its successor, and the NumPy from which it is used. The functions
-# that MXNet itself calls (`mxnet/numpy/fallback.py`) warn some versions before they are gone.
+# T84: removed function -> its successor, and the NumPy version from which the successor is used. Functions that MXNet
+# itself calls (`mxnet/numpy/fallback.py`) warn some versions before they are gone.
 _RENAMED = {
     "alltrue": ("all", (1, 25)),
     "sometrue": ("any", (2,)),
@@ -41,23 +41,23 @@ _RENAMED = {
     "fix": ("trunc", (2, 5)),
 }
 
-# T84: functions of finance, gone since NumPy 1.20; mxnet/numpy/fallback.py reads their names and calls none.
+# T84: financial functions, gone since NumPy 1.20; mxnet/numpy/fallback.py reads them and calls none.
 _FINANCIAL = ("fv", "ipmt", "irr", "mirr", "nper", "npv", "pmt", "ppmt", "pv", "rate")
 
 
 class NumpyView(ModuleType):
-    """The installed NumPy plus the names that it dropped; see `numpy_view`."""
+    """The installed NumPy plus the names that it removed; see `numpy_view`."""
 
     def __init__(self, numpy: ModuleType) -> None:
-        # The name and the documentation of NumPy: `from numpy import x` falls back on `sys.modules[__name__ + ".x"]`.
+        # NumPy's own name, since `from numpy import x` falls back on `sys.modules[__name__ + ".x"]`.
         super().__init__(numpy.__name__, numpy.__doc__)
         for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
             self.__dict__[name] = getattr(numpy, name, None)
         self.__dict__["_numpy"] = numpy
-        # MXNet asks for NumPy's classes all the time and nobody replaces them, so they are kept.
+        # MXNet reads NumPy's classes often and nobody replaces them, so the view stores them.
         self.__dict__.update({name: value for name, value in vars(numpy).items() if isinstance(value, type)})
         self.__dict__.update(_old_names(numpy))
-        # In the instance, where a module's own lookup finds it: a method of the class takes four times as long.
+        # An attribute of the instance, as for any module: a method of the class takes four times as long.
         self.__dict__["__getattr__"] = partial(getattr, numpy)
 
     def __dir__(self) -> List[str]:
@@ -75,7 +75,7 @@ _view: Optional[NumpyView] = None
 
 
 def numpy_view() -> NumpyView:
-    """Return the one view of this process; the first call imports NumPy."""
+    """Return this process's only view; the first call imports NumPy."""
     global _view
     if _view is None:
         import numpy
@@ -85,54 +85,53 @@ def numpy_view() -> NumpyView:
 
 
 def _old_names(numpy: ModuleType) -> Dict[str, Any]:
-    """Collect what MXNet reads and `numpy` lacks, or gives with a warning only."""
+    """Collect the names that MXNet reads and that `numpy` lacks or reads with a warning."""
     version = release(numpy.__version__)
     names: Dict[str, Any] = dict(_BUILTIN_TYPES)
-    # A name outside `vars` is gone, or comes from NumPy's module `__getattr__`, which warns.
+    # A name that is not in `vars` is gone, or comes from NumPy's module `__getattr__`, which warns.
     names.update({name: value for name, value in _CONSTANTS.items() if name not in vars(numpy)})
-    names.update(
-        {old: _old(old, numpy, getattr(numpy, new)) for old, (new, since) in _RENAMED.items() if version >= since}
-    )
-    names.update({name: _financial(name) for name in _FINANCIAL if name not in vars(numpy)})
+    for old, (new, since) in _RENAMED.items():
+        if version >= since:
+            names[old] = _removed_function(old, numpy, getattr(numpy, new))
+    for name in _FINANCIAL:
+        if name not in vars(numpy):
+            names[name] = _removed_function(name, numpy, partial(_refuse, name))
     if version >= (1, 24):
-        names["msort"] = _old("msort", numpy, lambda a: numpy.sort(a, axis=0))
+        names["msort"] = _removed_function("msort", numpy, lambda a: numpy.sort(a, axis=0))
     if version >= (2,):
-        names["in1d"] = _old("in1d", numpy, lambda ar1, *rest, **kwargs: numpy.isin(numpy.ravel(ar1), *rest, **kwargs))
+        names["in1d"] = _removed_function(
+            "in1d", numpy, lambda a, *rest, **named: numpy.isin(numpy.ravel(a), *rest, **named)
+        )
         names["compat"] = SimpleNamespace(basestring=str, long=int, unicode=str)
         names["core"] = _OldCore()
     return names
 
 
-def _old(name: str, numpy: ModuleType, compute: Callable[..., Any]) -> Callable[..., Any]:
-    # A function of its own, not the successor: numpy_dispatch_protocol.py uses the functions as keys of a table. It
-    # asks other arrays first, as NumPy's functions do, so that `mx.np.in1d` gets arrays of MXNet as NumPy's values.
+def _removed_function(name: str, numpy: ModuleType, compute: Callable[..., Any]) -> Callable[..., Any]:
+    # A new function, not the successor: numpy_dispatch_protocol.py uses the functions as keys of a table. It tries
+    # `__array_function__` of other arrays first, as NumPy's functions do, so that `mx.np.in1d` takes MXNet's arrays.
     def function(*args: Any, **kwargs: Any) -> Any:
         for value in args:
             kind: Any = type(value)
             if hasattr(kind, "__array_function__") and not isinstance(value, numpy.ndarray):
-                # Asked of the class, as NumPy does: MXNet's is a static method.
+                # Called on the class, as NumPy does: MXNet's is a static method.
                 return kind.__array_function__(value, function, (kind,), args, kwargs)
         return compute(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"What `numpy.{name}` was."
+    function.__doc__ = f"The removed function `numpy.{name}`."
     return function
 
 
-def _financial(name: str) -> Callable[..., NoReturn]:
-    def function(*args: Any, **kwargs: Any) -> NoReturn:
-        raise NotImplementedError(
-            f"mxnet.numpy.{name} calls numpy.{name}, which NumPy removed in 1.20; "
-            f"use numpy_financial.{name} (pip install numpy-financial)"
-        )
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Gone since NumPy 1.20; see `numpy_financial.{name}`."
-    return function
+def _refuse(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise NotImplementedError(
+        f"mxnet.numpy.{name} calls numpy.{name}, which NumPy removed in 1.20; "
+        f"use numpy_financial.{name} (pip install numpy-financial)"
+    )
 
 
 class _OldCore(ModuleType):
-    """`numpy.core`, which NumPy 2 made private, with the one function that mxnet/ndarray/ndarray.py reads (T85)."""
+    """`numpy.core`, which NumPy 2 made private, with the only function that mxnet/ndarray/ndarray.py reads (T85)."""
 
     def __init__(self) -> None:
         super().__init__("numpy.core")

@@ -1,21 +1,21 @@
-"""The text of operator arguments, as NumPy 1 wrote it.
+"""Writes operator arguments as text in the way of NumPy 1.
 
-MXNet passes the arguments of an operator to C++ as text. Since NumPy 2 a scalar inside a tuple is written
-"np.int64(2)", which the C++ parser rejects (T86).
+MXNet passes the arguments of an operator to C++ as text. NumPy 2 writes a scalar inside a tuple as "np.int64(2)",
+which the C++ parser rejects (T86).
 """
 
 from typing import Any
 
 import numpy
 
-# Their `repr` is the same in every NumPy: no look inside is needed.
+# Types whose `repr` is the same in every NumPy.
 _PLAIN = (int, float, str, bool, type(None))
 
 _REPR_QUOTES: Any = (numpy.str_, numpy.bytes_)
 
 
 class _Verbatim:
-    """Shows as the given text inside a tuple."""
+    """An object whose `repr` is a text without quotes."""
 
     __slots__ = ("_text",)
 
@@ -28,7 +28,7 @@ class _Verbatim:
 
 def _as_numpy_1(value: Any) -> Any:
     if isinstance(value, numpy.generic):
-        # The shortest text of the scalar's own precision, which .item() would lose: 0.1 of a float32 is "0.1".
+        # `str` gives the shortest text in the scalar's precision: float32(0.1) is "0.1". `item` would lose that.
         return value.item() if isinstance(value, _REPR_QUOTES) else _Verbatim(str(value))
     if type(value) is tuple:
         return tuple(map(_as_numpy_1, value))
@@ -38,7 +38,7 @@ def _as_numpy_1(value: Any) -> Any:
 
 
 def operator_text(value: Any = "") -> str:
-    """Do what `str` does, and write NumPy scalars inside tuples and lists as NumPy 1 did.
+    """Return `str(value)`, with NumPy scalars inside tuples and lists written as NumPy 1 did.
 
     >>> operator_text((numpy.int64(2), [numpy.float32(0.1)])), operator_text((2, None, "x")), operator_text(2.5)
     ('(2, [0.1])', "(2, None, 'x')", '2.5')
@@ -52,7 +52,7 @@ def operator_text(value: Any = "") -> str:
 
 
 class _OperatorTextType(type):
-    """Makes `OperatorText(x)` text and `isinstance(x, OperatorText)` a question about `str`."""
+    """Makes `OperatorText(x)` return text and `isinstance(x, OperatorText)` test for `str`."""
 
     __call__: Any = staticmethod(operator_text)
 
@@ -64,4 +64,4 @@ class _OperatorTextType(type):
 
 
 class OperatorText(metaclass=_OperatorTextType):
-    """Stands in for `str` in modules that call it and also ask `isinstance(x, str)`."""
+    """Replaces `str` in modules that call it and also evaluate `isinstance(x, str)`."""

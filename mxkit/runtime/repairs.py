@@ -1,7 +1,7 @@
-"""What is mended in modules of MXNet 1.9.1 and GluonCV once their code has run; `REPAIRS` is the whole list.
+"""Repairs of modules of MXNet 1.9.1 and GluonCV, applied right after each module has run; `REPAIRS` lists all of them.
 
-Each repair names the upstream line that needs it, and returns at once where what is installed does not. Names
-alone (`np.bool`, `np.PZERO`) need no repair: `mxkit.runtime.numpy_view` has them.
+Each repair names the upstream line that needs it, and does nothing if the installed versions do not need it.
+`mxkit.runtime.numpy_view` restores the names that NumPy removed (`np.bool`, `np.PZERO`).
 """
 
 import functools
@@ -34,8 +34,8 @@ def _numpy_version() -> Tuple[int, ...]:
 def operator_arguments(module: ModuleType) -> None:
     """T86, NumPy 2: `str((np.int64(2), 3))` became "(np.int64(2), 3)", which MXNet's C++ parser rejects.
 
-    Upstream: `_ctypes/ndarray.py` lines 90 and 119, `_ctypes/symbol.py` lines 100 and 131, `io/io.py` line 969.
-    The modules get a global `str`, which their functions find before the builtin one.
+    The modules get a global `str`, which their functions find before the builtin one. Upstream:
+    `_ctypes/ndarray.py` lines 90 and 119, `_ctypes/symbol.py` lines 100 and 131, `io/io.py` line 969.
     """
     if _numpy_version() >= (2,):
         from mxkit.runtime.operator_text import operator_text
@@ -43,77 +43,10 @@ def operator_arguments(module: ModuleType) -> None:
         module.str = operator_text  # type: ignore[attr-defined]
 
 
-def arguments_and_graphs(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; and T130 and T137 in compiled graphs, whose class is of this module.
-
-    Upstream: `_ctypes/ndarray.py` line 104.
-    """
-    operator_arguments(module)
-    operators.replace(module, CachedOp=operators.predicting_graphs)
-
-
-# Positions of arguments that may be given without their names.
-_BATCH_NORM = operators.predicting(use_global_stats=(8, True))
-_RNN = operators.predicting(p=(9, 0))
-_POOLING = operators.predicting()
-
-
-def eager_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T139: operators called in the way that makes them right (`operators`).
-
-    Upstream: `ndarray/register.py` line 277, which fills `mx.nd` and `mx.nd.contrib`.
-    """
-    operators.replace(
-        sys.modules["mxnet.ndarray.op"],
-        Dropout=operators.seeded,
-        BatchNorm=_BATCH_NORM,
-        Pooling=_POOLING,
-        RNN=_RNN,
-        Custom=operators.apart,
-        LeakyReLU=operators.right_selu,
-    )
-    contrib = sys.modules["mxnet.ndarray.contrib"]
-    operators.replace(contrib, SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
-
-
-def symbolic_operators(module: ModuleType) -> None:
-    """T125 and T139 as `eager_operators`, and T138. Upstream: `symbol/register.py` line 281."""
-    replaced = {"Dropout": operators.seeded, "Custom": operators.apart, "LeakyReLU": operators.right_selu}
-    operators.replace(sys.modules["mxnet.symbol.op"], **replaced)
-
-
-def extension_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T139 as `eager_operators`, in `mx.npx`.
-
-    Upstream: `numpy_extension/_register.py` and the same of `mxnet.ndarray` and `mxnet.symbol`, which fill `_op`.
-    """
-    package = module.__name__.rpartition(".")[0]
-    found = sys.modules[f"{package}._op"]
-    operators.replace(found, dropout=operators.seeded, leaky_relu=operators.right_selu)
-    if "symbol" not in package:
-        operators.replace(found, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
-
-
-def dropout_layer(module: ModuleType) -> None:
-    """T125: the layer asks for cuDNN's generator by name. Upstream: `gluon/nn/basic_layers.py` line 271."""
-    upstream = module.Dropout.hybrid_forward
-    if hasattr(upstream, "__wrapped__"):
-        return
-
-    @functools.wraps(upstream)
-    def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-        if self._rate <= 0:
-            return upstream(self, F, x)
-        dropout = F.npx.dropout if module.is_np_array() else F.Dropout
-        return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
-
-    module.Dropout.hybrid_forward = hybrid_forward
-
-
 def symbol_arguments(module: ModuleType) -> None:
-    """T86, NumPy 2: as `operator_arguments`, in a module that also asks `isinstance(backend, str)`.
+    """T86 as `operator_arguments`, in a module that also evaluates `isinstance(backend, str)` (line 1497).
 
-    Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976; the question is line 1497.
+    Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976.
     """
     if _numpy_version() >= (2,):
         from mxkit.runtime.operator_text import OperatorText
@@ -121,10 +54,72 @@ def symbol_arguments(module: ModuleType) -> None:
         module.str = OperatorText  # type: ignore[attr-defined]
 
 
-def input_iterators(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; and Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
+def arguments_and_graphs(module: ModuleType) -> None:
+    """T86 as `operator_arguments`; T130 and T137 in compiled graphs. Upstream: `_ctypes/ndarray.py` line 104."""
+    operator_arguments(module)
+    operators.replace(module, CachedOp=operators.predicting_graphs)
 
-    Upstream: `io/io.py` line 406; the module reads `Thread` and `Event` of `threading` (lines 384, 385, 403).
+
+# Positions of the arguments that a caller may pass without their names.
+_BATCH_NORM = operators.predicting(use_global_stats=(8, True))
+_RNN = operators.predicting(p=(9, 0))
+_POOLING = operators.predicting()
+
+
+def eager_operators(module: ModuleType) -> None:
+    """T125, T130, T137, T138, T139 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
+    operators.replace(
+        sys.modules["mxnet.ndarray.op"],
+        Dropout=operators.seeded,
+        BatchNorm=_BATCH_NORM,
+        Pooling=_POOLING,
+        RNN=_RNN,
+        Custom=operators.copying_custom,
+        LeakyReLU=operators.selu_from_elu,
+    )
+    contrib = sys.modules["mxnet.ndarray.contrib"]
+    operators.replace(contrib, SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
+
+
+def symbolic_operators(module: ModuleType) -> None:
+    """T125, T138, T139 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
+    symbols = sys.modules["mxnet.symbol.op"]
+    operators.replace(
+        symbols, Dropout=operators.seeded, Custom=operators.copying_custom, LeakyReLU=operators.selu_from_elu
+    )
+
+
+def extension_operators(module: ModuleType) -> None:
+    """T125, T130, T137, T139 in `mx.npx`.
+
+    Upstream: `numpy_extension/_register.py`, and the same file of `mxnet.ndarray` and `mxnet.symbol`, fill `_op`.
+    """
+    package = module.__name__.rpartition(".")[0]
+    extension = sys.modules[f"{package}._op"]
+    operators.replace(extension, dropout=operators.seeded, leaky_relu=operators.selu_from_elu)
+    if "symbol" not in package:
+        operators.replace(extension, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
+
+
+def dropout_layer(module: ModuleType) -> None:
+    """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
+
+    def seeded(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            if self._rate <= 0:
+                return upstream(self, F, x)
+            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
+            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
+
+        return hybrid_forward
+
+    operators.replace(module.Dropout, hybrid_forward=seeded)
+
+
+def input_iterators(module: ModuleType) -> None:
+    """T86 as `operator_arguments`; Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
+
+    Upstream: `io/io.py` line 406; the module uses `Thread` and `Event` of `threading` (lines 384, 385, 403).
     """
     operator_arguments(module)
     if sys.version_info >= (3, 10):
@@ -132,59 +127,57 @@ def input_iterators(module: ModuleType) -> None:
 
 
 class _Thread(threading.Thread):
-    """A thread whose old method does not warn."""
+    """A thread with a `setDaemon` that does not warn."""
 
     def setDaemon(self, daemonic: bool) -> None:  # noqa: N802
         self.daemon = daemonic
 
 
 def random_sizes(module: ModuleType) -> None:
-    """`size=np.int64(2)`: `size == ()` is an empty array, whose truth warns, and is an error since NumPy 2.2.
+    """`size=np.int64(2)`: `size == ()` is an empty array, whose truth value warns, and is an error since NumPy 2.2.
 
     Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
-    if "_whole_numbers" in vars(module):
-        return
     for name in vars(module)["__all__"]:
-        setattr(module, name, _whole_numbers(getattr(module, name)))
-    module._whole_numbers = _whole_numbers  # type: ignore[attr-defined]
+        function = getattr(module, name)
+        if not hasattr(function, "__wrapped__"):
+            setattr(module, name, _with_python_integers(function))
 
 
-def _whole_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
+def _with_python_integers(function: Callable[..., Any]) -> Callable[..., Any]:
     import numpy
 
-    def plain(value: Any) -> Any:
+    def python_integer(value: Any) -> Any:
         return int(value) if isinstance(value, numpy.integer) else value
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return function(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+        return function(*map(python_integer, args), **{name: python_integer(value) for name, value in kwargs.items()})
 
     return run
 
 
 def named_results(module: ModuleType) -> None:
-    """NumPy 1.25: functions of `numpy.linalg` return named tuples, which are not made from a list.
+    """NumPy 1.25: functions of `numpy.linalg` return named tuples, which cannot be built from a list.
 
-    Upstream: `numpy/multiarray.py` line 149, for what MXNet leaves to NumPy, like `mx.np.linalg.qr`.
+    Upstream: `numpy/multiarray.py` line 149, for functions that MXNet leaves to NumPy, like `mx.np.linalg.qr`.
     """
-    multiarray: Any = module
-    upstream = multiarray._as_mx_np_array
-    if _numpy_version() < (1, 25) or hasattr(upstream, "__wrapped__"):
-        return
 
-    @functools.wraps(upstream)
-    def _as_mx_np_array(object: Any, ctx: Any = None) -> Any:
-        if hasattr(object, "_make"):
-            return object._make(_as_mx_np_array(one, ctx) for one in object)
-        return upstream(object, ctx)
+    def with_named_tuples(upstream: Any) -> Any:
+        def convert(object: Any, ctx: Any = None) -> Any:
+            if hasattr(object, "_make"):
+                return object._make(convert(value, ctx) for value in object)
+            return upstream(object, ctx)
 
-    multiarray._as_mx_np_array = _as_mx_np_array
+        return convert
+
+    if _numpy_version() >= (1, 25):
+        operators.replace(module, _as_mx_np_array=with_named_tuples)
 
 
 def dispatched_functions(module: ModuleType) -> None:
-    """NumPy 2.5: `numpy.fix` warns, so the view has its own, and the real one would find no entry in MXNet's table.
+    """NumPy 2.5: `numpy.fix` warns, so the view has its own; `numpy.fix` itself must stay in MXNet's table.
 
     Upstream: `numpy_dispatch_protocol.py` line 101.
     """
@@ -196,7 +189,7 @@ def dispatched_functions(module: ModuleType) -> None:
 
 
 def metric_sums(module: ModuleType) -> None:
-    """NumPy 2 (T107): `0.0 + np.float32(x)` is float32: a metric's sum is rounded to 7 digits at each batch, silent.
+    """NumPy 2 (T107): `0.0 + np.float32(x)` is float32, so a metric rounds its sum to 7 digits at each batch, silently.
 
     4,000 batches of a loss of 0.1 gave a sum of 400.015. Upstream: `metric.py` lines 1040, 1135, 1199, 1263, 1336, 1408
     and 1687, where `reset` (lines 149 to 157) left 0.0; `Perplexity` counts its words so too (line 1036).
@@ -207,12 +200,12 @@ def metric_sums(module: ModuleType) -> None:
 
 
 class _DoubleSum:
-    """An attribute of metrics that is read in double precision, as NumPy 1 added; other kinds pass unchanged."""
+    """An attribute of metrics that reads floats in double precision, as NumPy 1 added; other types pass unchanged."""
 
     def __init__(self, name: str) -> None:
         import numpy
 
-        self._name, self._double, self._kinds = name, numpy.float64, (float, numpy.float32, numpy.float16)
+        self._name, self._double, self._floats = name, numpy.float64, (float, numpy.float32, numpy.float16)
 
     def __get__(self, metric: Any, owner: Optional[type] = None) -> Any:
         if metric is None:
@@ -221,15 +214,15 @@ class _DoubleSum:
             value = vars(metric)[self._name]
         except KeyError:
             raise AttributeError(f"{type(metric).__name__!r} object has no attribute {self._name!r}") from None
-        return self._double(value) if type(value) in self._kinds else value
+        return self._double(value) if type(value) in self._floats else value
 
     def __set__(self, metric: Any, value: Any) -> None:
-        # Under its own name, where copies, pickles and `vars` find it.
+        # Stored under its own name, so that copies, pickles and `vars` find it.
         vars(metric)[self._name] = value
 
 
 def record_packing(module: ModuleType) -> None:
-    """T87: `ndarray.tostring` warns since NumPy 1.19 and is gone since 2.3; its other name is `tobytes`.
+    """T87: `ndarray.tostring` warns since NumPy 1.19 and is gone since 2.3; the same method is called `tobytes`.
 
     Upstream: `recordio.py` line 392 in `pack` and line 508 in `pack_img`.
     """
@@ -258,8 +251,7 @@ def record_packing(module: ModuleType) -> None:
         encoded, buffer = cv2.imencode(img_fmt, img, [getattr(cv2, flag), quality] if flag else None)
         if not encoded:
             raise ValueError(f"OpenCV could not encode shape {img.shape} and dtype {img.dtype} as {img_fmt}")
-        packed: bytes = recordio.pack(header, buffer.tobytes())
-        return packed
+        return pack(header, buffer.tobytes())
 
     recordio.pack, recordio.pack_img = pack, pack_img
 
@@ -269,24 +261,23 @@ def entropy_threshold(module: ModuleType) -> None:
 
     Upstream: `contrib/quantization.py` line 340 returns such arrays; lines 255 and 368 read them as numbers.
     """
-    quantization: Any = module
-    upstream = quantization._get_optimal_threshold
-    if _numpy_version() < (1, 25):
-        return
 
-    @functools.wraps(upstream)
-    def _get_optimal_threshold(*args: Any, **kwargs: Any) -> Tuple[Any, Any, float, float]:
-        low, high, threshold, divergence = upstream(*args, **kwargs)
-        return low, high, threshold.item(), divergence.item()
+    def with_numbers(upstream: Any) -> Any:
+        def optimal_threshold(*args: Any, **kwargs: Any) -> Tuple[Any, Any, float, float]:
+            low, high, threshold, divergence = upstream(*args, **kwargs)
+            return low, high, threshold.item(), divergence.item()
 
-    quantization._get_optimal_threshold = _get_optimal_threshold
+        return optimal_threshold
+
+    if _numpy_version() >= (1, 25):
+        operators.replace(module, _get_optimal_threshold=with_numbers)
 
 
 def array_conversion(module: ModuleType) -> None:
     """T88, every NumPy: `np.asarray(NDArray)` gave a 32-dimensional array of objects, or ValueError since 1.24.
 
     Upstream: `ndarray/ndarray.py` line 220, whose class has no `__array__`; `mx.np.ndarray` and the sparse arrays
-    derive from it. Matplotlib, scikit-learn and pandas ask for `__array__` too.
+    derive from it. Matplotlib, scikit-learn and pandas call `__array__` too.
     """
     ndarray: Any = module
 
@@ -314,7 +305,7 @@ def sparse_matrices(module: ModuleType) -> None:
 
 
 class _SparseView(ModuleType):
-    """`scipy.sparse`, whose part `csr` has the one class that MXNet reads there."""
+    """`scipy.sparse` with a `csr` that holds the one class that MXNet reads there."""
 
     def __init__(self, sparse: Any) -> None:
         super().__init__("scipy.sparse")
@@ -325,8 +316,8 @@ class _SparseView(ModuleType):
 def loader_workers(module: ModuleType) -> None:
     """T91, every NumPy: a worker started by spawn or forkserver must import mxkit before MXNet.
 
-    Where MXNet imports without mxkit the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
-    line 414, which line 667 gives to the pool, and line 215 for `DataLoaderV1`.
+    If MXNet imports without mxkit, the worker would still lack the repairs. Upstream: `gluon/data/dataloader.py`
+    line 414, which line 667 passes to the pool, and line 215 for `DataLoaderV1`.
     """
     workers.replace_initializer(module, workers.initialize_mxnet_worker)
     loader: Any = module
@@ -351,37 +342,33 @@ def center_net_classes(module: ModuleType) -> None:
 
 
 def custom_operator_arguments(module: ModuleType) -> None:
-    """T114: an attribute of `mx.AttrScope` reaches the constructor of a CustomOpProp, and one it does not take ends
-    the process.
+    """T114: MXNet passes attributes of `mx.AttrScope` to the constructor of a CustomOpProp; an unknown one aborts.
 
-    Upstream: `operator.py` line 737, in a callback of C, where the TypeError is lost. Names with two underscores at
-    both ends that a constructor does not take are left out.
+    Upstream: `operator.py` line 737, in a callback of C, where the TypeError is lost. The replacement leaves out
+    attributes with two underscores at both ends that the constructor does not take.
     """
-    upstream = module.register
-    if hasattr(upstream, "__wrapped__"):
-        return
 
-    @functools.wraps(upstream)
-    def register(reg_name: str) -> Callable[[Any], Any]:
-        def do_register(prop_cls: Any) -> Any:
-            taken = inspect.signature(prop_cls).parameters
-            anything = any(one.kind is one.VAR_KEYWORD for one in taken.values())
+    def with_known_arguments(upstream: Any) -> Any:
+        def register(reg_name: str) -> Callable[[Any], Any]:
+            def do_register(prop_cls: Any) -> Any:
+                parameters = inspect.signature(prop_cls).parameters
+                takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
-            def make(**kwargs: str) -> Any:
-                known = {
-                    name: value
-                    for name, value in kwargs.items()
-                    if anything or name in taken or not (name.startswith("__") and name.endswith("__"))
-                }
-                return prop_cls(**known)
+                def make(**kwargs: str) -> Any:
+                    if not takes_any:
+                        scoped = {name for name in kwargs if name.startswith("__") and name.endswith("__")}
+                        kwargs = {name: kwargs[name] for name in kwargs if name not in scoped - {*parameters}}
+                    return prop_cls(**kwargs)
 
-            upstream(reg_name)(make)
-            operators.PROPERTIES[reg_name] = prop_cls
-            return prop_cls
+                upstream(reg_name)(make)
+                operators.PROPERTIES[reg_name] = prop_cls
+                return prop_cls
 
-        return do_register
+            return do_register
 
-    module.register = register  # type: ignore[attr-defined]
+        return register
+
+    operators.replace(module, register=with_known_arguments)
 
 
 REPAIRS: Dict[str, Repair] = {

@@ -1,16 +1,14 @@
-"""Version numbers as tuples, and the two classes that MXNet takes from ``distutils.version``."""
+"""Version numbers as tuples, and the two classes that MXNet imports from ``distutils.version``."""
 
 from functools import total_ordering
 import re
 from types import SimpleNamespace
 from typing import Tuple
 
-_Key = Tuple[Tuple[int, ...], Tuple[Tuple[int, str], ...]]
-
 _RELEASE = re.compile(r"^\d+(?:\.\d+)*")
 _PARTS = re.compile(r"\d+|[a-z]+")
 
-# Words that come before the release they are attached to; any other word comes after it ("1.0.post1").
+# Suffixes that sort before their release; all others sort after it ("1.0.post1").
 _BEFORE_RELEASE = {"dev": -4, "a": -3, "alpha": -3, "b": -2, "beta": -2, "rc": -1, "c": -1}
 
 
@@ -20,13 +18,13 @@ def release(text: str) -> Tuple[int, ...]:
     >>> release("2.5.0rc1"), release("1.26.4"), release("1.9.1.post0+local")
     ((2, 5, 0), (1, 26, 4), (1, 9, 1))
     """
-    found = _RELEASE.match(text)
-    return tuple(int(number) for number in found.group().split(".")) if found else ()
+    numbers = _RELEASE.match(text)
+    return tuple(map(int, numbers.group().split("."))) if numbers else ()
 
 
 @total_ordering
 class ComparableVersion:
-    """A version that can be compared, also with text; it stands in for distutils' two version classes.
+    """A version that can be compared, also with text; it replaces the two version classes of distutils.
 
     distutils left the standard library in Python 3.12 and warns since 3.10 (T89). Its StrictVersion rejects
     "2.5.0rc1" and its LooseVersion raises TypeError for some pairs; here every pair has an order.
@@ -42,24 +40,17 @@ class ComparableVersion:
     def __str__(self) -> str:
         return self.vstring
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.vstring!r})"
-
     def __hash__(self) -> int:
         return hash(self._key)
 
     def __eq__(self, other: object) -> bool:
-        return self._key == _other_key(other)
+        return self._key == _sort_key(str(other))
 
     def __lt__(self, other: object) -> bool:
-        return self._key < _other_key(other)
+        return self._key < _sort_key(str(other))
 
 
-def _other_key(other: object) -> _Key:
-    return other._key if isinstance(other, ComparableVersion) else _sort_key(str(other))
-
-
-def _sort_key(text: str) -> _Key:
+def _sort_key(text: str) -> Tuple[Tuple[int, ...], Tuple[Tuple[int, str], ...]]:
     # A local label ("1.9.1+cpu") says how a release was built, not which one it is.
     text = text.lower().split("+")[0]
     numbers = list(release(text))
@@ -71,18 +62,10 @@ def _sort_key(text: str) -> _Key:
     return tuple(numbers), (*suffix, (0, ""))
 
 
-class StrictVersion(ComparableVersion):
-    """Stands in for ``distutils.version.StrictVersion``."""
-
-
-class LooseVersion(ComparableVersion):
-    """Stands in for ``distutils.version.LooseVersion``."""
-
-
-#: What ``from distutils.version import ...`` answers inside MXNet and GluonCV.
+#: ``from distutils.version import ...`` inside MXNet and GluonCV.
 DISTUTILS_VERSION = SimpleNamespace(
-    __name__="distutils.version", StrictVersion=StrictVersion, LooseVersion=LooseVersion
+    __name__="distutils.version", StrictVersion=ComparableVersion, LooseVersion=ComparableVersion
 )
 
-#: What ``import distutils.version`` and ``from distutils import version`` answer there.
+#: ``import distutils.version`` and ``from distutils import version`` inside MXNet and GluonCV.
 DISTUTILS = SimpleNamespace(__name__="distutils", version=DISTUTILS_VERSION)

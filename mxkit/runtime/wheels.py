@@ -1,6 +1,6 @@
-"""Which wheels own the package `mxnet` here, and what to type when that is none, two, or a damaged one.
+"""Which wheels own the package `mxnet` here, and what to type if there is none, more than one, or a damaged one.
 
-Reads file names only: `importlib.metadata` alone would cost more than all the rest of `import mxkit`.
+This module reads file names only: importing `importlib.metadata` would take longer than the rest of `import mxkit`.
 """
 
 from importlib.machinery import ModuleSpec
@@ -8,9 +8,10 @@ import os
 from pathlib import Path
 import re
 import sys
-from typing import List, NamedTuple, Optional
+from types import ModuleType
+from typing import List, NamedTuple, Optional, Sequence
 
-# The wheel pins numpy<2, for which Python 3.13 has no wheel: pip would compile NumPy, or give up (T80).
+# MXNet's wheel requires numpy<2, which has no wheel for Python 3.13: pip would compile NumPy, or fail (T80).
 _NO_DEPS_FROM = (3, 13)
 
 #: The MXNet that mxkit is written for.
@@ -19,7 +20,7 @@ RELEASE = "1.9.1"
 # mxnet, mxnet-cu112, mxnet-cu102mkl, mxnet-mkl, mxnet-native; not mxnet-model-server.
 _OWNER = re.compile(r"^(mxnet(?:[-_.](?:cu\d+(?:mkl)?|mkl|native))?)-(\d[^-]*)(?:-.*)?\.(?:dist|egg)-info$", re.I)
 
-# Debian's names of what MXNet's wheels expect of the system, and of what source builds link to.
+# Debian's packages of the system libraries that MXNet's wheels and source builds need.
 _SYSTEM_PACKAGES = {
     "libgomp.so.1": "libgomp1",
     "libquadmath.so.0": "libquadmath0",
@@ -32,7 +33,7 @@ _LIBRARIES = ("libmxnet.so", "libmxnet.dylib", "libmxnet.dll")
 
 
 class Wheel(NamedTuple):
-    """An installed distribution that brings the package `mxnet`."""
+    """An installed distribution that contains the package `mxnet`."""
 
     name: str
     version: str
@@ -57,21 +58,27 @@ def _wheels_in(folder: Path) -> List[Wheel]:
     return [Wheel(match[1].lower().replace("_", "-"), match[2], folder) for match in found if match]
 
 
-def package_spec() -> Optional[ModuleSpec]:
-    """Find where `import mxnet` would load from, without mxkit's own finder."""
+def spec_by_other_finders(
+    fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+) -> Optional[ModuleSpec]:
+    """Find a module without mxkit's own finder; the arguments are those of a finder's `find_spec`."""
     for finder in sys.meta_path:
-        if type(finder).__module__.startswith("mxkit.") or not hasattr(finder, "find_spec"):
-            continue
-        spec = finder.find_spec("mxnet", None, None)
-        if spec is not None:
-            return spec
+        if not type(finder).__module__.startswith("mxkit.") and hasattr(finder, "find_spec"):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                return spec
     return None
 
 
-def wheel_problem() -> Optional[str]:
-    """Say why MXNet cannot be imported as it is installed, and what to type; None if nothing is wrong.
+def package_spec() -> Optional[ModuleSpec]:
+    """Find where `import mxnet` loads from."""
+    return spec_by_other_finders("mxnet")
 
-    An MXNet without a distribution's metadata, such as one built from source, is accepted as it is.
+
+def wheel_problem() -> Optional[str]:
+    """Say why the installed MXNet cannot be imported, and what to type; None if nothing is wrong.
+
+    An MXNet without metadata of a distribution, such as one built from source, is accepted.
     """
     if "mxnet" in sys.modules:
         return None
@@ -91,7 +98,7 @@ def wheel_problem() -> Optional[str]:
 
 
 def described(library: Path) -> str:
-    """Name the distribution that a library of MXNet belongs to, or the library itself.
+    """Name the distribution of a library of MXNet, or the library itself if it has none.
 
     Args:
         library: The path of libmxnet.so.
@@ -101,7 +108,7 @@ def described(library: Path) -> str:
 
 
 def cpu_command(library: Path) -> str:
-    """Say what to type to have MXNet for the CPU in place of the one that a library belongs to."""
+    """The command that replaces the distribution of a library by MXNet for the CPU."""
     remove = "".join(f"pip uninstall -y {wheel.name} && " for wheel in _wheels_in(library.parent.parent)[:1])
     return f"{remove}pip install --no-deps mxnet=={RELEASE}"
 
@@ -110,13 +117,13 @@ def load_problem(error: Exception, library: Path) -> str:
     """Say what to type when MXNet's library cannot be loaded.
 
     Args:
-        error: What `ctypes.CDLL` raised, or the reader of the library's headers.
+        error: The error of `ctypes.CDLL`, or of reading the library's headers.
         library: The path of libmxnet.so.
     """
     said = f"{described(library)} does not load: {error}"
-    lacking = re.match(r"(lib[^/: ]+\.so[^/: ]*): ", str(error))
-    if lacking:
-        return f"{said}\n{_lacking(lacking[1], library)}"
+    missing = re.match(r"(lib[^/: ]+\.so[^/: ]*): ", str(error))
+    if missing:
+        return f"{said}\n{_missing(missing[1], library)}"
     symbol = re.search(r"undefined symbol: (cu[A-Z]\w+)", str(error))
     if symbol:
         return (
@@ -127,26 +134,24 @@ def load_problem(error: Exception, library: Path) -> str:
     return f"{said}\nIf the file is damaged, type\n    {_reinstall_command(library)}"
 
 
-def _lacking(soname: str, library: Path) -> str:
-    package = _SYSTEM_PACKAGES.get(soname)
-    # The wheels bring OpenBLAS and Fortran's library of their own.
+def _missing(soname: str, library: Path) -> str:
+    # The wheels contain OpenBLAS and Fortran's library.
     if _wheels_in(library.parent.parent) and soname.startswith(("libopenblas", "libgfortran")):
         return f"{soname} belongs to the same wheel. Type\n    {_reinstall_command(library)}"
-    if package:
-        return f"{soname} is a library of the system. Type, as root,\n    apt-get install {package}"
+    if soname in _SYSTEM_PACKAGES:
+        return f"{soname} is a library of the system. Type, as root,\n    apt-get install {_SYSTEM_PACKAGES[soname]}"
     return f"Install the system's package that has {soname}, or name its folder in LD_LIBRARY_PATH."
 
 
 def _reinstall_command(library: Path) -> str:
-    wheels = _wheels_in(library.parent.parent)
-    named = f"{wheels[0].name}=={wheels[0].version}" if wheels else f"mxnet=={RELEASE}"
-    return f"pip install --force-reinstall --no-deps {named}"
+    wheel = next(iter(_wheels_in(library.parent.parent)), Wheel("mxnet", RELEASE, library))
+    return f"pip install --force-reinstall --no-deps {wheel.name}=={wheel.version}"
 
 
 def _has_library(package: Path) -> bool:
     named = os.environ.get("MXNET_LIBRARY_PATH")
     candidates = [package / name for name in _LIBRARIES] + ([Path(named)] if named else [])
-    # A disk that ran full leaves a library of no bytes.
+    # A full disk leaves an empty library.
     return any(path.is_file() and path.stat().st_size > 0 for path in candidates)
 
 
@@ -171,7 +176,7 @@ def _more_than_one(wheels: List[Wheel]) -> str:
     keep = wheels[0]
     return (
         f"{' and '.join(map(str, wheels))} are both installed in {keep.folder}. They overwrite each other's files, "
-        "so what is there now is a mixture. Remove all of them and install the one you want:\n"
+        "so the folder now holds a mixture. Remove all of them and install the one you want:\n"
         f"    pip uninstall -y {names} && pip install --no-deps {keep.name}=={RELEASE}"
     )
 

@@ -78,11 +78,11 @@ def train(net, samples, batch_size, accumulate=1):
 
 
 @pytest.mark.gpu_pass("exact")  # where autotune tries no workspaces of its own
-def test_accumulation_takes_the_memory_of_a_micro_batch(device, told):
-    net = wide(device)
+def test_accumulation_takes_the_memory_of_a_micro_batch(device, on_gpu, told):
+    net, samples = wide(device), 256 if on_gpu else 128
     train(net, 4, 2, 2)  # what the libraries take for themselves
-    grown = {every: growth(device, lambda every=every: train(net, 256, 256 // every, every)) for every in (8, 1)}
-    told(f"memory of an update of 256 samples: {grown[1]:.0f} MiB at once, {grown[8]:.0f} MiB as 8 x 32")
+    grown = {n: growth(device, lambda n=n: train(net, samples, samples // n, n)) for n in (8, 1)}
+    told(f"memory of an update of {samples} samples: {grown[1]:.0f} MiB at once, {grown[8]:.0f} MiB in 8 parts")
     assert grown[8] < grown[1] / 2
 
 
@@ -90,7 +90,7 @@ def test_accumulation_takes_the_memory_of_a_micro_batch(device, told):
 def test_evaluate_takes_no_more_memory_than_fit(device, on_gpu, told):
     net = wide(device)
     train(net, 64, 64)  # autotune tries its workspaces on this shape
-    samples = 6400 if on_gpu else 256
+    samples = 6400 if on_gpu else 128
     runs = {
         "evaluate": lambda: mxkit.evaluate(net, pixels(samples, 64), loss="softmax_ce"),
         "fit": lambda: train(net, samples, 64),

@@ -111,7 +111,7 @@ def test_the_first_epoch_and_the_second(device, on_gpu, told):
 
 
 def test_fit_and_a_loop_by_hand(device, on_gpu, told):
-    samples = 20_000 if on_gpu else 256
+    samples = 20_000 if on_gpu else 128
     loader, loss = images(samples, 64), gluon.loss.SoftmaxCrossEntropyLoss()
     nets = [lenet([device]), lenet([device])]
     trainer = gluon.Trainer(nets[0].collect_params(), "sgd", {"learning_rate": 0.1})
@@ -127,13 +127,13 @@ def test_fit_and_a_loop_by_hand(device, on_gpu, told):
     def by_fit():
         mxkit.fit(nets[1], loader, epochs=1, **ARGUMENTS)
 
-    times = [min(seconds(run) for _ in range(3)) for run in (by_hand, by_fit)]
+    times = [min(seconds(run) for _ in range(3 if on_gpu else 1)) for run in (by_hand, by_fit)]
     rates = [f"{samples / taken:,.0f} samples/s" for taken in times]
     told(f"LeNet on {device}: by hand {rates[0]}, fit {rates[1]}: {times[1] / times[0]:.2f} of the time")
 
 
 def test_throughput_of_all_devices(accelerators, on_gpu, told):
-    samples = 20_000 if on_gpu else 256
+    samples = 20_000 if on_gpu else 128
     loader = images(samples, 64 * len(accelerators))
     net = lenet(accelerators)
     mxkit.fit(net, loader, epochs=1, **ARGUMENTS)

@@ -13,24 +13,19 @@ import pytest
 PACKAGE = Path(mxkit.__file__).parent
 
 
-def _environment(paths):
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, paths), *filter(None, inherited)])}
-
-
 @pytest.fixture
 def run_python(tmp_path):
     """Run a script file in a new interpreter where mxkit is importable; a hang or a failure is an assertion."""
 
-    def run(code, *arguments, flags=(), timeout=300):
+    def run(code, *arguments, flags=(), status=0, timeout=300):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
         # The folder of the package comes last: it may be a site-packages folder.
         command = [sys.executable, *flags, str(script), *arguments]
-        done = subprocess.run(
-            command, env=_environment([PACKAGE.parent]), cwd=tmp_path, timeout=timeout, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(PACKAGE.parent), *filter(None, inherited)])}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, timeout=timeout, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
         return done
 
     return run

@@ -4,13 +4,15 @@ They hold no code of NVIDIA's, but the dynamic linker treats them as it treats t
 """
 
 import ctypes
+from functools import lru_cache
 import os
 from pathlib import Path
 import re
 import shutil
 import subprocess
 import sys
-from typing import Dict, Sequence
+import tempfile
+from typing import Dict, Sequence, Tuple
 
 import pytest
 
@@ -40,27 +42,29 @@ needs_no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an N
 
 
 def library(path: Path, soname: str, needed: Sequence[str] = (), code: str = "", flags: Sequence[str] = ()) -> Path:
-    """Compile a library with a soname, which needs others that need not be there."""
+    """Write a library with a soname, which needs others that need not be there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    stubs = path.parent.parent / "link" / path.name
-    arguments = [str(named) for named in needed if os.sep in str(named)]
-    for name in needed:
-        if os.sep not in str(name):
-            arguments.append(str(_compile(stubs / name, ["-Wl,-soname," + name])))
-    source = stubs / "code.c"
-    source.parent.mkdir(parents=True, exist_ok=True)
-    source.write_text(code)
-    named = ["-Wl,-soname," + soname] if soname else []
-    return _compile(path, [*named, *flags, "-Wl,--no-as-needed", str(source), *arguments])
-
-
-def _compile(path: Path, arguments: Sequence[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    command = [COMPILER, "-shared", "-fPIC", "-nostdlib", "-Wl,--allow-shlib-undefined", "-o", str(path), *arguments]
-    if not any(argument.endswith(".c") for argument in arguments):
-        command += ["-x", "c", os.devnull]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    path.write_bytes(_compiled(soname, tuple(needed), code, tuple(flags)))
     return path
+
+
+@lru_cache(maxsize=None)
+def _compiled(soname: str, needed: Tuple[str, ...] = (), code: str = "", flags: Tuple[str, ...] = ()) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        source, made = Path(folder, "code.c"), Path(folder, "made.so")
+        source.write_text(code)
+        arguments = [f"-Wl,-soname,{soname}", *flags] if soname else [*flags]
+        arguments += ["-Wl,--no-as-needed", str(source)]
+        for name in needed:
+            if os.sep in name:
+                arguments.append(name)
+            else:
+                stub = Path(folder, name)
+                stub.write_bytes(_compiled(name))
+                arguments.append(str(stub))
+        command = [COMPILER, "-shared", "-fPIC", "-nostdlib", "-Wl,--allow-shlib-undefined", "-o", str(made)]
+        subprocess.run([*command, *arguments], check=True, capture_output=True, text=True)
+        return made.read_bytes()
 
 
 def nvidia_wheel(site: Path, requirement: str, soname: str, needed: Sequence[str] = (), padding: int = 0) -> Path:

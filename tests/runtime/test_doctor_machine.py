@@ -100,11 +100,8 @@ WORKER = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
 @pytest.mark.parametrize(
     ("processors", "variables", "value", "fix"),
     [
-        (Processors(8, 4, None), {}, "MXNet takes 4: one a core", ""),
         (Processors(2, 2, None), {}, "MXNet takes 2: one a core; mxkit chose it, MXNet alone takes 1", ""),
         (Processors(64, 32, 4.0), {}, "MXNet takes 4: the quota is 4; mxkit chose it, MXNet alone takes 32", ""),
-        (Processors(64, 32, 0.5), {"OMP_NUM_THREADS": "1"}, "MXNet takes 1, with OMP_NUM_THREADS=1, yours; 1 can", ""),
-        (Processors(8, 4, None), {"OMP_NUM_THREADS": "2"}, "MXNet takes 2, with OMP_NUM_THREADS=2, yours; 4 can", ""),
         (Processors(8, 4, None), {"OMP_NUM_THREADS": "8"}, "MXNet takes 8, with OMP_NUM_THREADS=8, yours", ""),
         (Processors(8, 4, None), {"OMP_NUM_THREADS": "16"}, "MXNet takes 16, ", "OMP_NUM_THREADS=4 "),
         (Processors(64, 32, 2.0), {"MXNET_OMP_MAX_THREADS": "9"}, "MXNet takes 9, with MXNET_OMP_MAX", "THREADS=2 "),

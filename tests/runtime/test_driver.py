@@ -1,4 +1,4 @@
-"""What a driver says, asked from real libraries that say it: a libcuda.so.1 is compiled here and loaded elsewhere."""
+"""`read_driver`, which asks real libraries: a libcuda.so.1 is compiled here and loaded by another process."""
 
 import re
 
@@ -6,7 +6,16 @@ from fake_driver import H200, RTX_3090, build, run
 from mxkit.runtime.driver import Driver, Gpu, read_driver
 import pytest
 
-READ = "from mxkit.runtime.driver import Driver, Gpu, read_driver; print(repr(read_driver()))"
+READ = """
+import os, sys
+from mxkit.runtime.driver import Driver, Gpu, read_driver
+for variables in {cases}:
+    os.environ.update(variables)
+    print(repr(read_driver()))
+    for name in variables:
+        del os.environ[name]
+assert not {{"mxnet", "numpy"}} & {{*sys.modules}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -14,12 +23,13 @@ def folder(tmp_path_factory):
     return build(tmp_path_factory.mktemp("driver"))
 
 
-def read(folder, code=READ, **variables):
-    return eval(run(folder, code, **variables), {"Driver": Driver, "Gpu": Gpu})
+def reads(folder, *cases, code=READ):
+    """What is read in one process with each set of variables."""
+    return [eval(line, {"Driver": Driver, "Gpu": Gpu}) for line in run(folder, code.format(cases=cases)).splitlines()]
 
 
 def test_gpus_as_the_driver_tells(folder):
-    found = read(folder, FAKE_GPUS=f"{H200};{RTX_3090}")
+    (found,) = reads(folder, {"FAKE_GPUS": f"{H200};{RTX_3090}"})
     first = Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f")
     second = Gpu(1, "NVIDIA GeForce RTX 3090", (8, 6), 24 * 2**30, "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f")
     assert found == Driver((12, 4), (first, second), "")
@@ -28,64 +38,63 @@ def test_gpus_as_the_driver_tells(folder):
 
 def test_a_driver_that_lacks_newer_functions(tmp_path):
     build(tmp_path, "-DOLD")
-    found = read(tmp_path, FAKE_GPUS=RTX_3090, FAKE_VERSION="11000")
+    found, failed = reads(tmp_path, {"FAKE_GPUS": RTX_3090, "FAKE_VERSION": "11000"}, {"FAKE_INIT": "719"})
     assert (found.version, found.gpus[0].uuid, found.problem) == ((11, 0), "", "")
-    assert "an error without a name (719)" in read(tmp_path, FAKE_INIT="719").problem
+    assert "an error without a name (719)" in failed.problem
 
 
-@pytest.mark.parametrize(("number", "version"), [("10020", (10, 2)), ("9020", (9, 2))])
-def test_a_driver_older_than_cuda_11(folder, number, version):
-    found = read(folder, FAKE_GPUS=RTX_3090, FAKE_VERSION=number)
-    assert found.version == version
-    assert len(found.gpus) == 1
-    assert found.problem == (
-        f"the NVIDIA driver is too old: it knows CUDA {version[0]}.{version[1]}, MXNet's wheels need CUDA 11.0, which "
-        "is driver 450.80.02 or newer (`nvidia-smi` shows yours). Update it"
+ERRORS = {
+    "34": r"CUDA_ERROR_STUB_LIBRARY \(34\): .* the CUDA toolkit's stub: take its folder, .*LD_LIBRARY_PATH",
+    "100": r"CUDA_ERROR_NO_DEVICE \(100\): it sees no GPU: .* \(`docker run --gpus all`\)",
+    "802": r"CUDA_ERROR_SYSTEM_NOT_READY \(802\): .* nvidia-fabricmanager",
+    "803": r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\): .* restart the machine",
+    "804": r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE \(804\): .* cuda-compat",
+    "999": r"CUDA_ERROR_UNKNOWN \(999\): .* modprobe nvidia_uvm",
+    "719": r"CUDA_ERROR_LAUNCH_FAILED \(719\): see that `nvidia-smi` lists the GPUs",
+    "12345": r"an error without a name \(12345\): see that `nvidia-smi`",
+}
+
+
+def test_errors_are_told_by_name_with_the_way_out(folder):
+    cases = [{"FAKE_INIT": code, "FAKE_GPUS": H200} for code in ERRORS]
+    *found, name = reads(folder, *cases, {"FAKE_GPUS": H200, "FAKE_NAME": "999"})
+    for driver, text in zip(found, ERRORS.values()):
+        assert (driver.version, driver.gpus) == ((12, 4), ())
+        assert re.match(f"the NVIDIA driver fails in cuInit: {text}", driver.problem)
+    assert "fails in cuDeviceGetName: CUDA_ERROR_UNKNOWN (999)" in name.problem
+
+
+def test_old_and_hidden_gpus(folder):
+    old, none, hidden, seen = reads(
+        folder,
+        {"FAKE_GPUS": RTX_3090, "FAKE_VERSION": "10020"},
+        {},
+        {"FAKE_GPUS": H200, "CUDA_VISIBLE_DEVICES": ""},
+        {"FAKE_GPUS": H200, "CUDA_VISIBLE_DEVICES": "0"},
     )
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (34, r"CUDA_ERROR_STUB_LIBRARY \(34\): .* the CUDA toolkit's stub: take its folder, .*LD_LIBRARY_PATH"),
-        (100, r"CUDA_ERROR_NO_DEVICE \(100\): it sees no GPU: .* \(`docker run --gpus all`\)"),
-        (802, r"CUDA_ERROR_SYSTEM_NOT_READY \(802\): .* nvidia-fabricmanager"),
-        (803, r"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\): .* restart the machine"),
-        (804, r"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE \(804\): .* cuda-compat"),
-        (999, r"CUDA_ERROR_UNKNOWN \(999\): .* modprobe nvidia_uvm"),
-        (719, r"CUDA_ERROR_LAUNCH_FAILED \(719\): see that `nvidia-smi` lists the GPUs"),
-        (12345, r"an error without a name \(12345\): see that `nvidia-smi`"),
-    ],
-)
-def test_errors_are_told_by_name_with_the_way_out(folder, code, text):
-    found = read(folder, FAKE_INIT=str(code), FAKE_GPUS=H200)
-    assert (found.version, found.gpus) == ((12, 4), ())
-    assert re.match(f"the NVIDIA driver fails in cuInit: {text}", found.problem)
-
-
-def test_no_gpu_and_none_visible_are_two_things(folder):
-    assert "it sees no GPU" in read(folder).problem
-    hidden = read(folder, FAKE_GPUS=H200, CUDA_VISIBLE_DEVICES="")
+    assert (old.version, len(old.gpus)) == ((10, 2), 1)
+    assert old.problem == (
+        "the NVIDIA driver is too old: it knows CUDA 10.2, MXNet's wheels need CUDA 11.0, which is driver 450.80.02 or "
+        "newer (`nvidia-smi` shows yours). Update it"
+    )
+    assert "it sees no GPU" in none.problem
     assert hidden.version == (12, 4)
     assert hidden.problem == (
         "CUDA_VISIBLE_DEVICES='' hides every GPU from this process (CUDA_ERROR_NO_DEVICE): unset it, or name GPUs of "
         "`nvidia-smi -L` in it"
     )
-    assert read(folder, FAKE_GPUS=H200, CUDA_VISIBLE_DEVICES="0").problem == ""
+    assert seen.problem == ""
 
 
-def test_an_error_after_the_start_names_its_function(folder):
-    assert "fails in cuDeviceGetName: CUDA_ERROR_UNKNOWN (999)" in read(folder, FAKE_GPUS=H200, FAKE_NAME="999").problem
-
-
-def test_what_is_no_driver(tmp_path):
+def test_libraries_that_are_no_driver(tmp_path):
     (tmp_path / "libcuda.so.1").write_bytes(b"")  # so it is in containers built with a driver and run without
-    problem = read(tmp_path).problem
-    assert problem.startswith("the NVIDIA driver's libcuda.so.1 cannot be loaded: ")
-    assert "file too short" in problem
-    assert "docker run --gpus all" in problem
+    (found,) = reads(tmp_path, {})
+    assert found.problem.startswith("the NVIDIA driver's libcuda.so.1 cannot be loaded: ")
+    assert "file too short" in found.problem
+    assert "docker run --gpus all" in found.problem
     build(tmp_path, source="int f(void) { return 0; }")
-    assert read(tmp_path).problem == "the libcuda.so.1 that is found is no NVIDIA driver: it lacks cuDriverGetVersion"
+    (found,) = reads(tmp_path, {})
+    assert found.problem == "the libcuda.so.1 that is found is no NVIDIA driver: it lacks cuDriverGetVersion"
 
 
 def test_a_driver_that_misses_a_library_of_its_own_is_there(tmp_path):
@@ -93,8 +102,8 @@ def test_a_driver_that_misses_a_library_of_its_own_is_there(tmp_path):
     (tmp_path / "libcuda.so.1").rename(tmp_path / "libmissing-part.so.7")
     build(tmp_path, "-Wl,--no-as-needed", "./libmissing-part.so.7")
     (tmp_path / "libmissing-part.so.7").unlink()
-    problem = read(tmp_path).problem
-    assert problem.startswith("the NVIDIA driver's libcuda.so.1 cannot be loaded: libmissing-part.so.7")
+    (found,) = reads(tmp_path, {})
+    assert found.problem.startswith("the NVIDIA driver's libcuda.so.1 cannot be loaded: libmissing-part.so.7")
 
 
 def test_no_driver():
@@ -107,18 +116,8 @@ def test_no_driver():
 
 
 def test_the_stand_in_is_no_driver(folder):
-    code = """
-import ctypes
-from mxkit.runtime import driver_stand_in
-from mxkit.runtime.driver import read_driver
-driver_stand_in._stand_in = ctypes.CDLL("libcuda.so.1")
-print(repr(read_driver()))
-"""
-    found = read(folder, code, FAKE_GPUS=H200)
+    stand_in = "import ctypes\nfrom mxkit.runtime import driver_stand_in\n"
+    stand_in += "driver_stand_in._stand_in = ctypes.CDLL('libcuda.so.1')\n"
+    (found,) = reads(folder, {"FAKE_GPUS": H200}, code=stand_in + READ)
     assert found.version is None
     assert found.problem.startswith("no NVIDIA driver: libcuda.so.1 was not found")
-
-
-def test_asking_takes_neither_mxnet_nor_numpy(folder):
-    code = "import sys; from mxkit.runtime.driver import read_driver; read_driver(); print({'mxnet', 'numpy'} & {*sys."
-    assert run(folder, code + "modules})", FAKE_GPUS=H200) == "set()"

@@ -57,6 +57,7 @@ def test_nvrtc_says_what_it_can(tmp_path):
     assert nvrtc_abilities(str(library(tmp_path / "b" / "libnvrtc.so.11.1", "libnvrtc.so.11.1"))) == {}
 
 
+@pytest.mark.long
 @needs_compiler
 @needs_no_driver
 def test_the_doctor_asks_in_mxnets_own_process(site, cudnn, tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from mxkit.runtime.gpus import unusable_gpus, why_no_gpu
 from mxkit.runtime.wheels import Wheel
 import mxnet as mx
 import pytest
-from sharing import long
 
 FIRST = Gpu(0, "NVIDIA H200", (9, 0), 139 * 2**30, "")
 SECOND = Gpu(1, "NVIDIA GeForce RTX 4090", (8, 9), 24 * 2**30, "")
@@ -62,7 +61,7 @@ def test_why_a_wheel_for_gpus_has_none():
     assert why_no_gpu(True, BOTH, failure="CUDA: out of memory") == "CUDA: out of memory"
     assert why_no_gpu(True, BOTH) == (
         "the driver has NVIDIA H200 (sm_90, 139 GiB), NVIDIA GeForce RTX 4090 (sm_89, 24 GiB), but MXNet sees none: "
-        "ask `mxkit doctor`"
+        "run `mxkit doctor`"
     )
 
 
@@ -77,19 +76,20 @@ for spec in ("auto", "gpu", "gpu:0", mx.gpu(0)):
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(mx.runtime.Features().is_enabled("CUDA"), reason="it would take the driver made here for real")
-@pytest.mark.parametrize(
-    ("gpu", "text"),
-    [
-        long(H200, "it is compiled for sm_50, sm_60, sm_70, sm_80, sm_86, and here is NVIDIA H200 (sm_90, 139 GiB)"),
-        (RTX_3090, "`mxkit install --cuda` installs the wheel for GPUs, which has kernels for NVIDIA GeForce RTX 3090"),
-    ],
-)
-def test_devices_explains_with_a_real_driver_library(tmp_path, gpu, text):
+def test_devices_explains_with_a_real_driver_library(tmp_path):
     build(tmp_path)
-    automatic, *told = run(tmp_path, DEVICES, FAKE_GPUS=gpu).splitlines()
-    assert automatic == "[cpu(0)]"
-    assert len(told) == 3
-    for line in told:
-        assert line.startswith("devices: gpu(0) does not exist: this MXNet (mxnet 1.9.1) is built for the CPU alone; ")
-        assert text in line
+    texts = {
+        H200: "it is compiled for sm_50, sm_60, sm_70, sm_80, sm_86, and here is NVIDIA H200 (sm_90, 139 GiB)",
+        RTX_3090: "`mxkit install --cuda` installs the wheel for GPUs, which has kernels for NVIDIA GeForce RTX 3090",
+    }
+    for gpu, text in texts.items():
+        automatic, *told = run(tmp_path, DEVICES, FAKE_GPUS=gpu).splitlines()
+        assert automatic == "[cpu(0)]"
+        assert len(told) == 3
+        for line in told:
+            assert line.startswith(
+                "devices: gpu(0) does not exist: this MXNet (mxnet 1.9.1) is built for the CPU alone; "
+            )
+            assert text in line

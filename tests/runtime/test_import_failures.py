@@ -4,13 +4,9 @@ Each is met for real: in a process of its own, with a library that the dynamic l
 twice or not at all.
 """
 
-import sys
-
 from fake_cuda import SONAMES, library, mxnet_wheel, needs_compiler, needs_no_driver, nvidia_wheels
 from mxkit.runtime.cuda_libraries import REQUIREMENTS
-from mxkit.runtime.versions import release
 from mxkit.runtime.wheels import load_problem
-import numpy
 import pytest
 
 IMPORT = "import mxkit, mxnet"
@@ -29,27 +25,28 @@ def answer(done):
     return done.stderr.split("mxkit.errors.MXNetImportError: ")[1]
 
 
+MISSING = {
+    "libcudart.so.11.0": "nvidia-cuda-runtime-cu11==11.8.89",
+    "libcudnn.so.8": "nvidia-cudnn-cu11==8.9.6.50",  # 20953, colabtools#5514
+    "libnccl.so.2": "nvidia-nccl-cu11==2.21.5",  # 20279
+    "libnvrtc.so.11.2": "nvidia-cuda-nvrtc-cu11==11.8.89",  # 20218
+}
+
+
 @needs_compiler
-@pytest.mark.parametrize(
-    ("soname", "mends"),
-    [
-        ("libcudnn.so.8", "nvidia-cudnn-cu11==8.9.6.50"),  # 20953, colabtools#5514
-        ("libnccl.so.2", "nvidia-nccl-cu11==2.21.5"),  # 20279
-        ("libnvrtc.so.11.2", "nvidia-cuda-nvrtc-cu11==11.8.89"),  # 20218
-        ("libcudart.so.11.0", "nvidia-cuda-runtime-cu11==11.8.89"),
-    ],
-)
-def test_a_library_of_cuda_is_missing(bare_python, site, soname, mends):
+def test_libraries_of_cuda_are_missing(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
-    nvidia_wheels(site, {**REQUIREMENTS}, without=[soname])
+    nvidia_wheels(site, REQUIREMENTS, without=MISSING)
     assert "cannot open shared object file: No such file or directory" in plain_error(
         bare_python("-c", "import mxnet", site=site)
     )
     said = answer(bare_python("-c", IMPORT, site=site))
-    assert said.startswith("mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n")
-    assert f"    {soname}: not found\nType one of\n" in said
+    missing = "".join(f"    {soname}: not found\n" for soname in MISSING)
+    assert said.startswith(
+        f"mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n{missing}Type one of\n"
+    )
     assert "    pip install 'mxkit[cu112]' " in said
-    assert f"    pip install --force-reinstall --no-deps {mends} " in said
+    assert f"    pip install --force-reinstall --no-deps {' '.join(MISSING.values())} " in said
     assert f"    {CPU_INSTEAD} " in said
     assert "LD_LIBRARY_PATH" in said
 
@@ -119,7 +116,7 @@ def test_what_is_said_of_libraries_that_this_machine_may_have(site, wheel, sonam
 
 
 @needs_compiler
-@pytest.mark.parametrize("size", [60, 5000, 100000])
+@pytest.mark.parametrize("size", [60, 100000])
 def test_the_library_is_cut_off(bare_python, site, size):
     path = mxnet_wheel(site, "mxnet-cu112", [], "const char padding[200000] = {1};")
     path.write_bytes(path.read_bytes()[:size])
@@ -172,39 +169,3 @@ print(libraries()[0].problem or "fine")
 """
     done = bare_python("-c", code, site=site)
     assert done.stdout == "refused\nMXNet is loaded\nfine\n", done.stderr
-
-
-def test_two_wheels_of_mxnet(bare_python, site):
-    (site / "mxnet").mkdir()
-    (site / "mxnet" / "__init__.py").write_text("")
-    for name in ("mxnet", "mxnet_cu112"):
-        (site / f"{name}-1.9.1.dist-info").mkdir()
-    said = answer(bare_python("-c", IMPORT, site=site))
-    assert "mxnet 1.9.1 and mxnet-cu112 1.9.1 are both installed" in said
-    assert "pip uninstall -y mxnet mxnet-cu112 && pip install --no-deps mxnet==1.9.1" in said
-
-
-def test_no_wheel_of_mxnet(bare_python, site):
-    assert plain_error(bare_python("-c", "import mxnet", site=site)) == "ModuleNotFoundError: No module named 'mxnet'"
-    said = answer(bare_python("-c", IMPORT, site=site))
-    assert "mxnet==1.9.1 " in said if sys.version_info >= (3, 13) else "pip install 'mxkit[cpu]' " in said
-
-
-@pytest.mark.skipif(release(numpy.__version__) < (1, 24), reason="MXNet imports by itself before NumPy 1.24")
-def test_numpy_is_too_new_for_mxnet_alone(run_python):  # 21165
-    done = run_python(
-        """
-import sys, warnings
-warnings.simplefilter("ignore")
-try:
-    import mxnet
-except (AttributeError, ImportError) as error:
-    print(type(error).__name__, error)
-import mxkit, mxnet
-print(mxnet.nd.ones(2).asnumpy().sum())
-"""
-    )
-    first, *_, last = done.stdout.splitlines()
-    # numpy.bool or, with NumPy 2, numpy.PZERO
-    assert first.startswith("AttributeError ") or first == "ModuleNotFoundError No module named 'distutils'"
-    assert last == "2.0"

@@ -1,21 +1,18 @@
 """What `mxkit install` decides on given machines, and what it does on this one without changing it."""
 
-import os
+import io
 from pathlib import Path
-import subprocess
 import sys
 
 from mxkit.cli import main
 from mxkit.errors import MXNetImportError
 from mxkit.runtime import installing
 from mxkit.runtime.cuda_libraries import requirements
+from mxkit.runtime.doctor.probes import Probe
 from mxkit.runtime.driver import Driver, Gpu
-from mxkit.runtime.installing import Command, Machine, command_line, describe, plan, run
+from mxkit.runtime.installing import Command, Machine, command_line, describe, look, plan, run
 from mxkit.runtime.wheels import Wheel
 import pytest
-
-# pip refuses to do anything: should the command run it by mistake, these tests still have an MXNet afterwards.
-HARMLESS = {**os.environ, "PIP_PYTHON": "/nowhere"}
 
 SITE = Path("site-packages")
 NONE = Driver(problem="no NVIDIA driver: libcuda.so.1 was not found. Install it")
@@ -39,21 +36,13 @@ def libraries_in(found):
 
 
 def test_without_a_driver_it_is_the_cpu():
-    assert commands(BARE) == ["install mxnet==1.9.1"]
+    assert commands(BARE) == commands(BARE._replace(numpy="")) == ["install mxnet==1.9.1"]
     assert plan(BARE).reason == "no NVIDIA driver: libcuda.so.1 was not found"
-    assert commands(BARE._replace(numpy="")) == ["install mxnet==1.9.1"]
 
 
-@pytest.mark.parametrize(
-    "machine",
-    [
-        BARE._replace(python=(3, 13), numpy=""),
-        BARE._replace(numpy="2.0.2"),
-        BARE._replace(python=(3, 13), numpy="2.5.5"),
-    ],
-    ids=["Python 3.13", "NumPy 2", "both"],
-)
-def test_the_pin_of_numpy_is_stepped_around(machine):
+@pytest.mark.parametrize(("python", "numpy"), [((3, 13), ""), ((3, 11), "2.0.2"), ((3, 13), "2.5.5")])
+def test_the_pin_of_numpy_is_stepped_around(python, numpy):
+    machine = BARE._replace(python=python, numpy=numpy)
     assert commands(machine) == ["install --no-deps mxnet==1.9.1"]
     assert "numpy<2" in plan(machine).commands[-1].reason
     lacking = machine._replace(missing=("requests", "graphviz"))
@@ -107,23 +96,22 @@ def test_what_fits_already_is_left(there, kind):
     assert plan(machine, kind).wheel == f"{there[0]}==1.9.1"
 
 
-def test_a_smaller_wheel_is_taken_where_it_is_asked_for():
-    machine = BARE._replace(wheels=wheels("mxnet-cu112"))
-    assert commands(machine, "cpu") == ["uninstall -y mxnet-cu112", "install mxnet==1.9.1"]
+CPU = "mxnet==1.9.1"
+REPLACED = [
+    (BARE._replace(wheels=wheels("mxnet-cu112")), "cpu", ["uninstall -y mxnet-cu112", f"install {CPU}"]),
+    (
+        BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"), numpy="2.2.6"), None,
+        ["uninstall -y mxnet mxnet-cu112", f"install --no-deps {CPU}"],
+    ),
+    (BARE._replace(wheels=wheels("mxnet", version="1.6.0")), None, ["uninstall -y mxnet", f"install {CPU}"]),
+    (BARE._replace(wheels=wheels("mxnet"), damaged=True), None, [f"install --force-reinstall --no-deps {CPU}"]),
+    (BARE._replace(wheels=wheels("mxnet-cu112"), damaged=True), None, ["uninstall -y mxnet-cu112", f"install {CPU}"]),
+]  # fmt: skip
 
 
-def test_two_wheels_are_both_removed():
-    machine = BARE._replace(wheels=wheels("mxnet", "mxnet-cu112"), numpy="2.2.6")
-    assert commands(machine) == ["uninstall -y mxnet mxnet-cu112", "install --no-deps mxnet==1.9.1"]
-
-
-def test_other_releases_and_damage():
-    old = BARE._replace(wheels=wheels("mxnet", version="1.6.0"))
-    assert commands(old) == ["uninstall -y mxnet", "install mxnet==1.9.1"]
-    damaged = BARE._replace(wheels=wheels("mxnet"), damaged=True)
-    assert commands(damaged) == ["install --force-reinstall --no-deps mxnet==1.9.1"]
-    damaged = BARE._replace(wheels=wheels("mxnet-cu112"), damaged=True)
-    assert commands(damaged) == ["uninstall -y mxnet-cu112", "install mxnet==1.9.1"]
+@pytest.mark.parametrize(("machine", "kind", "expected"), REPLACED, ids=["asked for", "two", "old", "damaged", "other"])
+def test_what_does_not_fit_is_replaced(machine, kind, expected):
+    assert commands(machine, kind) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,18 +136,14 @@ def test_a_plan_is_told_with_its_reasons():
     assert describe(plan(BARE._replace(wheels=wheels("mxnet")))).endswith("there is nothing to run")
 
 
-def test_where_pip_is_missing_uv_is_named(bare_python, tmp_path):
-    (tmp_path / "mxkit").write_text(
-        "from mxkit.runtime.installing import *\n"
-        "from mxkit.runtime.installing import Command, command_line, describe, has_pip, look, plan\n"
-        "print(has_pip()); print(command_line(Command(('uninstall', '-y', 'mxnet'), '')))\n"
-        "print(describe(plan(look(), 'cpu')))\n"
+def test_where_pip_is_missing_uv_is_named(monkeypatch):
+    monkeypatch.setattr(installing, "has_pip", lambda: False)
+    assert (
+        command_line(Command(("uninstall", "-y", "mxnet"), "")) == f"uv pip uninstall --python {sys.executable} mxnet"
     )
-    done = bare_python(tmp_path / "mxkit")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"False\nuv pip uninstall --python {sys.executable} mxnet\n")
-    assert "this Python has no pip: type these" in done.stdout
-    assert f"    uv pip install --python {sys.executable} " in done.stdout
+    text = describe(plan(BARE))
+    assert "this Python has no pip: type these" in text
+    assert f"    uv pip install --python {sys.executable} mxnet==1.9.1" in text
 
 
 def test_a_command_that_fails_tells_what_is_left(capfd, monkeypatch):
@@ -186,45 +170,43 @@ def test_a_python_of_the_system_is_left_alone(monkeypatch, tmp_path):
         run([Command(("--version",), "")])
 
 
-def test_a_file_in_the_way_is_told(bare_python, tmp_path):
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "mxnet.py").write_text("")
-    (tmp_path / "mxkit").write_text("from mxkit.runtime.installing import look; look()")
-    done = bare_python(tmp_path / "mxkit", site=site)
-    assert "MXNetImportError: `import mxnet` would load" in done.stderr
+def test_a_file_in_the_way_is_told(monkeypatch, tmp_path):
+    (tmp_path / "mxnet.py").write_text("")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    with pytest.raises(MXNetImportError, match="^`import mxnet` would load .*Rename that file"):
+        look()
 
 
-def mxkit(*arguments):
-    root = Path(installing.__file__).parents[2]
-    command = [sys.executable, "-m", "mxkit", *arguments]
-    return subprocess.run(
-        command, cwd=root, env=HARMLESS, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180
-    )
+def test_the_command_changes_nothing_without_a_yes(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setenv("PIP_PYTHON", "/nowhere")  # pip refuses to do anything, should it be run by mistake
 
+    def mxkit(*arguments):
+        with pytest.raises(SystemExit) as caught:
+            main(["install", *arguments])
+        return caught.value.code, *capsys.readouterr()
 
-def test_the_command_changes_nothing_without_a_yes():
     before = installing.installed_wheels()
-    other = "--cuda" if not before[0].name.startswith("mxnet-cu") else "--cpu"
-    shown = mxkit("install", other, "--dry-run")
-    assert shown.returncode == 0, shown.stderr
-    assert f"-m pip uninstall -y {before[0].name}\n" in shown.stdout
-    asked = mxkit("install", other)
-    assert asked.returncode == 2
-    assert asked.stdout == shown.stdout
-    assert "nothing was run" in asked.stderr
-    both = mxkit("install", "--cpu", "--cuda")
-    assert both.returncode == 2
+    here, other = ("--cuda", "--cpu") if before[0].name.startswith("mxnet-cu") else ("--cpu", "--cuda")
+    code, shown, _ = mxkit(other, "--dry-run")
+    assert code == 0
+    assert f"-m pip uninstall -y {before[0].name}\n" in shown
+    code, again, error = mxkit(other)
+    assert (code, again) == (2, shown)
+    assert "nothing was run" in error
+    assert mxkit("--cpu", "--cuda")[0] == 2
     assert installing.installed_wheels() == before
+    code, shown, _ = mxkit(here)
+    assert code == 0
+    assert "there is nothing to run" in shown
 
 
-def test_the_command_has_nothing_to_run_where_all_is_well(capsys):
-    kind = "--cuda" if installing.installed_wheels()[0].name.startswith("mxnet-cu") else "--cpu"
-    with pytest.raises(SystemExit) as caught:
-        main(["install", kind])
-    assert caught.value.code == 0
-    assert "there is nothing to run" in capsys.readouterr().out
-
-
-def test_what_was_installed_is_tried():
-    assert installing.verify().startswith("MXNet 1.9.1 imports and computes; it sees ")
+@pytest.mark.parametrize(("gpus", "seen"), [(0, "0 GPUs"), (1, "1 GPU")])
+def test_what_was_installed_is_tried(monkeypatch, gpus, seen):
+    answer = {"error": "", "text": "", "version": "1.9.1", "gpus": gpus}
+    monkeypatch.setattr(installing, "probe", lambda names: Probe({"mxnet": answer}, ""))
+    assert installing.verify() == f"MXNet 1.9.1 imports and computes; it sees {seen}"
+    answer.update(error="OSError", text="libgomp.so.1: cannot open")
+    with pytest.raises(MXNetImportError, match="does not import: OSError: libgomp.so.1: cannot open$"):
+        installing.verify()

@@ -63,6 +63,7 @@ def test_one_usable_gpu_is_enough(script):
     assert "none of them runs on NVIDIA H200" in script.why_not(Driver((12, 4), (other,)))
 
 
+@pytest.mark.long
 def test_the_page_of_a_real_pass(script, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")

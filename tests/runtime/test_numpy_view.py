@@ -20,17 +20,14 @@ def view():
     return numpy_view()
 
 
-@pytest.mark.parametrize("name", ["bool", "int", "float", "object", "str", "complex"])
-def test_the_names_of_builtin_types_are_the_builtin_types(view, name):
-    assert getattr(view, name) is {"bool": bool, "int": int, "float": float, "object": object, "str": str,
-                                   "complex": complex}[name]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OLD_NAMES)
-def test_every_old_name_is_read_without_a_warning(view, name):
+def test_every_old_name_is_read_without_a_warning(view):
+    types = {"bool": bool, "int": int, "float": float, "object": object, "str": str, "complex": complex}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        getattr(view, name)
+        assert {name: getattr(view, name) for name in types} == types
+        assert all(hasattr(view, name) for name in OLD_NAMES)
+        assert view.core.numeric.normalize_axis_tuple(-1, 3) == (2,)
+        assert view.compat.basestring is str
 
 
 def test_old_constants(view):
@@ -57,13 +54,6 @@ def test_old_functions_compute(view):
 def test_functions_of_finance_say_where_they_went(view):
     with pytest.raises(NotImplementedError, match="numpy_financial.mirr"):
         view.mirr([1, 2], 0.1, 0.1)
-
-
-def test_old_private_places(view):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert view.core.numeric.normalize_axis_tuple(-1, 3) == (2,)
-        assert view.compat.basestring is str
 
 
 def test_everything_else_is_numpys_own(view):

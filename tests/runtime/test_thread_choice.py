@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-import re
 import subprocess
 import sys
 
@@ -13,7 +12,6 @@ from mxkit.runtime.machine import Processors, read_processors
 from mxkit.runtime.threads import Choice, choose, chosen_threads, local_workers
 import pytest
 from sharing import long
-from test_import_hook import LEND
 
 MOST = "MXNET_OMP_MAX_THREADS"
 LAUNCHED = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
@@ -59,22 +57,12 @@ assert named == {name: value for name, value in os.environ.items() if "OMP_" in 
 """
 TELL = """
 from mxkit.runtime.threads import in_force
-tell(engine=in_engine(), computing=computing(), in_force=in_force())
-"""
-LOADED_BEFORE = """
-import ctypes, os
-ctypes.CDLL("libgomp.so.1").omp_get_max_threads()
-os.environ["OMP_NUM_THREADS"] = "7"
-"""
-FORKED = """
-import mxkit
-import mxnet
-outer = computing()
-inner, outer_end = os.pipe()
+here = computing()
+inner, outer = os.pipe()
 if os.fork() == 0:
-    os.write(outer_end, str(computing()).encode())
+    os.write(outer, str(computing()).encode())
     os._exit(0)
-tell(here=outer, forked=int(os.read(inner, 9)))
+tell(engine=in_engine(), computing=here, in_force=in_force(), forked=int(os.read(inner, 9)))
 """
 LOADERS = """
 import multiprocessing
@@ -108,17 +96,21 @@ def child(tmp_path):
         script.write_text(COUNTING + code)
         said = ("OMP_", "GOMP_", "MXNET_", "DMLC_")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(said)}
-        inherited["PYTHONPATH"] = os.pathsep.join(
-            filter(None, [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")])
-        )
+        paths = [str(Path(mxkit.__file__).parents[1]), inherited.get("PYTHONPATH")]
+        inherited.update(PYTHONPATH=os.pathsep.join(filter(None, paths)), OMP_DISPLAY_ENV="verbose")
         done = subprocess.run(
             [sys.executable, str(script)], env={**inherited, **variables}, cwd=tmp_path,
             capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        # what OpenMP itself tells while it is loaded
+        return {**json.loads(done.stdout.splitlines()[-1]), "spins": "GOMP_SPINCOUNT = '3000'" in done.stderr}
 
     return run
+
+
+def taking(number, spins=False, forked=1):
+    return {"engine": number, "computing": number, "in_force": number, "forked": forked, "spins": spins}
 
 
 @pytest.mark.parametrize(
@@ -176,50 +168,31 @@ def test_workers_that_are_known_to_share_this_host(variables, workers):
 
 
 def test_t96_operators_take_the_threads_that_are_chosen_and_no_variable_is_left(child):
-    chosen = choose(read_processors(), {}).taken
+    chosen = choose(read_processors(), {})
     found = child(LOAD + "os.environ['OMP_NUM_THREADS'] = '7'  # too late\n" + TELL)
-    assert found == {"engine": chosen, "computing": chosen, "in_force": chosen}
+    assert found == taking(chosen.taken, chosen.by_mxkit)
 
 
+@pytest.mark.long
 def test_workers_of_a_job_on_this_host_share_its_cores(child):
     alike = {**LOCAL, "DMLC_NUM_WORKER": "2"}
-    chosen = choose(read_processors(), alike).taken
-    assert chosen == max(1, choose(read_processors(), {}).taken // 2)
-    assert child(LOAD + TELL, **alike) == {"engine": chosen, "computing": chosen, "in_force": chosen}
+    chosen = choose(read_processors(), alike)
+    assert chosen.taken == max(1, choose(read_processors(), {}).taken // 2)
+    assert child(LOAD + TELL, **alike) == taking(chosen.taken, chosen.by_mxkit)
 
 
 @pytest.mark.parametrize(
-    ("variables", "taken"),
-    [
-        ({"OMP_NUM_THREADS": "3", MOST: "1"}, 3),
-        ({MOST: "1", **LOCAL}, 1),
-        long({"OMP_NUM_THREADS": "1"}, 1),
-        long({"OMP_NUM_THREADS": "3"}, 3),
-        long({MOST: "1"}, 1),
-    ],
+    ("variables", "taken"), [({"OMP_NUM_THREADS": "3", MOST: "1"}, 3), long({MOST: "1", **LOCAL}, 1)]
 )
 def test_a_setting_of_the_users_own_wins_and_stays(child, variables, taken):
-    assert child(LOAD + TELL, **variables) == {"engine": taken, "computing": taken, "in_force": taken}
+    assert child(LOAD + TELL, **variables) == taking(taken, forked=taken)
 
 
-@pytest.mark.parametrize("variables", [{"MXNET_CPU_WORKER_NTHREADS": "2"}, long({"MXNET_ENGINE_TYPE": "NaiveEngine"})])
+@pytest.mark.long
+@pytest.mark.parametrize("variables", [{"MXNET_CPU_WORKER_NTHREADS": "2"}, {"MXNET_ENGINE_TYPE": "NaiveEngine"}])
 def test_other_engines_are_left_alone_and_what_is_recorded_is_what_they_take(child, variables):
     found = child(LOAD + TELL, **variables)
     assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
-
-
-def test_what_is_recorded_is_in_force_where_openmp_was_loaded_before(child):
-    found = child(LOADED_BEFORE + LOAD + TELL)
-    assert found["engine"] == found["in_force"] == read_processors().usable
-
-
-def test_what_is_recorded_where_mxnet_was_there_before_mxkit(child):
-    found = child(LEND + LOAD + TELL)
-    assert found["engine"] == found["in_force"] == choose(read_processors(), {}).alone
-
-
-def test_forked_processes_take_one_thread(child):
-    assert child(FORKED) == {"here": choose(read_processors(), {}).taken, "forked": 1}
 
 
 @pytest.mark.parametrize(
@@ -231,48 +204,29 @@ def test_forked_processes_take_one_thread(child):
     ],
 )
 def test_workers_of_a_loader_take_one_thread_however_they_are_started(child, methods, variables, threads):
-    assert child(LOADERS.replace("METHODS", repr(methods)), **variables) == dict.fromkeys(methods, [threads] * 4)
+    found = child(LOADERS.replace("METHODS", repr(methods)), **variables)
+    assert {method: found[method] for method in methods} == dict.fromkeys(methods, [threads] * 4)
 
 
+@pytest.mark.parametrize("waits", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY", None])
 @pytest.mark.parametrize("before", [None, ""])
-def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypatch, before):
+def test_a_library_that_does_not_load_leaves_the_environment_as_it_was(monkeypatch, before, waits):
     for name in ("OMP_NUM_THREADS", MOST, "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
         monkeypatch.delenv(name, raising=False)
     if before is not None:
         monkeypatch.setenv(MOST, before)
+    if waits is not None:  # who says how threads wait is obeyed
+        monkeypatch.setenv(waits, "1234")
+    spins = {"GOMP_SPINCOUNT": "1234", None: "3000"}.get(waits)
     monkeypatch.setattr(threads, "read_processors", lambda: Processors(64, 32, 4.0))
-    loaded = threads._loaded
+    loaded, variables = threads._loaded, dict(os.environ)
 
     def load():
         with chosen_threads():
-            assert (os.environ[MOST], os.environ["GOMP_SPINCOUNT"]) == ("4", "3000")
+            assert (os.environ[MOST], os.environ.get("GOMP_SPINCOUNT")) == ("4", spins)
             raise OSError("libcudart.so.11.0: cannot open shared object file")
 
     with pytest.raises(OSError, match="libcudart"):
         load()
-    assert os.environ.get(MOST) == before
-    assert "GOMP_SPINCOUNT" not in os.environ
+    assert os.environ == variables
     assert threads._loaded is loaded
-
-
-@pytest.mark.parametrize(
-    ("variables", "spins"),
-    [
-        ({}, choose(read_processors(), {}).by_mxkit),
-        ({"OMP_WAIT_POLICY": "active"}, False),
-        long({"OMP_NUM_THREADS": "2"}, False),
-        long({"GOMP_SPINCOUNT": "1234"}, False),
-    ],
-)
-def test_threads_spin_a_hundredth_as_long_unless_something_says_how_they_wait(variables, spins):
-    """What OpenMP itself tells while it is loaded."""
-    inherited = {name: value for name, value in os.environ.items() if "OMP_" not in name}
-    done = subprocess.run(
-        [sys.executable, "-c", "import mxkit, mxnet"],
-        env={**inherited, "OMP_DISPLAY_ENV": "verbose", **variables},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = set(re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr))
-    assert ("3000" in told) == spins
-    assert variables.get("GOMP_SPINCOUNT") in {None, *told}

@@ -1,25 +1,24 @@
-"""What is said when MXNet is missing, twice there, damaged or hidden (T80), on real folders."""
+"""The texts for an MXNet that is missing, installed twice, damaged or hidden (T80), on real folders."""
 
 import sys
 
+from mxkit.runtime.wheels import wheel_problem
 import pytest
-
-NEW_PYTHON = sys.version_info >= (3, 13)
 
 IMPORT = "import mxkit; print('fine')"
 
 
 @pytest.fixture
-def site(tmp_path):
-    folder = tmp_path / "site"
-    folder.mkdir()
-    return folder
+def problem(site, monkeypatch):
+    """`wheel_problem` in a process that has nothing but `site` on its path and has not imported MXNet."""
+    monkeypatch.delitem(sys.modules, "mxnet", raising=False)
+    monkeypatch.setattr(sys, "path", [str(site)])
+    monkeypatch.delenv("MXNET_LIBRARY_PATH", raising=False)
+    return wheel_problem
 
 
-def distribution(site, name, version="1.9.1", kind="dist-info"):
-    folder = site / f"{name.replace('-', '_')}-{version}.{kind}"
-    folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+def distribution(site, name, version="1.9.1"):
+    (site / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
 
 
 def package(site, library=b"library"):
@@ -35,10 +34,10 @@ def message(done):
     return done.stderr.split("mxkit.errors.MXNetImportError: ")[1]
 
 
-def test_none(bare_python, site):
-    said = message(bare_python("-c", IMPORT, site=site))
+def test_none(problem):
+    said = problem()
     assert said.startswith(f"MXNet is not installed for {sys.executable}.")
-    if NEW_PYTHON:
+    if sys.version_info >= (3, 13):
         assert "pip install --no-deps mxnet==1.9.1 " in said
         assert "pip install --no-deps mxnet-cu112==1.9.1 " in said
         assert "numpy<2" in said
@@ -55,71 +54,66 @@ def test_one_is_accepted_whatever_its_name(bare_python, site):
 
 
 @pytest.mark.parametrize("names", [("mxnet", "mxnet-cu112"), ("mxnet-cu102mkl", "mxnet-mkl")])
-def test_two(bare_python, site, names):
+def test_two(problem, site, names):
     package(site)
     for name in names:
         distribution(site, name)
-    said = message(bare_python("-c", IMPORT, site=site))
-    assert said.startswith(f"{names[0]} 1.9.1 and {names[1]} 1.9.1 are both installed in {site}.")
-    assert "overwrite each other's files" in said
-    assert f"pip uninstall -y {names[0]} {names[1]} && pip install --no-deps {names[0]}==1.9.1" in said
+    assert problem() == (
+        f"{names[0]} 1.9.1 and {names[1]} 1.9.1 are both installed in {site}. They overwrite each other's files, so "
+        "the folder now holds a mixture. Remove all of them and install the one you want:\n"
+        f"    pip uninstall -y {names[0]} {names[1]} && pip install --no-deps {names[0]}==1.9.1"
+    )
 
 
 @pytest.mark.parametrize("library", [None, b""], ids=["no library", "empty library"])
-def test_a_missing_library(bare_python, site, library):
+def test_a_missing_library(problem, site, library, tmp_path, monkeypatch):
     package(site, library)
     distribution(site, "mxnet-cu112")
-    said = message(bare_python("-c", IMPORT, site=site))
-    missing = site / "mxnet" / "libmxnet.so"
-    assert said.startswith(f"mxnet-cu112 1.9.1 is installed, but its library {missing} is missing")
-    assert "pip install --force-reinstall --no-deps mxnet-cu112==1.9.1" in said
+    assert problem() == (
+        f"mxnet-cu112 1.9.1 is installed, but its library {site / 'mxnet' / 'libmxnet.so'} is missing or empty. Type\n"
+        "    pip install --force-reinstall --no-deps mxnet-cu112==1.9.1"
+    )
+    (tmp_path / "libmxnet.so").write_bytes(b"library")
+    monkeypatch.setenv("MXNET_LIBRARY_PATH", str(tmp_path / "libmxnet.so"))
+    assert problem() is None
 
 
 @pytest.mark.parametrize("leftover", [False, True], ids=["no folder", "a folder without __init__.py"])
-def test_a_missing_package(bare_python, site, leftover):
+def test_a_missing_package(problem, site, leftover):
     distribution(site, "mxnet")
     if leftover:
         (site / "mxnet").mkdir()
-    said = message(bare_python("-c", IMPORT, site=site))
+    said = problem()
     assert said.startswith(f"mxnet 1.9.1 is installed, but its package folder {site / 'mxnet'} is missing")
     assert "pip install --force-reinstall --no-deps mxnet==1.9.1" in said
 
 
-def test_a_library_named_by_the_environment(bare_python, site, tmp_path):
+def test_one_built_from_source_has_no_metadata(problem, site):
     package(site, library=None)
-    distribution(site, "mxnet")
-    own = tmp_path / "libmxnet.so"
-    own.write_bytes(b"library")
-    assert bare_python("-c", IMPORT, site=site, MXNET_LIBRARY_PATH=str(own)).stdout == "fine\n"
+    assert problem() is None
 
 
-def test_one_built_from_source_has_no_metadata(bare_python, site):
-    package(site, library=None)
-    assert bare_python("-c", IMPORT, site=site).stdout == "fine\n"
+def test_two_in_two_folders_hide_but_do_not_damage_each_other(problem, site, tmp_path):
+    for folder, name in ((site, "mxnet"), (tmp_path / "other", "mxnet-cu112")):
+        folder.mkdir(exist_ok=True)
+        package(folder)
+        distribution(folder, name)
+    sys.path += [str(tmp_path / "other"), str(site)]
+    assert problem() is None
 
 
-def test_two_in_two_folders_hide_but_do_not_damage_each_other(bare_python, site, tmp_path):
-    package(site)
-    distribution(site, "mxnet")
-    other = tmp_path / "other"
-    other.mkdir()
-    package(other)
-    distribution(other, "mxnet-cu112")
-    code = f"import sys; sys.path.append({str(other)!r}); sys.path.append({str(site)!r}); " + IMPORT
-    assert bare_python("-c", code, site=site).stdout == "fine\n"
-
-
-def test_a_script_with_the_name_of_mxnet(bare_python, site):
+def test_a_script_with_the_name_of_mxnet(problem, site):
     (site / "mxnet.py").write_text("")
-    said = message(bare_python("-c", IMPORT, site=site))
-    assert f"`import mxnet` would load {site / 'mxnet.py'}" in said
-    assert "Rename that file" in said
+    assert problem() == (
+        f"`import mxnet` would load {site / 'mxnet.py'}, which is a single file and not MXNet. "
+        "Rename that file, or run from another folder."
+    )
 
 
 def test_the_command_of_mxkit_may_start_and_then_mxnet_is_refused(bare_python, tmp_path):
     code = """
 import importlib.util
-import mxkit
+import mxkit, mxkit.errors
 assert importlib.util.find_spec("mxnet") is None, "asking is allowed"
 try:
     import mxnet
@@ -128,7 +122,6 @@ except mxkit.errors.MXNetImportError as error:
     assert isinstance(error, ImportError) and error.name == "mxnet"
     print("refused")
 """
-    code = code.replace("import mxkit\n", "import mxkit, mxkit.errors\n", 1)
     (tmp_path / "mxkit").write_text(code)
     done = bare_python(tmp_path / "mxkit")
     assert done.stdout == "refused\n", done.stderr

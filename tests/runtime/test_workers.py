@@ -39,7 +39,6 @@ if __name__ == "__main__":
     [
         ("fork", 2, 2),
         ("spawn", 1, 1),
-        ("forkserver", 1, 1),
         long("spawn", 2, 2),
         long("forkserver", 2, 2),
     ],

@@ -1,6 +1,6 @@
 """`python -m mxkit.runtime.doctor [--json]`: the report with nothing but the standard library.
 
-Where even mxkit's own dependencies are missing, `python PATH/mxkit/runtime/doctor` still runs.
+`python PATH/mxkit/runtime/doctor` runs even without mxkit's own dependencies.
 """
 
 from pathlib import Path
@@ -9,10 +9,10 @@ import sys
 
 def _prepare() -> None:
     here = Path(__file__).resolve().parent
-    if not __package__:  # run as a folder, which Python then puts first into sys.path
+    if not __package__:  # run as a folder, which Python puts first into sys.path
         sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != here]
         sys.path.append(str(here.parents[2]))
-    # The root may be here only as far as -m needs it, or not at all.
+    # `mxkit/__init__.py` has not run if this is a folder.
     from types import ModuleType
 
     root = ModuleType("mxkit")

@@ -1,7 +1,7 @@
-"""Imports modules in a process of its own, and tells what came of it, one line of JSON each.
+"""Imports modules, and writes one line of JSON with the result of each.
 
-`probes.py` starts it as a script. An import can end the process (OMP_NUM_THREADS=abc does so in MXNet), hang, or
-change it for good (CUDA); none of that may happen to whoever asks.
+`probes.py` starts it as a script: an import can end its process (OMP_NUM_THREADS=abc does so in MXNet), hang, or
+initialize CUDA, none of which may happen in the doctor's process.
 """
 
 import contextlib
@@ -15,68 +15,64 @@ from typing import Any, Dict, List
 
 
 def main() -> None:
-    """Import what `sys.argv[1]` asks for; only the answers go to the standard output, other noise to the error one."""
+    """Import the modules that `sys.argv[1]` lists; only answers go to stdout, all other output goes to stderr."""
     request = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     sys.path[:] = request["path"]
-    # As in mxkit's own command, what is wrong with the wheel is raised by `import mxnet`, not before.
+    # With the name of mxkit's command, a fault of the wheel is raised by `import mxnet`, not before.
     sys.argv[:] = ["mxkit"]
-    stand_for_the_root(request["root"])
+    # `mxkit/__init__.py` imports lazy_loader, which may be missing.
+    root = types.ModuleType("mxkit")
+    root.__path__ = [request["root"]]
+    sys.modules.setdefault("mxkit", root)
     importlib.import_module("mxkit.runtime").install()
     for name in request["names"]:
-        answers.write(json.dumps({"name": name, **_tell(name)}) + "\n")
+        answers.write(json.dumps({"name": name, **_answer(name)}) + "\n")
         answers.flush()
-    with contextlib.suppress(OSError, TypeError):  # no C library by that way on Windows
+    with contextlib.suppress(OSError, TypeError):  # Windows has no such C library
         ctypes.CDLL(None).fflush(None)
-    os._exit(0)  # what happens at the end of a process, with a driver that is not well for instance, is not asked
+    os._exit(0)  # without the exit handlers, which can fail: those of a faulty driver, for instance
 
 
-def stand_for_the_root(folder: str) -> None:
-    """Make `mxkit.runtime` importable without `mxkit/__init__.py`, which needs the package lazy_loader."""
-    root = types.ModuleType("mxkit")
-    root.__path__ = [folder]
-    sys.modules.setdefault("mxkit", root)
-
-
-def _tell(name: str) -> Dict[str, Any]:
-    found: Dict[str, Any] = {"error": "", "text": ""}
+def _answer(name: str) -> Dict[str, Any]:
+    answer: Dict[str, Any] = {"error": "", "text": ""}
     try:
         module = importlib.import_module(name)
-        found["version"] = str(getattr(module, "__version__", ""))
+        answer["version"] = str(getattr(module, "__version__", ""))
         if name == "mxnet":
-            found.update(_about_mxnet(module))
+            answer.update(_about_mxnet(module))
     except (Exception, SystemExit) as error:
         text = str(error).strip()
-        found.update(error=type(error).__name__, text=text or "no message")
+        answer.update(error=type(error).__name__, text=text or "no message")
     if name == "mxnet":
         try:
-            found.update(_about_cuda())  # also of what kept MXNet from being imported
+            answer.update(_about_cuda())  # also if they kept MXNet from being imported
         except Exception as error:
-            found["gpus_error"] = f"{type(error).__name__}: {error}"
-    return found
+            answer["gpus_error"] = f"{type(error).__name__}: {error}"
+    return answer
 
 
 def _about_mxnet(mxnet: Any) -> Dict[str, Any]:
-    found: Dict[str, Any] = {
+    answer: Dict[str, Any] = {
         "library": mxnet.libinfo.find_lib_path()[0],
         "features": [name for name, feature in mxnet.runtime.Features().items() if feature.enabled],
         "openmp": _openmp_runtimes(),
     }
     try:
-        found["gpus"] = mxnet.context.num_gpus()
+        answer["gpus"] = mxnet.context.num_gpus()
     except mxnet.base.MXNetError as error:
-        found["gpus_error"] = str(error)
+        answer["gpus_error"] = str(error)
     dense = mxnet.gluon.nn.Dense(16, in_units=16)
     dense.initialize()
     mxnet.autograd.set_training(False)
-    dense(mxnet.nd.ones((4, 16))).asnumpy()  # oneDNN tells its instruction set when it is first used
-    return found
+    dense(mxnet.nd.ones((4, 16))).asnumpy()  # oneDNN logs its instruction set at its first use
+    return answer
 
 
 def _openmp_runtimes() -> List[str]:
     try:
-        with open("/proc/self/maps") as file:  # noqa: PTH123 - one import fewer where everything may be broken
+        with open("/proc/self/maps") as file:  # noqa: PTH123 - pathlib would be one more import that can be broken
             paths = {line.split(maxsplit=5)[-1].strip() for line in file if "/" in line}
     except OSError:
         return []
@@ -86,10 +82,10 @@ def _openmp_runtimes() -> List[str]:
 def _about_cuda() -> Dict[str, Any]:
     from mxkit.runtime import cuda_libraries, driver_stand_in, first_use
 
-    found = cuda_libraries.libraries()
-    paths = {library.soname.partition(".so")[0]: library.path for library in found if library.path}
+    libraries = cuda_libraries.libraries()
+    paths = {library.soname.partition(".so")[0]: library.path for library in libraries if library.path}
     return {
-        "cuda_libraries": [[str(value) for value in library] for library in found],
+        "cuda_libraries": [[str(value) for value in library] for library in libraries],
         "stand_in": driver_stand_in.in_use(),
         "cudnn_lacks": first_use.lacking_parts(paths["libcudnn"]) if "libcudnn" in paths else {},
         "nvrtc": first_use.nvrtc_abilities(paths["libnvrtc"]) if "libnvrtc" in paths else {},

@@ -1,4 +1,4 @@
-"""What a report is made of, and how it is written as text and as JSON."""
+"""The parts of a report, and how it is written as text and as JSON."""
 
 from dataclasses import dataclass
 import json
@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from mxkit.version import __version__
 
-# Grows with each change that a reader of the JSON could stumble over.
+# It grows with each change that breaks a reader of the JSON.
 FORMAT = 1
 
 _MARKS = {"ok": " ", "warning": "!", "problem": "X"}
@@ -17,11 +17,11 @@ class Line:
     """One finding.
 
     Attributes:
-        name: What was looked at.
-        value: What was found.
-        status: "ok"; "warning": it works, but not as it could; "problem": MXNet or mxkit does not run with it.
-        fix: What to type, or to do, where it is not "ok".
-        data: The numbers behind the value, where a program could want them.
+        name: The name of what was examined.
+        value: The result.
+        status: "ok"; "warning": it works, but with less speed or function; "problem": MXNet or mxkit does not run.
+        fix: What to type or to do, if it is not "ok".
+        data: The value as numbers, for programs.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Line:
 def judged(
     name: str, value: str, is_right: bool, fix: str, data: Optional[Mapping[str, Any]] = None, status: str = "warning"
 ) -> Line:
-    """A finding that is "ok", or has another status and a fix."""
+    """A finding that is "ok" if `is_right`; else it has `status` and `fix`."""
     return Line(name, value, data=data) if is_right else Line(name, value, status, fix, data)
 
 
@@ -49,7 +49,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Report:
-    """All findings, in the order in which they are shown."""
+    """All findings, in the order of the text."""
 
     sections: Tuple[Section, ...] = ()
 
@@ -60,17 +60,17 @@ class Report:
 
     @property
     def problems(self) -> Tuple[Line, ...]:
-        """The lines without whose repair MXNet or mxkit does not run."""
+        """The lines whose status is "problem"."""
         return tuple(line for line in self.lines if line.status == "problem")
 
     @property
     def warnings(self) -> Tuple[Line, ...]:
-        """The lines that cost speed or a part of what mxkit can do."""
+        """The lines whose status is "warning"."""
         return tuple(line for line in self.lines if line.status == "warning")
 
 
 def to_dict(report: Report) -> Dict[str, Any]:
-    """A report as JSON knows it; docs/doctor.md lists the keys."""
+    """A report as plain JSON values; docs/doctor.md lists the keys."""
     sections = {
         section.key: [{**vars(line), "data": dict(line.data or {})} for line in section.lines]
         for section in report.sections
@@ -85,7 +85,7 @@ def to_json(report: Report) -> str:
 
 
 def render(report: Report) -> str:
-    """Lay a report out as plain text in aligned columns, the problems and their fixes at the end."""
+    """A report as plain text in aligned columns, with the problems and their fixes at the end."""
     return "\n".join(text for text, _ in rows(report))
 
 

@@ -1,4 +1,4 @@
-"""The MXNet that is installed: which wheel, whether it imports, and what it was built with."""
+"""Lines about the installed MXNet: its wheel, whether it imports, and its build."""
 
 import re
 import textwrap
@@ -10,9 +10,9 @@ from mxkit.runtime.wheels import RELEASE, installed_wheels, package_spec, wheel_
 
 
 def build_lines(mxnet: Mapping[str, Any], noise: str) -> Tuple[Line, ...]:
-    """Lines about MXNet, from what its probe answered and wrote."""
+    """Lines about MXNet, from the answers and the output of its probe."""
     if mxnet["error"]:
-        # It may have come as far as the first operator (MXNET_ENGINE_TYPE).
+        # The first operator can fail too (MXNET_ENGINE_TYPE).
         return (*_wheels(), _failure(mxnet, noise))
     version = mxnet["version"]
     fix = f"mxkit's repairs are written for MXNet {RELEASE}: `mxkit install`"
@@ -45,7 +45,7 @@ def _failure(mxnet: Mapping[str, Any], noise: str) -> Line:
         fix = f"MXNet ends the process at a value that it cannot read: unset {' '.join(refused)}"
     elif re.search(r"Cannot find Engine|thread_pool\.h", text):
         first = next((line for line in rest if line.startswith("MXNetError")), first)
-        fix = "unset MXNET_ENGINE_TYPE MXNET_CPU_WORKER_NTHREADS, or give them what MXNet knows: NaiveEngine; 4"
+        fix = "unset MXNET_ENGINE_TYPE MXNET_CPU_WORKER_NTHREADS, or give them values that MXNet knows: NaiveEngine; 4"
     else:
         fix = wheel_problem() or f"python -m pip install --force-reinstall --no-deps mxnet=={RELEASE}"
     return Line("import", first if first.startswith(error) else f"{error}: {first}", "problem", fix)
@@ -58,7 +58,7 @@ def _onednn(features: List[str], noise: str) -> Tuple[Line, ...]:
     isa = re.search(r"^dnnl_verbose,info,cpu,isa:(.+)$", noise, re.M)
     if not (version and isa):
         return (Line("oneDNN", "built in, but not used here (MXNET_MKLDNN_ENABLED=0 turns it off)"),)
-    told = {"version": version[1], "isa": isa[1]}
+    data = {"version": version[1], "isa": isa[1]}
     is_fast = "AVX2" in isa[1] or "AVX-512" in isa[1]
     fix = "without AVX2 it is several times slower; DNNL_MAX_CPU_ISA limits it, a virtual machine may hide it"
-    return (judged("oneDNN", f"{version[1]}, {isa[1]}", is_fast, fix, told),)
+    return (judged("oneDNN", f"{version[1]}, {isa[1]}", is_fast, fix, data),)

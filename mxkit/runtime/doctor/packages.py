@@ -1,4 +1,4 @@
-"""Packages that mxkit needs or can use, whether they import, and those that get in each other's way."""
+"""Lines about packages that mxkit needs or can use, and about packages that conflict with each other."""
 
 from importlib.metadata import Distribution, PackageNotFoundError, distributions, version
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ from mxkit.runtime.doctor.findings import Line
 
 
 class Package(NamedTuple):
-    """What is imported, what it is for, what pip calls it, and what it means if it is not there."""
+    """A module, its use, its requirement for pip, and the status of the line if it is missing."""
 
     module: str
     use: str
@@ -16,7 +16,7 @@ class Package(NamedTuple):
     status: str
 
 
-# Without a "problem" mxkit's command or MXNet does not start; with a "warning" a part of mxkit does not work.
+# If a "problem" is missing, mxkit's command or MXNet does not start; if a "warning" is, a part of mxkit does not work.
 _PACKAGES = [
     Package(*row)
     for row in [
@@ -43,7 +43,7 @@ _PACKAGES = [
     ]
 ]
 
-# gluoncv imports MXNet, so it is asked for in MXNet's process.
+# gluoncv imports MXNet, so MXNet's process imports it.
 WITH_MXNET = ("gluoncv",)
 
 _OPENCV = (
@@ -52,20 +52,22 @@ _OPENCV = (
 
 
 def modules() -> List[str]:
-    """What a probe should import, besides NumPy and what comes with MXNet: the packages that are there."""
-    return [package.module for package in _PACKAGES if package.module not in WITH_MXNET and _is_there(package.module)]
+    """Installed packages for a probe to import, besides NumPy and those of MXNet's probe."""
+    return [
+        package.module for package in _PACKAGES if package.module not in WITH_MXNET and _is_installed(package.module)
+    ]
 
 
 def package_lines(answers: Mapping[str, Mapping[str, Any]]) -> Tuple[Line, ...]:
-    """Lines about each package, from what its probe answered, and about packages that spoil each other."""
+    """Lines about each package, from the answers of its probe, and about packages that conflict."""
     return (*(_line(package, answers) for package in _PACKAGES), *conflict_lines(_installed()))
 
 
 def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
-    """Packages that own the same files, twice installed ones, and pairs that do not work together.
+    """Lines about packages that own the same files, are installed twice, or do not work together.
 
     Args:
-        installed: Versions by distribution, several where pip left the record of an old one.
+        installed: Versions by distribution; several if pip left the record of an old one.
 
     >>> print(conflict_lines({"opencv-python": ["4.11"], "opencv-python-headless": ["4.11"]})[0].value)
     opencv-python 4.11 and opencv-python-headless 4.11 overwrite each other's files
@@ -83,31 +85,29 @@ def conflict_lines(installed: Mapping[str, List[str]]) -> Tuple[Line, ...]:
             lines.append(Line(name, said, "warning", f"python -m pip install --force-reinstall --no-deps {name}"))
     protobuf = installed.get("protobuf", ["0"])[0]
     if "mxboard" in installed and int(protobuf.split(".")[0]) > 3:
-        fix = (
-            "python -m pip install tensorboardX    which mxkit.callbacks.TensorBoardLog writes with, instead of mxboard"
-        )
+        fix = "python -m pip install tensorboardX    mxkit.callbacks.TensorBoardLog uses it instead of mxboard"
         lines.append(Line("mxboard", f"does not import with protobuf {protobuf}", "warning", fix))
     return tuple(lines)
 
 
 def _line(package: Package, answers: Mapping[str, Mapping[str, Any]]) -> Line:
     name, install = package.module, f"python -m pip install {package.distribution}"
-    if not _is_there(name) and package.status == "ok":
-        return Line(name, f"not installed ({package.use}): {install}")
-    if not _is_there(name):
-        return Line(name, f"missing: {package.use}", package.status, install)
+    if not _is_installed(name):
+        optional = Line(name, f"not installed ({package.use}): {install}")
+        return optional if package.status == "ok" else Line(name, f"missing: {package.use}", package.status, install)
+    answer = answers.get(name, {})
+    version = _version(package.distribution.split("=")[0], answer.get("version", ""))
     if name in WITH_MXNET and answers["mxnet"]["error"]:
-        return Line(name, f"{_version(package.distribution.split('=')[0], '')}, not tried without MXNet")
-    answer = answers.get(name)
-    if answer is None or not answer["error"]:
-        return Line(name, _version(package.distribution.split("=")[0], (answer or {}).get("version", "")))
+        return Line(name, f"{version}, not tried without MXNet")
+    if not answer.get("error"):
+        return Line(name, version)
     said = f"does not import: {answer['error']}: {answer['text'].splitlines()[0]}"
     status = "warning" if package.status == "ok" else package.status
-    return Line(name, said, status, _way_out(name, answer["text"], install))
+    return Line(name, said, status, _repair(name, answer["text"], install))
 
 
-def _way_out(name: str, text: str, install: str) -> str:
-    if name == "cv2" and ("libGL" in text or "libgthread" in text or "libglib" in text or "libX" in text):
+def _repair(name: str, text: str, install: str) -> str:
+    if name == "cv2" and any(library in text for library in ("libGL", "libgthread", "libglib", "libX")):
         return (
             "sudo apt-get install libgl1 libglib2.0-0\n"
             "or, without a screen, the same OpenCV that needs neither:\n"
@@ -117,30 +117,30 @@ def _way_out(name: str, text: str, install: str) -> str:
     return install.replace("install ", "install --force-reinstall ", 1)
 
 
-def _is_there(name: str) -> bool:
+def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except (ImportError, ValueError):  # a half-imported module of that name
         return False
 
 
-def _version(distribution: str, told: str) -> str:
+def _version(distribution: str, by_module: str) -> str:
     for candidate in (distribution, *(_OPENCV if distribution in _OPENCV else ())):
         try:
             return version(candidate)
         except PackageNotFoundError:
             continue
-    return told or "there, of unknown version"
+    return by_module or "there, of unknown version"
 
 
 def _installed() -> Dict[str, List[str]]:
-    found: Dict[str, List[str]] = {}
+    versions: Dict[str, List[str]] = {}
     folders: Dict[str, str] = {}
-    one: Distribution
-    for one in distributions():
-        name = (one.metadata["Name"] or "").lower().replace("_", "-")
-        folder = str(one.locate_file(""))
+    distribution: Distribution
+    for distribution in distributions():
+        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
+        folder = str(distribution.locate_file(""))
         # The same package further down the path is hidden, and does no harm.
         if folders.setdefault(name, folder) == folder:
-            found.setdefault(name, []).append(one.version)
-    return found
+            versions.setdefault(name, []).append(distribution.version)
+    return versions

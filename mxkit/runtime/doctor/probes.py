@@ -1,4 +1,4 @@
-"""Asks other processes to import modules, and survives whatever they do."""
+"""Imports modules in other processes, whose crashes and hangs become answers."""
 
 import json
 import os
@@ -11,17 +11,17 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 _SECONDS = 180.0
 
-# `import mxnet` would serve, and never come back (T72).
+# With DMLC_ROLE=server, `import mxnet` serves and never returns (T72).
 _LEFT_OUT = ("DMLC_ROLE",)
 
 
 class Probe(NamedTuple):
-    """What came of some imports.
+    """Results of some imports.
 
     Attributes:
         answers: By module: `error` (a type of exception, or how the process ended; "" if it was imported), `text`
-            of the error, `version`, and more of MXNet.
-        noise: What the processes wrote besides.
+            of the error, `version`, and more facts about MXNet.
+        noise: The other output of the processes.
     """
 
     answers: Dict[str, Dict[str, Any]]
@@ -38,9 +38,9 @@ def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, s
     """Import modules one after the other in another process.
 
     Args:
-        names: The modules. Where one ends the process, the ones after it are imported in a new one.
-        variables: Environment variables that are set for it besides those there are.
-        seconds: How long a process may take.
+        names: The modules. If one ends the process, the ones after it are imported in a new one.
+        variables: Additional environment variables of the process.
+        seconds: Limit for each process.
 
     Returns:
         An answer for each name.
@@ -82,9 +82,9 @@ def _run(names: List[str], variables: Dict[str, str], seconds: float) -> _Run:
     return _Run(done.returncode, _parse(done.stdout), done.stderr.decode(errors="replace"))
 
 
-def _parse(told: bytes) -> Dict[str, Dict[str, Any]]:
-    # A process that is ended can leave half a line.
-    lines = [line for line in told.decode(errors="replace").split("\n")[:-1] if line.startswith("{")]
+def _parse(output: bytes) -> Dict[str, Dict[str, Any]]:
+    # A process that was killed can leave half a line.
+    lines = [line for line in output.decode(errors="replace").split("\n")[:-1] if line.startswith("{")]
     answers = [json.loads(line) for line in lines]
     return {answer["name"]: answer for answer in answers}
 

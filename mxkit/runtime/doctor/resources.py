@@ -1,9 +1,9 @@
-"""What there is to compute with, and whether MXNet takes it: processors, threads, memory, shared memory."""
+"""Lines about processors, threads, memory and shared memory, and how much of them MXNet uses."""
 
 import math
 import os
 from pathlib import Path
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.machine import Memory, Processors, processor_model, read_memory, read_processors
@@ -14,15 +14,20 @@ _SHARED = Path("/dev/shm")  # noqa: S108
 
 
 def resource_lines(openmp: Sequence[str]) -> Tuple[Line, ...]:
-    """Lines about this machine; `openmp` lists the OpenMP libraries that MXNet's process has loaded."""
+    """Lines about this machine; `openmp` lists the OpenMP libraries of MXNet's process."""
     processors = read_processors()
-    found = [_processors(processors), thread_line(processors, os.environ), *openmp_lines(openmp)]
     memory = read_memory()
-    return (*found, *([memory_line(memory)] if memory else []), *_shared_memory())
+    return (
+        _processors(processors),
+        thread_line(processors, os.environ),
+        *openmp_lines(openmp),
+        *([memory_line(memory)] if memory else []),
+        *_shared_memory(),
+    )
 
 
 def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
-    """Say what MXNet takes and who chose it, and compare it with what can compute at the same time.
+    """The number of threads that MXNet takes, who chose it, and how many can compute at the same time.
 
     >>> thread_line(Processors(2, 2, None), {"OMP_NUM_THREADS": "1"}).value
     'MXNet takes 1, with OMP_NUM_THREADS=1, yours; 2 can compute at the same time'
@@ -39,7 +44,7 @@ def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
         return _chosen(processors, environment, choice, data)
     yours = f"with {choice.setting}={environment[choice.setting]}, yours"
     said = f"MXNet takes {choice.taken}, {yours}; {best} can compute at the same time"
-    # Two threads a core can be meant; more than the quota gives cannot.
+    # Two threads per core can be intended; more than the quota cannot.
     fits = choice.taken <= min(processors.usable, math.ceil(processors.quota or processors.usable))
     return judged("threads", said, fits, f"{fix}: threads without a core of their own wait for each other", data)
 
@@ -60,7 +65,7 @@ def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choi
 
 
 def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
-    """Say which OpenMP runtimes a process has loaded; two kinds do not know of each other's threads.
+    """The OpenMP runtimes that a process has loaded; two kinds compete, each with its own threads.
 
     >>> openmp_lines(["/usr/lib/libgomp.so.1.0.0", "/opt/conda/lib/libiomp5.so"])[0].status
     'warning'
@@ -77,7 +82,7 @@ def openmp_lines(paths: Sequence[str]) -> Tuple[Line, ...]:
 
 
 def memory_line(memory: Memory) -> Line:
-    """Say how much memory there is; less than 2 GiB is a warning."""
+    """Available and total memory; less than 2 GiB is a warning."""
     whose = "that its control group allows" if memory.limited else "of this machine"
     said = f"{memory.available / _GIB:.1f} GiB available of {memory.total / _GIB:.1f} GiB {whose}"
     data = {"total": memory.total, "available": memory.available}
@@ -86,13 +91,9 @@ def memory_line(memory: Memory) -> Line:
 
 
 def _processors(processors: Processors) -> Line:
-    said: List[str] = [f"{processors.usable} usable of {os.cpu_count()}, {processors.cores} cores"]
-    if processors.quota:
-        said.append(f"a quota of {processors.quota:g}")
-    return Line(
-        "processors", f"{', '.join(said)}, {processor_model()}",
-        data={"usable": processors.usable, "cores": processors.cores, "quota": processors.quota},
-    )  # fmt: skip
+    quota = f", a quota of {processors.quota:g}" if processors.quota else ""
+    said = f"{processors.usable} usable of {os.cpu_count()}, {processors.cores} cores{quota}, {processor_model()}"
+    return Line("processors", said, data=processors._asdict())
 
 
 def _shared_memory() -> Tuple[Line, ...]:
@@ -103,9 +104,9 @@ def _shared_memory() -> Tuple[Line, ...]:
 
 
 def shared_memory_line(total: int, free: int) -> Line:
-    """Judge /dev/shm, in bytes: Gluon's DataLoader puts the batches of worker processes there.
+    """Judge the size of /dev/shm, in bytes: Gluon's DataLoader puts the batches of worker processes there.
 
-    Where they do not fit, it says nothing but "TimeoutError" after two minutes (FAULTS 5).
+    If they do not fit, it raises only "TimeoutError", after two minutes.
 
     >>> shared_memory_line(64 * 2**20, 64 * 2**20).status
     'warning'

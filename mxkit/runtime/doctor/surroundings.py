@@ -1,5 +1,6 @@
-"""What is around MXNet: the Python that runs it, environment variables, cache folders, and known limits."""
+"""Lines about Python and NumPy, environment variables, cache folders, and known limits."""
 
+from contextlib import suppress
 from importlib.util import find_spec
 import os
 from pathlib import Path
@@ -8,12 +9,12 @@ import re
 import shutil
 import sys
 import sysconfig
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 
 from mxkit.runtime.doctor.findings import Line, judged
 from mxkit.runtime.doctor.probes import refused_variables
 
-# What the matrix of Python x NumPy was run with.
+# The oldest and the newest Python of `.ci/matrix`.
 _PYTHONS = ((3, 8), (3, 13))
 
 # Environment variables that MXNet and its libraries read.
@@ -31,7 +32,7 @@ _LIMITS = (
     ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export's symbol files"),
     ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
     ("dropout in RNN layers", "does nothing on the CPU (T115); put nn.Dropout between them"),
-    ("kvstore 'p3'", "does not distribute, in silence (T76); use dist_sync"),
+    ("kvstore 'p3'", "silently does not distribute (T76); use dist_sync"),
     ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on (T76)"),
     ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
     ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
@@ -39,7 +40,7 @@ _LIMITS = (
 
 
 def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
-    """Lines about Python, its environment, the platform, and NumPy as a probe found it."""
+    """Lines about Python, its environment, the platform, and NumPy, from the answer of its probe."""
     return (_python(), Line("executable", sys.executable or "unknown"), _installer(), _platform(), _numpy(numpy))
 
 
@@ -67,16 +68,16 @@ def _numpy(numpy: Mapping[str, Any]) -> Line:
 
 
 def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:
-    """Lines about the variables that are set, judged by what MXNet's probe wrote when it met them.
+    """Lines about the variables that are set, judged by the output of MXNet's probe.
 
     Args:
-        noise: Of MXNet's probe.
+        noise: The output of MXNet's probe.
         openmp: The OpenMP libraries that it loaded.
     """
     refused = refused_variables(noise)
     names = (name for name in sorted(os.environ) if name.startswith(_PREFIXES) or name in _NAMES)
-    found = tuple(_variable(name, os.environ[name], refused.get(name, "ok"), openmp) for name in names)
-    return found or (Line("variables", "none that MXNet reads"),)
+    lines = tuple(_variable(name, os.environ[name], refused.get(name, "ok"), openmp) for name in names)
+    return lines or (Line("variables", "none that MXNet reads"),)
 
 
 def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Line:
@@ -92,8 +93,8 @@ def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Li
 
 
 def cache_lines() -> Tuple[Line, ...]:
-    """Lines about each cache folder: size, and what stopped downloads left in it."""
-    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 for its nets alone, at each call (T57).
+    """Lines about each cache folder: its size, and files that stopped downloads left."""
+    # MXNet reads MXNET_HOME once, at import; gluoncv 0.10.5 at each call, and for its nets only (T57).
     default = Path.home() / ".mxnet"
     home = Path(os.environ.get("MXNET_HOME") or default).expanduser()
     folders = {"mxnet models": home / "models", "mxnet datasets": home / "datasets"}
@@ -106,11 +107,12 @@ def cache_lines() -> Tuple[Line, ...]:
 def _cache(name: str, folder: Path) -> Line:
     if not folder.is_dir():
         return Line(name, f"{folder} (not there yet)")
-    count, size, stale = 0, 0, 0
-    for entry in _files(str(folder)):
+    count = size = stale = 0
+    for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
+        with suppress(OSError):  # deleted meanwhile
+            size += 0 if path.is_symlink() else path.stat().st_size
         count += 1
-        size += entry.stat(follow_symlinks=False).st_size
-        stale += bool(_LEFTOVER.search(entry.name))
+        stale += bool(_LEFTOVER.search(path.name))
         if count == _MANY:
             return Line(name, f"{folder} (more than {_MANY:,} files)")
     said = f"{folder} ({count:,} files, {size / 1e6:,.1f} MB)"
@@ -119,27 +121,13 @@ def _cache(name: str, folder: Path) -> Line:
     return judged(name, said + left, not stale, "mxkit cache clean", data)
 
 
-def _files(folder: str) -> Iterator["os.DirEntry[str]"]:
-    open_: List[str] = [folder]
-    while open_:
-        try:
-            with os.scandir(open_.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        open_.append(entry.path)
-                    elif entry.is_file(follow_symlinks=False):
-                        yield entry
-        except OSError:
-            continue  # a folder of somebody else
-
-
 def _free(home: Path) -> Line:
-    there = next(one for one in (home, *home.resolve().parents) if one.is_dir())
-    free = shutil.disk_usage(str(there)).free
+    existing = next(folder for folder in (home, *home.resolve().parents) if folder.is_dir())
+    free = shutil.disk_usage(str(existing)).free
     fix = "export MXNET_HOME=DIR    puts new downloads on another disk"
     return judged("free disk", f"{free / 1e9:,.1f} GB for {home}", free >= 1e9, fix, {"free": free})
 
 
 def limit_lines() -> Tuple[Line, ...]:
-    """The list; a limit is no finding about this machine, so none counts as a warning."""
+    """Lines about known limits; a limit is not a fault of this machine, so none is a warning."""
     return tuple(Line(name, text) for name, text in _LIMITS)
