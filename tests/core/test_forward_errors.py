@@ -126,7 +126,7 @@ LAYERS = {
         lambda: nn.Conv2D(8, 3, in_channels=3),
         (2, 3, 32, 32),
         (2, 32, 32, 3),
-        "is built for 3 channels (NCHW) and got shape (2, 32, 32, 3), which has 32. The channels seem to stand last: "
+        "is built for 3 channels (NCHW) and got shape (2, 32, 32, 3), which has 32. The channels seem to be last: "
         "x.transpose((0, 3, 1, 2))",
     ),
     "conv_deferred": (
@@ -154,7 +154,7 @@ LAYERS = {
         lambda: nn.Conv2D(8, 5, in_channels=1),
         (2, 1, 9, 9),
         (2, 28, 28),
-        "reads 4 axes (NCHW) and got shape (2, 28, 28): reshape what comes before it",
+        "reads 4 axes (NCHW) and got shape (2, 28, 28): reshape its input",
     ),
     "kernel_larger_than_the_image": (
         lambda: nn.Conv2D(8, (3, 5), padding=(0, 1), dilation=(2, 1), in_channels=1),
@@ -174,7 +174,7 @@ LAYERS = {
         lambda: nn.GlobalAvgPool2D(),
         (2, 1, 9, 9),
         (2, 3),
-        "reads 4 axes (NCHW) and got shape (2, 3): reshape what comes before it",
+        "reads 4 axes (NCHW) and got shape (2, 3): reshape its input",
     ),
     "batch_norm_of_other_axes": (
         lambda: nn.BatchNorm(in_channels=4),
@@ -226,7 +226,7 @@ LAYERS = {
         lambda: rnn.RNN(5, input_size=4),
         (3, 2, 4),
         (3, 4),
-        "reads 3 axes (TNC) and got shape (3, 4): reshape what comes before it",
+        "reads 3 axes (TNC) and got shape (3, 4): reshape its input",
     ),
 }
 
@@ -461,7 +461,7 @@ def test_what_only_a_graph_refuses(kind):
     assert "(elemwise_add) got " in str(error)
     assert "(2, 3)" in str(error)
     assert "(2, 1)" in str(error)
-    assert str(error).endswith("In a graph + - * / do not broadcast: use F.broadcast_add and its like")
+    assert str(error).endswith("In a graph + - * / do not broadcast: use F.broadcast_add and the like")
     assert error.block is net.features[0][1]
     net.hybridize(False)
     np.testing.assert_array_equal(net(ones((2, 4))).asnumpy(), eager)
@@ -477,7 +477,7 @@ def test_t36_a_graph_that_is_out_of_date():
     error = failure(net, ones((2, 7)))
     assert "raises only because it is hybridized: operator " in str(error)
     assert "(FullyConnected) got data (2, 7)" in str(error)
-    assert "net.hybridize() anew drops a graph that is out of date (T36)" in str(error)
+    assert "net.hybridize() again drops an outdated graph (T36)" in str(error)
     net.hybridize()
     assert net(ones((2, 7))).shape == (2, 3)
 
@@ -491,7 +491,7 @@ def test_t39_what_a_symbol_does_not_have(inner):
     place = "'features.0.1'" if inner else "the net"
     assert str(error) == (
         f"{place} (Apply) cannot be hybridized: AttributeError: 'Symbol' object has no attribute 'shape'. In a graph "
-        "hybrid_forward gets Symbols, which have no shape and no values (T39). Write it with F's operators, or go "
+        "hybrid_forward gets Symbols, which have no shape and no values (T39). Write it with F's operators, or run "
         "without a graph: hybridize(False)"
     )
     assert isinstance(error.__cause__, AttributeError)

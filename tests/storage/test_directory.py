@@ -107,7 +107,7 @@ def test_one_of_the_same_step_is_replaced(tmp_path):
         (lambda path: edit(path, step=2), "it is of step 2, and its folder was renamed"),
         (lambda path: edit(path, files={"../x": {}}), "names other files than net.params"),
         (lambda path: edit(path, files={"net.params": {}, "/etc/passwd": {}}), "names other files than net.params"),
-        (lambda path: edit(path, files={"net.params": {"sha256": ""}}), "does not tell the size of net.params"),
+        (lambda path: edit(path, files={"net.params": {"sha256": ""}}), "lacks the size of net.params"),
         (lambda path: edit(path, files=[]), "names other files than net.params"),
         (lambda path: edit(path, score={"mode": "best", "value": 1}), "its score is {'mode': 'best', 'value': 1}"),
         (lambda path: edit(path, run=[1]), r"its run is \[1\]"),
