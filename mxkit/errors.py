@@ -1,25 +1,25 @@
-"""Every error mxkit raises on purpose, and the phrase that answers a misspelt name.
+"""All errors that mxkit raises on purpose, and hints for misspelt names.
 
     MxkitError
-    +-- MXNetImportError (ImportError)       MXNet cannot be imported as it is installed
-    +-- UnknownNameError (ValueError)        a name that no registry knows
-    +-- DeviceError (ValueError)             a device that is not there, or not where the net lives
-    +-- DataError (ValueError)               a batch, a loader or a label that cannot be trained on
-    |   +-- EmptyDataError                   no batch where at least one is needed
-    |   +-- LabelError                       labels that the loss would silently clip
+    +-- MXNetImportError (ImportError)       MXNet cannot be imported
+    +-- UnknownNameError (ValueError)        a name that no registry has
+    +-- DeviceError (ValueError)             a device that does not exist, or is not the net's
+    +-- DataError (ValueError)               a batch, a loader or a label that cannot be used for training
+    |   +-- EmptyDataError                   a source without batches
+    |   +-- LabelError                       labels that the loss would clip without an error
     +-- LossShapeError (ValueError)          a loss without one value per sample
-    +-- NotInitializedError (RuntimeError)   a net without parameters yet
-    +-- UnusedParameterError (RuntimeError)  a trainable parameter that got no gradient
+    +-- NotInitializedError (RuntimeError)   a net without parameters' values
+    +-- UnusedParameterError (RuntimeError)  a trainable parameter without a gradient
     +-- NonFiniteError (ArithmeticError)     NaN or infinity in a loss or a gradient
-    +-- ForwardError (RuntimeError)          what a block of a net raised, with its path and what it got
-    +-- TrainingError (RuntimeError)         what the net or MXNet raised, with the place it happened
-    +-- RecipeError (ValueError)             a recipe that cannot be run as written
-    +-- ArchitectureError (ValueError)       a net that cannot be described, or a description that is no net
-    +-- CheckpointError (RuntimeError)       files that are no whole, verified checkpoint
-    +-- DownloadError (ConnectionError)      files that no mirror gave
+    +-- ForwardError (RuntimeError)          an error of a block, with its path and its inputs
+    +-- TrainingError (RuntimeError)         an error of the net or of MXNet, with epoch, update and batch
+    +-- RecipeError (ValueError)             a recipe that cannot be run
+    +-- ArchitectureError (ValueError)       a net that cannot be described, or an invalid description
+    +-- CheckpointError (RuntimeError)       files that are not a complete, verified checkpoint
+    +-- DownloadError (ConnectionError)      files that no mirror has
 
-Each also derives from the builtin that a caller would catch without knowing mxkit. What can be meant, but
-mostly is a mistake, is told by a TrapWarning; what keeps a run from being gone on with, by a CheckpointWarning.
+Each also derives from the builtin error that a caller would catch without mxkit. A TrapWarning reports code that may
+be intended but usually is a mistake; a CheckpointWarning reports that a run cannot be resumed exactly.
 """
 
 import difflib
@@ -31,42 +31,42 @@ class MxkitError(Exception):
 
 
 class MXNetImportError(MxkitError, ImportError):
-    """MXNet is missing, installed twice, or damaged; the text says what to type."""
+    """MXNet is missing, installed twice, or damaged; the text contains the command that repairs it."""
 
 
 class UnknownNameError(MxkitError, ValueError):
-    """A name that is not known; the text lists the known ones and the nearest."""
+    """An unknown name; the text lists the known names and the nearest one."""
 
 
 class DeviceError(MxkitError, ValueError):
-    """A device that does not exist here, or that is not the one the net lives on."""
+    """A device that does not exist on this machine, or that is not the net's device."""
 
 
 class DataError(MxkitError, ValueError):
-    """Data that cannot be trained on, told before a gradient is computed."""
+    """Data that cannot be used for training, reported before a gradient is computed."""
 
 
 class EmptyDataError(DataError):
-    """A source of batches that gave none."""
+    """A source without batches."""
 
 
 class LabelError(DataError):
-    """Labels that MXNet would accept and silently read as something else."""
+    """Labels that MXNet would accept and interpret as other labels without an error."""
 
 
 class LossShapeError(MxkitError, ValueError):
-    """A loss that does not give one value per sample."""
+    """A loss that does not return one value per sample."""
 
 
 class NotInitializedError(MxkitError, RuntimeError):
-    """A net whose parameters have no values and no device yet."""
+    """A net with parameters that have neither values nor a device."""
 
 
 class UnusedParameterError(MxkitError, RuntimeError):
-    """Trainable parameters that the backward pass did not reach.
+    """Trainable parameters without a gradient after the backward pass.
 
     Attributes:
-        parameters: The Parameters, for callers who know them by another name.
+        parameters: The Parameters, for callers that use other names.
     """
 
     def __init__(self, names: Sequence[str], parameters: Sequence[Any], where: str = "") -> None:
@@ -82,10 +82,10 @@ class NonFiniteError(MxkitError, ArithmeticError):
 
 
 class ForwardError(MxkitError, RuntimeError):
-    """What a block raised in a forward pass, told with the block; its cause is chained.
+    """An error of a block in a forward pass; its cause is chained.
 
     Attributes:
-        path: Where the block stands in the net, like `features.3`; '' is the net itself.
+        path: Path of the block in the net, like `features.3`; '' is the net itself.
         block: The block.
     """
 
@@ -99,34 +99,33 @@ class TrainingError(MxkitError, RuntimeError):
 
 
 class RecipeError(MxkitError, ValueError):
-    """A recipe that does not say something that can be run."""
+    """A recipe that cannot be run."""
 
 
 class ArchitectureError(MxkitError, ValueError):
-    """A net that cannot be described, or a description that is no net; the text names the block."""
+    """A net that cannot be described, or an invalid description; the text names the block."""
 
 
 class CheckpointError(MxkitError, RuntimeError):
-    """Files that are not a whole, verified checkpoint."""
+    """Files that are not a complete, verified checkpoint."""
 
 
 class DownloadError(MxkitError, ConnectionError):
-    """Files that no mirror gave; the text lists what to fetch by hand and where to put it."""
+    """Files that no mirror has; the text lists the files to download by hand and their folder."""
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint is broken, could not be written, or cannot be gone on from to the last bit."""
+    """A checkpoint is broken, could not be written, or cannot be resumed exactly."""
 
 
 class TrapWarning(UserWarning):
-    """Something that Gluon gets wrong in silence, but that can be meant.
+    """Code that Gluon computes wrongly without an error, but that may be intended.
 
     `warnings.filterwarnings("ignore", category=mxkit.errors.TrapWarning)` silences all of them.
     """
 
 
-# What other libraries call losses, optimizers, schedules and arguments, where the spelling does not lead to the name
-# here.
+# Names in other libraries of losses, optimizers, schedules and arguments, if the spelling is not close to mxkit's name
 OTHER_NAMES = {
     "bce": "sigmoid_bce",
     "bcewithlogits": "sigmoid_bce",
@@ -163,9 +162,9 @@ OTHER_NAMES = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Phrase the nearest known name as a question, or return an empty string.
+    """Ask for the nearest known name, or return an empty string.
 
-    Names of other libraries in `OTHER_NAMES` come before spelling.
+    Names of other libraries in `OTHER_NAMES` take precedence over the spelling.
 
     >>> nearest("sotfmax_ce", ["l2", "softmax_ce"])
     "did you mean 'softmax_ce'?"
@@ -178,12 +177,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     other, _, remark = OTHER_NAMES.get(name.lower(), "").partition("; ")
     if other and other in folded:
         return f"did you mean {folded[other]!r}{f' ({remark})' if remark else ''}?"
-    found = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
-    return f"did you mean {folded[found[0]]!r}?" if found else ""
+    matches = difflib.get_close_matches(name.lower(), list(folded), n=1, cutoff=0.6)
+    return f"did you mean {folded[matches[0]]!r}?" if matches else ""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> UnknownNameError:
-    """Build the error for a name that is not among the `known` ones.
+    """Build the error for a name that is not in `known`.
 
     >>> print(unknown_name("loss", "sotfmax_ce", ["l2", "softmax_ce"]))
     unknown loss 'sotfmax_ce': did you mean 'softmax_ce'? Known: l2, softmax_ce

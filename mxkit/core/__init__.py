@@ -1,1 +1,1 @@
-"""What every room stands on: Gluon's inside, devices and batches, Trainers, seeds."""
+"""Shared by every room: access to Gluon's private attributes, devices and batches, Trainers, seeds."""

@@ -1,4 +1,4 @@
-"""How arguments may be given: a component by name or as an object, a count as a whole number."""
+"""Reads arguments of users: a component by name or as an object, whole numbers, finite numbers."""
 
 import inspect
 import math
@@ -9,7 +9,7 @@ from mxkit.errors import nearest
 
 
 def split_spec(spec: Any) -> Tuple[Any, Dict[str, Any]]:
-    """Separate `("sgd", {"learning_rate": 0.1})` into both parts; a name or an object has no arguments.
+    """Split `("sgd", {"learning_rate": 0.1})` into name and arguments; a name or an object has no arguments.
 
     >>> split_spec("l2"), split_spec(("huber", {"rho": 2}))
     (('l2', {}), ('huber', {'rho': 2}))
@@ -20,16 +20,16 @@ def split_spec(spec: Any) -> Tuple[Any, Dict[str, Any]]:
 
 
 def make(kind: str, name: str, maker: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """Call a class or a function that a name stands for.
+    """Call the class or function of a component.
 
     Args:
-        kind: What the message calls it: "loss".
+        kind: Kind of the component in messages: "loss".
         name: The component's name.
-        maker: Called with the arguments.
-        arguments: As the user gave them.
+        maker: The class or function.
+        arguments: The user's arguments.
 
     Raises:
-        TypeError: `maker` does not take an argument; the text lists those it takes, and the nearest.
+        TypeError: `maker` does not take an argument; the text lists its arguments and the nearest one.
 
     >>> def huber(rho=1, weight=None): return rho
     >>> make("loss", "huber", huber, {"delta": 1})
@@ -40,40 +40,37 @@ def make(kind: str, name: str, maker: Callable[..., Any], arguments: Mapping[str
         return maker(**arguments)
     except TypeError as error:
         known = accepted(maker)
-        unknown = [one for one in arguments if known is not None and one not in known]
+        unknown = [argument for argument in arguments if known is not None and argument not in known]
         if known is None or not unknown:
             raise TypeError(f"{kind} {name!r}: {error}") from error
-        shown = [one for one in known if one not in _OF_GLUON] or ["none"]
+        shown = [argument for argument in known if argument not in _OF_GLUON] or ["none"]
         hint = nearest(unknown[0], shown)
-        told = f"{kind} {name!r} takes no argument {unknown[0]!r}; {hint + ' It' if hint else 'it'} takes"
-        raise TypeError(f"{told} {', '.join(shown)}") from error
+        problem = f"{kind} {name!r} takes no argument {unknown[0]!r}"
+        raise TypeError(f"{problem}; {hint + ' It' if hint else 'it'} takes {', '.join(shown)}") from error
 
 
-# Every loss of Gluon takes them: names of a block's parameters, and the sample axis, which is 0 here.
+# Arguments of every loss of Gluon that messages do not list
 _OF_GLUON = ("prefix", "params", "batch_axis")
 
 
 def accepted(maker: Callable[..., Any]) -> Optional[List[str]]:
-    """Names of the arguments that a function or a class takes, those it hands to its bases included; None for any."""
+    """Names of a function's or a class's arguments, with those of base classes behind **kwargs; None for any name."""
     names: List[str] = []
-    inits = (
-        [vars(one)["__init__"] for one in inspect.getmro(maker) if "__init__" in vars(one)]
-        if inspect.isclass(maker)
-        else [maker]
-    )
-    for function in inits:
-        parameters = inspect.signature(function).parameters.values() if function is not object.__init__ else []
+    bases = inspect.getmro(maker)[:-1] if inspect.isclass(maker) else ()  # without object
+    functions = [vars(base)["__init__"] for base in bases if "__init__" in vars(base)] if bases else [maker]
+    for function in functions:
+        parameters = inspect.signature(function).parameters.values()
         names += [one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-        if function is not object.__init__ and not any(one.kind == one.VAR_KEYWORD for one in parameters):
-            return [one for one in dict.fromkeys(names) if one != "self"]
+        if not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            return [name for name in dict.fromkeys(names) if name != "self"]
     return None
 
 
 def whole_number(value: Any, name: str, least: int = 1) -> int:
-    """Return a count of at least `least`, also of NumPy's types.
+    """Check a count and return it as an int; NumPy's integers are accepted.
 
     Raises:
-        ValueError: `value` is no whole number, or below `least`.
+        ValueError: `value` is not a whole number, or is below `least`.
 
     >>> whole_number(3, "epochs")
     3
@@ -85,10 +82,10 @@ def whole_number(value: Any, name: str, least: int = 1) -> int:
 
 
 def check_number(name: str, value: Any, least_0: bool = True, after: str = "") -> None:
-    """Refuse what is no finite number, or negative where `least_0`: MXNet takes a text for a rate in silence (T26).
+    """Check that a value is a finite number, and not negative if `least_0`: MXNet accepts a text as a rate (T26).
 
     Raises:
-        ValueError: `value` is refused; the text ends in `after`.
+        ValueError: It is not; the text ends in `after`.
     """
     number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (least_0 and value < 0):

@@ -1,4 +1,4 @@
-"""Arrays of NumPy and of MXNet alike: what they hold, and their shapes."""
+"""Helpers for arrays of NumPy and MXNet."""
 
 from typing import Any, List, Tuple
 
@@ -9,20 +9,19 @@ Shape = Tuple[int, ...]
 
 
 def to_host(array: Any) -> "np.ndarray":
-    """The array as NumPy's; of an NDArray a copy, for which the device is waited for."""
-    host: np.ndarray = array.asnumpy() if isinstance(array, mx.nd.NDArray) else np.asarray(array)
-    return host
+    """Convert an array to NumPy; an NDArray is copied after a wait for the device."""
+    return np.asarray(array.asnumpy() if isinstance(array, mx.nd.NDArray) else array)
 
 
 def arrays_in(values: Any) -> List[Any]:
-    """NDArrays inside nested lists and tuples, in their order."""
+    """List the NDArrays inside nested lists and tuples."""
     if isinstance(values, (list, tuple)):
         return [array for value in values for array in arrays_in(value)]
     return [values] if isinstance(values, mx.nd.NDArray) else []
 
 
 def squeezed(shape: Shape) -> Shape:
-    """A shape without its axes of length 1 after the first.
+    """Remove axes of length 1 after the first axis.
 
     >>> squeezed((4, 1, 3)), squeezed((1, 3)), squeezed((5,))
     ((4, 3), (1, 3), (5,))
@@ -31,5 +30,5 @@ def squeezed(shape: Shape) -> Shape:
 
 
 def item_size(dtype: str) -> int:
-    """Bytes of one number of a dtype, also of bfloat16, which NumPy does not know."""
+    """Bytes of one number of a dtype, also of bfloat16, which NumPy lacks."""
     return 2 if dtype == "bfloat16" else int(np.dtype(dtype).itemsize)

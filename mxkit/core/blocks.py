@@ -1,4 +1,4 @@
-"""What can be asked of any Gluon block: its parts and parameters by path, and the devices it lives on."""
+"""Blocks and parameters of a net by path, and the net's devices."""
 
 from fnmatch import fnmatchcase
 import inspect
@@ -13,10 +13,10 @@ _Thing = TypeVar("_Thing")
 
 
 def check_net(net: Any) -> None:
-    """Refuse what is no net, above all arguments in another order.
+    """Check that an argument is a net; arguments in a wrong order are the usual mistake.
 
     Raises:
-        TypeError: `net` is no `gluon.Block`.
+        TypeError: `net` is not a `gluon.Block`.
 
     >>> check_net([1, 2])
     Traceback (most recent call last):
@@ -33,18 +33,18 @@ def check_net(net: Any) -> None:
 def parameters_by_path(net: Any) -> Dict[str, Any]:
     """Map structural paths (`features.0.weight`) to Parameters, in the order of the blocks.
 
-    Paths do not carry Gluon's process-wide counters, which differ between two instances of one net
-    (T37). A parameter shared by two blocks stands under both paths.
+    Paths do not contain Gluon's process-wide counters, which differ between two instances of a net (T37). A
+    parameter that two blocks share has both paths.
 
     Raises:
-        TypeError: `net` is no `gluon.Block`.
+        TypeError: `net` is not a `gluon.Block`.
     """
     check_net(net)
     return dict(net._collect_params_with_prefix())
 
 
 def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
-    """Yield every block with its path, the net itself as ''; a shared one under each of its paths."""
+    """Yield every block with its path, '' for the net itself; a shared block once for each of its paths."""
     check_net(net)
     yield path, net
     for name, child in child_blocks(net).items():
@@ -52,19 +52,19 @@ def blocks_by_path(net: Any, path: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def child_blocks(block: Any) -> Dict[str, Any]:
-    """Blocks that a block holds itself, by name: Gluon's own dict, so that a change of it changes the block."""
-    held: Dict[str, Any] = block._children
-    return held
+    """Direct children of a block by name: Gluon's own dict, so that a change of it changes the block."""
+    children: Dict[str, Any] = block._children
+    return children
 
 
 def own_parameters(block: Any) -> Dict[str, Any]:
-    """Parameters that a block holds itself, by attribute: Gluon's own dict. A plain Block has none here."""
-    held: Dict[str, Any] = getattr(block, "_reg_params", {})
-    return held
+    """Parameters of a block without those of its children, by attribute: Gluon's own dict; empty for a plain Block."""
+    parameters: Dict[str, Any] = getattr(block, "_reg_params", {})
+    return parameters
 
 
 def unfit_inputs(block: Any, inputs: Sequence[Any]) -> Optional[List[inspect.Parameter]]:
-    """The inputs that a block's forward pass takes, if these are too many or too few; None where their number fits."""
+    """Parameters of a block's forward pass if the number of inputs does not fit them; None if it fits."""
     kind, leading, own = type(block), 0, {}
     if kind.__call__ not in (gluon.Block.__call__, gluon.HybridBlock.__call__):
         called = block.__call__
@@ -76,12 +76,12 @@ def unfit_inputs(block: Any, inputs: Sequence[Any]) -> Optional[List[inspect.Par
     try:
         signature.bind(*[mx.nd] * leading, *inputs, **own)
     except TypeError:
-        return [one for name, one in list(signature.parameters.items())[leading:] if name not in own]
+        return [parameter for name, parameter in list(signature.parameters.items())[leading:] if name not in own]
     return None
 
 
 def replace_parameter(block: Any, name: str, new: Any) -> None:
-    """Let a block use another parameter in place of its own, as `params=` of its constructor does."""
+    """Replace a parameter of a block by another one, as `params=` of its constructor does."""
     old = own_parameters(block)[name]
     own_parameters(block)[name] = new
     vars(block)[name] = new
@@ -90,34 +90,34 @@ def replace_parameter(block: Any, name: str, new: Any) -> None:
 
 
 def layer_settings(block: Any) -> Dict[str, Any]:
-    """Arguments of the operator that a stock layer calls, like "kernel" of a convolution: its own dict, or none."""
+    """Arguments of a stock layer's operator, like "kernel" of a convolution: the layer's own dict, or an empty one."""
     settings = getattr(block, "_kwargs", None)
     return settings if isinstance(settings, dict) else {}
 
 
 def operator_name(layer: Any) -> str:
-    """The operator that a convolution calls, like "Deconvolution"."""
+    """Name of a convolution's operator, like "Deconvolution"."""
     return str(layer._op_name)
 
 
 def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:
-    """Things by path, each under the first of its paths only."""
+    """Keep each value only under its first path."""
     first = {id(thing): path for path, thing in reversed(list(named.items()))}
     return {path: thing for path, thing in named.items() if first[id(thing)] == path}
 
 
 def first_paths(named: Mapping[str, Any]) -> Dict[int, str]:
-    """The first path of each thing, by its id."""
+    """First path of each value, by the value's id."""
     return {id(thing): path for path, thing in distinct(named).items()}
 
 
 def join_path(path: str, name: str) -> str:
-    """Path of what `name` means below `path`; either may be '', the net itself."""
+    """Join two paths; either may be '', the net itself."""
     return f"{path}.{name}" if path and name else path or name
 
 
 def place_of(path: str, block: Any) -> str:
-    """How errors name a block.
+    """Name of a block in errors.
 
     >>> place_of("0.body", gluon.nn.Dense(2)), place_of("", gluon.nn.Dense(2))
     ("'0.body' (Dense)", 'the net (Dense)')
@@ -126,36 +126,35 @@ def place_of(path: str, block: Any) -> str:
 
 
 def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:
-    """Paths of parameters inside `net`, in the net's order; then the Gluon names of those that are not part of it."""
-    wanted = {id(parameter): str(parameter.name) for parameter in parameters}
-    inside = [path for path, parameter in parameters_by_path(net).items() if wanted.pop(id(parameter), None)]
-    return [*inside, *wanted.values()]
+    """Paths of parameters in the order of `net`, then the Gluon names of parameters that are not in the net."""
+    names = {id(parameter): str(parameter.name) for parameter in parameters}
+    inside = [path for path, parameter in parameters_by_path(net).items() if names.pop(id(parameter), None)]
+    return [*inside, *names.values()]
 
 
 def wait_before_reading() -> None:
-    """Wait for all that is queued, before values of parameters go to the host (T116).
+    """Wait for MXNet's queue before parameters are read on the host (T116).
 
-    `asnumpy` waits for an array and then reads it without holding it. A convolution in prediction reorders its weight
-    in place, by an operation that it queues only while it runs: where that comes between the two, the numbers are
-    read in a mixed order. Copies and operators (`copyto`, `copy`, `astype`) are queued themselves, so that MXNet's
-    engine keeps them apart from the reordering: what is copied at each update needs no wait.
+    `asnumpy` waits for an array and then reads it without a lock. A convolution in prediction reorders its weight in
+    place, by an operation that it queues while it runs; between the wait and the read, it mixes the numbers' order.
+    Copies and operators (`copyto`, `copy`, `astype`) need no wait: they are queued, and MXNet's engine orders them.
     """
     mx.nd.waitall()
 
 
 def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> List["mx.Context"]:
-    """Devices that the net's parameters live on, in the net's own order.
+    """Devices of the net's parameters, in the net's order.
 
     Args:
-        net: Any block. One without parameters lives on the CPU.
-        expected: The devices the caller asked for; None accepts any.
+        net: Any block. The device of a net without parameters is the CPU.
+        expected: Required devices; None accepts any.
 
     Raises:
-        TypeError: `net` is no `gluon.Block`.
+        TypeError: `net` is not a `gluon.Block`.
         NotInitializedError: A parameter has neither a value nor a device.
-        DeviceError: Parameters lie on different devices, or not on the expected ones.
+        DeviceError: Parameters are on different devices, or not on the expected ones.
     """
-    found: Optional[List[mx.Context]] = None
+    devices: Optional[List[mx.Context]] = None
     first = ""
     for path, parameter in parameters_by_path(net).items():
         if not is_initialized(parameter):
@@ -163,47 +162,46 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
                 f"the net is not initialized: parameter {path!r} has no value. "
                 "Call mxkit.initialize(net, 'xavier') or net.initialize() first"
             )
-        here = parameter.list_ctx()
-        if found is None:
-            found, first = here, path
-        elif found != here:
+        own = parameter.list_ctx()
+        if devices is None:
+            devices, first = own, path
+        elif devices != own:
             raise DeviceError(
-                f"the net is spread over devices: parameter {first!r} lives on {found}, {path!r} on {here}. "
-                f"Move it as a whole: mxkit.to(net, {found})"
+                f"the net is spread over devices: parameter {first!r} lives on {devices}, {path!r} on {own}. "
+                f"Move it as a whole: mxkit.to(net, {devices})"
             )
-    found = found or [mx.cpu()]
-    if expected is not None and list(expected) != found:
+    devices = devices or [mx.cpu()]
+    if expected is not None and list(expected) != devices:
         raise DeviceError(
-            f"the net lives on {found}; asked for were {list(expected)}. "
-            f"Move it with mxkit.to(net, {list(expected)}) before the Trainer is made, "
-            f"or ask for {found}"
+            f"the net lives on {devices}; asked for were {list(expected)}. "
+            f"Move it with mxkit.to(net, {list(expected)}) before the Trainer is made, or ask for {devices}"
         )
-    return found
+    return devices
 
 
 class UnknownPathError(UnknownNameError, KeyError):
-    """A path that a net does not have; the text has the nearest."""
+    """A path that a net does not have; the text names the nearest path."""
 
-    __str__ = Exception.__str__  # KeyError's shows the text as Python would write it, in quotes
+    __str__ = Exception.__str__  # KeyError would print the text in quotes
 
 
-def unknown_path(told: str, near: str, paths: Iterable[str]) -> UnknownPathError:
-    """Build the error for a path: what was looked for, the nearest one, and what there is.
+def unknown_path(problem: str, near: str, paths: Iterable[str]) -> UnknownPathError:
+    """Build the error for a path: the problem, the nearest path, and the first paths of the net.
 
     >>> print(unknown_path("no block stands at '1'", "", ["0", "0.act"]))
     no block stands at '1': Paths of the net: 0, 0.act
     """
-    some = list(paths)
-    more = f" and {len(some) - 8} more" if len(some) > 8 else ""
-    return UnknownPathError(f"{told}: {near + ' ' if near else ''}Paths of the net: {', '.join(some[:8])}{more}")
+    known = list(paths)
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    return UnknownPathError(f"{problem}: {near + ' ' if near else ''}Paths of the net: {', '.join(known[:8])}{more}")
 
 
 def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
-    """Parameters whose structural path fits a glob.
+    """Parameters with a structural path that fits a glob.
 
     Args:
         net: Any block.
-        glob: A path like "features.0.weight", where `*` stands for any text, dots too, and `?` for a sign.
+        glob: A path like "features.0.weight"; `*` matches any text, also dots, and `?` matches one character.
 
     Raises:
         UnknownNameError: No path fits.
@@ -211,20 +209,20 @@ def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
     >>> list(match_parameters(mxkit.models.mlp(hidden=[8]), "*.bias"))
     ['1.bias', '2.bias']
     """
-    everything = parameters_by_path(net)
-    found = {path: parameter for path, parameter in everything.items() if fnmatchcase(path, glob)}
-    if not found:
-        blocks = {path.rsplit(".", count)[0] for path in everything for count in range(1, path.count(".") + 1)}
-        near = nearest(glob, [*everything, *(f"{block}.*" for block in sorted(blocks))])
-        raise unknown_path(f"no parameter fits {glob!r}", near, everything)
-    return found
+    parameters = parameters_by_path(net)
+    matches = {path: parameter for path, parameter in parameters.items() if fnmatchcase(path, glob)}
+    if not matches:
+        blocks = {path.rsplit(".", count)[0] for path in parameters for count in range(1, path.count(".") + 1)}
+        near = nearest(glob, [*parameters, *(f"{block}.*" for block in sorted(blocks))])
+        raise unknown_path(f"no parameter fits {glob!r}", near, parameters)
+    return matches
 
 
 def never_trained(net: Any) -> Set[int]:
-    """Ids of parameters that have no gradient by design."""
+    """Ids of parameters without a gradient by design."""
     never = {id(parameter) for parameter in parameters_by_path(net).values() if not is_trainable(parameter)}
     for _, block in blocks_by_path(net):
-        # LayerNorm, InstanceNorm and GroupNorm say so in their arguments only, not on the parameter
+        # LayerNorm, InstanceNorm and GroupNorm have it only in their arguments, not on the parameter
         for switch, name in (("scale", "gamma"), ("center", "beta")):
             if layer_settings(block).get(switch) is False and name in own_parameters(block):
                 never.add(id(own_parameters(block)[name]))

@@ -1,10 +1,10 @@
-"""Devices by name, and a batch split over them without losing or inventing a sample."""
+"""Devices by name, and batches split over them, each sample exactly once."""
 
 import ctypes
 from functools import lru_cache
 from pathlib import Path
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.packed import Packed
@@ -32,18 +32,18 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
 
     Args:
         spec: `"auto"` is every GPU that MXNet sees and has kernels for, or the CPU if there is none. `"cpu:4"` is
-            four virtual devices of the one CPU, which behave like four GPUs for everything but speed. `"gpu"` is
-            every GPU, `"gpu:0,2"` the GPUs of these numbers. Contexts are passed through.
+            four virtual devices of the CPU, which behave like four GPUs except for speed. `"gpu"` is every GPU,
+            `"gpu:0,2"` the GPUs with these numbers. Contexts are returned as they are.
 
     Returns:
-        At least one `mx.Context`, each only once.
+        At least one `mx.Context`, without duplicates.
 
     Raises:
-        DeviceError: `spec` has another form, or names a GPU that MXNet does not see, or has no kernels for; the text
-            says why.
+        DeviceError: `spec` has another form, or names a GPU that MXNet does not see or has no kernels for; the text
+            gives the reason.
 
     Warns:
-        TrapWarning: `"auto"` leaves out a GPU.
+        TrapWarning: `"auto"` ignores a GPU.
 
     >>> devices("cpu:2")
     [cpu(0), cpu(1)]
@@ -60,7 +60,12 @@ def devices(spec: DeviceSpec = "auto") -> List["mx.Context"]:
         raise DeviceError(f"devices: each device may be named once; received {spec!r:.100}")
     gpus = [device for device in found if is_gpu(device)]
     if gpus:
-        _check_gpus(gpus)
+        count, failure = count_gpus()
+        if count == 0:
+            with_cuda = mx.runtime.Features().is_enabled("CUDA")
+            reason = why_no_gpu(with_cuda, read_driver(), wheels=installed_wheels(), failure=failure)
+            raise DeviceError(f"devices: {gpus[0]} does not exist: {reason}. Or use 'auto', which takes what is there")
+        _refuse_gpus(gpus, count, _unusable(count))
     return found
 
 
@@ -80,7 +85,7 @@ def _parse(text: str, spec: str) -> List["mx.Context"]:
 
 
 def count_gpus() -> Tuple[int, str]:
-    """Ask MXNet how many GPUs it sees, and what it said if that failed, as it does with a broken driver."""
+    """Return the number of GPUs that MXNet sees, and its message if the count failed, as with a broken driver."""
     try:
         return mx.context.num_gpus(), ""
     except mx.base.MXNetError as error:
@@ -89,27 +94,18 @@ def count_gpus() -> Tuple[int, str]:
 
 @lru_cache(maxsize=None)
 def _unusable(count: int) -> Dict[int, str]:
-    if count == 0:  # so that an MXNet for the CPU never asks the driver
+    if count == 0:  # so that a CPU build of MXNet never loads the driver
         return {}
     return unusable_gpus(count, kernel_architectures(Path(mx.base._LIB._name)), read_driver())
 
 
 def _automatic(count: int, unusable: Dict[int, str], failure: str) -> List["mx.Context"]:
-    told = [f"leaves out gpu({number}): {reason}" for number, reason in unusable.items()]
+    notes = [f"leaves out gpu({number}): {reason}" for number, reason in unusable.items()]
     if failure:
-        told.append(f"takes the CPU, because MXNet fails to look for GPUs: {failure}")
-    for what in told:
-        warnings.warn(f"devices: 'auto' {what}", TrapWarning, stacklevel=4)
+        notes.append(f"takes the CPU, because MXNet fails to look for GPUs: {failure}")
+    for note in notes:
+        warnings.warn(f"devices: 'auto' {note}", TrapWarning, stacklevel=4)
     return [mx.gpu(i) for i in range(count) if i not in unusable] or [mx.cpu()]
-
-
-def _check_gpus(devices: Sequence["mx.Context"]) -> None:
-    count, failure = count_gpus()
-    if count == 0:
-        with_cuda = mx.runtime.Features().is_enabled("CUDA")
-        reason = why_no_gpu(with_cuda, read_driver(), wheels=installed_wheels(), failure=failure)
-        raise DeviceError(f"devices: {devices[0]} does not exist: {reason}. Or use 'auto', which takes what is there")
-    _refuse_gpus(devices, count, _unusable(count))
 
 
 def _refuse_gpus(devices: Sequence["mx.Context"], count: int, unusable: Dict[int, str]) -> None:
@@ -124,12 +120,12 @@ def _refuse_gpus(devices: Sequence["mx.Context"], count: int, unusable: Dict[int
 
 
 class Shard(NamedTuple):
-    """The part of a batch that one device computes.
+    """The part of a batch for one device.
 
     Attributes:
-        device: Where the arrays lie.
-        inputs: What the net is called with, each of shape (b, ...), NDArray or `Packed`.
-        labels: What the loss gets after the net's output, each of shape (b, ...); may be empty.
+        device: Device of the arrays.
+        inputs: The net's inputs, each of shape (b, ...), NDArray or `Packed`.
+        labels: Arguments of the loss after the net's output, each of shape (b, ...); may be empty.
         samples: b, at least 1.
     """
 
@@ -139,35 +135,25 @@ class Shard(NamedTuple):
     samples: int
 
     def unpacked(self) -> "Shard":
-        """The same with inputs that are NDArrays; itself where they are."""
+        """Replace `Packed` inputs by NDArrays."""
         if all(type(array) is not Packed for array in self.inputs):
             return self
-        return self._replace(
-            inputs=tuple(array.unpacked() if type(array) is Packed else array for array in self.inputs)
-        )
+        inputs = [array.unpacked() if type(array) is Packed else array for array in self.inputs]
+        return self._replace(inputs=tuple(inputs))
 
 
-class Shards(Sequence[Shard]):
-    """A batch split over devices: one `Shard` for each device that has samples, in the order of the devices.
+class Shards(List[Shard]):
+    """A batch split over devices: one `Shard` for each device with samples, in the order of the devices.
 
     Attributes:
-        samples: The true number of samples of the whole batch.
-        idle: Devices that got none, because the batch is smaller than the number of devices.
+        samples: Number of samples of the whole batch.
+        idle: Devices without a sample, because the batch is smaller than the number of devices.
     """
 
     def __init__(self, shards: Sequence[Shard], idle: Sequence["mx.Context"]) -> None:
-        self._shards = list(shards)
+        super().__init__(shards)
         self.samples = sum(shard.samples for shard in shards)
         self.idle = list(idle)
-
-    def __len__(self) -> int:
-        return len(self._shards)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._shards[index]
-
-    def __iter__(self) -> Iterator[Shard]:
-        return iter(self._shards)
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{shard.samples} on {shard.device}" for shard in self)
@@ -177,20 +163,20 @@ class Shards(Sequence[Shard]):
 def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
     """Split a batch over devices along axis 0, sizes differing by at most one sample.
 
-    A batch smaller than the number of devices leaves the last devices idle: a slice of size 0, as
-    `gluon.utils.split_and_load` makes it, would fail in the engine (T8).
+    A batch smaller than the number of devices leaves the last devices idle: the engine fails on slices of size 0,
+    which `gluon.utils.split_and_load` makes (T8).
 
     Args:
         batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
             shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for `as_ndarray`.
-        devices: Where the parts go, at least one.
+        devices: Devices of the parts, at least one.
 
     Returns:
-        `Shards`, one for each device that has samples; sizes differ by at most one.
+        `Shards`, one for each device with samples.
 
     Raises:
         EmptyDataError: The batch has no sample.
-        DataError: The arrays' first axes differ, or something is no array.
+        DataError: The arrays' first axes differ, or an item is not an array.
 
     >>> split_batch((np.zeros((5, 3)), np.zeros(5)), [mx.cpu(0), mx.cpu(1)])
     Shards(5 samples: 3 on cpu(0), 2 on cpu(1))
@@ -234,11 +220,11 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 def as_ndarray(array: Any) -> Any:
     """Turn a NumPy array into an NDArray on the CPU; an NDArray is returned as it is.
 
-    `mx.nd.array` alone would make int64 a float32 and lose whole numbers above 2**24 (T14). Types that MXNet lacks
-    become those that loaders give; int64, which it has, stays.
+    `mx.nd.array` alone would convert int64 to float32 and lose whole numbers above 2**24 (T14). Types that MXNet lacks
+    become those of mxkit's loaders; int64 stays.
 
     Raises:
-        DataError: `array` is neither, holds no numbers, or holds whole numbers that its new type cannot hold.
+        DataError: `array` is something else, is not numeric, or has whole numbers that do not fit the new type.
     """
     if isinstance(array, (mx.nd.NDArray, Packed)):
         return array
@@ -254,7 +240,7 @@ def as_ndarray(array: Any) -> Any:
 
 
 def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
-    """Type of a batch: float32 for float64 and bool, int32 for all wider and for 16-bit whole numbers.
+    """Dtype of an array in a batch: float32 for float64 and bool, int32 for integers of 16 or more bits.
 
     >>> narrow_dtype(np.dtype("float64")), narrow_dtype(np.dtype(">i8")), narrow_dtype(np.dtype("uint8"))
     (dtype('float32'), dtype('int32'), dtype('uint8'))
@@ -264,10 +250,10 @@ def narrow_dtype(dtype: "np.dtype") -> "np.dtype":
 
 
 def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
-    """Convert to what a batch holds; the array itself where it is that already.
+    """Convert an array to its dtype in a batch; an array of this dtype is returned as it is.
 
     Raises:
-        DataError: int32 cannot hold a whole number of it, or it holds no numbers.
+        DataError: int32 cannot hold one of its whole numbers, or it is not numeric.
     """
     if array.dtype.kind not in "fiub":
         holds = f", which holds {type(array.flat[0]).__name__}" if array.dtype.kind == "O" and array.size else ""
@@ -287,7 +273,7 @@ def narrow(array: "np.ndarray", where: str) -> "np.ndarray":
 
 
 def batch_size(arrays: Sequence[Any]) -> int:
-    """Number of samples of a batch, after checking that its arrays agree on it."""
+    """Number of samples of a batch, after a check that it is equal for all arrays."""
     sizes = {(array.shape or (-1,))[0] for array in arrays}
     if len(sizes) != 1 or -1 in sizes:
         shapes = [tuple(array.shape) for array in arrays]
@@ -313,30 +299,30 @@ def describe_batch(batch: Any) -> str:
 
 
 def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.ndarray"]:
-    """Make an NDArray on the CPU, and a NumPy view of its memory to fill before anybody else sees it.
+    """Make an NDArray on the CPU, and a NumPy view of its memory to fill before the first use of the NDArray.
 
-    Its memory is never pinned: `net(x)` refuses such arrays, and each costs a cudaHostAlloc on GPU 0 (T133).
-    `mx.nd.array` asks the engine to wait for an array that nobody can have written yet, which costs more than
-    the copy where batches are small: 60 us of 80 for 64 images of 28x28.
+    The memory is not pinned: `net(x)` refuses pinned arrays, and each costs a cudaHostAlloc on GPU 0 (T133).
+    `mx.nd.array` waits for the engine although the array is new. For small batches the wait costs more than the copy:
+    60 us of 80 for 64 images of 28x28.
 
     Args:
         shape: Any.
-        dtype: One that MXNet has.
+        dtype: A dtype of MXNet.
 
     Returns:
-        The array and its view; the view must not outlive it, nor be written once the array is used.
+        The array and its view. The view must not outlive the array, and must not be written after its first use.
     """
     array = mx.nd.empty(tuple(shape), mx.cpu(), dtype)
     return array, np.empty(shape, dtype) if 0 in shape or not shape else memory_of(array)
 
 
 def each(function: Callable[[Any], Any], arrays: Any) -> Any:
-    """Apply a function to an array, or to each of a tuple."""
+    """Apply a function to an array, or to each array of a tuple."""
     return tuple(function(array) for array in arrays) if isinstance(arrays, tuple) else function(arrays)
 
 
 def memory_of(array: "mx.nd.NDArray") -> "np.ndarray":
-    """The memory of a dense NDArray on the CPU, as NumPy; it must not outlive the NDArray."""
+    """Return the memory of a dense NDArray on the CPU as NumPy; the result must not outlive the NDArray."""
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
     dtype = np.dtype(array.dtype)

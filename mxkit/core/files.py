@@ -1,4 +1,4 @@
-"""Files that are either whole or as they were before, and their digests."""
+"""Writes files completely or not at all, and computes their digests."""
 
 import hashlib
 import os
@@ -6,19 +6,19 @@ from pathlib import Path
 
 
 def name_aside(path: Path) -> Path:
-    """A hidden name beside a file, for its content until that is whole; each call gets another one."""
+    """Return a hidden name beside a file for its incomplete content; every call returns a new name."""
     return path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file aside, flush it to disk, and rename it into place.
+    """Write a file under another name, flush it to disk, and rename it.
 
     Args:
         path: The file; its directory must exist.
-        content: All of it.
+        content: The whole content.
 
     Raises:
-        OSError: The disk is full, or the place may not be written; the file is as it was.
+        OSError: The disk is full, or the directory cannot be written; the file does not change.
     """
     aside = name_aside(path)
     try:
@@ -34,7 +34,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def flush_directory(directory: Path) -> None:
-    """Make renames inside a directory last through a power cut (POSIX; elsewhere nothing can be done)."""
+    """Flush renames inside a directory to disk (only on POSIX)."""
     if os.name == "posix":
         handle = os.open(str(directory), os.O_RDONLY)
         try:
@@ -44,7 +44,7 @@ def flush_directory(directory: Path) -> None:
 
 
 def file_digest(path: Path, algorithm: str = "sha256") -> str:
-    """Digest of a file's content in hexadecimal digits, read in pieces."""
+    """Digest of a file in hexadecimal digits; the file is read in pieces."""
     digest = hashlib.new(algorithm)
     with path.open("rb") as file:
         for block in iter(lambda: file.read(2**20), b""):

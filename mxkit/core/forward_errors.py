@@ -1,10 +1,9 @@
-"""What a net raised in its forward pass, told with the block, what that was built for and what it got.
+"""Names the block that failed in a forward pass, with what it was built for and what it received.
 
-MXNet's messages name no layer (T38). The traceback of an error holds the calls of blocks that it came through, with
-their inputs: nothing is watched or waited for while all goes well. Two kinds of errors hide it, and only they have
-something run again: what a hybridized block raised is sought by running that block without its graph, and what
-was raised where somebody waited (T40) by running the call with a wait after each block. When memory runs out,
-nothing is run again: whichever block asks for it next would be blamed (T135).
+MXNet's messages name no layer (T38). The traceback of an error contains the calls of blocks with their inputs, so that
+a forward pass without an error costs nothing. Two kinds of errors need a second run: an error of a hybridized block
+(the block runs without its graph), and an asynchronous error, raised at a wait (the call runs with a wait after each
+block, T40). An error for lack of memory is not repeated: it would blame the block that asks for memory next (T135).
 """
 
 from contextlib import contextmanager, suppress
@@ -12,10 +11,10 @@ from functools import partial
 import json
 import re
 import traceback
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import blocks_by_path, own_parameters, place_of, unfit_inputs
+from mxkit.core.blocks import blocks_by_path, first_paths, own_parameters, place_of, unfit_inputs
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.layer_faults import layer_fault
@@ -29,13 +28,13 @@ import numpy as np
 _WAITS = ("asnumpy", "wait_to_read", "waitall")
 _OPERATOR = re.compile(r"Error in operator ([^\s:]+):")
 _CHECK = re.compile(r"Check failed: .*?(?:\(\S+ vs\. \S+\) )?: |(?=Shape inconsistent)")
-# of CUDA and the pool of a GPU's memory; of cuDNN and cuBLAS; of the CPU's
+# Messages of CUDA and MXNet's pool of GPU memory; of cuDNN and cuBLAS; of the CPU
 _MEMORY = re.compile(r"out of memory|CU(DNN|BLAS)_STATUS_ALLOC_FAILED|Failed to allocate CPU Memory|std::bad_alloc")
 _DTYPES = re.compile(r"requires uniform type|Incompatible attr in node.*expected \w")
 
 
 class _Call(NamedTuple):
-    """A call of a block of the net: its path, '' for the net itself, and what it was called with."""
+    """A call of a block of the net: its path, '' for the net itself, the block, and its inputs."""
 
     path: str
     block: Any
@@ -52,92 +51,91 @@ class _Call(NamedTuple):
 
 @contextmanager
 def explained(
-    net: Any, again: Optional[Callable[[], Any]] = None, batch: Optional[Callable[[], Any]] = None
+    net: Any, rerun: Optional[Callable[[], Any]] = None, batch: Optional[Callable[[], Any]] = None
 ) -> Iterator[None]:
-    """Let what a block of `net` raises inside a `with` name the block, at no cost while all goes well.
+    """Name the block of `net` in errors inside a `with`; without an error this costs nothing.
 
     Args:
-        net: Any block. Its own calls and those of the blocks inside it are known.
-        again: As for `explain_forward_error`.
+        net: Any block; calls of the blocks inside it are recognised too.
+        rerun: As for `explain_forward_error`.
         batch: As for `explain_forward_error`.
 
     Raises:
-        ForwardError: A block raised, or memory ran out; the error is chained. What was raised elsewhere, mxkit's own
-            errors, and what is no `Exception` (an interrupt) pass as they are.
+        ForwardError: A block raised an error, or memory ran out; the error is chained. Errors from elsewhere, mxkit's
+            own errors, and interrupts do not change.
 
     >>> net = gluon.nn.HybridSequential(); net.add(gluon.nn.Conv2D(2, 5, in_channels=1)); net.initialize()
     >>> with explained(net):
     ...     net(mx.nd.ones((4, 5)))
     Traceback (most recent call last):
-    mxkit.errors.ForwardError: '0' (Conv2D) reads 4 axes (NCHW) and got shape (4, 5): reshape what comes before it
+    mxkit.errors.ForwardError: '0' (Conv2D) reads 4 axes (NCHW) and got shape (4, 5): reshape its input
     """
     try:
         yield
     except MxkitError:
         raise
     except Exception as error:
-        found = explain_forward_error(net, error, again, batch)
-        if found is None:
+        explanation = explain_forward_error(net, error, rerun, batch)
+        if explanation is None:
             raise
-        raise found from error
+        raise explanation from error
 
 
 def explain_forward_error(
     net: Any,
     error: Exception,
-    again: Optional[Callable[[], Any]] = None,
+    rerun: Optional[Callable[[], Any]] = None,
     batch: Optional[Callable[[], Any]] = None,
 ) -> Optional[ForwardError]:
-    """Find the block of `net` that raised `error`, and say what it was built for and what it got.
+    """Find the block of `net` that raised `error`; say what it was built for and what it received.
 
     Args:
         net: Any block.
-        error: What was raised, with its traceback.
-        again: Runs what raised once more. It is called where MXNet raised at a wait, which tells no place.
-            None can place such an error only if the wait stands in the net itself.
-        batch: Returns the batch in hand, or None before the first; the error for lack of memory names it.
+        error: The error with its traceback.
+        rerun: Repeats the forward pass, to locate an error that MXNet raised at a wait. None can locate such an
+            error only if the net itself waited.
+        batch: Returns the current batch, or None before the first; the error for lack of memory describes it.
 
     Returns:
-        The error to raise `from error`, or None: no block of the net raised it. For lack of memory no block is named.
+        The error to raise `from error`, or None if no block of the net raised it. The error for lack of memory names
+        no block.
 
     Side effects:
-        A hybridized block that raised, or `again`, is run once more, in the training mode that is set, outside of
-        any recording, without the user's hooks. Attributes of the blocks and parameters whose initialization is
-        deferred are put back; numbers that it drew from the random generators are gone.
+        Runs a hybridized block that raised, or `rerun`, once more: in the current training mode, without recording,
+        without the user's hooks. Attributes of the blocks and parameters with deferred initialization are restored;
+        numbers that the run drew from the random generators are lost.
     """
     memory = out_of_memory(net, error, batch)
     if memory:
         return ForwardError(memory, "", net)
-    paths: Dict[int, str] = {}
-    for path, block in blocks_by_path(net):
-        paths.setdefault(id(block), path)
+    paths = first_paths(dict(blocks_by_path(net)))
     calls = _calls(error, paths)
-    graph = next((call for call in calls if _is_graph(call)), None)
-    if _came_late(error):
-        again = again or (partial(calls[0].block, *calls[0].inputs) if calls else None)
-        late = None if again is None else _error_of(again, net)
-        error, calls = late or error, [] if late is None else _calls(late, paths)
+    graph = next((call for call in calls if is_hybridized(call.block) and call.arrays), None)
+    if any(frame.f_code.co_name in _WAITS for frame in _frames(error)):  # MXNet raised an asynchronous error (T40)
+        rerun = rerun or (partial(calls[0].block, *calls[0].inputs) if calls else None)
+        repeated = None if rerun is None else _error_of(rerun, net)
+        error, calls = repeated or error, [] if repeated is None else _calls(repeated, paths)
     elif graph is not None:
         eager = _error_of(partial(graph.block, *graph.inputs), graph.block)
         if eager is None:
             return _only_hybridized(graph, calls[-1], error, paths)
         error, calls = eager, _calls(eager, paths)
-    return _told(calls[-1], _phrase(calls[-1], error)) if calls else None
+    return _error_at(calls[-1], _phrase(calls[-1], error)) if calls else None
 
 
 def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]] = None) -> str:
-    """Say where memory ran out and what helps, if that is what `error` tells of; else ''.
+    """Say where memory ran out and what helps, or return '' for another error.
 
     Args:
-        net: Whose devices are named.
-        error: Of any kind.
+        net: The net; the text names its devices.
+        error: Any error.
         batch: As for `explain_forward_error`.
 
     Side effects:
-        MXNet's queue is run to its end, where each array would raise the same error once more.
+        Waits for MXNet's queue, because every queued array would raise the same error again.
     """
     of_mxnet = isinstance(error, mx.MXNetError) and _MEMORY.search(str(error))
-    if not of_mxnet and not isinstance(error, MemoryError):  # NumPy's, of what is read from MXNet
+    if not of_mxnet and not isinstance(error, MemoryError):  # NumPy's, for a copy of an NDArray
         return ""
     with suppress(mx.MXNetError):
         mx.nd.waitall()
@@ -147,16 +145,13 @@ def out_of_memory(net: Any, error: Exception, batch: Optional[Callable[[], Any]]
         devices = {device: None for one in _filled(net.collect_params()) for device in one.list_ctx()}
         where = ", ".join(str(device) for device in devices if is_gpu(device)) or "the GPU"
         ways += ", amp='float16', or end what else nvidia-smi shows there"
-    held = None if batch is None else batch()
-    told = "" if held is None else f", batch {describe_batch(held)}"
-    return f"out of memory on {where}{told} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
+    current = None if batch is None else batch()
+    described = "" if current is None else f", batch {describe_batch(current)}"
+    return f"out of memory on {where}{described} (in this batch or one shortly before): {_brief(error)}. Try {ways}"
 
 
-def _told(call: _Call, phrase: str) -> ForwardError:
+def _error_at(call: _Call, phrase: str) -> ForwardError:
     return ForwardError(f"{call.place}{phrase}", call.path, call.block)
-
-
-# finding the block
 
 
 def _frames(error: Exception) -> List[Any]:
@@ -164,22 +159,9 @@ def _frames(error: Exception) -> List[Any]:
 
 
 def _calls(error: Exception, paths: Dict[int, str]) -> List[_Call]:
-    """Calls of the net's blocks that an error came through, the outermost first."""
-    inside = [frame.f_locals for frame in _frames(error) if frame.f_code is gluon.Block.__call__.__code__]
-    return [_Call(paths[id(it["self"])], it["self"], it["args"]) for it in inside if id(it["self"]) in paths]
-
-
-def _came_late(error: Exception) -> bool:
-    """Whether this was raised at a wait, which may stand far from the operator that failed (T40)."""
-    return any(frame.f_code.co_name in _WAITS for frame in _frames(error))
-
-
-def _of_mxnet(frame: Any) -> bool:
-    return str(frame.f_globals.get("__name__")).split(".")[0] == "mxnet"
-
-
-def _is_graph(call: _Call) -> bool:
-    return is_hybridized(call.block) and bool(call.arrays)
+    """Calls of the net's blocks in the traceback of an error, the outermost first."""
+    calls = [frame.f_locals for frame in _frames(error) if frame.f_code is gluon.Block.__call__.__code__]
+    return [_Call(paths[id(call["self"])], call["self"], call["args"]) for call in calls if id(call["self"]) in paths]
 
 
 def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
@@ -193,11 +175,11 @@ def _error_of(call: Callable[[], Any], net: Any) -> Optional[Exception]:
 
 @contextmanager
 def _block_by_block(net: Any) -> Iterator[None]:
-    """Have a net run block by block: no graphs, none of the user's hooks, and a wait after each block."""
+    """Let a net run block by block: without graphs, without the user's hooks, and with a wait after each block."""
     blocks = [block for _, block in blocks_by_path(net)]
     deferred = [parameter for parameter in net.collect_params().values() if is_deferred(parameter)]
-    no_hooks_but_wait = hooks_replaced(net, lambda path, block: (None, _wait))
-    with attributes_restored([*blocks, *deferred]), run_as_code(blocks), no_hooks_but_wait:
+    hooks = hooks_replaced(net, lambda path, block: (None, _wait))
+    with attributes_restored([*blocks, *deferred]), run_as_code(blocks), hooks:
         yield
 
 
@@ -206,20 +188,18 @@ def _wait(block: Any, inputs: Any, outputs: Any) -> None:
         array.wait_to_read()
 
 
-# saying what is wrong
-
-
 def _phrase(call: _Call, error: Exception) -> str:
     frames = _frames(error)
-    if not isinstance(error, mx.MXNetError) and frames and not _of_mxnet(frames[-1]):
+    module = str(frames[-1].f_globals.get("__name__")) if frames else "mxnet"
+    if not isinstance(error, mx.MXNetError) and module.split(".")[0] != "mxnet":
         return f": {type(error).__name__}: {error}"
-    if isinstance(error, TypeError) and frames and frames[-1].f_globals.get("__name__") == "mxnet.gluon.block":
-        wrong = _wrong_count(call)
-        if wrong:
-            return wrong
+    wrong_count = isinstance(error, TypeError) and module == "mxnet.gluon.block" and _wrong_count(call)
+    if wrong_count:
+        return wrong_count
+    if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
+        return " got a NumPy array, and blocks take NDArrays: mx.nd.array(x, dtype=x.dtype)"
     return (
-        _wrong_kind(call)
-        or _wrong_device(call, error)
+        _wrong_device(call, error)
         or _wrong_dtype(call, error)
         or layer_fault(call.block, call.inputs)
         or (_operator(call, error) if isinstance(call.block, gluon.SymbolBlock) else "")
@@ -231,35 +211,25 @@ def _wrong_count(call: _Call) -> str:
     taken = unfit_inputs(call.block, call.inputs)
     if taken is None:
         return ""
-    way = "" if call.path else ". A batch of two inputs is ((x1, x2), y)"
-    names = ", ".join(one.name for one in taken)
-    return f" was called with {_count(call.inputs)}, and takes {_count(taken)}: {names}{way}"
-
-
-def _count(inputs: Sequence[Any]) -> str:
-    return f"{len(inputs)} input{'s' if len(inputs) > 1 else ''}"
-
-
-def _wrong_kind(call: _Call) -> str:
-    if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
-        return " got a NumPy array, and blocks take NDArrays: mx.nd.array(x, dtype=x.dtype)"
-    return ""
+    received, expected = (f"{len(inputs)} input{'s' if len(inputs) > 1 else ''}" for inputs in (call.inputs, taken))
+    hint = "" if call.path else ". A batch of two inputs is ((x1, x2), y)"
+    return f" was called with {received}, and takes {expected}: {', '.join(one.name for one in taken)}{hint}"
 
 
 def _filled(parameters: Any) -> List[Any]:
-    return [one for one in parameters.values() if values_of(one)]
+    return [parameter for parameter in parameters.values() if values_of(parameter)]
 
 
 def _wrong_device(call: _Call, error: Exception) -> str:
     if "context" not in str(error):
         return ""
-    found = sorted({str(array.context) for array in call.arrays})
-    lives = sorted({str(device) for one in _filled(call.block.collect_params()) for device in one.list_ctx()})
-    if len(found) > 1:
-        return f" got arrays on several devices, {', '.join(found)}: x.as_in_context(mx.{found[0]})"
-    if found and lives and found[0] not in lives:
-        way = f"x.as_in_context(mx.{lives[0]})"
-        return f" got its input on {found[0]}, and its parameters live on {', '.join(lives)}: {way}"
+    inputs = sorted({str(array.context) for array in call.arrays})
+    own = sorted({str(device) for one in _filled(call.block.collect_params()) for device in one.list_ctx()})
+    if len(inputs) > 1:
+        return f" got arrays on several devices, {', '.join(inputs)}: x.as_in_context(mx.{inputs[0]})"
+    if inputs and own and inputs[0] not in own:
+        solution = f"x.as_in_context(mx.{own[0]})"
+        return f" got its input on {inputs[0]}, and its parameters live on {', '.join(own)}: {solution}"
     return ""
 
 
@@ -270,39 +240,39 @@ def _wrong_dtype(call: _Call, error: Exception) -> str:
     got = {np.dtype(array.dtype).name for array in call.arrays}
     if len(own) != 1 or got == own:
         return ""
-    kept = own.pop()
+    (dtype,) = own
     return (
-        f" computes in {kept}, as its parameters are, and got {_described(call.inputs)}. Cast the input, "
-        f"x.astype('{kept}'), or the net, net.cast(...)"
+        f" computes in {dtype}, as its parameters are, and got {_described(call.inputs)}. Cast the input, "
+        f"x.astype('{dtype}'), or the net, net.cast(...)"
     )
 
 
 def _only_hybridized(graph: _Call, innermost: _Call, error: Exception, paths: Dict[int, str]) -> ForwardError:
-    """Tell of what is raised with a graph and not without it, and of the block that it stems from."""
+    """Explain an error that only the graph of a hybridized block raises, and name the block that made the operator."""
     if any(frame.f_code is gluon.HybridBlock._get_graph.__code__ for frame in _frames(error)):
-        return _told(
+        return _error_at(
             innermost,
             f" cannot be hybridized: {type(error).__name__}: {error}. In a graph hybrid_forward gets Symbols, which "
-            "have no shape and no values (T39). Write it with F's operators, or go without a graph: hybridize(False)",
+            "have no shape and no values (T39). Write it with F's operators, or run without a graph: hybridize(False)",
         )
     misplaced = _wrong_device(graph, error)
     if misplaced:
-        return _told(graph, misplaced)
+        return _error_at(graph, misplaced)
     operator = _operator(graph, error)
     name = _OPERATOR.search(str(error))
     maker, longest = graph, ""
     for _, block in blocks_by_path(graph.block):
         if name and len(block.prefix) > len(longest) and name[1].startswith(block.prefix):
             maker, longest = _Call(paths[id(block)], block, ()), block.prefix
-    way = "net.hybridize() anew drops a graph that is out of date (T36), hybridize(False) goes without"
+    solution = "net.hybridize() again drops an outdated graph (T36), hybridize(False) runs without a graph"
     if "(elemwise_" in operator:
-        way = "In a graph + - * / do not broadcast: use F.broadcast_add and its like"
+        solution = "In a graph + - * / do not broadcast: use F.broadcast_add and the like"
     got = operator or f"; it got {_described(graph.inputs)}: {_brief(error)}"
-    return _told(maker, f" raises only because it is hybridized{got}. {way}")
+    return _error_at(maker, f" raises only because it is hybridized{got}. {solution}")
 
 
 def _operator(call: _Call, error: Exception) -> str:
-    """Tell of the operator of a graph that raised, and of the shapes it got, where MXNet named it."""
+    """Describe the operator that MXNet named in an error of a graph, and the shapes of its inputs."""
     named = _OPERATOR.search(str(error))
     graph = traced_graph(call.block)
     if not named or not graph:
@@ -315,12 +285,11 @@ def _operator(call: _Call, error: Exception) -> str:
     sources = internals[output].get_children()
     shapes = {symbol.name: array.shape for symbol, array in zip(graph[0], call.arrays)}
     shapes.update({one.name: one.shape for one in _filled(call.block.collect_params())})
-    known = {name: shape for name, shape in shapes.items() if name in sources.list_inputs()}
-    try:
-        found = sources.infer_shape_partial(**known)[1]
-    except mx.MXNetError:
-        found = None
-    got = ", ".join(f"{name} {shape}" for name, shape in zip(sources.list_outputs(), found or []))
+    inferred = None
+    with suppress(mx.MXNetError):
+        names = sources.list_inputs()
+        inferred = sources.infer_shape_partial(**{name: shapes[name] for name in shapes if name in names})[1]
+    got = ", ".join(f"{name} {shape}" for name, shape in zip(sources.list_outputs(), inferred or []))
     return f": operator {named[1]!r} ({kind}) got {got or _described(call.inputs)}: {_brief(error)}"
 
 
@@ -335,7 +304,7 @@ def _described(inputs: Any) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """What MXNet says, without the place in its source."""
+    """MXNet's message without the place in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if _CHECK.search(line)] or lines or [type(error).__name__]
-    return _CHECK.split(telling[-1], maxsplit=1)[-1]
+    checks = [line for line in lines if _CHECK.search(line)] or lines or [type(error).__name__]
+    return _CHECK.split(checks[-1], maxsplit=1)[-1]

@@ -1,4 +1,4 @@
-"""Gluon's datasets and loaders taken apart: what they read, in which order, through which function."""
+"""Reads the private attributes of Gluon's datasets and loaders: source, order and function."""
 
 from typing import Any, List, NamedTuple, Optional, Tuple
 
@@ -7,12 +7,12 @@ from mxnet.gluon.data.dataset import _FilteredDataset, _LazyTransformDataset, _S
 
 
 class LoaderParts(NamedTuple):
-    """What a DataLoader was made with.
+    """Arguments of a DataLoader.
 
     Attributes:
-        dataset: What it reads.
-        sampler: Numbers of samples in their order; None where the user gave a batch sampler of another class.
-        batch_size: None where that is not known.
+        dataset: Its dataset.
+        sampler: Yields the numbers of the samples; None for a batch sampler of another class.
+        batch_size: None if it is unknown.
         last_batch: "keep", "discard" or "rollover".
     """
 
@@ -23,7 +23,7 @@ class LoaderParts(NamedTuple):
 
 
 def loader_parts(data: Any) -> Optional[LoaderParts]:
-    """Take a gluon DataLoader apart; None of anything else."""
+    """Return the arguments of a gluon DataLoader, or None for another object."""
     batches = getattr(data, "_batch_sampler", None)
     if batches is None or not hasattr(data, "_dataset"):
         return None
@@ -32,30 +32,30 @@ def loader_parts(data: Any) -> Optional[LoaderParts]:
 
 
 def transformed(dataset: Any) -> Optional[Tuple[Any, Any]]:
-    """What `dataset.transform(function)` was made of: the dataset and the function; None of anything else."""
+    """Return dataset and function of `dataset.transform(function)`, or None for another object."""
     return (dataset._data, dataset._fn) if type(dataset) is _LazyTransformDataset else None
 
 
 def chosen(dataset: Any) -> Optional[Tuple[Any, List[int]]]:
-    """What `dataset.sample`, `take`, `shard` and `filter` were made of: the dataset, the numbers of their samples."""
+    """Return the dataset and the numbers of the samples of a `sample`, `take`, `shard` or `filter`, or None."""
     return (dataset._dataset, dataset._indices) if type(dataset) in (_SampledDataset, _FilteredDataset) else None
 
 
 def of_first(function: Any) -> Optional[Any]:
-    """The function that `transform_first` was called with; None of one that gets the whole sample."""
+    """Return the function of `transform_first`, or None for a function of whole samples."""
     return function._fn if isinstance(function, _TransformFirstClosure) else None
 
 
 def for_first(function: Any) -> Any:
-    """A function of whole samples that changes their first array."""
+    """Make a function of whole samples that changes the first array."""
     return _TransformFirstClosure(function)
 
 
 def held_arrays(dataset: Any) -> List[Any]:
-    """Arrays of an ArrayDataset, or what a SimpleDataset reads."""
+    """Return the arrays of an ArrayDataset, or the data of a SimpleDataset."""
     return list(dataset._data) if isinstance(dataset, gluon.data.ArrayDataset) else [dataset._data]
 
 
 def own_transform(dataset: Any) -> Any:
-    """The function that one of Gluon's vision datasets was made with, or None."""
+    """Return the argument `transform` of one of Gluon's vision datasets."""
     return dataset._transform

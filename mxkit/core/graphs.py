@@ -1,4 +1,4 @@
-"""Graphs of hybridized blocks: read, drop, replace and restore them; and hooks, which do not fire inside a graph."""
+"""Graphs of hybridized blocks (read, dropped, replaced, restored), and hooks, which do not fire inside a graph."""
 
 from collections import OrderedDict
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from mxkit.core.blocks import blocks_by_path, distinct
 import mxnet as mx
 from mxnet import gluon
 
-# What HybridBlock._clear_cached_op takes away.
+# Attributes that HybridBlock._clear_cached_op resets
 _CACHED = ("_cached_graph", "_cached_op", "_cached_op_args", "_in_format", "_out_format")
-# An attribute of the block itself, where `graph_replaced` holds.
+# The attribute that `graph_replaced` sets on the block itself
 _REPLACED = "_get_graph"
 
 
@@ -20,20 +20,19 @@ def is_hybridized(block: Any) -> bool:
 
 
 def hybridize_flags(block: Any) -> Dict[str, Any]:
-    """What `hybridize` was called with, like static_alloc."""
+    """Arguments of the last `hybridize`, like static_alloc."""
     return dict(block._flags)
 
 
 def hybridize_like(block: Any, other: Any) -> None:
-    """Hybridize a block as another one is, if that is."""
+    """Hybridize a block like another one, if the other is hybridized."""
     if is_hybridized(other):
         block.hybridize(**hybridize_flags(other))
 
 
 def traced_graph(block: Any) -> Tuple[Any, ...]:
-    """Inputs and output of a block's graph as symbols; () where it was not traced, or has none."""
-    found: Tuple[Any, ...] = getattr(block, "_cached_graph", ())
-    return found
+    """Inputs and output of a block's graph as symbols; () if the block was not traced."""
+    return tuple(getattr(block, "_cached_graph", ()))
 
 
 def graph_json(block: Any) -> str:
@@ -42,17 +41,17 @@ def graph_json(block: Any) -> str:
 
 
 def nesting(block: Any) -> Tuple[Any, Any]:
-    """How inputs and outputs of a traced block are nested: 0 is one, a number above it a symbol with that many."""
+    """Nesting of a traced block's inputs and outputs: 0 is one symbol, n above 0 is a symbol with n outputs."""
     return block._in_format, block._out_format
 
 
 def graph_parameters(block: Any) -> Dict[str, Any]:
     """Parameters that a traced block's graph reads, by Gluon's names."""
-    return {own.name: own for is_data, own in block._cached_op_args if not is_data}
+    return {parameter.name: parameter for is_data, parameter in block._cached_op_args if not is_data}
 
 
 def only_its_graph_runs(block: Any) -> bool:
-    """Whether a call of a block does nothing beside running its graph, as MXNet traced it, for one plain output."""
+    """Whether a call of a block only runs its graph, as MXNet traced it."""
     own = vars(block)
     return bool(
         is_hybridized(block)
@@ -64,12 +63,12 @@ def only_its_graph_runs(block: Any) -> bool:
 
 
 def has_one_plain_output(block: Any) -> bool:
-    """Whether a traced block gives one array, of mx.nd, by a graph that no other backend took parts of."""
+    """Whether a traced block returns one NDArray, and its graph has no parts of another backend."""
     return bool(block._out_format == 0 and type(traced_graph(block)[1]) is mx.sym.Symbol and not block._backend)
 
 
 def drop_graph(block: Any) -> None:
-    """Drop the graph of a block, which traces a new one at its next call; a plain Block has none."""
+    """Drop the graph of a block; its next call traces a new one. A plain Block has no graph."""
     if isinstance(block, gluon.HybridBlock):
         block._clear_cached_op()
 
@@ -77,47 +76,43 @@ def drop_graph(block: Any) -> None:
 def drop_static_graphs(net: Any) -> None:
     """Drop the operators of graphs hybridized with `static_shape`; the next call makes new ones.
 
-    Such a graph keeps the gradients that its first backward pass wrote. A parameter gets new gradients when it is
-    frozen and unfrozen, moved or initialized again, or when `grad_req` becomes "add". The graph still writes into the
-    old ones, and the new ones stay 0 without an error (T109).
+    Such a graph keeps the gradient arrays of its first backward pass. A parameter gets new gradient arrays if it is
+    frozen and unfrozen, moved or initialized again, or if `grad_req` becomes "add". The graph still writes to the old
+    arrays, and the new ones stay 0 without an error (T109).
 
     Side effects:
-        Waits for the device where there is such a graph; the memory that it held is freed.
+        If there is such a graph, waits for the device and frees the graph's memory.
     """
-    static = [block for _, block in blocks_by_path(net) if _has_operator(block, "static_shape")]
+    hybrid = [block for _, block in blocks_by_path(net) if isinstance(block, gluon.HybridBlock)]
+    static = [block for block in hybrid if block._cached_op is not None and hybridize_flags(block).get("static_shape")]
     if static:
         mx.nd.waitall()
     for block in static:
-        block._cached_op = None  # the next call makes it from the block's own graph, which stays
+        block._cached_op = None  # the next call makes the operator from the block's graph, which stays
 
 
 def free_static_memory(net: Any) -> None:
-    """Free the memory of a batch that a net hybridized with `static_alloc` holds; its next call takes it again."""
+    """Free the memory that a net hybridized with `static_alloc` holds for a batch; its next call allocates it again."""
     if hybridize_flags(net).get("static_alloc"):
         net._cached_op = None
         mx.nd.waitall()
 
 
-def _has_operator(block: Any, flag: str) -> bool:
-    made = isinstance(block, gluon.HybridBlock) and block._cached_op is not None
-    return made and bool(hybridize_flags(block).get(flag))
-
-
 @contextmanager
 def attributes_restored(things: Iterable[Any]) -> Iterator[None]:
-    """Give blocks and parameters, after `with`, the attributes that they had before, and no others."""
-    before = [(one, dict(vars(one))) for one in {id(one): one for one in things}.values()]
+    """Restore the attributes of blocks and parameters after `with`, and remove new ones."""
+    before = [(thing, dict(vars(thing))) for thing in {id(thing): thing for thing in things}.values()]
     try:
         yield
     finally:
-        for one, attributes in before:
-            vars(one).clear()
-            vars(one).update(attributes)
+        for thing, attributes in before:
+            vars(thing).clear()
+            vars(thing).update(attributes)
 
 
 @contextmanager
 def graphs_left_aside(net: Any) -> Iterator[None]:
-    """Inside `with`, blocks trace new graphs; at the end they get their earlier graphs back."""
+    """Let blocks trace new graphs inside `with`, and restore their earlier graphs after it."""
     blocks = [block for _, block in blocks_by_path(net) if isinstance(block, gluon.HybridBlock)]
     kept = [(block, {name: vars(block)[name] for name in _CACHED if name in vars(block)}) for block in blocks]
     try:
@@ -131,12 +126,12 @@ def graphs_left_aside(net: Any) -> Iterator[None]:
 
 @contextmanager
 def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> Iterator[None]:
-    """Inside `with`, a HybridBlock runs another graph than its own: what `convert(inputs, output)` makes of it.
+    """Let a HybridBlock run the result of `convert(inputs, output)` inside `with`, instead of its own graph.
 
     Side effects:
-        The net is hybridized inside `with`. At the end it is as before, and its next call traces a new graph.
+        The net is hybridized inside `with`. After it, the net is as before, and its next call traces a new graph.
     """
-    if _REPLACED in vars(net):  # `fit` holds it for all epochs, `updates` asks again for each
+    if _REPLACED in vars(net):  # `fit` replaces the graph for all epochs, `updates` for each
         yield
         return
     active, graph, own = net._active, net._cached_graph, net._get_graph
@@ -161,7 +156,7 @@ def graph_replaced(net: Any, convert: Callable[[Any, Any], Tuple[Any, Any]]) -> 
 
 @contextmanager
 def run_as_code(blocks: Iterable[Any]) -> Iterator[None]:
-    """Inside `with`, calls of these blocks run Python, so that hooks inside them fire (T35)."""
+    """Run these blocks as Python code inside `with`, so that hooks inside them fire (T35)."""
     active = [block for block in {id(block): block for block in blocks}.values() if is_hybridized(block)]
     for block in active:
         block._active = False
@@ -173,24 +168,23 @@ def run_as_code(blocks: Iterable[Any]) -> Iterator[None]:
 
 
 def opened(net: Any, paths: Collection[str]) -> Any:
-    """Inside `with`, blocks above those at `paths` run as plain ones, so that calls of these can be recorded (T35)."""
+    """Run the parents of the blocks at `paths` as Python code inside `with`, so that the blocks' hooks fire (T35)."""
     blocks = dict(blocks_by_path(net))
-    sought = {id(block) for path, block in blocks.items() if path in paths}
-    # a shared block may be called from above each of its paths
-    places = [path for path, block in blocks.items() if path and id(block) in sought]
+    ids = {id(blocks[path]) for path in paths if path in blocks}
+    # a shared block may be called by the parents of each of its paths
+    every_path = [path for path, block in blocks.items() if path and id(block) in ids]
     return run_as_code(
         block
         for path, block in blocks.items()
-        if any(place.startswith(f"{path}." if path else path) for place in places)
+        if any(inner.startswith(f"{path}." if path else path) for inner in every_path)
     )
 
 
 @contextmanager
 def hooks_replaced(net: Any, hooks: Callable[[str, Any], Tuple[Any, Any]] = lambda path, block: (None, None)) -> Any:
-    """Inside `with`, blocks have no hooks but those that `hooks(path, block)` gives: for before, for after, or None.
+    """Replace the hooks of all blocks inside `with` by `hooks(path, block)`: a pre-hook and a hook, or None.
 
-    The user's hooks may not know what to do with symbols (T35), and would tell their owner of a forward pass that was
-    none of the training's.
+    The user's hooks may fail on symbols (T35), and would report a forward pass that is not part of the training.
     """
     blocks = distinct(dict(blocks_by_path(net)))
     own = [(block, block._forward_pre_hooks, block._forward_hooks) for block in blocks.values()]
@@ -206,9 +200,9 @@ def hooks_replaced(net: Any, hooks: Callable[[str, Any], Tuple[Any, Any]] = lamb
 
 @contextmanager
 def copyable(net: Any) -> Iterator[None]:
-    """Inside `with`, a net can be copied by `copy.deepcopy`: its blocks hold no graphs (T54) and no hooks.
+    """Make a net copyable by `copy.deepcopy` inside `with`: its blocks have no graphs (T54) and no hooks.
 
-    A trace leaves on a block the scope of the net that it was made in, whose graph cannot be copied either.
+    A traced block also refers to the scope of its parent, whose graph cannot be copied either.
     """
     blocks = list(distinct(dict(blocks_by_path(net))).values())
     scopes = [(block._scope, block._scope._old_scope) for block in blocks]

@@ -1,4 +1,4 @@
-"""Copies of weights that can be put back, in the net and in its Trainer's kvstore."""
+"""Copies of weights, to restore them in the net and in its Trainer's kvstore."""
 
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -9,11 +9,11 @@ import mxnet as mx
 
 
 class HeldWeights:
-    """Copies of parameters' values, on every device; put back by `put_back`, or at the end of a `with` block.
+    """Copies of parameters' values on every device; `put_back` or the end of a `with` block restores them.
 
     Args:
-        parameters: By path; those without values are left out. A shared parameter is held once, by its first path.
-        arrays: Copies made earlier, by path. None copies the values as they are now, and waits for nothing.
+        parameters: Parameters by path. Parameters without values are ignored; a shared one is copied once.
+        arrays: Earlier copies by path. None copies the current values, without a wait.
         on_host: Copy to the CPU. False copies on each device.
 
     Attributes:
@@ -27,27 +27,21 @@ class HeldWeights:
         *,
         on_host: bool = False,
     ) -> None:
-        chosen = (
-            distinct(parameters)
-            if arrays is None
-            else {path: parameters[path] for path in parameters if path in arrays}
-        )
-        self._parameters = {path: one for path, one in chosen.items() if values_of(one) is not None}
-        self.arrays: Dict[str, List[Any]] = (
-            {
-                # never as_in_context: on the CPU it returns the array itself
-                path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
-                for path, parameter in self._parameters.items()
-            }
-            if arrays is None
-            else dict(arrays)
-        )
+        if arrays is not None:
+            parameters = {path: parameter for path, parameter in parameters.items() if path in arrays}
+        named = parameters if arrays is not None else distinct(parameters)
+        self._parameters = {path: parameter for path, parameter in named.items() if values_of(parameter) is not None}
+        # as_in_context would return the array itself if it is on the CPU
+        self.arrays: Dict[str, List[Any]] = dict(arrays or {}) or {
+            path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
+            for path, parameter in self._parameters.items()
+        }
 
     def put_back(self, trainer: Any = None) -> None:
-        """Put the values back.
+        """Restore the values in the parameters and in the kvstores of the parameters' Trainers.
 
         Args:
-            trainer: A Trainer whose kvstore gets them too, beside the Trainers that the parameters belong to.
+            trainer: Another Trainer with a kvstore to restore.
         """
         for path, parameter in self._parameters.items():
             for array, copy in zip(values_of(parameter) or (), self.arrays[path]):

@@ -1,4 +1,4 @@
-"""What a stock layer was built for, against what it got: the shapes that make MXNet raise."""
+"""Compares the shape of a stock layer's input with the shape it was built for."""
 
 from typing import Any, Callable, Optional, Sequence, Tuple
 
@@ -8,19 +8,17 @@ from mxnet.gluon.nn.conv_layers import _Conv, _Pooling
 from mxnet.gluon.rnn.rnn_layer import _RNNLayer
 import numpy as np
 
-_WHENCE = "the number was given as {} or taken from the first batch"
-
 
 def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
-    """Say how the inputs of a layer differ from what it was built for.
+    """Say how the inputs of a layer differ from those it was built for.
 
     Args:
         block: Any block.
-        inputs: What it was called with.
+        inputs: Arguments of its call.
 
     Returns:
-        The rest of a sentence that begins with the layer, with the way out; '' where its inputs fit, or where
-        nothing is known of such a block.
+        The rest of a sentence that begins with the layer, with the solution; '' if its inputs fit, or for a block
+        of another class.
 
     >>> layer = nn.Dense(2, in_units=3)
     >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:61]
@@ -37,8 +35,13 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
 
 
 def _built(parameter: Any, axis: int) -> int:
-    """Size of a parameter along an axis, or 0 where it is not known yet."""
+    """Size of a parameter along an axis, or 0 if it is not known yet."""
     return max(0, parameter.shape[axis]) if parameter is not None and parameter.shape else 0
+
+
+def _give(argument: str, got: int, built: int) -> str:
+    origin = f"the number was given as {argument} or taken from the first batch"
+    return f"Give it {argument}={got}, or hand it {built}: {origin}"
 
 
 def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
@@ -51,7 +54,7 @@ def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
     if layer._flatten and x.shape[-1] == built:
         way = "flatten=False applies it to the last axis alone"
     else:
-        way = f"Give it in_units={got}, or hand it {built}: {_WHENCE.format('in_units')}"
+        way = _give("in_units", got, built)
         way += ", and after convolutions it depends on the size of the images" if layer._flatten else ""
     return f" is built for {built} inputs {where} and got shape {x.shape}{which}. {way}"
 
@@ -64,12 +67,12 @@ def _convolution(layer: Any, x: Any, *rest: Any) -> Optional[str]:
     if len(x.shape) != len(layout):
         return _wrong_axes(layout, x)
     if built and built != x.shape[axis]:
-        way = f"Give it in_channels={x.shape[axis]}, or hand it {built}: {_WHENCE.format('in_channels')}"
+        way = _give("in_channels", x.shape[axis], built)
         axes = list(range(len(layout)))
         if axis == 1 and x.shape[-1] == built:  # T13
-            way = f"The channels seem to stand last: x.transpose({(0, axes[-1], *axes[1:-1])})"
+            way = f"The channels seem to be last: x.transpose({(0, axes[-1], *axes[1:-1])})"
         elif axis == axes[-1] and x.shape[1] == built:
-            way = f"The channels seem to stand second: x.transpose({(0, *axes[2:], 1)})"
+            way = f"The channels seem to be second: x.transpose({(0, *axes[2:], 1)})"
         return f" is built for {built} channels ({layout}) and got shape {x.shape}, which has {x.shape[axis]}. {way}"
     return None if transposed else _window(layer, x, layer._kwargs["dilate"])
 
@@ -82,15 +85,15 @@ def _pooling(layer: Any, x: Any, *rest: Any) -> Optional[str]:
 
 
 def _wrong_axes(layout: str, x: Any) -> str:
-    return f" reads {len(layout)} axes ({layout}) and got shape {x.shape}: reshape what comes before it"
+    return f" reads {len(layout)} axes ({layout}) and got shape {x.shape}: reshape its input"
 
 
 def _window(layer: Any, x: Any, dilation: Sequence[int]) -> Optional[str]:
-    """Refuse a kernel that is larger than the padded image."""
+    """Phrase a kernel that is larger than the padded image."""
     layout, kernel, padding = (layer._kwargs[name] for name in ("layout", "kernel", "pad"))
-    size = [x.shape[axis] for axis, name in enumerate(layout) if name not in "NC"]
+    sizes = [x.shape[axis] for axis, name in enumerate(layout) if name not in "NC"]
     least = [spread * (length - 1) + 1 - 2 * pad for spread, length, pad in zip(dilation, kernel, padding)]
-    if all(needed <= there for needed, there in zip(least, size)):
+    if all(needed <= size for needed, size in zip(least, sizes)):
         return None
     return (
         f" has a kernel of {tuple(kernel)} and a padding of {tuple(padding)}, so it needs images of at least "
@@ -103,7 +106,7 @@ def _norm(layer: Any, x: Any, *rest: Any) -> Optional[str]:
     built, axis = _built(layer.gamma, 0), layer._axis
     if not built or axis >= len(x.shape) or x.shape[axis] == built:
         return None
-    way = f"Give it in_channels={x.shape[axis]}, or hand it {built}: {_WHENCE.format('in_channels')}"
+    way = _give("in_channels", x.shape[axis], built)
     return f" is built for {built} channels on axis {axis} and got shape {x.shape}. {way}"
 
 
@@ -119,7 +122,7 @@ def _recurrent_layer(layer: Any, x: Any, states: Any = None, *rest: Any) -> Opti
     if len(x.shape) != 3:
         return _wrong_axes(layout, x)
     if built and x.shape[2] != built:
-        way = f"Give it input_size={x.shape[2]}, or hand it {built}: {_WHENCE.format('input_size')}"
+        way = _give("input_size", x.shape[2], built)
         return f" is built for {built} features on the last axis ({layout}) and got shape {x.shape}. {way}"
     return _wrong_states(layer, states, x.shape[layout.find("N")], f" for input {x.shape} ({layout})")
 
@@ -127,7 +130,7 @@ def _recurrent_layer(layer: Any, x: Any, states: Any = None, *rest: Any) -> Opti
 def _recurrent_cell(cell: Any, x: Any, states: Any = None, *rest: Any) -> Optional[str]:
     built = _built(cell.i2h_weight, 1)
     if len(x.shape) == 2 and built and x.shape[1] != built:
-        way = f"Give it input_size={x.shape[1]}, or hand it {built}: {_WHENCE.format('input_size')}"
+        way = _give("input_size", x.shape[1], built)
         return f" is built for {built} features of one step and got shape {x.shape}. {way}"
     return _wrong_states(cell, states, x.shape[0], f" for input {x.shape}")
 

@@ -1,4 +1,4 @@
-"""Lengths with a unit, in one grammar: "256 samples", "2 epochs", "500 updates", "5 minutes"."""
+"""Reads lengths with a unit: "256 samples", "2 epochs", "500 updates", "5 minutes"."""
 
 import math
 from numbers import Real
@@ -15,8 +15,8 @@ class Length(NamedTuple):
     """A number with its unit.
 
     Attributes:
-        number: An int where it is whole.
-        unit: In the plural: "samples", "batches", "updates", "epochs", "seconds", "minutes" or "hours".
+        number: An int if it is a whole number.
+        unit: Unit in the plural: "samples", "batches", "updates", "epochs", "seconds", "minutes" or "hours".
 
     >>> str(Length(1, "epochs")), str(Length(0.5, "epochs"))
     ('1 epoch', '0.5 epochs')
@@ -41,15 +41,15 @@ def length(
     """Read a length.
 
     Args:
-        value: A text like "2 epochs"; a `Length`; or a number, where there is a `default_unit`.
-        name: The argument, for error messages: "fit: epochs".
-        units: Units allowed here, in the plural.
+        value: A text like "2 epochs", a `Length`, or a number if there is a `default_unit`.
+        name: Name of the argument for messages: "fit: epochs".
+        units: Allowed units in the plural.
         default_unit: Unit of a plain number. None refuses plain numbers.
-        fractions: Units that need not be whole.
-        zero: Allow 0, with any unit or none.
+        fractions: Units that accept fractions.
+        zero: Accept 0, with any unit or without a unit.
 
     Raises:
-        ValueError: `value` is no such length, or its unit is not allowed here; the text lists the units.
+        ValueError: `value` is not a length, or its unit is not allowed; the text lists the units.
 
     >>> length("500 updates", "epochs", ("epochs", "updates"), "epochs"), length(3, "epochs", ("epochs",), "epochs")
     (Length(number=500, unit='updates'), Length(number=3, unit='epochs'))

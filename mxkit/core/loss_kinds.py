@@ -1,4 +1,4 @@
-"""What each loss reads in a net's outputs and in labels: one table, for losses, metrics and a run's answers."""
+"""Table of losses: the meaning of a net's outputs and of labels, for losses, metrics and a run's answers."""
 
 from functools import lru_cache
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -7,15 +7,15 @@ from mxnet import gluon
 
 Shape = Tuple[int, ...]
 
-# What a net's outputs are under a loss.
+# Meaning of a net's outputs
 CLASSES = "classes"  # one score for each class
 YES_OR_NO = "yes or no"  # one score for each label, before a sigmoid
-MARGINS = "margins"  # one score for each label, which is no probability
+MARGINS = "margins"  # one score for each label, without a probability
 QUANTITIES = "quantities"
-SEQUENCES = "sequences"  # scores of each step, to be aligned
+SEQUENCES = "sequences"  # scores of each step; the loss aligns them
 EMBEDDINGS = "embeddings"
 
-# What labels are. The first four have a value for each output.
+# Meaning of labels. The first four have a value for each output.
 SIGNS = "-1 or 1"
 SHARES = "from 0 to 1"
 COUNTS = "at least 0"
@@ -29,7 +29,7 @@ TAUGHT = "a teacher's scores, and class numbers"
 SAME = "whether a pair is of one class"
 MINED = "class numbers, from which the loss makes triplets"
 
-# How outputs express probabilities.
+# Unit of outputs that express probabilities
 SCORES, PROBABILITIES, LOGS = "scores", "probabilities", "log_probabilities"
 
 
@@ -37,8 +37,8 @@ class LossKind(NamedTuple):
     """A row of the table.
 
     Attributes:
-        outputs: What the net's outputs are: CLASSES, YES_OR_NO, MARGINS, QUANTITIES, SEQUENCES or EMBEDDINGS.
-        labels: What labels are: SIGNS, SHARES, ...
+        outputs: Meaning of outputs: CLASSES, YES_OR_NO, MARGINS, QUANTITIES, SEQUENCES or EMBEDDINGS.
+        labels: Meaning of labels: SIGNS, SHARES, ...
     """
 
     outputs: str
@@ -46,7 +46,7 @@ class LossKind(NamedTuple):
 
     @property
     def is_elementwise(self) -> bool:
-        """Labels have the shape of the net's outputs, up to axes of length 1."""
+        """Whether labels have the shape of the net's outputs, up to axes of length 1."""
         return self.outputs in (YES_OR_NO, MARGINS, QUANTITIES)
 
 
@@ -77,12 +77,12 @@ def _row(kind: Any) -> Optional[LossKind]:
 
 
 def kind_of(loss: Any) -> Optional[LossKind]:
-    """Row of a loss's class or of its nearest base class; None if there is none. A class may set `loss_kind`."""
+    """Row of a loss's class or its nearest base class, or None. A class may set `loss_kind`."""
     return _row(loss.__class__)
 
 
 def outputs_of(loss: Any) -> Optional[str]:
-    """What the net's outputs are under a loss; also if it only looks like Gluon's softmax loss."""
+    """Meaning of the net's outputs for a loss, also for a class that is similar to Gluon's softmax loss."""
     kind = kind_of(loss)
     if kind is None:
         return CLASSES if hasattr(loss, "_sparse_label") else None
@@ -90,7 +90,7 @@ def outputs_of(loss: Any) -> Optional[str]:
 
 
 def labels_of(loss: Any) -> Optional[str]:
-    """What labels are under a loss, which depends on its arguments too."""
+    """Meaning of labels for a loss; it depends on the loss's arguments too."""
     kind = kind_of(loss)
     if kind is None:
         return None
@@ -100,7 +100,7 @@ def labels_of(loss: Any) -> Optional[str]:
 
 
 def has_class_numbers(loss: Any) -> bool:
-    """Whether labels are class numbers, and not a value for each class."""
+    """Whether labels are class numbers instead of a value for each class."""
     kind = kind_of(loss)
     return bool(getattr(loss, "_sparse_label", kind is not None and kind.labels == TAUGHT))
 
@@ -121,6 +121,6 @@ def unit_of(loss: Any) -> Optional[str]:
 
 
 def is_plain(loss: Any) -> bool:
-    """Whether a loss computes what its class of Gluon's or mxkit's computes, and no code of a user's own."""
+    """Whether the forward pass of a loss is code of Gluon or mxkit, not of a user."""
     owners = [kind for kind in type(loss).__mro__ if "hybrid_forward" in vars(kind) or "forward" in vars(kind)]
     return isinstance(loss, gluon.loss.Loss) and owners[0].__module__.startswith(("mxnet.gluon.", "mxkit."))

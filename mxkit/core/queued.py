@@ -1,26 +1,26 @@
-"""The limit on work that is queued on the devices and not waited for."""
+"""Limits the batches that are queued on the devices."""
 
 from collections import deque
 from typing import Any, Deque, Iterable, List, Tuple
 
 import numpy as np
 
-# A queued batch holds its arrays, so that large batches are waited for sooner (T27: 358 to 788 MB without a limit).
+# A queued batch keeps its arrays in memory (T27: 358 to 788 MB without this limit).
 QUEUED_BYTES = 256 * 2**20
-# The limit for small batches, outside of training.
+# Limit for small batches outside of training
 QUEUED_BATCHES = 32
 
 
 def bytes_of(arrays: Iterable[Any]) -> int:
-    """Bytes that arrays take."""
+    """Bytes of arrays."""
     return sum(array.size * np.dtype(array.dtype).itemsize for array in arrays)
 
 
 class QueuedBatches:
-    """Batches that nobody waited for: no more than QUEUED_BYTES, unless a single batch is larger.
+    """Queued batches: at most QUEUED_BYTES, unless a single batch is larger.
 
     Args:
-        most: Most batches in the queue. With 1 each batch is waited for.
+        most: Maximum number of batches in the queue. With 1, the caller waits for each batch.
     """
 
     def __init__(self, most: int = QUEUED_BATCHES) -> None:
@@ -32,7 +32,7 @@ class QueuedBatches:
         """Add a batch.
 
         Args:
-            results: What the batch gives, returned when it is due.
+            results: Results of the batch, returned when it is due.
             size: Bytes of its inputs and results.
 
         Returns:

@@ -1,7 +1,4 @@
-"""The arrays of a Gluon Parameter, one for each device, and what Gluon notes about them.
-
-With `core.blocks`, `core.graphs` and `core.trainers` the only place that reads Gluon's private attributes.
-"""
+"""Reads and sets the private attributes of Gluon's Parameters: one array for each device, gradients, flags."""
 
 from copy import copy
 from typing import Any, Iterable, List, Optional, Sequence
@@ -10,9 +7,9 @@ from mxnet import autograd, gluon
 
 
 def values_of(parameter: Any) -> Optional[List[Any]]:
-    """Values by device, dense or sparse; None where there are none yet. `list_data` raises, and refuses sparse ones."""
-    found: Optional[List[Any]] = parameter._data
-    return found
+    """Values by device, dense or sparse, or None. `list_data` would raise, and refuses sparse values."""
+    values: Optional[List[Any]] = parameter._data
+    return values
 
 
 def first_value(parameter: Any) -> Any:
@@ -21,33 +18,33 @@ def first_value(parameter: Any) -> Any:
 
 
 def gradients_of(parameter: Any) -> Optional[List[Any]]:
-    """Gradients by device, None where there are none. Gluon makes a new list with the arrays."""
-    found: Optional[List[Any]] = parameter._grad
-    return found
+    """Gradients by device, or None. Gluon makes a new list when it makes new arrays."""
+    gradients: Optional[List[Any]] = parameter._grad
+    return gradients
 
 
 def is_deferred(parameter: Any) -> bool:
-    """Whether the parameter is initialized and waits for its shape, which the first batch tells."""
+    """Whether the parameter is initialized and waits for its shape from the first batch."""
     return bool(parameter._deferred_init)
 
 
 def is_initialized(parameter: Any) -> bool:
-    """Whether the parameter has values, or gets them with the first batch."""
+    """Whether the parameter has values, or will have them after the first batch."""
     return values_of(parameter) is not None or is_deferred(parameter)
 
 
 def is_differentiable(parameter: Any) -> bool:
-    """Whether backward passes reach the parameter: they do not reach running statistics."""
+    """Whether the parameter can have a gradient; running statistics cannot."""
     return bool(parameter._differentiable)
 
 
 def set_differentiable(parameter: Any, differentiable: bool) -> None:
-    """Decide whether backward passes reach the parameter."""
+    """Set whether the parameter can have a gradient."""
     parameter._differentiable = differentiable
 
 
 def is_trainable(parameter: Any) -> bool:
-    """Whether the parameter can be trained, as far as it says itself: running statistics and constants cannot."""
+    """Whether the parameter can be trained, by its own attributes; running statistics and constants cannot."""
     return is_differentiable(parameter) and not isinstance(parameter, gluon.Constant)
 
 
@@ -62,25 +59,25 @@ def has_sparse_gradient(parameter: Any) -> bool:
 
 
 def finish_initialization(parameter: Any, shape: Sequence[int]) -> None:
-    """Give a parameter its shape and, where it waited for that, its values."""
+    """Set a parameter's shape, and initialize it if it waited for the shape."""
     parameter.shape = tuple(shape)
     if is_deferred(parameter):
         parameter._finish_deferred_init()
 
 
 def set_values(parameter: Any, array: Any, devices: Sequence[Any]) -> None:
-    """Give a parameter these values on these devices, in place of any others, with gradients of 0."""
+    """Replace a parameter's values and devices; its gradients become 0."""
     with autograd.pause():
         parameter._init_impl(array, list(devices))
 
 
 def load_values(parameter: Any, array: Any, devices: Any) -> None:
-    """Give a parameter the values of a file, of its dtype and its shape, which they complete, on these devices."""
+    """Load a parameter on these devices from an array of the same dtype; the array completes an unknown shape."""
     parameter._load_init(array, devices)
 
 
 def lend_values(parameter: Any, replicas: List[Any]) -> None:
-    """Put other arrays in the place of a parameter's values by device; its gradients stay as they are."""
+    """Replace the list of a parameter's values by device without a change of its gradients."""
     parameter._data = replicas
 
 
@@ -99,20 +96,20 @@ def copy_parameter(parameter: Any) -> Any:
 
 
 def trainer_of(parameter: Any) -> Optional["gluon.Trainer"]:
-    """The Trainer that was last made over the parameter, or None."""
-    found: Optional[gluon.Trainer] = parameter._trainer
-    return found
+    """The last Trainer that was made with the parameter, or None."""
+    trainer: Optional[gluon.Trainer] = parameter._trainer
+    return trainer
 
 
 def set_trainer(parameter: Any, trainer: Optional["gluon.Trainer"]) -> None:
-    """Let a parameter belong to a Trainer, or to none."""
+    """Set the Trainer of a parameter."""
     parameter._trainer = trainer
 
 
 def request_gradient(parameter: Any, request: str) -> None:
-    """Set `grad_req` of a parameter that is trained, and leave its gradients where they are.
+    """Set `grad_req` of a trained parameter without a change of its gradient arrays.
 
-    Gluon would make new ones, which a static graph does not write to (T109).
+    Gluon would make new arrays, to which a static graph does not write (T109).
     """
     parameter._grad_req = request
     if gradients_of(parameter) is not None:
@@ -120,21 +117,21 @@ def request_gradient(parameter: Any, request: str) -> None:
 
 
 def is_fresh(replica: Any) -> bool:
-    """Whether the gradient of this array of values was computed since the last update."""
+    """Whether the gradient of this array was computed after the last update."""
     return bool(replica._fresh_grad)
 
 
 def set_fresh(replicas: Iterable[Any], fresh: bool) -> None:
-    """Note of arrays of values that their gradients are, or are not, new since the last update."""
+    """Mark the gradients of arrays as computed after the last update, or not."""
     for replica in replicas:
         replica._fresh_grad = fresh
 
 
 class GradientWatch:
-    """Notices that parameters have other gradients than before.
+    """Notices new gradient arrays of parameters.
 
     Args:
-        parameters: Those that are trained, and others.
+        parameters: Parameters with and without gradients.
     """
 
     def __init__(self, parameters: Sequence[Any]) -> None:
@@ -142,8 +139,7 @@ class GradientWatch:
         self._seen: List[Any] = []
 
     def moved(self) -> bool:
-        """Whether one has other arrays than at the last call; true for the first."""
-        now = [gradients_of(parameter) for parameter in self._parameters]
-        same = len(now) == len(self._seen) and all(one is seen for one, seen in zip(now, self._seen))
+        """Whether a parameter has other arrays than at the last call; true for the first call."""
+        now, before = [gradients_of(parameter) for parameter in self._parameters], self._seen
         self._seen = now
-        return not same
+        return len(now) != len(before) or any(new is not old for new, old in zip(now, before))

@@ -1,4 +1,4 @@
-"""Every source of randomness, from one number."""
+"""Seeds every random generator from one number."""
 
 from contextlib import contextmanager
 import hashlib
@@ -10,19 +10,19 @@ import numpy as np
 
 
 def seed_all(seed: int) -> None:
-    """Seed Python's, NumPy's and MXNet's generators, the last on every device.
+    """Seed the generators of Python, NumPy and MXNet, on every device.
 
-    Three libraries draw in a Gluon script: augmenters from Python's `random`, samplers from NumPy's
-    global generator, initializers and dropout from MXNet's (T61).
+    A Gluon script uses all three: augmenters use Python's `random`, samplers NumPy's global generator, initializers
+    and dropout MXNet's generator (T61).
 
     Args:
-        seed: A whole number; it is taken modulo 2**32, as MXNet and NumPy accept no more.
+        seed: A whole number; it is used modulo 2**32, the range of MXNet and NumPy.
 
     Raises:
-        TypeError: `seed` is no whole number.
+        TypeError: `seed` is not a whole number.
 
     Side effects:
-        The three global generators are reseeded. MXNet's takes about 1 ms (T67).
+        Reseeds the three global generators. MXNet's takes about 1 ms (T67).
 
     >>> seed_all(7); first = mx.nd.random.uniform(shape=3).asnumpy()
     >>> seed_all(7); bool((mx.nd.random.uniform(shape=3).asnumpy() == first).all())
@@ -37,10 +37,10 @@ def seed_all(seed: int) -> None:
 
 
 def seed_of_generators() -> int:
-    """A seed that follows from the state of all three generators, so that `seed_all` before decides it.
+    """Compute a seed from the state of all three generators, so that an earlier `seed_all` determines it.
 
     Side effects:
-        Draws one number from MXNet's generator, whose state cannot be read (T67); the others stay as they are.
+        Draws one number from MXNet's generator, whose state cannot be read (T67); the others do not change.
     """
     name, keys, place, *gauss = np.random.get_state()
     drawn = int(mx.nd.random.randint(0, 2**31 - 1, shape=1).asscalar())
@@ -49,7 +49,7 @@ def seed_of_generators() -> int:
 
 
 def permutation(size: int, key: Tuple[int, ...]) -> "np.ndarray":
-    """Shuffle 0..size-1 as a pure function of `key`, whatever was drawn before.
+    """Shuffle 0..size-1 as a pure function of `key`.
 
     Args:
         size: Length of the permutation.
@@ -63,7 +63,7 @@ def permutation(size: int, key: Tuple[int, ...]) -> "np.ndarray":
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Gluon's samplers draw from NumPy's global generator: a look must not change what is drawn after it (T61)."""
+    """Restore the generators of Python and NumPy after `with`: Gluon's samplers draw from NumPy's (T61)."""
     before = (random.getstate(), np.random.get_state())
     try:
         yield

@@ -1,4 +1,4 @@
-"""Running statistics, which training moves beside the gradients: BatchNorm's, and those of layers of one's own."""
+"""Running statistics, which training changes without gradients: of BatchNorm and of users' layers."""
 
 from contextlib import contextmanager, nullcontext
 from typing import Any, Dict, Iterator, List
@@ -11,10 +11,10 @@ from mxnet.gluon.nn.basic_layers import _BatchNorm
 
 
 def batch_norms(net: Any) -> Dict[str, Any]:
-    """BatchNorm layers by path that take statistics from each batch in training; a shared one under its first path.
+    """BatchNorm layers that use the statistics of the batch in training, by first path.
 
     Raises:
-        ValueError: There are such layers in the graph of a SymbolBlock, which nobody can reach.
+        ValueError: The graph of a SymbolBlock has such layers, which cannot be changed.
     """
     blocks = distinct(dict(blocks_by_path(net)))
     for path, block in blocks.items():
@@ -27,45 +27,45 @@ def batch_norms(net: Any) -> Dict[str, Any]:
 
 
 def takes_statistics(block: Any) -> bool:
-    """Whether a layer is a BatchNorm that takes statistics from each batch in training."""
+    """Whether a layer is a BatchNorm that uses the statistics of the batch in training."""
     return isinstance(block, _BatchNorm) and not layer_settings(block)["use_global_stats"]
 
 
 @contextmanager
 def kept_statistics(net: Any) -> Iterator[None]:
-    """Put back, after `with`, what a forward pass in training mode moves on a GPU: running statistics (T126).
+    """Restore running statistics after `with`: on a GPU, a forward pass in training mode changes them (T126).
 
-    On a CPU they move in the backward pass. Parameters without values are left alone.
+    On a CPU, the backward pass changes them. Parameters without values are ignored.
     """
-    kept = [(one, [array.copy() for array in one.list_data()]) for one in _statistics(net) if values_of(one)]
+    before = [(one, [array.copy() for array in one.list_data()]) for one in _statistics(net) if values_of(one)]
     try:
         yield
     finally:
-        for parameter, copies in kept:
+        for parameter, copies in before:
             for array, copy in zip(parameter.list_data(), copies):
                 array[:] = copy
 
 
 def _statistics(net: Any) -> List[Any]:
-    """Parameters that a layer's forward pass writes, of stock layers and of the user's."""
-    found: Dict[int, Any] = {}
+    """Parameters that the forward pass of a stock layer or of a user's layer writes."""
+    statistics: Dict[int, Any] = {}
     for _, block in blocks_by_path(net):
         states = traced_graph(block)[1].list_auxiliary_states() if isinstance(block, gluon.SymbolBlock) else ()
         for parameter in own_parameters(block).values():
             if parameter.name in states or not is_differentiable(parameter):
-                found[id(parameter)] = parameter
-    return list(found.values())
+                statistics[id(parameter)] = parameter
+    return list(statistics.values())
 
 
 @contextmanager
 def running_statistics(net: Any) -> Iterator[List[str]]:
-    """Let BatchNorm use its running statistics in training too, inside `with`: in train mode only dropout is left.
+    """Let BatchNorm use its running statistics in train mode inside `with`, so that only dropout is random.
 
     Args:
-        net: Any block; graphs that it has cached are kept for afterwards.
+        net: Any block; its cached graphs are restored afterwards.
 
     Yields:
-        Paths of the layers that this concerns.
+        Paths of the BatchNorm layers.
 
     Raises:
         ValueError: Such layers are in the graph of a SymbolBlock.

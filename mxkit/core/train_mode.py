@@ -1,4 +1,4 @@
-"""MXNet's one switch for training, taken apart: recording gradients, and how layers behave."""
+"""Sets MXNet's two modes separately: recording of gradients, and behaviour of layers in training."""
 
 from contextlib import contextmanager
 from typing import Iterator, Optional
@@ -8,17 +8,17 @@ from mxnet import autograd
 
 @contextmanager
 def mode(*, record: Optional[bool] = None, train: Optional[bool] = None) -> Iterator[None]:
-    """Set apart what MXNet's contexts join: whether gradients are recorded, and whether layers behave as in training.
+    """Set separately whether gradients are recorded, and whether layers behave as in training.
 
-    `autograd.record()` switches both on and `pause()` both off, unless told otherwise; here nothing changes but what
-    is named. Blocks may be nested; the innermost decides, and each puts back what was.
+    By default, `autograd.record()` switches both on and `pause()` both off; this function changes only the modes that
+    you name. Blocks may be nested: the innermost decides, and each restores the earlier modes.
 
     Args:
-        record: Record for gradients, or not. None leaves it.
-        train: Dropout drops and BatchNorm takes its statistics from the batch, or not. None leaves it.
+        record: Whether gradients are recorded. None does not change it.
+        train: Whether dropout drops and BatchNorm uses the batch's statistics. None does not change it.
 
     Returns:
-        A context manager; what was before is put back at its end, also after an error.
+        A context manager that restores the earlier modes at its end, also after an error.
 
     >>> with mode(record=True):  # a gradient through the net as it predicts
     ...     mx.autograd.is_recording(), mx.autograd.is_training()

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and checkpoints."""
+"""Files that are complete or absent, and checkpoints."""
 
 import lazy_loader as _lazy
 

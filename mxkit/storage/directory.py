@@ -1,9 +1,9 @@
-"""A checkpoint is a directory that is either whole and verified, or not there."""
+"""Directories of checkpoints; each checkpoint is either complete and verified, or does not exist."""
 
+from contextlib import suppress
 import math
 import os
 from pathlib import Path
-import re
 import shutil
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 from uuid import uuid4
@@ -22,17 +22,16 @@ import mxnet as mx
 
 WHICH = ("last", "best")
 
-_STEP = re.compile(r"step-(\d{8,})")
 _WRITING, _REPLACED, _PRUNED = ".writing-", ".replaced-", ".pruned-"
 
 
 def write_checkpoint(
     directory: Union[str, Path], step: int, files: Mapping[str, Mapping[str, Any]], content: Mapping[str, Any]
 ) -> Path:
-    """Write `directory/step-00001204/`, whole or not at all.
+    """Write `directory/step-00001204/`, completely or not at all.
 
     ```
-    .writing-xxxx/        net.params, optimizer.params, state.params: written, flushed, walked, hashed
+    .writing-xxxx/        net.params, optimizer.params, state.params: written, flushed, read back, hashed
     .writing-xxxx/        run.json with their sizes and hashes: written, flushed
     step-00001204/        by a rename; the directory is flushed
     ```
@@ -44,10 +43,10 @@ def write_checkpoint(
         content: The rest of `run.json`: plain JSON values.
 
     Returns:
-        The checkpoint's path. One of the same step is replaced.
+        The checkpoint's path. A checkpoint of the same step is replaced.
 
     Raises:
-        OSError: The disk is full or may not be written; earlier checkpoints are untouched.
+        OSError: The disk is full or cannot be written; earlier checkpoints do not change.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,7 @@ def write_checkpoint(
         _write(aside / MANIFEST, sealed_manifest(manifest))
         flush_directory(aside)
         place = directory / f"step-{step:08d}"
-        # `checkpoint_paths` finds it under this name, should the process end between the two renames
+        # `checkpoint_paths` reads this name if the process ends between the two renames
         replaced = directory / f"{_REPLACED}{place.name}"
         if place.exists():
             _remove(replaced)
@@ -77,15 +76,16 @@ def write_checkpoint(
 
 
 def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpoint:
-    """Find a checkpoint that verifies; a broken one is skipped with a warning.
+    """Find a checkpoint that verifies, and warn of each broken one that is skipped.
 
     Args:
         directory: A checkpoint (`.../step-00001204`), or the directory that holds a run's checkpoints.
         which: "last" for the newest, "best" for the one with the best score (see `Checkpoints(keep_best=...)`).
 
     Raises:
-        CheckpointError: There is none; or the best one is broken, or was removed: no other stands for it.
-        ValueError: `which` is neither.
+        CheckpointError: There is no checkpoint; or the best one is broken or was removed. Another one never
+            replaces the best.
+        ValueError: `which` is something else.
     """
     if which not in WHICH:
         raise ValueError(f"which: expected one of {', '.join(map(repr, WHICH))}; received {which!r}")
@@ -105,125 +105,121 @@ def find_checkpoint(directory: Union[str, Path], which: str = "last") -> Checkpo
 
 
 def _find_best(directory: Path) -> Checkpoint:
-    found = manifests(directory)
-    scored = ranked(found)
+    readable = manifests(directory)
+    scored = ranked(readable)
     if not scored:
         raise CheckpointError(
-            f"no whole checkpoint in {directory}: expected folders named step-00000000 with a score, which those have "
-            "that Checkpoints(keep_best=...) wrote"
+            f"no whole checkpoint in {directory}: expected folders named step-00000000 with a score, as "
+            "Checkpoints(keep_best=...) writes them"
         )
-    gone = _best_that_is_gone(found, scored)
+    problem = _better_epoch(readable[0], scored)
     try:
-        if not gone:
+        if not problem:
             return verify(scored[0].path)
     except CheckpointError as error:
-        gone = f"the best checkpoint is broken: {error}"
-    lines = [f"{one.path.name} ({(one.score or {})['column']} {(one.score or {})['value']:.6g})" for one in scored]
+        problem = f"the best checkpoint is broken: {error}"
+    lines = [f"{found.path.name} ({found.score['column']} {found.score['value']:.6g})" for found in scored]
     raise CheckpointError(
-        f"{directory}: {gone}. With a score there are {', '.join(lines)}. Take the newest by which='last', or one of "
-        "these by its own path"
+        f"{directory}: {problem}. With a score there are {', '.join(lines)}. Take the newest by which='last', or one "
+        "of these by its own path"
     )
 
 
-def _best_that_is_gone(found: Sequence[Checkpoint], scored: Sequence[Checkpoint]) -> str:
-    """Tell of an epoch whose score was better than those of all checkpoints that are left, by the newest's history."""
-    score: Mapping[str, Any] = scored[0].score or {}
-    column, sign = score.get("column"), 1 if score["mode"] == "min" else -1
-    history = found[0].run.get("history") or []
+def _better_epoch(newest: Checkpoint, scored: Sequence[Checkpoint]) -> str:
+    """Name an epoch of the newest checkpoint's history that was better than all scored checkpoints, if any."""
+    best = scored[0].score
+    column, sign = best["column"], 1 if best["mode"] == "min" else -1
+    history = newest.run.get("history") or []
     rows = [row for row in history if isinstance(row, dict) and isinstance(row.get(column), (int, float))]
     values = {row.get("updates"): row[column] for row in rows}
-    if any(values.get(one.step, (one.score or {})["value"]) != (one.score or {})["value"] for one in scored):
-        return ""  # a callback changed the values that are compared
-    better = [row for row in rows if sign * row[column] < sign * score["value"]]
+    if any(values.get(found.step, found.score["value"]) != found.score["value"] for found in scored):
+        return ""  # a callback changed the compared values
+    better = [row for row in rows if sign * row[column] < sign * best["value"]]
     if not better:
         return ""
     row = min(better, key=lambda row: sign * row[column])
     return (
         f"the best checkpoint is gone: {column} was {row[column]:.6g} after epoch {row.get('epoch')}, update "
-        f"{row.get('updates')}, of which no checkpoint is left"
+        f"{row.get('updates')}, and no checkpoint of this epoch is left"
     )
 
 
 def kept(
     found: Sequence[Checkpoint], *, keep_last: int, keep_best: bool, keep_every: Optional[Tuple[float, str]] = None
 ) -> Dict[int, str]:
-    """Steps of the checkpoints that stay, and why: "newest", "best" or "keep_every".
+    """Steps of the checkpoints that stay, and the reason: "newest", "best" or "keep_every".
 
     Args:
         found: Checkpoints, the newest first.
-        keep_last: How many of the newest stay.
-        keep_best: The one with the best score stays.
-        keep_every: `(10.0, "epoch")` or `(1000.0, "update")`: the first one of each such stretch stays.
+        keep_last: Number of the newest ones that stay.
+        keep_best: Whether the one with the best score stays.
+        keep_every: `(10.0, "epoch")` or `(1000.0, "update")`: the first one of each such period stays.
     """
     keep: Dict[int, str] = {}
     if keep_every is not None:
         count, unit = keep_every
-        stretches: Dict[int, int] = {}
-        for one in found:  # the newest first, so that the oldest of a stretch stays
-            done = one.step if unit == "update" else one.run.get("epoch", 1) - 1
-            stretches[int(done // count)] = one.step
-        keep.update({step: "keep_every" for stretch, step in stretches.items() if stretch})
-    keep.update({one.step: "newest" for one in found[:keep_last]})
+        periods: Dict[int, int] = {}
+        for checkpoint in found:  # the newest first, so that the oldest of a period stays
+            done = checkpoint.step if unit == "update" else checkpoint.run.get("epoch", 1) - 1
+            periods[int(done // count)] = checkpoint.step
+        keep.update({step: "keep_every" for period, step in periods.items() if period})
+    keep.update({checkpoint.step: "newest" for checkpoint in found[:keep_last]})
     if keep_best:
-        keep.update({one.step: "best" for one in ranked(found)[:1]})
+        keep.update({checkpoint.step: "best" for checkpoint in ranked(found)[:1]})
     return keep
 
 
 def ranked(checkpoints: Iterable[Checkpoint]) -> List[Checkpoint]:
-    """Those with a score of the newest one's kind, the best first; of equal ones the earlier. NaN is no score."""
-    scored = [(found, found.score) for found in checkpoints if found.score and not math.isnan(found.score["value"])]
+    """Sort by score, the best and then the earliest first; only scores of the newest one's column and mode, not NaN."""
+    scored = [found for found in checkpoints if found.score and not math.isnan(found.score["value"])]
     if not scored:
         return []
-    newest = max(scored, key=lambda one: one[0].step)[1]
-    sign = 1 if newest["mode"] == "min" else -1
-    alike = [one for one in scored if all(one[1].get(name) == newest.get(name) for name in ("column", "mode"))]
-    return [found for found, score in sorted(alike, key=lambda one: (sign * one[1]["value"], one[0].step))]
+    kind = max(scored, key=lambda found: found.step).score
+    sign = 1 if kind["mode"] == "min" else -1
+    alike = [found for found in scored if all(found.score.get(name) == kind.get(name) for name in ("column", "mode"))]
+    return sorted(alike, key=lambda found: (sign * found.score["value"], found.step))
 
 
 def checkpoint_paths(directory: Union[str, Path]) -> List[Path]:
     """Folders of a run's checkpoints, the newest first, unverified."""
     directory = Path(directory)
-    found = {}
-    for prefix in (_REPLACED, ""):  # a replaced one counts only where its successor never came
+    paths = {}
+    for prefix in (_REPLACED, ""):  # a replaced one counts only if its successor is missing
         for path in directory.glob(f"{prefix}step-*"):
             match = STEP.fullmatch(path.name[len(prefix) :])
             if match:
-                found[int(match[1])] = path
-    return [found[step] for step in sorted(found, reverse=True)]
+                paths[int(match[1])] = path
+    return [paths[step] for step in sorted(paths, reverse=True)]
 
 
 def manifests(directory: Union[str, Path]) -> List[Checkpoint]:
-    """Checkpoints whose `run.json` verifies, the newest first; their other files are not looked at."""
+    """Checkpoints with a valid `run.json`, the newest first; their other files are not checked."""
     found = []
     for path in checkpoint_paths(directory):
-        try:
+        with suppress(CheckpointError):
             found.append(read_manifest(path))
-        except CheckpointError:
-            continue
     return found
 
 
 def prune(directory: Union[str, Path], keep: Set[int], before: int) -> List[int]:
-    """Remove older checkpoints; broken ones are left, because nobody knows what they hold.
+    """Remove older checkpoints. Broken ones stay, because their content is unknown.
 
     Args:
         directory: Holds the checkpoints of one run.
         keep: Steps that stay.
-        before: A step that stays too, as all later ones do.
+        before: This step and all later ones stay too.
 
     Returns:
-        Steps that were removed.
+        The removed steps.
     """
-    removed = []
-    for old in manifests(directory):
-        if old.step < before and old.step not in keep:
-            remove(old.path)
-            removed.append(old.step)
-    return removed
+    old = [found for found in manifests(directory) if found.step < before and found.step not in keep]
+    for found in old:
+        remove(found.path)
+    return [found.step for found in old]
 
 
 def remove(path: Path) -> None:
-    """Remove one checkpoint, at once: no half of it is ever found."""
+    """Remove one checkpoint by a rename first, so that a part of it never counts as a checkpoint."""
     pruned = path.with_name(f"{_PRUNED}{path.name}")
     _remove(pruned)
     path.rename(pruned)
@@ -234,22 +230,22 @@ def interval(text: Any, name: str, units: Sequence[str]) -> Tuple[float, str]:
     """Read "10 epochs", "50 updates" or "5 minutes".
 
     Raises:
-        ValueError: It has another form.
+        ValueError: The text has another form.
 
     >>> interval("50 updates", "every", ("epoch", "update"))
     (50, 'update')
     """
-    number, unit = length(text, f"Checkpoints: {name}", [f"{one}s" for one in units])
+    number, unit = length(text, f"Checkpoints: {name}", [f"{unit}s" for unit in units])
     return number, unit[:-1]
 
 
 def prepare(directory: Path) -> None:
-    """Make a directory that can be written, and remove what killed processes left in it of writing and pruning.
+    """Make a directory, check that it can be written, and remove leftovers of killed processes.
 
-    Call it only where nobody else is writing.
+    No other process may write into the directory meanwhile.
 
     Raises:
-        OSError: It is not there and cannot be made, or nothing can be written into it.
+        OSError: The directory cannot be made or written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -268,14 +264,14 @@ def prepare(directory: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():  # anything else is none of ours
+    if path.is_dir() and not path.is_symlink():  # mxkit makes only plain folders
         shutil.rmtree(str(path))
 
 
 def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
-    """Write arrays and flush them to disk; the file is walked to its end.
+    """Write arrays, flush them to disk, and read all headers back.
 
-    `nd.save` flushes nothing and says nothing when the disk is full for the last 4 KiB (T59).
+    `nd.save` does not flush, and raises no error if the disk is full for the last 4 KiB (T59).
     """
     try:
         mx.nd.save(str(file), dict(arrays))

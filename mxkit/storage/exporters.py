@@ -1,4 +1,4 @@
-"""A net for other programs: MXNet's symbol format, written in one call and read back in one."""
+"""Writes a net in MXNet's symbol format for other programs, and reads it."""
 
 import json
 from pathlib import Path
@@ -20,16 +20,15 @@ import mxnet as mx
 from mxnet import gluon
 
 FORMATS = ("symbol",)
-_LATER = ("onnx", "safetensors")
 Shape = Sequence[int]
 
 
 class Exported(NamedTuple):
-    """Where an exported net lies.
+    """Paths of an exported net.
 
     Attributes:
-        symbol: The graph, `path-symbol.json`.
-        parameters: The numbers, `path-0000.params`.
+        symbol: File of the graph, `path-symbol.json`.
+        parameters: File of the parameters, `path-0000.params`.
     """
 
     symbol: Path
@@ -45,33 +44,34 @@ def export(
     epoch: int = 0,
     overwrite: bool = False,
 ) -> Exported:
-    """Write a net as a graph and its parameters, as `net.export` does, without hybridizing or running it before.
+    """Write a net as a graph and its parameters. Unlike `net.export`, it needs neither hybridization nor a batch.
 
     `gluon.SymbolBlock.imports`, `mx.mod.Module.load`, `mx.model.load_checkpoint`, other languages and `load_exported`
-    read it. The forward pass is traced with symbols; the net's own caches, hooks and hybridization stay as they are.
+    read the files. The forward pass is traced with symbols; the net's caches, hooks and hybridization do not change.
 
     Args:
-        net: An initialized HybridBlock, or a Sequential of such. Of several devices the first one's values are
-            written (T59).
-        path: Where: `"models/net"` becomes `models/net-symbol.json` and `models/net-0000.params`; folders are made.
-        format: "symbol". "onnx" and "safetensors" are not there yet.
-        input_shape: Shape of the input, with any batch size, or a list of shapes for several inputs. It is
-            needed for parameters whose shape waits for a first batch, and for several inputs. They are called
+        net: An initialized HybridBlock, or a Sequential of HybridBlocks. On several devices, the values of the
+            first one are written (T59).
+        path: Common beginning of both files: `"models/net"` becomes `models/net-symbol.json` and
+            `models/net-0000.params`. Missing folders are made.
+        format: "symbol", the only format so far.
+        input_shape: Shape of the input, with any batch size, or a list of shapes for several inputs. Required for
+            parameters whose shape depends on the first batch, and for several inputs. The inputs' names are
             `data`, or `data0`, `data1` and so on.
-        epoch: Number in the parameters' file name, from 0. Epochs of one net share one graph.
-        overwrite: Replace the graph of another net under this path, whose parameters do not fit the new one.
+        epoch: Number in the parameters' file name, from 0. All epochs of a net share one graph.
+        overwrite: Replace the graph of another net at this path. The other net's parameters do not fit the new graph.
 
     Returns:
         Both paths.
 
     Raises:
-        NotInitializedError: A parameter has no value, and `input_shape` does not tell its shape.
-        ValueError: `format` is not there, `input_shape` does not fit, the forward pass cannot be traced, or another
-            net lies under `path`.
-        OSError: A file cannot be written; each is whole or as it was.
+        NotInitializedError: A parameter has no value, and `input_shape` does not determine its shape.
+        ValueError: `format` is unknown, `input_shape` does not fit, the forward pass cannot be traced, or another
+            net is stored at `path`.
+        OSError: A file cannot be written; each file is complete or unchanged.
 
     Side effects:
-        With `input_shape`, parameters that waited for a first batch are initialized, as one would do.
+        With `input_shape`, parameters that waited for a first batch are initialized, as a batch would do.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net)
     >>> paths = export(net, getfixture("tmp_path") / "mlp", input_shape=(1, 5))
@@ -81,18 +81,19 @@ def export(
     (2, 3)
     """
     check_net(net)
-    _check_format(format)
+    if format not in FORMATS:
+        raise unknown_name("format of export", format, FORMATS)
     epoch = whole_number(epoch, "epoch", least=0)
     shapes = _shapes(input_shape)
     inputs = _inputs(net, shapes)
     outputs = _trace(net, inputs)
     parameters = {name: parameter for name, parameter in net.collect_params().items() if name in outputs.list_inputs()}
     if shapes:
-        _finish_shapes(outputs, dict(zip((one.name for one in inputs), shapes)), parameters)
+        _finish_shapes(outputs, {variable.name: shape for variable, shape in zip(inputs, shapes)}, parameters)
     wait_before_reading()
-    arrays = _arrays(outputs, parameters, {one.name for one in inputs})
+    arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
     files = Exported(Path(f"{path}-symbol.json"), Path(f"{path}-{epoch:04d}.params"))
-    text = _put_right(outputs.tojson(), parameters)
+    text = _with_current_attributes(outputs.tojson(), parameters)
     if files.symbol.exists() and not overwrite and not _same_graph(files.symbol, text):
         raise ValueError(
             f"export: {files.symbol} holds another net (or other names of its parameters), whose parameters would not "
@@ -111,28 +112,28 @@ def load_exported(
     scores: bool = False,
     devices: Optional[DeviceSpec] = None,
 ) -> "gluon.SymbolBlock":
-    """Read what `export`, `net.export` or Module wrote, safely: both files are checked before MXNet sees them.
+    """Read the files of `export`, `net.export` or Module, safely: both are checked before MXNet reads them.
 
-    Of a Module with a loss head (SoftmaxOutput, LinearRegressionOutput, LogisticRegressionOutput,
-    MAERegressionOutput, SVMOutput) the block gives what `Module.predict` gives, up to the last bits of a softmax, and
-    needs no label: each head becomes the plain operator that it is at inference (T117).
+    Module's loss heads (SoftmaxOutput, LinearRegressionOutput, LogisticRegressionOutput, MAERegressionOutput,
+    SVMOutput) become the plain operators that they are at inference (T117). The block returns what `Module.predict`
+    returns, up to the last bits of a softmax, and needs no label.
 
     Args:
         path: As for `export` and for `Module.save_checkpoint`: without `-symbol.json`.
-        epoch: Number in the parameters' file name; None is the newest, which is the highest.
-        scores: Leave out the softmax or sigmoid of the loss head. To train on: "softmax_ce" and "sigmoid_bce" apply
-            their own.
-        devices: Where the parameters go; None is the CPU.
+        epoch: Number in the parameters' file name; None is the highest.
+        scores: Leave out the softmax or sigmoid of the loss head, for further training: "softmax_ce" and
+            "sigmoid_bce" apply their own.
+        devices: Devices for the parameters; None is the CPU.
 
     Returns:
-        A block with the file's dtypes. Inputs are the variables without parameters, `data0` before `data1`; a label
-        that only a loss head reads is none.
+        A block with the file's dtypes. Its inputs are the variables without parameters, `data0` before `data1`. A
+        label that only a loss head reads is not an input.
 
     Raises:
-        CheckpointError: A file is damaged, holds what could harm the process, or both do not belong together: the
-            weights of a layer are missing, or an array belongs to none.
-        OSError: A file is not there, or cannot be read.
-        ValueError: `scores` is asked for, and the graph has no loss head.
+        CheckpointError: A file is damaged, could harm the process, or does not fit the other file: the weights of a
+            layer are missing, or an array belongs to no variable.
+        OSError: A file does not exist or cannot be read.
+        ValueError: `scores` is True, and the graph has no loss head.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
     >>> _ = export(net, getfixture("tmp_path") / "mlp", epoch=7)
@@ -158,19 +159,12 @@ def load_exported(
     return block
 
 
-def _check_format(format: str) -> None:
-    if format in _LATER:
-        raise ValueError(f"export: the format {format!r} is not there yet; there is {', '.join(map(repr, FORMATS))}")
-    if format not in FORMATS:
-        raise unknown_name("format of export", format, FORMATS)
-
-
 def _shapes(input_shape: Any) -> List[Tuple[int, ...]]:
-    """The shapes of all inputs; none where none were given."""
+    """List the shapes of all inputs."""
     if input_shape is None:
         return []
-    given = input_shape if isinstance(input_shape, (list, tuple)) else (None,)
-    many = list(given) if given and all(isinstance(one, (list, tuple)) for one in given) else [given]
+    shape = input_shape if isinstance(input_shape, (list, tuple)) else (None,)
+    many = list(shape) if shape and all(isinstance(part, (list, tuple)) for part in shape) else [shape]
     if not all(type(size) is int and size > 0 for shape in many for size in shape):
         raise ValueError(f"input_shape: expected a shape like (1, 3, 224, 224), or a list of them; got {input_shape!r}")
     return [tuple(shape) for shape in many]
@@ -188,7 +182,7 @@ def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:
 
 
 def _trace(net: Any, inputs: Sequence[Any]) -> Any:
-    """The net's graph: its forward pass run with symbols."""
+    """Run the net's forward pass with symbols and return the graph."""
     try:
         with hooks_replaced(net):
             outputs = list(_flat(net(*inputs)))
@@ -203,8 +197,8 @@ def _trace(net: Any, inputs: Sequence[Any]) -> Any:
 
 def _flat(outputs: Any) -> Iterator[Any]:
     if isinstance(outputs, (list, tuple)):
-        for one in outputs:
-            yield from _flat(one)
+        for part in outputs:
+            yield from _flat(part)
     elif isinstance(outputs, mx.sym.Symbol):
         yield outputs
     else:
@@ -212,17 +206,17 @@ def _flat(outputs: Any) -> Iterator[Any]:
 
 
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
-    """Tell parameters the shapes that follow from the inputs', and let those that waited for them begin."""
-    unused = [name for name in shapes if name not in outputs.list_inputs()]
+    """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
+    names = outputs.list_inputs()
     try:
-        told, _, auxiliary = outputs.infer_shape(**{name: shapes[name] for name in shapes if name not in unused})
+        arguments, _, states = outputs.infer_shape(**{name: shape for name, shape in shapes.items() if name in names})
     except mx.MXNetError as error:
         raise ValueError(f"input_shape: {shapes} does not fit the net: {error}") from error
-    found = dict(zip(outputs.list_arguments(), told or ()))
-    found.update(zip(outputs.list_auxiliary_states(), auxiliary or ()))
+    inferred = dict(zip(outputs.list_arguments(), arguments or ()))
+    inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
     for name, parameter in parameters.items():
-        if is_deferred(parameter) and name in found:
-            finish_initialization(parameter, found[name])
+        if is_deferred(parameter) and name in inferred:
+            finish_initialization(parameter, inferred[name])
 
 
 def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[str, Any]:
@@ -237,26 +231,20 @@ def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[st
         if values_of(parameter) is None:
             raise NotInitializedError(
                 f"export: parameter {name!r} {parameter.shape} has no value. "
-                + ("Tell its shape: input_shape=(1, ...)" if is_deferred(parameter) else "Call net.initialize() first")
+                + ("Pass input_shape=(1, ...)" if is_deferred(parameter) else "Call net.initialize() first")
             )
         arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = parameter.list_data()[0].copyto(mx.cpu())
     return arrays
 
 
-def _put_right(text: str, parameters: Mapping[str, Any]) -> str:
-    """What the graph says of parameters, as it is now: Gluon writes it down once, before shapes are known (T53)."""
+def _with_current_attributes(text: str, parameters: Mapping[str, Any]) -> str:
+    """Update the parameters' attributes in the graph: Gluon writes them once, before shapes are known (T53)."""
     graph = json.loads(text)
     for node in graph["nodes"]:
         parameter = parameters.get(node["name"]) if node["op"] == "null" else None
         if parameter is not None:
-            told = mx.sym.var(
-                "told",
-                shape=parameter.shape,
-                dtype=parameter.dtype,
-                lr_mult=parameter.lr_mult,
-                wd_mult=parameter.wd_mult,
-            ).list_attr()
-            node["attrs"] = {**node.get("attrs", {}), **told}
+            current = {name: getattr(parameter, name) for name in ("shape", "dtype", "lr_mult", "wd_mult")}
+            node["attrs"] = {**node.get("attrs", {}), **mx.sym.var("any", **current).list_attr()}
     return json.dumps(sealed(graph), indent=2)
 
 
@@ -266,7 +254,7 @@ def _same_graph(path: Path, text: str) -> bool:
         for node in graph["nodes"]:
             attrs = node.get("attrs", {})
             node["attrs"] = {key: value for key, value in attrs.items() if not key.startswith("__")}
-            # an entry's third number counts how often a variable was traced
+            # the third number of an entry counts the traces of a variable
             node["inputs"] = [entry[:2] for entry in node["inputs"]]
         return graph["nodes"], graph["heads"]
 
@@ -277,25 +265,18 @@ def _same_graph(path: Path, text: str) -> bool:
 
 
 def _parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
-    name = re.compile(re.escape(Path(path).name) + r"-(\d{4,})\.params")
-    folder = Path(path).parent
-    matches = [(name.fullmatch(file.name), file) for file in folder.iterdir()]
-    found = {int(match[1]): file for match, file in matches if match}
-    if not found:
-        raise FileNotFoundError(
-            f"{path}: there is no file {Path(path).name}-0000.params, of whatever number, beside it{_prefix_hint(path)}"
-        )
-    if epoch is not None and whole_number(epoch, "epoch", least=0) not in found:
-        there = ", ".join(map(str, sorted(found)))
-        raise FileNotFoundError(
-            f"{path}: there is no {Path(path).name}-{epoch:04d}.params; epochs that are there: {there}"
-        )
-    return found[max(found) if epoch is None else epoch]
-
-
-def _prefix_hint(path: Union[str, Path]) -> str:
-    whole = re.fullmatch(r"(.+)(-symbol\.json|-\d{4,}\.params)", str(path))
-    return f". Pass what both files begin with: {whole[1]!r}" if whole else ""
+    name = Path(path).name
+    pattern = re.compile(re.escape(name) + r"-(\d{4,})\.params")
+    matches = [(pattern.fullmatch(file.name), file) for file in Path(path).parent.iterdir()]
+    files = {int(match[1]): file for match, file in matches if match}
+    if not files:
+        whole = re.fullmatch(r"(.+)(-symbol\.json|-\d{4,}\.params)", str(path))
+        hint = f". Pass the common beginning of both files: {whole[1]!r}" if whole else ""
+        raise FileNotFoundError(f"{path}: there is no file {name}-0000.params, of any number, beside it{hint}")
+    if epoch is not None and whole_number(epoch, "epoch", least=0) not in files:
+        there = ", ".join(map(str, sorted(files)))
+        raise FileNotFoundError(f"{path}: there is no {name}-{epoch:04d}.params; epochs that are there: {there}")
+    return files[max(files) if epoch is None else epoch]
 
 
 def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
@@ -303,8 +284,7 @@ def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
     expected |= {f"aux:{name}" for name in symbol.list_auxiliary_states()}
     unknown = [name for name in stored if name not in expected]
     missing = [name for name in expected if name.startswith("aux:") and name not in stored]
-    known = {name[4:] for name in stored}
-    missing += [f"arg:{name}" for name in parameters_without_array(symbol, known)]
+    missing += [f"arg:{name}" for name in parameters_without_array(symbol, {name[4:] for name in stored})]
     if unknown or missing:
         raise CheckpointError(
             f"{file} does not belong to its graph: {', '.join(unknown[:8]) or 'nothing'} in the file alone, "
@@ -313,6 +293,6 @@ def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
 
 
 def _order(name: str) -> Tuple[int, int]:
-    """Gluon's inputs in their order; others stay in the order of the graph."""
+    """Sort key: Gluon's inputs by their number, other inputs in the order of the graph."""
     match = re.fullmatch(r"data(\d+)", name)
     return (0, int(match[1])) if match else (1 if name != "data" else 0, 0)

@@ -1,27 +1,27 @@
-"""Which array of a file belongs to which parameter: the layouts that Gluon and Module have written.
+"""Matches the arrays of a file with the parameters of a net, for every layout that Gluon and Module write.
 
     save_parameters          paths: `features.0.weight`; of a SymbolBlock, names without their common beginning (T52)
     collect_params().save    full names: `resnetv10_conv0_weight`
     export, Module           full names after `arg:` and `aux:`
     save_params (old)        full names without the net's prefix
 
-Full names carry counters that the whole process shares (T37): a net built twice has other names, and `dense10`
-sorts before `dense9` (T60a). Where no name fits, numbers are compared by their order, and what stays ambiguous is
-refused: weights in the wrong layer of the same shape would never be seen.
+Full names contain counters of the whole process (T37): the second instance of a net has other names, and `dense10`
+sorts before `dense9` (T60a). If no name fits, the order of the numbers decides. An ambiguous match is an error:
+nobody would notice weights in the wrong layer of the same shape.
 
-Where names share nothing, `match="order"` takes the order alone: a file keeps the order of the dict that was saved,
-which is that of the blocks for Gluon and that of the graph for Module and `mxkit.export`.
+`match="order"` is for names that share nothing: it pairs by order alone. A file keeps the order of the dict that was
+saved: the order of the blocks for Gluon, the order of the graph for Module and `mxkit.export`.
 """
 
 import os
 import re
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from mxkit.core.blocks import child_blocks, parameters_by_path
+from mxkit.core.blocks import child_blocks, distinct, parameters_by_path
 from mxkit.errors import CheckpointError, UnknownNameError, nearest
 from mxnet.gluon import SymbolBlock
 
-# What a full name says beside its counters, and the counters: (("dense", "weight"), (10,)).
+# A full name in two parts, the words and the counters: (("dense", "weight"), (10,)).
 _Key = Tuple[Tuple[str, ...], Tuple[int, ...]]
 
 _DIGITS = re.compile(r"\d+")
@@ -33,18 +33,18 @@ _ROLES = {"weight": "scale", "gamma": "scale", "bias": "shift", "beta": "shift"}
 def paths_of_names(
     net: Any, arrays: Mapping[str, Any], rename: Optional[Mapping[str, str]] = None, match: str = "name"
 ) -> Dict[str, str]:
-    """Map names of a file to paths of `net`; names that belong nowhere are left out.
+    """Map names of a file to paths of `net`; the result lacks names that fit no path.
 
     Args:
         net: Any block.
         arrays: The file's arrays by name, in its order.
-        rename: Globs of names in the file and the paths they become, as for `load_parameters`. Renamed names
-            are listed even where the net has no such path.
-        match: "name", or "order" for names that say nothing, as for `load_parameters`.
+        rename: Globs of names in the file and their paths, as for `load_parameters`. The result contains
+            renamed names even if the net has no such path.
+        match: "name", or "order" to ignore the names, as for `load_parameters`.
 
     Raises:
-        CheckpointError: Which array belongs to which parameter is not certain.
-        UnknownNameError: A glob of `rename` fits no name, or gives no path of the net.
+        CheckpointError: The match of arrays and parameters is ambiguous.
+        UnknownNameError: A glob of `rename` fits no name, or its result is no path of the net.
         ValueError: Two names would become one path.
     """
     parameters = parameters_by_path(net)
@@ -52,10 +52,10 @@ def paths_of_names(
     paths = {name: path for pattern in (rename or {}).items() for name, path in _renamed(pattern, bare, parameters)}
     taken = {id(parameters[path]) for path in paths.values() if path in parameters}
     rest = {bare[name]: name for name in arrays if name not in paths}
-    free = {path: one for path, one in parameters.items() if id(one) not in taken}
+    free = {path: parameter for path, parameter in parameters.items() if id(parameter) not in taken}
     left = {short: arrays[name] for short, name in rest.items()}
-    found = _in_order(left, free) if match == "order" else _recognised(net, left, free)
-    paths.update({rest[short]: path for short, path in found.items()})
+    matched = _by_order(left, free) if match == "order" else _by_name(net, left, free)
+    paths.update({rest[short]: path for short, path in matched.items()})
     paths.update({name: short for short, name in rest.items() if name not in paths and short in parameters})
     seen: Dict[str, str] = {}
     for name, path in paths.items():
@@ -65,39 +65,39 @@ def paths_of_names(
 
 
 def _bare_names(names: Iterable[str]) -> Dict[str, str]:
-    """Names without `arg:` and `aux:`, where all have one of them."""
+    """Strip `arg:` and `aux:` if every name begins with one of them."""
     short = {name: re.sub("^(arg|aux):", "", name) for name in names}
     stripped = all(name != bare for name, bare in short.items()) and len(set(short.values())) == len(short)
     return short if stripped else {name: name for name in short}
 
 
 def _renamed(pattern: Tuple[str, str], bare: Mapping[str, str], parameters: Mapping[str, Any]) -> List[Tuple[str, str]]:
-    """Names that one pair of globs renames, with their paths."""
+    """List the names that one pair of globs renames, with their paths."""
     source, target = pattern
-    pieces = re.split("[*?]", target)
-    marks = re.findall("[*?]", source)
-    if len(pieces) - 1 != len(marks):
+    parts, pieces = re.split("([*?])", source), re.split("[*?]", target)
+    count = len(parts) // 2
+    if len(pieces) - 1 != count:
         raise ValueError(
-            f"rename: {source!r} has {len(marks)} wildcards, so {target!r} needs {len(marks)}; it has {len(pieces) - 1}"
+            f"rename: {source!r} has {count} wildcards, so {target!r} needs {count}; it has {len(pieces) - 1}"
         )
-    literal = [re.escape(text) for text in re.split("[*?]", source)]
-    groups = ["(.*)" if mark == "*" else "(.)" for mark in marks]
-    glob = re.compile("".join(text + group for text, group in zip(literal, [*groups, ""])), re.DOTALL)
-    found = []
+    groups = {"*": "(.*)", "?": "(.)"}
+    glob = re.compile("".join(groups.get(part) or re.escape(part) for part in parts), re.DOTALL)
+    renamed = []
     for name, short in bare.items():
         match = glob.fullmatch(short) or glob.fullmatch(name)
         if match:
-            found.append((name, "".join(text + more for text, more in zip(pieces, [*match.groups(), ""]))))
-    if not found:
+            renamed.append((name, "".join(map("".join, zip(pieces, [*match.groups(), ""])))))
+    if not renamed:
         near = nearest(source, bare.values())
         raise UnknownNameError(f"rename: no name in the file fits {source!r}: {near or 'names are ' + _some(bare)}")
-    if not any(path in parameters for _, path in found):
-        near = nearest(found[0][1], parameters)
+    name, path = renamed[0]
+    if not any(path in parameters for _, path in renamed):
+        near = nearest(path, parameters)
         raise UnknownNameError(
-            f"rename: {found[0][0]!r} would become {found[0][1]!r}, which is no path of the net: "
+            f"rename: {name!r} would become {path!r}, which is no path of the net: "
             f"{near or 'its paths are ' + _some(parameters)}"
         )
-    return found
+    return renamed
 
 
 def _some(names: Iterable[str]) -> str:
@@ -105,75 +105,73 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(listed[:8]) + (f" and {len(listed) - 8} more" if len(listed) > 8 else "")
 
 
-def _recognised(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
+def _by_name(net: Any, arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
     full = {parameter.name: path for path, parameter in parameters.items()}
     theirs, ours = _scope(arrays), _scope(full)
     by_path = {name: name for name in arrays if name in parameters}
-    by_name = {name: full[name] for name in arrays if name in full}
-    below = {name: full[ours + name[len(theirs) :]] for name in arrays if ours + name[len(theirs) :] in full}
-    best = max(by_path, by_name, below, key=len)
+    by_full_name = {name: full[name] for name in arrays if name in full}
+    in_scope = {name: full[ours + name[len(theirs) :]] for name in arrays if ours + name[len(theirs) :] in full}
+    best = max(by_path, by_full_name, in_scope, key=len)
     reached = {id(parameters[path]) for path in best.values()}
     if len(best) == len(arrays) or len(reached) == len(full):
         return best
-    # paths carry no counters; those of a SymbolBlock are names
+    # paths have no counters, except those of a SymbolBlock, which are names
     if best is by_path and best and not isinstance(net, SymbolBlock):
         return best
     kinds = _kinds(net)
-    counted = _by_counters(arrays, full, parameters, kinds)
-    if counted is not None:
-        return counted
+    by_counters = _by_counters(arrays, full, parameters, kinds)
+    if by_counters is not None:
+        return by_counters
     if best:
-        left = [name for name, path in full.items() if id(parameters[path]) not in reached]
-        _refuse_shifted([name for name in arrays if name not in best], left, kinds)
+        # `dense1` of the file is not `dense1` of the net if both nets have another first layer
+        unmatched = [name for name, path in full.items() if id(parameters[path]) not in reached]
+        words = {_key(name, kinds)[0]: name for name in unmatched}
+        for name in arrays:
+            twin = words.get(_key(name, kinds)[0])
+            if name not in best and twin is not None:
+                raise _ambiguous(f"{name!r} is in the file alone, {twin!r} in the net alone")
     return best
 
 
-def _in_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
+def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[str, str]:
     """Pair the arrays, in the order of the file, with the parameters, in the order of the net's blocks."""
-    first: Dict[int, str] = {}
-    for path, parameter in parameters.items():
-        first.setdefault(id(parameter), path)
-    paths = list(parameters if len(arrays) == len(parameters) else first.values())
-    names = list(arrays)
+    names, paths = list(arrays), list(parameters if len(arrays) == len(parameters) else distinct(parameters))
     apart = sorted(paths, key=_is_statistic)
-    # Module writes all statistics behind all other arrays, Gluon each beside its gamma and beta
+    # Module writes all statistics after all other arrays, Gluon each one after its gamma and beta
     if sum(map(_is_statistic, names)) == sum(map(_is_statistic, paths)):
         names, paths = sorted(names, key=_is_statistic), apart
     pairs = dict(zip(names, paths))
+    problems = []
+    if len(names) != len(paths):
+        problems.append(f"the file has {len(names)} arrays, the net {len(paths)} parameters")
     misfit = _misfit(pairs, arrays, parameters)
-    if misfit or len(names) != len(paths):
-        _refuse_order(names, paths, misfit, arrays, parameters)
+    if misfit:
+        problems.append(f"by order {misfit}")
+    if problems:
+        raise _unordered("; ".join(problems))
     if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
         raise _unordered("running means and variances may stand beside their layers or behind all, and no name tells")
+    _refuse_contradictions(pairs, arrays, parameters)
+    return pairs
+
+
+def _refuse_contradictions(pairs: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Refuse pairs by order that the names contradict: other roles, the net's own names, or descending numbers."""
     for name, path in pairs.items():
         theirs, ours = _role(name), _role(path)
         if theirs and ours and theirs != ours:
             raise _unordered(f"by order {name!r} {arrays[name].shape} of the file would be {path!r} of the net")
-    known = (set(paths), {parameters[path].name for path in paths})
-    for exact in known:
-        if set(names) == exact and any(name not in (path, parameters[path].name) for name, path in pairs.items()):
-            raise _unordered("the file has the net's own names in another order: leave match='order' out")
-    numbered: Dict[Any, Tuple[Tuple[int, ...], str]] = {}
-    for name in names:
-        numbers = tuple(map(int, _DIGITS.findall(name)))
-        before, earlier = numbered.get((_DIGITS.sub("", name), arrays[name].shape), ((), ""))
+    full = {path: parameters[path].name for path in pairs.values()}
+    own = any(set(pairs) == set(exact) for exact in (full, full.values()))
+    if own and any(name not in (path, full[path]) for name, path in pairs.items()):
+        raise _unordered("the file has the net's own names in another order: leave match='order' out")
+    last: Dict[Any, Tuple[List[int], str]] = {}
+    for name in pairs:
+        numbers, group = [int(digits) for digits in _DIGITS.findall(name)], (_DIGITS.sub("", name), arrays[name].shape)
+        before, earlier = last.get(group, ([], ""))
         if numbers < before:
-            raise _unordered(
-                f"{earlier!r} stands before {name!r} in the file, and both have the shape {arrays[name].shape}"
-            )
-        numbered[_DIGITS.sub("", name), arrays[name].shape] = numbers, name
-    return pairs
-
-
-def _refuse_order(
-    names: List[str], paths: List[str], misfit: Optional[str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> None:
-    counts = f"the file has {len(names)} arrays, the net {len(paths)} parameters" if len(names) != len(paths) else ""
-    if misfit:
-        path = paths[names.index(misfit)]
-        counts += f"{'; ' if counts else ''}by order {misfit!r} {arrays[misfit].shape} of the file would be {path!r} "
-        counts += f"{parameters[path].shape} of the net"
-    raise _unordered(counts)
+            raise _unordered(f"{earlier!r} stands before {name!r} in the file, and both have the shape {group[1]}")
+        last[group] = numbers, name
 
 
 def _is_statistic(name: str) -> bool:
@@ -181,27 +179,27 @@ def _is_statistic(name: str) -> bool:
 
 
 def _role(name: str) -> Optional[Tuple[str, str]]:
-    """What a parameter is in its layer, as far as its name says: scales of norms are called gamma or weight."""
-    found = _ROLE.search(name)
-    return (found[1] or "", _ROLES.get(found[2], found[2][-3:])) if found else None
+    """Role of a parameter in its layer, read from its name: the scale of a norm is called gamma or weight."""
+    match = _ROLE.search(name)
+    return (match[1] or "", _ROLES.get(match[2], match[2][-3:])) if match else None
 
 
 def _unordered(reason: str) -> CheckpointError:
     return CheckpointError(
         "match='order' pairs the arrays in the order of the file with the parameters in the order of the net's blocks, "
-        f"and that is not certain here: {reason}. The net is left as it was. Say the pairs: "
+        f"and that is not certain here: {reason}. The net is left as it was. Name the pairs: "
         "rename={'name in the file': 'path in the net'}"
     )
 
 
 def _scope(names: Iterable[str]) -> str:
-    """The beginning that all full names share, in whole words, and never all of a name."""
+    """Common beginning of all full names, in whole words, without the last word."""
     common = os.path.commonprefix(list(names))
     return common[: common.rfind("_") + 1]
 
 
 def _kinds(net: Any) -> Set[str]:
-    """Classes whose names end in a digit: `resnetv112_` is the 13th ResNetV1, not the 112th ResNetV."""
+    """Class names that end in a digit: `resnetv112_` is the 13th ResNetV1, not the 112th ResNetV."""
     own = {type(net).__name__.lower()} if type(net).__name__[-1].isdigit() else set()
     return own.union(*(_kinds(child) for child in child_blocks(net).values()))
 
@@ -229,15 +227,17 @@ def _grouped(names: List[str], kinds: Set[str]) -> Dict[Tuple[str, ...], List[Tu
 def _by_counters(
     arrays: Mapping[str, Any], full: Mapping[str, str], parameters: Mapping[str, Any], kinds: Set[str]
 ) -> Optional[Dict[str, str]]:
-    """Match names that differ in their counters alone, or return None.
+    """Match names that differ only in their counters, or return None.
 
-    Blocks of one class are numbered in the order they were made, so the order of the numbers tells which is which.
+    Gluon numbers the blocks of a class in the order of their creation, so the order of the numbers decides.
     """
     left = _grouped(list(arrays), kinds)
-    for cut in (0, len(os.path.commonprefix(list(full)))):  # a SymbolBlock leaves it away
+    for cut in (0, len(os.path.commonprefix(list(full)))):  # a SymbolBlock's file lacks the common beginning
         ours = {name[cut:]: name for name in full}
         right = _grouped(list(ours), kinds)
-        if {words: len(one) for words, one in left.items()} == {words: len(one) for words, one in right.items()}:
+        if {words: len(group) for words, group in left.items()} == {
+            words: len(group) for words, group in right.items()
+        }:
             break
     else:
         return None
@@ -248,11 +248,7 @@ def _by_counters(
     by_order = {a: full[ours[b]] for words in left for (_, a), (_, b) in zip(left[words], right[words])}
     misfit = _misfit(by_number, arrays, parameters)
     if misfit:
-        path = by_number[misfit]
-        raise _ambiguous(
-            f"by the order of its numbers {misfit!r} {arrays[misfit].shape} of the file would be {path!r} "
-            f"{parameters[path].shape} of the net"
-        )
+        raise _ambiguous(f"by the order of its numbers {misfit}")
     if by_order != by_number and not _misfit(by_order, arrays, parameters):
         name = next(name for name, path in by_number.items() if by_order[name] != path)
         raise _ambiguous(
@@ -263,7 +259,7 @@ def _by_counters(
 
 
 def _same_scopes(pairs: List[Tuple[Tuple[str, ...], Tuple[int, ...], Tuple[int, ...]]]) -> bool:
-    """Whether each block of the file becomes one block of the net, and each block of the net comes from one."""
+    """Whether each block of the file becomes one block of the net, and the reverse."""
     forward: Dict[Any, Any] = {}
     back: Dict[Any, Any] = {}
     for words, theirs, ours in pairs:
@@ -274,12 +270,17 @@ def _same_scopes(pairs: List[Tuple[Tuple[str, ...], Tuple[int, ...], Tuple[int, 
     return True
 
 
-def _misfit(paths: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Optional[str]:
-    return next((name for name, path in paths.items() if not same_shape(parameters[path], arrays[name])), None)
+def _misfit(paths: Mapping[str, str], arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Phrase the first pair whose shapes differ, or return an empty string."""
+    for name, path in paths.items():
+        if not same_shape(parameters[path], arrays[name]):
+            shapes = arrays[name].shape, parameters[path].shape
+            return f"{name!r} {shapes[0]} of the file would be {path!r} {shapes[1]} of the net"
+    return ""
 
 
 def same_shape(parameter: Any, array: Any) -> bool:
-    """Whether an array has a parameter's shape; sizes of 0 or -1 are told by the first forward pass, and fit any."""
+    """Whether an array has a parameter's shape; sizes of 0 or -1, which the first batch decides, fit any size."""
     if parameter.shape is None:
         return True
     return len(parameter.shape) == len(array.shape) and all(
@@ -287,18 +288,9 @@ def same_shape(parameter: Any, array: Any) -> bool:
     )
 
 
-def _refuse_shifted(names: List[str], left: List[str], kinds: Set[str]) -> None:
-    """Refuse names that fit by chance: `dense1` of the file is not `dense1` of the net where both are a first layer."""
-    waiting = {_key(name, kinds)[0]: name for name in left}
-    for name in names:
-        twin = waiting.get(_key(name, kinds)[0])
-        if twin is not None:
-            raise _ambiguous(f"{name!r} is in the file alone, {twin!r} in the net alone")
-
-
 def _ambiguous(reason: str) -> CheckpointError:
     return CheckpointError(
         "it is not certain which array belongs to which parameter: the file holds Gluon's full names, whose counters "
-        f"depend on what the process built before, and {reason}. Write the file with net.save_parameters, or say it: "
-        "rename={'name in the file': 'path in the net'}"
+        f"depend on what the process built before, and {reason}. Write the file with net.save_parameters, or name "
+        "the pairs: rename={'name in the file': 'path in the net'}"
     )

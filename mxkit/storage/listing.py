@@ -1,4 +1,4 @@
-"""What a run's folder holds of checkpoints, as a table."""
+"""Lists, prunes and removes the checkpoints of a run."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +14,12 @@ class Listed(NamedTuple):
     """One checkpoint of a directory.
 
     Attributes:
-        name: Of its folder.
-        step: Updates done; None where it cannot be read.
-        epoch: The epoch it was written in or after, from 1; None where it was not written by `fit`.
-        scores: Losses and metrics of the last epoch that was done.
+        name: Name of its folder.
+        step: Updates done; None if it cannot be read.
+        epoch: The epoch in which or after which `fit` wrote it, from 1; None if `fit` did not.
+        scores: Losses and metrics of the last complete epoch.
         size: Bytes of its files.
-        problem: Why it is broken, or an empty string.
+        problem: Error text of a broken checkpoint, or an empty string.
     """
 
     name: str
@@ -31,10 +31,10 @@ class Listed(NamedTuple):
 
 
 def checkpoints_of(run: Union[str, Path]) -> Path:
-    """The directory of a run's checkpoints: the run's own, or the one that was given.
+    """Return the directory of checkpoints inside a run's folder, or the folder itself.
 
     Raises:
-        CheckpointError: There is no such directory.
+        CheckpointError: The folder does not exist.
     """
     run = Path(run)
     directory = run / "checkpoints" if (run / "checkpoints").is_dir() else run
@@ -44,25 +44,24 @@ def checkpoints_of(run: Union[str, Path]) -> Path:
 
 
 def list_checkpoints(directory: Union[str, Path]) -> List[Listed]:
-    """List the checkpoints of a directory, the newest first; every file is read and its hash compared."""
-    found = []
+    """List the checkpoints of a directory, the newest first, after a check of every file's hash."""
+    listed = []
     for path in checkpoint_paths(directory):
         size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
         try:
-            one = verify(path)
+            found = verify(path)
+            listed.append(Listed(path.name, found.step, found.epoch, found.scores, size, ""))
         except CheckpointError as error:
-            found.append(Listed(path.name, None, None, {}, size, str(error)))
-            continue
-        found.append(Listed(path.name, one.step, one.epoch, one.scores, size, ""))
-    return found
+            listed.append(Listed(path.name, None, None, {}, size, str(error)))
+    return listed
 
 
 class Pruned(NamedTuple):
-    """What pruning did.
+    """Result of `prune_to`.
 
     Attributes:
-        removed: Names of the checkpoints that were removed, the newest first.
-        kept: Why each other whole one stayed: "newest", "best" or "keep_every", by name.
+        removed: Names of the removed checkpoints, the newest first.
+        kept: Reason why each other complete one stayed, by name: "newest", "best" or "keep_every".
     """
 
     removed: List[str]
@@ -70,52 +69,56 @@ class Pruned(NamedTuple):
 
 
 def prune_to(directory: Union[str, Path], keep_last: int) -> Pruned:
-    """Remove all but the newest whole checkpoints, the best one, and those that `keep_every` keeps.
+    """Remove all checkpoints except the newest complete ones, the best one, and those of `keep_every`.
 
-    The best one is that of the scores which `Checkpoints(keep_best=...)` recorded; `keep_every` is what the recipe of
-    the run says, whose folder the directory lies in. Broken checkpoints are neither counted nor removed.
+    `Checkpoints(keep_best=...)` recorded the scores that decide the best one. `keep_every` is read from the recipe in
+    the run's folder. Broken checkpoints are neither counted nor removed.
 
     Args:
         directory: Holds the checkpoints of one run.
-        keep_last: How many of the newest whole ones stay.
+        keep_last: Number of the newest complete ones that stay.
 
     Raises:
-        CheckpointError: The run's recipe.yaml cannot be read, so that nobody knows what `keep_every` keeps.
+        CheckpointError: The run's recipe.yaml cannot be read, so that `keep_every` is unknown.
     """
     found = []
     for path in checkpoint_paths(directory):
         with suppress(CheckpointError):
             found.append(verify(path))
     stays = kept(found, keep_last=keep_last, keep_best=True, keep_every=_keep_every(Path(directory)))
-    names = {one.step: one.path.name for one in found}
+    names = {checkpoint.step: checkpoint.path.name for checkpoint in found}
     removed = prune(directory, set(stays), max(names, default=0))
-    left = {names[step]: why for step, why in sorted(stays.items(), reverse=True)}
+    left = {names[step]: reason for step, reason in sorted(stays.items(), reverse=True)}
     return Pruned([names[step] for step in removed if step in names], left)
 
 
 def remove_checkpoints(directory: Union[str, Path], names: Sequence[str]) -> List[str]:
-    """Remove checkpoints by their names, whatever keeps them.
+    """Remove checkpoints by name, also the newest and the best.
 
     Args:
         directory: Holds the checkpoints of one run.
-        names: Like "step-00000120".
+        names: Names like "step-00000120".
+
+    Returns:
+        The names of the removed checkpoints.
 
     Raises:
-        CheckpointError: There is no checkpoint of such a name; nothing was removed.
+        CheckpointError: No checkpoint has this name; nothing was removed.
     """
-    known = {path.name: path for path in checkpoint_paths(directory)}
+    paths = {path.name: path for path in checkpoint_paths(directory)}
+    names = list(dict.fromkeys(names))
     for name in names:
-        if name not in known:
+        if name not in paths:
             raise CheckpointError(
-                f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(known) or 'none'}"
+                f"{directory} has no checkpoint {name!r}; nothing was removed. There are: {', '.join(paths) or 'none'}"
             )
-    for name in dict.fromkeys(names):
-        remove(known[name])
-    return list(dict.fromkeys(names))
+    for name in names:
+        remove(paths[name])
+    return names
 
 
 def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
-    """`keep_every` of the recipe of the run that a directory of checkpoints belongs to, or None."""
+    """Read `keep_every` from the recipe of the run that owns a directory of checkpoints."""
     file = directory.resolve().parent / "recipe.yaml"
     if directory.resolve().name != "checkpoints" or not file.is_file():
         return None
@@ -125,6 +128,6 @@ def _keep_every(directory: Path) -> Optional[Tuple[float, str]]:
         return None if text is None else interval(text, "keep_every", ("epoch", "update"))
     except (yaml.YAMLError, ValueError, OSError, AttributeError) as error:
         raise CheckpointError(
-            f"{file} cannot be read, so that nobody knows which checkpoints keep_every keeps; nothing was removed. "
-            f"Remove some by name. {' '.join(str(error).split())}"
+            f"{file} cannot be read, so that its keep_every is unknown; nothing was removed. Remove checkpoints by "
+            f"name. {' '.join(str(error).split())}"
         ) from error

@@ -1,8 +1,8 @@
-"""Arrays put into a net: all of them compared first, so that a net half loaded never exists (T51)."""
+"""Loads arrays into a net after a comparison of all of them, so that a net is never loaded in part (T51)."""
 
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import check_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
@@ -17,11 +17,11 @@ _LINES = 20
 
 
 class Loaded(NamedTuple):
-    """What became of a file.
+    """Result of `load_parameters`.
 
     Attributes:
         loaded: Paths of the net that have the file's values now.
-        missing: Paths of the net that the file has nothing for, or nothing that fits.
+        missing: Paths of the net for which the file has no array, or none that fits.
         unexpected: Names in the file that were not used.
     """
 
@@ -31,7 +31,7 @@ class Loaded(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What would be loaded, and a line for each thing that hinders, under its headings."""
+    """Arrays to load by path, paths without an array, unused names, and a line for each array that does not fit."""
 
     matched: Dict[str, Any]
     missing: List[str]
@@ -49,44 +49,42 @@ def load_parameters(
     match: str = "name",
     devices: Optional[DeviceSpec] = None,
 ) -> Loaded:
-    """Load a parameter file into `net`: whole, or the net is as it was.
+    """Load a parameter file into `net`, completely or not at all.
 
-    Files of `save_parameters`, `collect_params().save`, `export` and Module are recognised, also where the full
-    names carry other counters than the net's.
+    It recognises files of `save_parameters`, `collect_params().save`, `export` and Module, also if the counters in
+    their full names differ from the net's.
 
     Args:
         net: Any block; it may be uninitialized.
         path: The file; see `mxkit.storage.parameter_file.read_arrays`.
         strict: Every parameter of the net must be in the file, and every array of the file in the net. False
-            loads what fits by name, shape and dtype; the result tells the rest.
-        rename: `{"old.*": "new.*"}`: globs of names in the file (`arg:` and `aux:` may be left away), and the
-            paths of the net they become. `*` and `?` carry over in their order; where several fit, the last
-            one decides.
-        only: A glob over paths of the net, like "features.*", or several. Nothing else is loaded,
-            nor missed.
-        match: "name", or "order" for a file whose names share nothing with the net's, as of the same layers written
-            in another style: the first array goes to the first parameter, and so on. The order of a file is that of
-            the dict that was saved (Gluon's is that of the blocks, Module's that of the graph); the order of the net
-            is that in which blocks were made children. Running means and variances are paired by themselves, because
-            Module writes them last. Every shape must fit, and the pairs are printed. Refused are other counts, a
-            beta for a gamma, and arrays of one shape whose numbers descend (`fc10` before `fc2`). `rename` takes out
-            pairs beforehand; it goes with neither `only` nor `strict=False`. Settings are no arrays and
-            are not loaded: BatchNorm of `mx.sym` has `eps=1e-3` and `fix_gamma=True` (it computes with a gamma of
-            1), Gluon's has `epsilon=1e-5` and `scale=True`.
-        devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
+            loads the arrays that fit by name, shape and dtype; the result lists the others.
+        rename: `{"old.*": "new.*"}`: globs of names in the file (with or without `arg:` and `aux:`), and their
+            paths in the net. The texts of `*` and `?` are copied in their order. If several globs fit a name, the
+            last one decides.
+        only: A glob of paths of the net, like "features.*", or several. All other parameters are ignored.
+        match: "name", or "order" for a file with other names, like the same layers written in another style: the
+            first array goes to the first parameter, and so on. A file has the order of the saved dict (the order of
+            the blocks for Gluon, of the graph for Module); the net has the order in which its blocks were added.
+            Running means and variances are paired separately, because Module writes them last. Every shape must
+            fit, and the pairs are printed. Different counts, a beta for a gamma, and descending numbers of one
+            shape (`fc10` before `fc2`) are errors. Pairs in `rename` are removed first. "order" requires
+            `strict=True` and no `only`. Settings are not arrays and are not loaded: BatchNorm of `mx.sym` has
+            `eps=1e-3` and `fix_gamma=True` (a gamma of 1), Gluon's has `epsilon=1e-5` and `scale=True`.
+        devices: Devices for an uninitialized net; None is the CPU. An initialized net stays on its devices.
 
     Returns:
-        The paths that were loaded, and what was not.
+        The loaded paths, the missing paths, and the unused names.
 
     Raises:
         CheckpointError: The file is damaged, does not fit the net, or fits it in more than one way. All names,
-            shapes and dtypes are compared before the net is touched.
+            shapes and dtypes are compared before the net changes.
         UnknownNameError: A glob of `rename` or `only` fits nothing.
-        ValueError: `match` is neither, or "order" was combined with `only` or `strict=False`.
+        ValueError: `match` is something else, or "order" was combined with `only` or `strict=False`.
         OSError: The file cannot be read.
 
     Side effects:
-        The net's parameters, on all its devices. `match="order"` prints the pairs.
+        Sets the net's parameters on all its devices. `match="order"` prints the pairs.
 
     >>> net, other = mxkit.models.mlp(3, hidden=[4]), mxkit.models.mlp(10, hidden=[4])
     >>> mxkit.initialize(net); _ = net(mx.nd.ones((1, 5)))
@@ -113,8 +111,8 @@ def load_parameters(
     put_arrays(net, plan.matched, devices)
     if match == "order":
         names = {id(array): name for name, array in arrays.items()}
-        for place, array in plan.matched.items():
-            print(f"by order: {place} {array.shape} from {names[id(array)]!r}")
+        for parameter_path, array in plan.matched.items():
+            print(f"by order: {parameter_path} {array.shape} from {names[id(array)]!r}")
     return Loaded(list(plan.matched), plan.missing, plan.unexpected)
 
 
@@ -126,7 +124,7 @@ def match_arrays(
     rename: Optional[Mapping[str, str]] = None,
     only: Union[str, Sequence[str], None] = None,
 ) -> Dict[str, Any]:
-    """Find the arrays that belong to parameters of `net`, without touching it.
+    """Find the arrays that belong to parameters of `net`, without a change of the net.
 
     Args:
         net: Any block.
@@ -134,7 +132,7 @@ def match_arrays(
         strict, rename, only: As for `load_parameters`.
 
     Returns:
-        Arrays by path, in the order of the net. A parameter that two blocks share may stand under one path only.
+        Arrays by path, in the order of the net. For a parameter that two blocks share, one path may be enough.
 
     Raises:
         CheckpointError, UnknownNameError: As for `load_parameters`.
@@ -143,15 +141,15 @@ def match_arrays(
 
 
 def put_arrays(net: Any, matched: Mapping[str, Any], devices: Optional[DeviceSpec] = None) -> None:
-    """Give parameters the values that `match_arrays` found, on every device the net lives on.
+    """Set parameters to the result of `match_arrays`, on every device of the net.
 
     Args:
-        net: The block that they were matched with.
+        net: The block of the call of `match_arrays`.
         matched: Arrays by path.
-        devices: Where parameters go that have no value yet; None is the CPU. Others stay where they are.
+        devices: Devices for parameters without a value; None is the CPU. Other parameters stay on their devices.
 
     Raises:
-        DeviceError: A device does not exist; nothing was changed.
+        DeviceError: A device does not exist; nothing changes.
     """
     where = resolve_devices("cpu" if devices is None else devices)
     parameters = parameters_by_path(net)
@@ -172,8 +170,8 @@ def _plan(
     parameters = parameters_by_path(net)
     globs = [only] if isinstance(only, str) else list(only or [])
     chosen = [parameters] if only is None else [match_parameters(net, glob) for glob in globs]
-    asked = {path: parameter for part in chosen for path, parameter in part.items()}
-    wanted = {id(parameter) for parameter in asked.values()}
+    selected = {path: parameter for part in chosen for path, parameter in part.items()}
+    wanted = {id(parameter) for parameter in selected.values()}
     paths = paths_of_names(net, arrays, rename, match)
     plan = _Plan({}, [], [], [])
     first: Dict[int, str] = {}
@@ -185,7 +183,7 @@ def _plan(
                 plan.unexpected.append(name)
         elif id(parameters[path]) in wanted:
             twin = first.setdefault(id(parameters[path]), name)
-            difference = _difference(path, parameters[path], name, array) or _torn(name, twin, arrays)
+            difference = _difference(path, parameters[path], name, array) or _shared_difference(name, twin, arrays)
             if difference:
                 plan.different.append(difference)
             if difference and not strict:
@@ -194,32 +192,28 @@ def _plan(
                 matched[path] = array
     plan.matched.update({path: matched[path] for path in parameters if path in matched})
     reached = {id(parameters[path]) for path in matched}
-    plan.missing.extend(path for path in parameters if path in asked and id(parameters[path]) not in reached)
-    hindered = plan.different or plan.missing or plan.unexpected
-    if hindered and (strict or not plan.matched):
+    plan.missing.extend(path for path in parameters if path in selected and id(parameters[path]) not in reached)
+    if (plan.different or plan.missing or plan.unexpected) and (strict or not plan.matched):
         raise CheckpointError(_explain(plan, arrays, parameters, strict))
     return plan
 
 
 def _difference(path: str, parameter: Any, name: str, array: Any) -> str:
-    """What keeps an array from going into a parameter, or an empty string."""
+    """Phrase the reason why an array does not fit a parameter, or return an empty string."""
     where = path if name == path else f"{path} ({name!r} in the file)"
     if not same_shape(parameter, array):
         return f"another shape: {where} is {array.shape} in the file, {parameter.shape} in the net"
     if array.stype != "default" and any(size <= 0 for size in parameter.shape or (0,)):
-        # the shape of a sparse array is a word of the file that no bytes stand behind
+        # a sparse array's shape is only declared; the stored bytes cannot confirm it
         return f"sparse: {where} is {array.stype} in the file; run the net once, so that its shape is known"
-    if dtype_name(parameter.dtype) != dtype_name(array.dtype):
-        received = dtype_name(array.dtype)
-        return (
-            f"another dtype: {where} is {received} in the file, {dtype_name(parameter.dtype)} in the net "
-            f"(net.cast({received!r}) first)"
-        )
+    ours, theirs = dtype_name(parameter.dtype), dtype_name(array.dtype)
+    if ours != theirs:
+        return f"another dtype: {where} is {theirs} in the file, {ours} in the net (net.cast({theirs!r}) first)"
     return ""
 
 
-def _torn(name: str, twin: str, arrays: Mapping[str, Any]) -> str:
-    """Whether a parameter that two blocks share would get two values, of which MXNet keeps the last in silence."""
+def _shared_difference(name: str, twin: str, arrays: Mapping[str, Any]) -> str:
+    """Phrase two different values for one shared parameter: MXNet would keep the last one without an error."""
     if name == twin or arrays[name].shape != arrays[twin].shape:
         return ""
     if arrays[name].asnumpy().tobytes() == arrays[twin].asnumpy().tobytes():
@@ -228,21 +222,23 @@ def _torn(name: str, twin: str, arrays: Mapping[str, Any]) -> str:
 
 
 def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, Any], strict: bool) -> str:
-    """Name what hinders, at most some 20 lines of it; the nearest name is looked for only where it is shown."""
-    kinds = [kind for kind in (plan.different, plan.missing, plan.unexpected) if kind]
-    share = _LINES // len(kinds)
-    lines = plan.different[:share] + _more(plan.different, share)
-    for path in plan.missing[:share]:
+    """List the problems in about 20 lines; the nearest name is searched only for the lines shown."""
+
+    def missing(path: str) -> str:
         parameter = parameters[path]
         near = nearest(path, plan.unexpected) or nearest(parameter.name, plan.unexpected)
-        lines.append(f"missing in the file: {path} {parameter.shape} {dtype_name(parameter.dtype)} {near}".rstrip())
-    lines += _more(plan.missing, share)
-    for name in plan.unexpected[:share]:
-        array = arrays[name]
-        lines.append(
-            f"not in the net: {name} {array.shape} {dtype_name(array.dtype)} {nearest(name, plan.missing)}".rstrip()
-        )
-    lines += _more(plan.unexpected, share)
+        return f"missing in the file: {path} {parameter.shape} {dtype_name(parameter.dtype)} {near}".rstrip()
+
+    def unexpected(name: str) -> str:
+        near = nearest(name, plan.missing)
+        return f"not in the net: {name} {arrays[name].shape} {dtype_name(arrays[name].dtype)} {near}".rstrip()
+
+    kinds: List[Tuple[List[str], Callable[[str], str]]]
+    kinds = [(plan.different, str), (plan.missing, missing), (plan.unexpected, unexpected)]
+    share, lines = _LINES // sum(bool(problems) for problems, _ in kinds), []
+    for problems, phrase in kinds:
+        lines += [phrase(problem) for problem in problems[:share]]
+        lines += [f"and {len(problems) - share} more"] if len(problems) > share else []
     what = "the arrays do not fit the net" if strict else "no array fits the net"
     hint = ""
     if plan.missing and plan.unexpected and not (plan.matched or plan.different):
@@ -251,7 +247,3 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
             "mxkit.load_parameters(net, file, match='order') pairs them"
         )
     return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)
-
-
-def _more(lines: Sequence[str], shown: int) -> List[str]:
-    return [f"and {len(lines) - shown} more"] if len(lines) > shown else []

@@ -1,4 +1,4 @@
-"""Graphs without the loss heads of Module and the labels that belong to them."""
+"""Removes the loss heads of Module, and their labels, from graphs."""
 
 import json
 import re
@@ -6,7 +6,7 @@ from typing import AbstractSet, Any, Dict, Iterator, List, Mapping
 
 import mxnet as mx
 
-# What a loss head of Module computes over its first input, once nothing is trained. Its label only makes a gradient.
+# The operator that a loss head of Module applies to its first input at inference. Its label only makes a gradient.
 _PLAIN_HEADS = {
     "LinearRegressionOutput": "_copy",
     "MAERegressionOutput": "_copy",
@@ -14,7 +14,7 @@ _PLAIN_HEADS = {
     "LogisticRegressionOutput": "sigmoid",
     "SoftmaxOutput": "softmax",
 }
-# Operators whose further inputs are parameters, and how those are named by default.
+# Operators with parameters as second and later inputs, and the default names of parameters.
 _OWNERS = frozenset(
     ["Convolution", "Deconvolution", "FullyConnected", "Embedding", "BatchNorm", "LayerNorm", "GroupNorm"]
     + ["InstanceNorm", "LeakyReLU", "RNN"]
@@ -23,17 +23,20 @@ _PARAMETER_NAME = re.compile(r"(^|_)(weight|bias|gamma|beta|parameters)$")
 
 
 def without_labels(symbol: Any, *, scores: bool = False) -> Any:
-    """The graph with plain operators in place of Module's loss heads, so that their labels are no inputs of it (T117).
+    """Replace Module's loss heads by plain operators, so that the graph needs no labels (T117).
 
-    A loss head also ignores the gradient that comes from above: what is trained behind it learns its own loss, whatever
-    loss was given. A plain operator has the gradient of what it computes. A label that something else reads stays.
+    A loss head also ignores the gradient of its output: the layers before it would learn the head's loss, not the one
+    of the training. A plain operator has its own gradient. A label that another operator reads stays.
 
     Args:
         symbol: Any Symbol.
         scores: Leave out the softmax or sigmoid of the heads, which mxkit's losses apply themselves.
 
     Returns:
-        A Symbol with the same outputs at inference, under the same names; `symbol` itself where it has no such head.
+        A Symbol with the same outputs at inference, with the same names; `symbol` itself if it has no loss head.
+
+    Raises:
+        ValueError: `scores` is True, and the graph has no loss head.
 
     >>> head = mx.sym.SoftmaxOutput(mx.sym.var("data"), mx.sym.var("label"), name="softmax")
     >>> without_labels(head).list_inputs(), without_labels(head).list_outputs()
@@ -48,20 +51,20 @@ def without_labels(symbol: Any, *, scores: bool = False) -> Any:
             )
         return symbol
     nodes: List[Dict[str, Any]] = []
-    moved: List[int] = []  # the new number of each node
+    new_numbers: List[int] = []
     for node in graph["nodes"]:
-        inputs = [[moved[number], *output] for number, *output in node["inputs"]]
+        inputs = [[new_numbers[number], *output] for number, *output in node["inputs"]]
         nodes.extend(_plain_head({**node, "inputs": inputs}, len(nodes), scores))
-        moved.append(len(nodes) - 1)
+        new_numbers.append(len(nodes) - 1)
     graph["nodes"] = nodes
-    graph["heads"] = [[moved[number], *output] for number, *output in graph["heads"]]
+    graph["heads"] = [[new_numbers[number], *output] for number, *output in graph["heads"]]
     graph["arg_nodes"] = [number for number, node in enumerate(nodes) if node["op"] == "null"]
     del graph["node_row_ptr"]
     return mx.sym.load_json(json.dumps(graph))
 
 
 def _plain_head(node: Dict[str, Any], first: int, scores: bool) -> Iterator[Dict[str, Any]]:
-    """The nodes that take a node's place, the last one under its name; the first one has the number `first`."""
+    """Yield the nodes that replace a node. The first has the number `first`, the last has the node's name."""
     if node["op"] not in _PLAIN_HEADS:
         yield node
         return
@@ -80,7 +83,7 @@ def _plain_head(node: Dict[str, Any], first: int, scores: bool) -> Iterator[Dict
 
 
 def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]:
-    """Variables that a layer takes for its weights, and that no array belongs to: no inputs of a net."""
+    """Names of variables that are weights of a layer and have no array, so that they are not inputs of the net."""
     nodes = json.loads(symbol.tojson())["nodes"]
     return [
         nodes[number]["name"]

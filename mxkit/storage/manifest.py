@@ -1,4 +1,4 @@
-"""`run.json` of a checkpoint: its form, and its files verified by it."""
+"""`run.json` of a checkpoint: its format, and the verification of the checkpoint's files."""
 
 import hashlib
 import json
@@ -18,13 +18,13 @@ MANIFEST = "run.json"
 PARAMETERS, OPTIMIZER, STATE = "net.params", "optimizer.params", "state.params"
 FILES = (PARAMETERS, OPTIMIZER, STATE)
 STEP = re.compile(r"step-(\d{8,})")
-# run.json begins with the digest of all that follows, so that nothing of it is believed before it is checked.
+# run.json begins with the digest of its rest, so that it is checked before it is parsed.
 _HEAD = '{{"sha256": "{}",\n'
 _HEAD_PATTERN = re.compile(rb'\{"sha256": "([0-9a-f]{64})",\n')
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint whose manifest was verified.
+    """A checkpoint with a verified manifest.
 
     Attributes:
         path: Its directory.
@@ -42,28 +42,27 @@ class Checkpoint(NamedTuple):
         return sum(file["size"] for file in self.manifest["files"].values())
 
     @property
-    def score(self) -> Optional[Mapping[str, Any]]:
-        """`{"column", "mode", "value"}` of the epoch that it ended, where a best one is kept; else None."""
-        found: Optional[Mapping[str, Any]] = self.manifest.get("score")
-        return found
+    def score(self) -> Mapping[str, Any]:
+        """`{"column", "mode", "value"}` of the epoch that it ended; empty without `keep_best`."""
+        return dict(self.manifest.get("score") or {})
 
     @property
     def run(self) -> Mapping[str, Any]:
-        """State of the run that wrote it; empty where `fit` did not."""
-        found: Mapping[str, Any] = self.manifest.get("run") or {}
-        return found
+        """State of the `fit` that wrote it; empty if `fit` did not."""
+        return dict(self.manifest.get("run") or {})
 
     @property
     def epoch(self) -> Optional[int]:
-        """The epoch it was written in or after, from 1; None where it was not written by `fit`."""
+        """The epoch in which or after which `fit` wrote it, from 1; None if `fit` did not."""
         number = self.run.get("epoch")
         return number - (not (self.run.get("running") or {}).get("updates")) if isinstance(number, int) else None
 
     @property
     def scores(self) -> Dict[str, float]:
-        """Losses and metrics of the last epoch that was done."""
-        last = (self.run.get("history") or [{}])[-1].items()
-        return {name: one for name, one in last if name.startswith(("train_", "valid_")) and isinstance(one, float)}
+        """Losses and metrics of the last complete epoch."""
+        last = (self.run.get("history") or [{}])[-1]
+        names = [name for name in last if name.startswith(("train_", "valid_"))]
+        return {name: last[name] for name in names if isinstance(last[name], float)}
 
     def __repr__(self) -> str:
         """Step, epoch, scores and path: the manifest holds the whole history of a run."""
@@ -73,22 +72,18 @@ class Checkpoint(NamedTuple):
 
 
 def versions() -> Dict[str, str]:
-    """What wrote a checkpoint."""
-    return {
-        "mxkit": __version__,
-        "mxnet": mx.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    """Versions of mxkit, MXNet, NumPy and Python, for a checkpoint."""
+    libraries = {"mxkit": __version__, "mxnet": mx.__version__, "numpy": np.__version__}
+    return {**libraries, "python": platform.python_version()}
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path is named like one checkpoint, not like the directory of a run."""
+    """Whether a path has the name of one checkpoint, not of a run's directory."""
     return STEP.fullmatch(path.name) is not None
 
 
 def sealed_manifest(manifest: Mapping[str, Any]) -> bytes:
-    """Content of `run.json`: it begins with the digest of all that follows."""
+    """Content of `run.json`; it begins with the digest of its rest."""
     rest = json.dumps(manifest, indent=1)[1:]
     return (_HEAD.format(hashlib.sha256(rest.encode()).hexdigest()) + rest).encode()
 
@@ -97,7 +92,7 @@ def read_manifest(path: Path) -> Checkpoint:
     """Read and verify `run.json`.
 
     Raises:
-        CheckpointError: It is missing, damaged, or of another format.
+        CheckpointError: The file is missing, damaged, or of another format.
     """
     file = path / MANIFEST
     if path.is_symlink() or file.is_symlink():
@@ -136,7 +131,7 @@ def _form_problem(manifest: Mapping[str, Any]) -> str:
         return f"it names other files than {', '.join(FILES)}: {list(files) if isinstance(files, dict) else files!r}"
     for name, file in files.items():
         if not isinstance(file, dict) or not isinstance(file.get("size"), int):
-            return f"it does not tell the size of {name}"
+            return f"it lacks the size of {name}"
     for name in ("run", "optimizer"):
         if not isinstance(manifest.get(name, {}), dict):
             return f"its {name} is {manifest[name]!r:.100}"
@@ -151,7 +146,7 @@ def verify(path: Path) -> Checkpoint:
     """Check sizes and hashes before MXNet reads a byte: one wrong byte can cost it 12 GB (T58).
 
     Raises:
-        CheckpointError: Something is missing, damaged or of another format.
+        CheckpointError: A file is missing, damaged or of another format.
     """
     found = read_manifest(path)
     for name, expected in found.manifest["files"].items():
@@ -169,4 +164,5 @@ def verify(path: Path) -> Checkpoint:
 
 
 def fingerprint(path: Path) -> Dict[str, Any]:
+    """Size and SHA-256 of a file."""
     return {"size": path.stat().st_size, "sha256": file_digest(path)}

@@ -1,4 +1,4 @@
-"""What an optimizer carries from update to update, as named arrays and plain JSON; nothing is pickled (T50)."""
+"""The state of an optimizer as named arrays and plain JSON; nothing is pickled (T50)."""
 
 import copy
 from numbers import Integral, Real
@@ -22,39 +22,38 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-# How an optimizer works is the script's matter; rescale_grad is set by the Trainer at every step.
+# The script sets these: they say how the optimizer works. The Trainer sets rescale_grad at every step.
 _SCRIPTS = {"aggregate_num", "allow_np_array", "bias_correction", "centered", "lazy_update", "momentum_correction"}
 _SCRIPTS |= {"lr_scheduler", "multi_precision", "rescale_grad"}
-# What MXNet's schedulers only read stays the script's too: a run may go on with a longer schedule.
+# MXNet's schedulers only read these. The script sets them too: a resumed run may have a longer schedule.
 _SCRIPTS_CURVE = {"base_lr_orig", "factor", "final_lr", "max_steps", "max_update", "power", "step", "stop_factor_lr"}
 _SCRIPTS_CURVE |= {"warmup_begin_lr", "warmup_final_lr", "warmup_steps"}
-_SUM = "cumulated"
 
 
 def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Copy what `trainer`'s optimizer needs to go on, bit for bit, in another process (T60b).
+    """Copy everything that another process needs to continue `trainer`'s optimizer, bit for bit (T60b).
 
-    Multipliers of parameters, and what a subclass keeps outside its states in dicts, lists or arrays of its
-    own, are not part of it. LBSGD with a `batch_scale` above 1 cannot go on exactly from after its very first
-    update: MXNet then counts the second gradient twice, a resumed run once.
+    The multipliers of parameters are not included. Of a subclass, the states and the attributes that are numbers
+    are included; dicts, lists and arrays in other attributes are not.
 
     Args:
-        net: The block whose structural paths name the arrays; Gluon's own order of parameters swaps layers
-            (T60a). The Trainer may cover a part of it. A shared parameter goes by its first path, one that is
-            not in the net by "trainer." and its Gluon name.
-        trainer: Wherever it steps: on the devices, or on a local kvstore.
+        net: The block whose structural paths name the arrays: Gluon's own order of parameters swaps layers
+            (T60a). The Trainer may hold a part of its parameters. A shared parameter has the name of its first
+            path; a parameter outside the net has the name "trainer." and its Gluon name.
+        trainer: It may step on the devices or on a local kvstore.
 
     Returns:
-        Arrays and JSON values. Arrays are new ones on the CPU, named `path:slot`; a slot is the place in what
-        the optimizer keeps for a parameter, "0" or "1.0". States of the second device and later ones are
-        there only where their bits differ from the first's, as `path:slot@1`. A parameter without a state
-        has none.
+        Arrays and JSON values. The arrays are copies on the CPU. Their names are `path:slot`; a slot is the
+        position in the optimizer's state of a parameter, like "0" or "1.0". States of the second and later
+        devices are included if their bits differ from the first device's, as `path:slot@1`. A parameter
+        without a state has no array.
 
     Raises:
-        CheckpointError: States live on the servers of a distributed kvstore, or hold other things than arrays.
+        CheckpointError: A distributed kvstore holds the states on its servers, a state is not made of arrays, or
+            LBSGD has a `batch_scale` above 1.
 
     Side effects:
-        Copies are queued. It waits for the device only to compare replicas: several devices, no kvstore.
+        The copies are queued. Only the comparison of replicas waits for the device: several devices, no kvstore.
 
     >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net)
     >>> trainer = mx.gluon.Trainer(net.collect_params(), "adam")
@@ -67,27 +66,28 @@ def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any],
     optimizer, paths, updaters = trainer.optimizer, _paths(net, trainer), local_updaters(trainer)
     arrays: Dict[str, Any] = {}
     replicas: List[Dict[str, Any]] = []
-    for device, (updater, ids) in enumerate(zip(updaters, _device_ids(trainer))):
+    for device, (updater, device_ids) in enumerate(zip(updaters, _device_ids(trainer))):
         layouts = {}
-        for index, kept in updater.states.items():
+        for index, held in updater.states.items():
             path, leaves = paths[index], {}  # type: str, Dict[str, Any]
-            layout = _layout(kept, f"{type(optimizer).__name__} keeps for {path!r}", leaves)
+            layout = _layout(held, f"{type(optimizer).__name__} keeps for {path!r}", leaves)
             if layout is not None:
                 layouts[path] = layout
             for slot, array in leaves.items():
                 first = arrays.get(_name(path, slot))
                 if first is None or first.asnumpy().tobytes() != array.asnumpy().tobytes():
-                    # copyto, because as_in_context gives the array itself where it is on the CPU already
+                    # as_in_context would return the array itself if it is on the CPU
                     arrays[_name(path, slot, device)] = array.copyto(mx.cpu())
-        replicas.append({"updates": _counts(optimizer, paths, ids), "slots": layouts})
+        counts = [update_counts(optimizer, number) for number in device_ids]
+        updates = {path: max(count.get(index, -1) for count in counts) for index, path in enumerate(paths)}
+        replicas.append({"updates": {path: n for path, n in updates.items() if n >= 0}, "slots": layouts})
     scheduler = optimizer.lr_scheduler
     curve = scheduler and {"name": type(scheduler).__name__, "numbers": _numbers(scheduler, _SCRIPTS_CURVE)}
     state = {
         "optimizer": type(optimizer).__name__,
-        "numbers": _numbers(optimizer, _SCRIPTS),
+        "numbers": optimizer_numbers(optimizer),
         "scheduler": curve,
         "replicas": replicas,
-        _SUM: _cumulated(trainer, paths, arrays),
     }
     return arrays, state
 
@@ -95,27 +95,27 @@ def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any],
 def load_optimizer_state(
     net: Any, trainer: "gluon.Trainer", arrays: Mapping[str, Any], state: Mapping[str, Any]
 ) -> None:
-    """Let `trainer` go on where the one stood that `optimizer_state` was asked about.
+    """Let `trainer` continue from a result of `optimizer_state`.
 
-    Load the net's weights before: Gluon throws the states of a kvstore away when weights are set after a step.
+    Load the net's weights first: Gluon drops the states of a kvstore if weights are set after a step.
 
     Args:
         net: A block with the same structural paths.
-        trainer: New or used, with an optimizer of the same class. The optimizer stays the same object (T50):
+        trainer: New or used, with an optimizer of the same class. The optimizer stays the same object (T50);
             its numbers (learning rate, weight decay, momentum, counters ...) become those of the stopped run.
-            What a number cannot say stays, and so does the length of MXNet's schedulers. On another number of
-            devices each gets the states of the first, if the stored replicas were equal.
-        arrays: By name, as `mx.nd.load` gives them.
-        state: As `json.loads` gives it.
+            Its other attributes stay, and so does the length of MXNet's schedulers. If the number of devices
+            differs and the stored replicas are equal, each device gets the states of the first.
+        arrays: By name, as `mx.nd.load` returns them.
+        state: As `json.loads` returns it.
 
     Raises:
         NotInitializedError: A parameter has no value yet.
-        CheckpointError: Lists all names, shapes, dtypes and settings that do not fit. The optimizer and its
-            states are left as they were.
+        CheckpointError: Names, shapes, dtypes or settings do not fit; the text lists them all. The optimizer and
+            its states do not change.
 
     Side effects:
-        Makes the Trainer's kvstore, as its first step would. States that are not stored are removed, so that
-        they begin as in the stopped run.
+        Makes the Trainer's kvstore, as its first step would. Removes states that are not stored, so that they
+        start as in the stopped run.
     """
     _check_form(state)
     optimizer, paths = trainer.optimizer, _paths(net, trainer)
@@ -125,39 +125,38 @@ def load_optimizer_state(
             f"load_optimizer_state: parameter {without[0]!r} has no value yet. Initialize the net and run it once on a "
             "batch, or load its weights first"
         )
-    file = _File(arrays, _setting_problems(optimizer, state))
+    stored = _StoredStates(arrays, _setting_problems(optimizer, state))
     updaters = local_updaters(trainer, begin=True)
-    replicas = file.replicas(state, paths, len(updaters))
+    replicas = stored.replicas(state["replicas"], paths, len(updaters))
     trial = copy.copy(optimizer)
     trial.param_dict = optimizer.param_dict
     vars(trial).update(state["numbers"])
-    states = [file.states(trial, trainer, paths, replica["slots"], device) for device, replica in enumerate(replicas)]
-    cumulated = file.cumulated(trial, trainer, paths, state[_SUM])
-    file.refuse_the_rest()
+    states = [stored.states(trial, trainer, paths, replica["slots"], i) for i, replica in enumerate(replicas)]
+    stored.refuse_unused()
     vars(optimizer).update(state["numbers"])
     if state["scheduler"]:
         vars(optimizer.lr_scheduler).update(state["scheduler"]["numbers"])
-    if isinstance(optimizer, mx.optimizer.LBSGD):
-        optimizer.cumgrads = cumulated
     counts = {}
-    for updater, made, replica, ids in zip(updaters, states, replicas, _device_ids(trainer)):
-        updater.states = made
-        # False: brought to the device of the weight at the next update, which only the kvstore knows.
-        updater.states_synced = dict.fromkeys(made, False)
-        updates = replica["updates"]
-        counts.update(dict.fromkeys(ids, {i: updates[path] for i, path in enumerate(paths) if path in updates}))
+    for updater, restored, replica, device_ids in zip(updaters, states, replicas, _device_ids(trainer)):
+        updater.states = restored
+        # False: the next update moves the states to the device of the weight, which only the kvstore knows
+        updater.states_synced = dict.fromkeys(restored, False)
+        updates = {index: replica["updates"][path] for index, path in enumerate(paths) if path in replica["updates"]}
+        counts.update(dict.fromkeys(device_ids, updates))
     set_update_counts(optimizer, counts)
+    if isinstance(optimizer, mx.optimizer.LBSGD):  # with batch_scale=1 each sum is 0 after its update
+        optimizer.cumgrads = {i: {"cum_grad": 0, "num_cums": n} for each in counts.values() for i, n in each.items()}
 
 
-class _File:
-    """The stored arrays, which of them were asked for, and all that does not fit."""
+class _StoredStates:
+    """Stored arrays, the names that were used, and a line for each problem."""
 
     def __init__(self, arrays: Mapping[str, Any], problems: List[str]) -> None:
-        # `nd.load` answers with an empty list where an empty dict was saved.
+        # `nd.load` returns an empty list for an empty dict
         if not isinstance(arrays, Mapping) and not (isinstance(arrays, list) and not arrays):
             raise CheckpointError(f"the optimizer's arrays: expected NDArrays by name; received {brief(arrays)}")
         self.arrays, self.problems = dict(arrays), problems
-        self.asked: Set[str] = set()
+        self.used: Set[str] = set()
 
     def refuse(self) -> None:
         if self.problems:
@@ -166,47 +165,49 @@ class _File:
                 + "\n  ".join(self.problems)
             )
 
-    def refuse_the_rest(self) -> None:
+    def refuse_unused(self) -> None:
         for name in self.arrays:
-            if name not in self.asked:
-                self.problems.append(f"not a state of the trainer: {name} {nearest(name, self.asked)}".rstrip())
+            if name not in self.used:
+                self.problems.append(f"not a state of the trainer: {name} {nearest(name, self.used)}".rstrip())
         self.refuse()
 
-    def replicas(self, state: Mapping[str, Any], paths: Sequence[str], number: int) -> List[Mapping[str, Any]]:
-        """One record for each of the trainer's updaters, whose paths are all known."""
-        found: List[Mapping[str, Any]] = state["replicas"]
-        named = [path for replica in found for part in ("updates", "slots") for path in replica[part]]
-        for path in dict.fromkeys([*named, *state[_SUM]]):
+    def replicas(self, stored: List[Mapping[str, Any]], paths: Sequence[str], number: int) -> List[Mapping[str, Any]]:
+        """Return one record for each of the trainer's updaters, after a check of all paths."""
+        for path in dict.fromkeys(
+            path for replica in stored for part in ("updates", "slots") for path in replica[part]
+        ):
             if path not in paths:
                 self.problems.append(f"not a parameter of the trainer: {path} {nearest(path, paths)}".rstrip())
         differ = [name for name in self.arrays if "@" in name.rpartition(":")[2]]
-        if len(found) != number and (differ or any(replica != found[0] for replica in found)):
+        if len(stored) != number and (differ or any(replica != stored[0] for replica in stored)):
             self.problems.append(
-                f"the states of {len(found)} devices differ in the checkpoint, and the trainer keeps {number}: resume "
-                f"on {len(found)} devices with update_on_kvstore=False"
+                f"the states of {len(stored)} devices differ in the checkpoint, and the trainer keeps {number}: resume "
+                f"on {len(stored)} devices with update_on_kvstore=False"
             )
         self.refuse()
-        return found if len(found) == number else [found[0]] * number
+        return stored if len(stored) == number else [stored[0]] * number
 
     def states(
         self, trial: Any, trainer: "gluon.Trainer", paths: Sequence[str], layouts: Mapping[str, Any], device: int
     ) -> Dict[int, Any]:
-        """States by index for one updater, made by the optimizer itself and then filled."""
-        made: Dict[int, Any] = {}
+        """Let the optimizer make the states of one updater, and fill them; the keys are indices of parameters."""
+        states: Dict[int, Any] = {}
         for index, path in enumerate(paths):
             if path not in layouts:
                 continue
-            weight = _weight(trainer, index, device)
+            weight = (values_of(trainer_parameters(trainer)[index]) or [])[device]  # data() refuses sparse weights
             empty = trial.create_state_multi_precision(index, weight)
             layout = _layout(empty, f"{type(trial).__name__} keeps for {path!r}", {})
             if _fits(layout, layouts[path]):
-                made[index] = self._filled(empty, layouts[path], path, device, _blank(trial, weight))
+                half = trial.multi_precision and weight.dtype == np.float16
+                blank = mx.nd.zeros(weight.shape, weight.context, "float32" if half else weight.dtype)
+                states[index] = self._filled(empty, layouts[path], path, device, blank)
             else:
                 self.problems.append(
                     f"another layout: {path} has {brief(layouts[path])} in the checkpoint, {brief(layout)} with the "
                     f"trainer's {type(trial).__name__}"
                 )
-        return made
+        return states
 
     def _filled(self, empty: Any, layout: Any, path: str, device: int, blank: Any) -> Any:
         if isinstance(layout, list):
@@ -214,35 +215,18 @@ class _File:
             return parts if isinstance(empty, list) else tuple(parts)
         if layout is None:
             return None
-        # Momentum that was taken to 0 in the run leaves a state where the optimizer would make none.
-        return self._fill(blank.copy() if empty is None else empty, path, layout, device)
-
-    def _fill(self, like: Any, path: str, slot: str, device: int = 0) -> Any:
-        first, name = _name(path, slot), _name(path, slot, device)
+        # A run that set its momentum to 0 stored a state; the optimizer makes none now.
+        target = blank.copy() if empty is None else empty
+        first, name = _name(path, layout), _name(path, layout, device)
         name = name if name in self.arrays else first
-        self.asked.update([first, name])
+        self.used.update([first, name])
         if name not in self.arrays:
-            self.problems.append(f"missing in the checkpoint: {name} {like.shape}")
-        elif _looks(self.arrays[name]) != _looks(like):
-            self.problems.append(f"not alike: {name} is {_looks(self.arrays[name])}, expected {_looks(like)}")
+            self.problems.append(f"missing in the checkpoint: {name} {target.shape}")
+        elif _form(self.arrays[name]) != _form(target):
+            self.problems.append(f"not alike: {name} is {_form(self.arrays[name])}, expected {_form(target)}")
         else:
-            self.arrays[name].copyto(like)
-        return like
-
-    def cumulated(
-        self, trial: Any, trainer: "gluon.Trainer", paths: Sequence[str], stored: Mapping[str, Any]
-    ) -> Dict[int, Any]:
-        """LBSGD's sums of gradients by index, each on the device where it was."""
-        sums: Dict[int, Any] = {}
-        for index, path in enumerate(paths):
-            if path in stored:
-                number, place = stored[path]
-                total = 0
-                if place is not None:
-                    weight = _weight(trainer, index, place if place < len(trainer_devices(trainer)) else 0)
-                    total = self._fill(_blank(trial, weight), path, _SUM)
-                sums[index] = {"cum_grad": total, "num_cums": number}
-        return sums
+            self.arrays[name].copyto(target)
+        return target
 
 
 def _paths(net: Any, trainer: "gluon.Trainer") -> List[str]:
@@ -251,55 +235,33 @@ def _paths(net: Any, trainer: "gluon.Trainer") -> List[str]:
 
 
 def local_updaters(trainer: "gluon.Trainer", begin: bool = False) -> List[Any]:
-    """What holds the states: the kvstore's one updater, or one for each device.
+    """Return the holders of the states: one updater of the kvstore, or one for each device.
+
+    Args:
+        trainer: Any.
+        begin: Make the Trainer's kvstore first.
 
     Raises:
-        CheckpointError: They live on the servers of a distributed kvstore.
+        CheckpointError: They are on the servers of a distributed kvstore, or the optimizer keeps sums of gradients.
     """
     try:
         refuse_remote(trainer)
     except ValueError as error:
         raise CheckpointError(f"the optimizer's state is out of reach: {error}") from error
+    if isinstance(trainer.optimizer, mx.optimizer.LBSGD) and trainer.optimizer.batch_scale != 1:
+        raise CheckpointError(
+            "LBSGD with batch_scale above 1 keeps sums of gradients, which checkpoints do not hold. Accumulate with "
+            "fit(accumulate=...) and leave batch_scale out"
+        )
     if begin:
         begin_kvstore(trainer)
     return updaters_of(trainer)
 
 
 def _device_ids(trainer: "gluon.Trainer") -> List[List[int]]:
-    """Under which device numbers each updater's counts may stand: a kvstore spreads its keys over the devices."""
+    """List the device numbers that hold each updater's counts: a kvstore spreads its keys over the devices."""
     each = [context.device_id for context in trainer_devices(trainer)]
     return [sorted({0, *each})] if steps_on_kvstore(trainer) else [[number] for number in each]
-
-
-def _counts(optimizer: Any, paths: Sequence[str], ids: Sequence[int]) -> Dict[str, int]:
-    counts = [update_counts(optimizer, number) for number in ids]
-    found = {path: max(count.get(index, -1) for count in counts) for index, path in enumerate(paths)}
-    return {path: number for path, number in found.items() if number >= 0}
-
-
-def _cumulated(trainer: "gluon.Trainer", paths: Sequence[str], arrays: Dict[str, Any]) -> Dict[str, List[Any]]:
-    """LBSGD's count of gradients by path, and the place of the device that has their sum, or None for a sum of 0."""
-    if not isinstance(trainer.optimizer, mx.optimizer.LBSGD):
-        return {}
-    found: Dict[str, List[Any]] = {}
-    for index, kept in trainer.optimizer.cumgrads.items():
-        total, place = kept["cum_grad"], None
-        if isinstance(total, mx.nd.NDArray):
-            devices = trainer_devices(trainer)
-            place = devices.index(total.context) if total.context in devices else 0
-            arrays[_name(paths[index], _SUM)] = total.copyto(mx.cpu())
-        found[paths[index]] = [kept["num_cums"], place]
-    return found
-
-
-def _weight(trainer: "gluon.Trainer", index: int, device: int) -> Any:
-    return (values_of(trainer_parameters(trainer)[index]) or [])[device]  # data() refuses sparse weights
-
-
-def _blank(optimizer: Any, weight: Any) -> Any:
-    """An array as momentum or a sum of gradients would have it."""
-    half = optimizer.multi_precision and weight.dtype == np.float16
-    return mx.nd.zeros(weight.shape, weight.context, "float32" if half else weight.dtype)
 
 
 def _name(path: str, slot: str, device: int = 0) -> str:
@@ -307,7 +269,7 @@ def _name(path: str, slot: str, device: int = 0) -> str:
 
 
 def _layout(state: Any, what: str, leaves: Dict[str, Any], slot: str = "") -> Any:
-    """The form of a state as JSON (an array is its slot, a tuple a list, None null); its arrays go into `leaves`."""
+    """Describe a state as JSON: an array is its slot, a tuple a list, None null. Its arrays are added to `leaves`."""
     if state is None:
         return None
     if isinstance(state, mx.nd.NDArray):
@@ -316,20 +278,20 @@ def _layout(state: Any, what: str, leaves: Dict[str, Any], slot: str = "") -> An
     if isinstance(state, (tuple, list)):
         return [_layout(part, what, leaves, f"{slot}.{i}".lstrip(".")) for i, part in enumerate(state)]
     raise CheckpointError(
-        f"{what} {brief(state)}: expected NDArrays, None, or tuples and lists of them. Let create_state give these; "
+        f"{what} {brief(state)}: expected NDArrays, None, or tuples and lists of them. Return these from create_state; "
         "a number can be an attribute of the optimizer"
     )
 
 
-def _fits(made: Any, stored: Any) -> bool:
-    if isinstance(made, list) and isinstance(stored, list) and len(made) == len(stored):
-        return all(_fits(one, other) for one, other in zip(made, stored))
-    return bool(made == stored or (made is None and isinstance(stored, str)))
+def _fits(own: Any, stored: Any) -> bool:
+    if isinstance(own, list) and isinstance(stored, list) and len(own) == len(stored):
+        return all(map(_fits, own, stored))
+    return bool(own == stored or (own is None and isinstance(stored, str)))
 
 
-def _looks(array: Any) -> Any:
-    known = isinstance(array, mx.nd.NDArray)
-    return (array.shape, getattr(array.dtype, "__name__", array.dtype), array.stype) if known else brief(array)
+def _form(array: Any) -> Any:
+    is_array = isinstance(array, mx.nd.NDArray)
+    return (array.shape, getattr(array.dtype, "__name__", array.dtype), array.stype) if is_array else brief(array)
 
 
 def optimizer_numbers(optimizer: Any) -> Dict[str, Any]:
@@ -338,13 +300,13 @@ def optimizer_numbers(optimizer: Any) -> Dict[str, Any]:
 
 
 def _numbers(owner: Any, scripts: Set[str]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
+    numbers: Dict[str, Any] = {}
     for name, value in getattr(owner, "__dict__", {}).items():
         if name not in scripts and (value is None or isinstance(value, (bool, int, float))):
-            found[name] = value
+            numbers[name] = value
         elif name not in scripts and isinstance(value, Real):  # NumPy's, which json refuses
-            found[name] = int(value) if isinstance(value, Integral) else float(value)
-    return found
+            numbers[name] = int(value) if isinstance(value, Integral) else float(value)
+    return numbers
 
 
 def _setting_problems(optimizer: Any, state: Mapping[str, Any]) -> List[str]:
@@ -356,17 +318,13 @@ def _setting_problems(optimizer: Any, state: Mapping[str, Any]) -> List[str]:
     if ours != theirs:
         return [f"another lr_scheduler: {theirs} in the checkpoint, {ours} in the trainer's optimizer"]
     problems = _number_problems(optimizer, state["numbers"], _SCRIPTS)
-    if stored:
-        problems += _number_problems(scheduler, stored["numbers"], _SCRIPTS_CURVE)
-    if state[_SUM] and not isinstance(optimizer, mx.optimizer.LBSGD):
-        problems.append(f"only LBSGD has sums of gradients, not {type(optimizer).__name__}: {brief(state[_SUM])}")
-    return problems
+    return problems + (_number_problems(scheduler, stored["numbers"], _SCRIPTS_CURVE) if stored else [])
 
 
 def _number_problems(owner: Any, numbers: Mapping[str, Any], scripts: Set[str]) -> List[str]:
     problems = []
     for name, value in numbers.items():
-        # An attribute that a subclass makes later in a run is not there yet; a method's name is no number.
+        # A subclass may set an attribute only during a run. A method's name is not a number.
         current = getattr(owner, "__dict__", {}).get(name, getattr(type(owner), name, None))
         if current is None:
             fits = True
@@ -380,13 +338,12 @@ def _number_problems(owner: Any, numbers: Mapping[str, Any], scripts: Set[str]) 
 
 
 def _check_form(state: Any) -> None:
-    """Refuse JSON of another form than `optimizer_state` gives; layouts are compared with real states later."""
+    """Refuse JSON that `optimizer_state` cannot have returned; layouts are compared with real states later."""
     try:
-        curve, replicas, sums = state["scheduler"], state["replicas"], list(state[_SUM].values())
+        curve, replicas = state["scheduler"], state["replicas"]
         numbers = [*state["numbers"].values(), *(curve["numbers"].values() if curve else ())]
         counts = [number for replica in replicas for number in replica["updates"].values()]
-        counts += [part for number, place in sums for part in (number, 0 if place is None else place)]
-        right = bool(replicas) and all(isinstance(one["slots"], dict) for one in replicas)
+        right = bool(replicas) and all(isinstance(replica["slots"], dict) for replica in replicas)
         right = right and all(type(number) is int and number >= 0 for number in counts)
         right = right and all(number is None or isinstance(number, (bool, int, float)) for number in numbers)
         if not right or "optimizer" not in state:

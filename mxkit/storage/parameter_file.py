@@ -1,9 +1,8 @@
 """Parameter files, checked before MXNet reads a byte of them.
 
-One wrong byte in a file of 1.5 KB can cost `mx.nd.load` 12 GB and 20 seconds, or end the process (T58). Here the
-file's own headers are walked first: every size is compared with what is left of the file, and what MXNet would
-not have written is refused. Damage inside the numbers themselves cannot be seen here; a hash tells it, as
-`run.json` of a checkpoint holds one.
+One wrong byte in a file of 1.5 KB can cost `mx.nd.load` 12 GB and 20 seconds, or end the process (T58). This module
+reads the file's headers first, compares every size with the rest of the file, and refuses what MXNet does not write.
+It cannot see damage inside the numbers; a hash can, like the one in a checkpoint's `run.json`.
 
 The format, little-endian, as `mx.nd.save` of MXNet 1.9.1 writes it:
 
@@ -14,8 +13,8 @@ The format, little-endian, as `mx.nd.save` of MXNet 1.9.1 writes it:
     shape    int32 ndim, int64 each
     device   int32 kind, int32 number
 
-Magic 0xF993FAC9 is the usual one, 0xF993FACA that of NumPy shapes (no axis, or axes of size 0). Older files have
-neither storage type nor indices: 0xF993FAC8, or, in place of a magic, ndim and a uint32 for each axis.
+The usual magic is 0xF993FAC9; 0xF993FACA is the magic of NumPy shapes (no axis, or axes of size 0). Older files have
+neither storage type nor indices: their magic is 0xF993FAC8, or ndim and a uint32 for each axis stand in its place.
 """
 
 import math
@@ -34,21 +33,21 @@ _V1, _V2, _V3 = 0xF993FAC8, 0xF993FAC9, 0xF993FACA
 _MAX_NDIM = 32
 _MAX_ELEMENTS = 2**31 - 1  # MXNet's wheels are built without INT64_TENSOR_SIZE
 _MAX_NAME = 1024
-_BUFFER_LIMIT = 2**32  # load_frombuffer cuts the buffer's length off to 32 bits, without a word
+_BUFFER_LIMIT = 2**32  # load_frombuffer cuts the buffer's length to 32 bits without an error
 _CPU = struct.pack("<ii", 1, 0)
-_INDICES = {0: 0, 1: 1, 2: 2}  # how many index arrays a storage type has: dense, row_sparse, csr
+_INDICES = {0: 0, 1: 1, 2: 2}  # number of index arrays of a storage type: dense, row_sparse, csr
 
 
 def dtype_name(dtype: Any) -> str:
-    """Name of a dtype as MXNet knows it; NumPy has no name for its bfloat16.
+    """Name of a dtype as MXNet writes it; NumPy has no name for MXNet's bfloat16.
 
     >>> dtype_name(np.float32), dtype_name("bfloat16"), dtype_name(np.dtype([("bfloat16", np.uint16)]))
     ('float32', 'bfloat16', 'bfloat16')
     """
     if isinstance(dtype, str) and dtype == "bfloat16":
         return dtype
-    known = np.dtype(dtype)
-    return "bfloat16" if known.names == ("bfloat16",) else str(known.name)
+    numpy_dtype = np.dtype(dtype)
+    return "bfloat16" if numpy_dtype.names == ("bfloat16",) else str(numpy_dtype.name)
 
 
 _DTYPES = {
@@ -59,11 +58,11 @@ _DTYPES = {
 
 
 class _Array(NamedTuple):
-    """What the headers say of one array.
+    """The headers of one array.
 
     Attributes:
-        version: Its magic number, or 0 where ndim stands in place of one.
-        header: Its bytes, with the CPU as device: a GPU of the machine that saved it may not exist here.
+        version: Its magic number, or 0 if ndim stands in its place.
+        header: Its bytes, with the CPU as device: this machine may not have the GPU of the machine that saved it.
         offset: Where its values begin.
         size: Bytes of its values and indices.
     """
@@ -80,8 +79,9 @@ class _Array(NamedTuple):
 def read_arrays(path: Union[str, Path]) -> Dict[str, Any]:
     """Read a file of `net.save_parameters`, `net.export` or `mx.nd.save`, safely.
 
-    What was checked is what is loaded, also when the file changes meanwhile. Memory peaks at the arrays, and three
-    times the largest one; only a file with an array of 4 GiB or more is read by `mx.nd.load` once it is checked.
+    MXNet gets only bytes that were checked, also if the file changes meanwhile. The peak of memory is the size of the
+    arrays plus three times the largest one. A file with an array of 4 GiB or more is read by `mx.nd.load` after the
+    check.
 
     Args:
         path: The file. It holds a dict of arrays; old formats are read too.
@@ -90,8 +90,8 @@ def read_arrays(path: Union[str, Path]) -> Dict[str, Any]:
         Arrays on the CPU by name, in the order of the file.
 
     Raises:
-        CheckpointError: The file is damaged, cut off, no parameter file, or a list without names.
-        OSError: It is not there, or may not be read.
+        CheckpointError: The file is damaged, cut off, not a parameter file, or a list without names.
+        OSError: It does not exist or cannot be read.
 
     >>> path = getfixture("tmp_path") / "a.params"
     >>> mx.nd.save(str(path), {"x": mx.nd.ones((2, 3))})
@@ -109,7 +109,7 @@ def read_arrays(path: Union[str, Path]) -> Dict[str, Any]:
 
 
 def describe_file(path: Union[str, Path]) -> Dict[str, Tuple[Tuple[int, ...], str]]:
-    """Shapes and dtypes of a parameter file, from its headers alone: the numbers are not read.
+    """Read shapes and dtypes of a parameter file from its headers, without the numbers.
 
     Args:
         path: As for `read_arrays`.
@@ -131,13 +131,13 @@ def describe_file(path: Union[str, Path]) -> Dict[str, Tuple[Tuple[int, ...], st
 
 
 def _open(path: Path) -> BinaryIO:
-    if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
         raise CheckpointError(f"{path} is no file: expected a parameter file, received a folder or a device")
     return path.open("rb")
 
 
 def _load(file: BinaryIO, path: Path, name: str, array: _Array) -> Any:
-    """Have MXNet read one array, as a list of one: its checked header, and the bytes that belong to it."""
+    """Let MXNet read one array from a list of one: its checked header and its bytes."""
     file.seek(array.offset)
     values = file.read(array.size)
     if len(values) != array.size:
@@ -150,7 +150,7 @@ def _load(file: BinaryIO, path: Path, name: str, array: _Array) -> Any:
     loaded = mx.nd.load_frombuffer(buffer)[0]
     if array.sparse:
         try:
-            loaded.check_format(full_check=True)  # an index outside of the shape writes outside of the memory
+            loaded.check_format(full_check=True)  # an index outside the shape writes outside the memory
         except mx.MXNetError as error:
             raise CheckpointError(
                 f"{path} is damaged: array {name!r}: expected ascending indices inside of shape {array.shape}, "
@@ -160,7 +160,7 @@ def _load(file: BinaryIO, path: Path, name: str, array: _Array) -> Any:
 
 
 class _Walk:
-    """One pass over the headers of a file; payloads are skipped, and no size is believed."""
+    """Reads the headers of a file in one pass, skips the values, and checks every size."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -169,27 +169,24 @@ class _Walk:
         self._where = "its first bytes"
 
     def arrays(self) -> Dict[str, _Array]:
-        """All arrays by name, once the whole file is known to be sound."""
+        """Return all arrays by name, after a check of the whole file."""
         start = self._file.read(24)
         if start[:8] != struct.pack("<Q", _LIST_MAGIC):
-            raise self._refuse("no parameter file", "0x112 in its first 8 bytes, as mx.nd.save writes", start)
+            raise self._error("0x112 in its first 8 bytes, as mx.nd.save writes", start, "no parameter file")
         self._file.seek(8)
         reserved, count = self._take("<2Q")
         if reserved:
-            raise self._refuse("damaged", "0 in bytes 8 to 15", reserved)
+            raise self._error("0 in bytes 8 to 15", reserved)
         arrays: List[_Array] = []
         while len(arrays) < count:
             self._where = f"array {len(arrays) + 1} of {count}"
             arrays.append(self._array())
             if arrays[-1].version != arrays[0].version:
-                raise self._refuse(
-                    "damaged", f"the magic number of array 1, {arrays[0].version:#x}", hex(arrays[-1].version)
-                )
+                raise self._error(f"the magic number of array 1, {arrays[0].version:#x}", hex(arrays[-1].version))
         names = self._names(count)
-        if self._file.tell() != self._size:
-            raise self._refuse(
-                "damaged", f"its end after byte {self._file.tell()}", f"{self._size - self._file.tell()} more bytes"
-            )
+        end = self._file.tell()
+        if end != self._size:
+            raise self._error(f"its end after byte {end}", f"{self._size - end} more bytes")
         return dict(zip(names, arrays))
 
     def _array(self) -> _Array:
@@ -200,18 +197,17 @@ class _Walk:
             (storage,) = self._take("<i")
             allowed = _INDICES if magic == _V2 else {0: 0}
             if storage not in allowed:
-                raise self._refuse("damaged", f"a storage type of {sorted(allowed)}", storage)
+                raise self._error(f"a storage type of {sorted(allowed)}", storage)
         elif magic != _V1 and not 1 <= magic <= _MAX_NDIM:
-            raise self._refuse("damaged", f"the magic number of an array, like {_V2:#x}", hex(magic))
+            raise self._error(f"the magic number of an array, like {_V2:#x}", hex(magic))
         stored = self._shape(_V3) if storage else ()
         shape = self._shape(magic)
         device = self._file.tell() - start
         self._device()
         dtype, width = self._dtype()
         indices = [(*self._dtype("int32", "int64"), self._shape(_V3)) for _ in range(_INDICES[storage])]
-        if storage:
-            stored = self._stored_shape(storage, stored, shape, [length for _, _, length in indices])
-        size = math.prod(stored if storage else shape) * width
+        stored = self._stored_shape(storage, stored, shape, [length for _, _, length in indices]) if storage else shape
+        size = math.prod(stored) * width
         size += sum(math.prod(length) * index_width for _, index_width, length in indices)
         offset = self._file.tell()
         self._need(size, f"the values of a {dtype} array of shape {shape}")
@@ -219,50 +215,47 @@ class _Walk:
         header = self._file.read(offset - start)
         header = header[:device] + _CPU + header[device + len(_CPU) :]
         if storage:
-            true = struct.pack(f"<{len(stored)}q", *stored)
-            header = header[:12] + true + header[12 + len(true) :]
+            sizes = struct.pack(f"<{len(stored)}q", *stored)
+            header = header[:12] + sizes + header[12 + len(sizes) :]
         self._file.seek(offset + size)
         version = magic if magic > _MAX_NDIM else 0
         return _Array(shape, dtype, version, storage != 0, header, offset, size)
 
     def _shape(self, magic: int) -> Tuple[int, ...]:
-        """A shape; only NumPy shapes, and those of stored values and indices, may hold 0."""
+        """Read a shape. Only NumPy shapes and shapes of stored values and indices may be empty or hold 0."""
+        least = 0 if magic == _V3 else 1
         if magic <= _MAX_NDIM:
             sizes = self._take(f"<{magic}I")
         else:
             (ndim,) = self._take("<i")
-            least = 0 if magic == _V3 else 1
             if not least <= ndim <= _MAX_NDIM:
-                raise self._refuse("damaged", f"{least} to {_MAX_NDIM} axes", ndim)
+                raise self._error(f"{least} to {_MAX_NDIM} axes", ndim)
             sizes = self._take(f"<{ndim}q")
-        smallest = 0 if magic == _V3 else 1
-        if any(not smallest <= size <= _MAX_ELEMENTS for size in sizes):
-            raise self._refuse("damaged", f"sizes of {smallest} to {_MAX_ELEMENTS}", sizes)
+        if any(not least <= size <= _MAX_ELEMENTS for size in sizes):
+            raise self._error(f"sizes of {least} to {_MAX_ELEMENTS}", sizes)
         if math.prod(sizes) > _MAX_ELEMENTS:
-            raise self._refuse("damaged", f"at most {_MAX_ELEMENTS} elements in an array", f"shape {sizes}")
+            raise self._error(f"at most {_MAX_ELEMENTS} elements in an array", f"shape {sizes}")
         return sizes
 
     def _device(self) -> None:
         kind, number = self._take("<2i")
         if kind not in mx.Context.devtype2str or number < 0:
-            raise self._refuse(
-                "damaged", f"a device: one of {mx.Context.devtype2str} and a number from 0", (kind, number)
-            )
+            raise self._error(f"a device: one of {mx.Context.devtype2str} and a number from 0", (kind, number))
 
     def _dtype(self, *allowed: str) -> Tuple[str, int]:
         (number,) = self._take("<i")
-        known = {key: value for key, value in _DTYPES.items() if not allowed or value[0] in allowed}
-        if number not in known:
-            raise self._refuse("damaged", f"a dtype of { {key: name for key, (name, _) in known.items()} }", number)
-        return known[number]
+        dtypes = {key: value for key, value in _DTYPES.items() if not allowed or value[0] in allowed}
+        if number not in dtypes:
+            raise self._error(f"a dtype of { {key: name for key, (name, _) in dtypes.items()} }", number)
+        return dtypes[number]
 
     def _stored_shape(
         self, storage: int, stored: Tuple[int, ...], shape: Tuple[int, ...], indices: List[Tuple[int, ...]]
     ) -> Tuple[int, ...]:
-        """Shape of the values that a sparse array stores, as its indices say.
+        """Return the shape of a sparse array's stored values, as its indices imply it.
 
-        `mx.nd.save` writes it before it waits for the array: of one that is being computed it says 0 rows, or all.
-        MXNet is told the true one, so that it allocates no more than the file holds.
+        `mx.nd.save` writes this shape before it waits for the array: if the array is still being computed, the file
+        says 0 rows or all rows. MXNet gets the true shape, so that it allocates no more than the file holds.
         """
         rows = math.prod(indices[-1])
         if storage == 1:
@@ -272,28 +265,26 @@ class _Walk:
             kind, true = "csr", (rows,)
             sound = indices == [(shape[0] + 1,), (rows,)] and len(shape) == 2
         if not sound or stored[1:] != true[1:] or stored[:1] not in {(0,), (rows,), shape[:1]}:
-            raise self._refuse(
-                "damaged", f"stored values and indices of a {kind} array of shape {shape}", (stored, *indices)
-            )
+            raise self._error(f"stored values and indices of a {kind} array of shape {shape}", (stored, *indices))
         return true
 
     def _names(self, count: int) -> List[str]:
         self._where = "its names"
         (named,) = self._take("<Q")
+        if count and not named:
+            raise self._error(f"{count} names, as from mx.nd.save of a dict", "none", "a list without names")
         if named != count:
-            if not named:
-                raise self._refuse("a list without names", f"{count} names, as from mx.nd.save of a dict", "none")
-            raise self._refuse("damaged", f"{count} names, one for each array", named)
+            raise self._error(f"{count} names, one for each array", named)
         names: Dict[str, None] = {}
         for number in range(named):
             self._where = f"name {number + 1} of {named}"
             (length,) = self._take("<Q")
             if length > _MAX_NAME:
-                raise self._refuse("damaged", f"at most {_MAX_NAME} bytes", length)
+                raise self._error(f"at most {_MAX_NAME} bytes", length)
             self._need(length, "a name")
             name = self._text(self._file.read(length))
             if name in names:
-                raise self._refuse("damaged", "every name once", f"{name!r} twice")
+                raise self._error("every name once", f"{name!r} twice")
             names[name] = None
         return list(names)
 
@@ -303,7 +294,7 @@ class _Walk:
                 return name.decode("utf-8")
         except UnicodeDecodeError:
             pass
-        raise self._refuse("damaged", "UTF-8 without zero bytes", name)
+        raise self._error("UTF-8 without zero bytes", name)
 
     def _take(self, form: str) -> Tuple[Any, ...]:
         length = struct.calcsize(form)
@@ -313,16 +304,16 @@ class _Walk:
     def _need(self, size: int, what: str) -> None:
         left = self._size - self._file.tell()
         if size > left:
-            raise self._refuse("cut off or damaged", f"{size} bytes for {what}", f"{left} up to the end")
+            raise self._error(f"{size} bytes for {what}", f"{left} up to the end", "cut off or damaged")
 
-    def _refuse(self, what: str, expected: str, received: Any) -> CheckpointError:
+    def _error(self, expected: str, received: Any, state: str = "damaged") -> CheckpointError:
         return CheckpointError(
-            f"{self._path} is {what}: expected {expected}, received {received!s:.200} ({self._where})"
+            f"{self._path} is {state}: expected {expected}, received {received!s:.200} ({self._where})"
         )
 
 
 def parameter_bytes(arrays: Mapping[str, Any]) -> bytes:
-    """A parameter file's content, as `mx.nd.save` writes it, and whole: it does not tell of a full disk (T59)."""
+    """Content of a parameter file as `mx.nd.save` writes it, checked: MXNet does not report a full disk (T59)."""
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         file = Path(folder) / "net.params"
         mx.nd.save(str(file), dict(arrays))

@@ -1,4 +1,4 @@
-"""A net and its Trainer, copied at one moment; written from there, and put back."""
+"""Snapshots of a net and its Trainer: copied at one moment, written as a checkpoint, and loaded."""
 
 from contextlib import contextmanager
 import json
@@ -24,12 +24,12 @@ _REPLICA = "replica"
 
 
 class Snapshot(NamedTuple):
-    """Copies on the CPU of what a checkpoint holds; training may go on while they are written.
+    """Content of a checkpoint, copied to the CPU; training may continue while it is written.
 
     Attributes:
         step: Updates done.
         files: Arrays by name for each file.
-        content: What `run.json` says beside them.
+        content: Values for `run.json`.
     """
 
     step: int
@@ -39,16 +39,16 @@ class Snapshot(NamedTuple):
     def wait(self) -> None:
         """Wait for the copies.
 
-        MXNet tells an error once, and gives zeros to the next who reads (T43): the thread that trains is to hear of it
-        before another one writes.
+        MXNet raises an asynchronous error once, and then returns zeros (T43): the training thread must get the error
+        before another thread writes.
         """
         for arrays in self.files.values():
             for array in arrays.values():
                 array.wait_to_read()
 
     def write(self, directory: Union[str, Path]) -> Path:
-        """Write it, as `write_checkpoint` does."""
-        self.wait()  # an error of the engine is no error of the disk
+        """Write a checkpoint, as `write_checkpoint` does."""
+        self.wait()  # so that an error of the engine is not reported as an error of the disk
         return write_checkpoint(directory, self.step, self.files, self.content)
 
 
@@ -60,20 +60,20 @@ def take_snapshot(
     content: Optional[Mapping[str, Any]] = None,
     arrays: Optional[Mapping[str, Any]] = None,
 ) -> Snapshot:
-    """Queue copies of everything, and wait for nothing: the engine keeps queued copies apart from what changes weights.
+    """Queue copies of everything without a wait: the engine runs them before later changes of the weights.
 
     Args:
-        net: Its parameters. Of several devices the first one's values are taken, because Gluon's own mean over
-            replicas rounds (T59); of what is not trained by gradients, as BatchNorm's statistics, those of every
+        net: The block. On several devices, the first one's values are copied, because Gluon's own mean over
+            replicas rounds (T59). Parameters without gradients, like BatchNorm's statistics, are copied from every
             device (T71).
-        trainer: Its optimizer's state; None leaves that out.
+        trainer: The Trainer with the optimizer; None leaves its state out.
         step: Updates done, at least 0.
-        content: More for `run.json`: plain JSON values.
+        content: More values for `run.json`: plain JSON.
         arrays: More arrays, by name.
 
     Raises:
         NotInitializedError: A parameter has no value yet.
-        ValueError: `step` is no whole number, or `content` is not plain JSON.
+        ValueError: `step` is not a whole number, or `content` is not plain JSON.
     """
     step = whole_number(step, "step", least=0)
     parameters = parameters_by_path(net)
@@ -88,21 +88,21 @@ def take_snapshot(
         if not is_differentiable(parameter):
             for number, replica in enumerate(others, 1):
                 files[STATE][f"{_REPLICA}:{path}@{number}"] = replica.copyto(mx.cpu())
-    told: Dict[str, Any] = {"paths": len(parameters), **(content or {})}
+    values: Dict[str, Any] = {"paths": len(parameters), **(content or {})}
     if trainer is not None:
-        files[OPTIMIZER], told["optimizer"] = optimizer_state(net, trainer)
+        files[OPTIMIZER], values["optimizer"] = optimizer_state(net, trainer)
     try:
-        # a copy too: whoever gave the values may change them while the snapshot is written
-        told = json.loads(json.dumps(told, default=_plain))
+        # this copies too: the caller may change the values while the snapshot is written
+        values = json.loads(json.dumps(values, default=_plain))
     except (TypeError, ValueError) as error:
         raise ValueError(f"save_checkpoint: state must be plain JSON values: {error}") from error
-    return Snapshot(step, files, told)
+    return Snapshot(step, files, values)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r:.100} is none")
+    raise TypeError(f"{value!r:.100} is not plain JSON")
 
 
 def save_checkpoint(
@@ -113,26 +113,26 @@ def save_checkpoint(
     step: int,
     state: Optional[Mapping[str, Any]] = None,
 ) -> Path:
-    """Write `directory/step-00001204/`, whole or not at all.
+    """Write `directory/step-00001204/`, completely or not at all.
 
-    It holds `net.params` (a plain Gluon file, which `net.load_parameters` reads), `optimizer.params` (the
-    optimizer's arrays by parameter path and slot) and `run.json` (versions, counters, the optimizer's numbers,
-    `state`, size and SHA-256 of the files). Nothing is pickled.
+    It holds `net.params` (a plain Gluon file for `net.load_parameters`), `optimizer.params` (the optimizer's arrays
+    by parameter path and slot) and `run.json` (versions, counters, the optimizer's numbers, `state`, size and SHA-256
+    of the files). Nothing is pickled.
 
     Args:
         directory: Holds the checkpoints of one run; it is created with its parents.
-        net: A net whose parameters have values.
+        net: An initialized net. Shapes that depend on the first batch must be known.
         trainer: Its Trainer, or None for the parameters alone.
         step: Updates done, at least 0.
-        state: What else belongs to the run: plain JSON values.
+        state: Your own values to keep with the run: plain JSON.
 
     Returns:
-        The checkpoint's path. One of the same step is replaced.
+        The checkpoint's path. A checkpoint of the same step is replaced.
 
     Raises:
         NotInitializedError: A parameter has no value yet.
         ValueError: `state` is not plain JSON.
-        OSError: The disk is full or may not be written; earlier checkpoints are untouched.
+        OSError: The disk is full or cannot be written; earlier checkpoints do not change.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net); _ = net(mx.nd.ones((1, 3)))
     >>> runs = getfixture("tmp_path")
@@ -157,29 +157,30 @@ def load_checkpoint(
     only: Union[str, Sequence[str], None] = None,
     devices: Optional[DeviceSpec] = None,
 ) -> Checkpoint:
-    """Put the values of a verified checkpoint into `net`, and into `trainer`.
+    """Verify a checkpoint and load it into `net` and `trainer`.
 
     Args:
         directory: A checkpoint (`.../step-00001204`), or the directory that holds a run's checkpoints.
         net: A block with the same parameters by path, shape and dtype; it may be uninitialized.
-        trainer: Gets the optimizer's state; None leaves that aside. It may have stepped before.
+        trainer: Gets the optimizer's state; None ignores it. It may have stepped before.
         which: "last" or "best", as for `find_checkpoint`.
-        step: The checkpoint that was written after so many updates, in place of `which`.
+        step: Number of updates of the checkpoint, instead of `which`.
         strict: As for `load_parameters`.
         rename: As for `load_parameters`.
         only: As for `load_parameters`.
-        devices: Where an uninitialized net goes; None is the CPU. An initialized one stays where it is.
+        devices: Devices for an uninitialized net; None is the CPU. An initialized net stays on its devices.
 
     Returns:
-        The checkpoint that was read. It prints as step, epoch, scores and path; `manifest` is all of its `run.json`.
+        The loaded checkpoint. It prints as step, epoch, scores and path; `manifest` is the content of its `run.json`.
 
     Raises:
-        ValueError: `which` is neither, or `step` was given beside `which="best"` or beside one checkpoint.
-        CheckpointError: There is no whole checkpoint, none of this step, or it does not fit. All names, shapes and
-            dtypes are compared first: the net is loaded whole or left as it was (T51).
+        ValueError: `which` is something else, or `step` was passed with `which="best"` or with the path of one
+            checkpoint.
+        CheckpointError: No checkpoint verifies, none has this step, or it does not fit. All names, shapes and dtypes
+            are compared first: the net gets all values or does not change (T51).
 
     Side effects:
-        The net's parameters on all its devices, and the Trainer's optimizer. Nothing is unpickled (T50).
+        Sets the net's parameters on all its devices, and the Trainer's optimizer. Nothing is unpickled (T50).
     """
     found = find_checkpoint(directory, which) if step is None else _of_step(Path(directory), which, step)
     arrays = read_arrays(found.path / PARAMETERS)
@@ -198,7 +199,7 @@ def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
         raise ValueError(f"load_checkpoint: step={step} names a checkpoint, and so does {beside}. Pass one of them")
     paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint_paths(directory)}
     if step not in paths:
-        near = sorted(paths, key=lambda one: (abs(one - step), one))[:8]
+        near = sorted(paths, key=lambda other: (abs(other - step), other))[:8]
         there = f"there are {', '.join(map(str, sorted(near)))}" if near else "there is none at all"
         there += f" and {len(paths) - len(near)} more" if len(paths) > len(near) else ""
         raise CheckpointError(f"no checkpoint of step {step} in {directory}: {there}")
@@ -208,20 +209,20 @@ def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
 def put_back(
     found: Checkpoint, net: Any, trainer: Any, matched: Mapping[str, Any], *, devices: Optional[DeviceSpec] = None
 ) -> Dict[str, Any]:
-    """Give a net and a Trainer what a checkpoint holds.
+    """Load the arrays of a checkpoint into a net and a Trainer.
 
     Args:
         found: The checkpoint.
-        net: The block that `matched` was matched with.
-        trainer: Or None.
-        matched: Arrays by path.
+        net: The block of the call of `match_arrays`.
+        trainer: Its Trainer, or None.
+        matched: Arrays by path, from `match_arrays`.
         devices: As for `load_checkpoint`.
 
     Returns:
-        The arrays that belong to neither, by name.
+        Arrays of `state.params` that belong neither to the net nor to the Trainer, by name.
 
     Raises:
-        CheckpointError: The checkpoint has no optimizer's state, or it does not fit; nothing was changed.
+        CheckpointError: The checkpoint has no state of an optimizer, or it does not fit; nothing changes.
     """
     rest = read_arrays(found.path / STATE) if STATE in found.manifest["files"] else {}
     replicas = _replicas(found, rest, matched)
@@ -234,13 +235,13 @@ def put_back(
         finish_kvstore(trainer)
     parameters = parameters_by_path(net)
     for path, number, array in replicas:
-        if number < len(parameters[path].list_data()):  # else this net lives on fewer devices
+        if number < len(parameters[path].list_data()):  # this net may live on fewer devices
             array.copyto(parameters[path].list_data()[number])
     return rest
 
 
 def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any]) -> List[Tuple[str, int, Any]]:
-    """Take the values of further devices out of `rest`: path, number of the device, array."""
+    """Remove the values of the second and later devices from `rest`, and list path, number of the device and array."""
     replicas = []
     for name in [name for name in rest if name.startswith(f"{_REPLICA}:")]:
         path, _, number = name[len(_REPLICA) + 1 :].rpartition("@")
@@ -258,9 +259,9 @@ def _replicas(found: Checkpoint, rest: Dict[str, Any], matched: Mapping[str, Any
 
 @contextmanager
 def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
-    """Put the weights and the optimizer's state back if the block raises."""
+    """Restore the weights and the optimizer's state if the block raises."""
     parameters = parameters_by_path(net)
-    blank = [(one, dict(vars(one))) for one in parameters.values() if values_of(one) is None]
+    blank = [(parameter, dict(vars(parameter))) for parameter in parameters.values() if values_of(parameter) is None]
     weights = HeldWeights(parameters)
     stepped = optimizer_state(net, trainer) if has_kvstore(trainer) else None
     try:
@@ -271,7 +272,7 @@ def _undone_on_error(net: Any, trainer: Any) -> Iterator[None]:
         weights.put_back()
         if stepped is not None:
             load_optimizer_state(net, trainer, *stepped)
-            finish_kvstore(trainer)  # a new one gives every replica the first one's values (T98)
+            finish_kvstore(trainer)  # a new kvstore sets every replica to the first one's values (T98)
             weights.put_back()
         raise
 
@@ -280,7 +281,7 @@ def _load_optimizer(found: Checkpoint, net: Any, trainer: Any) -> None:
     if "optimizer" not in found.manifest:
         raise CheckpointError(
             f"checkpoint {found.path} holds no optimizer's state: it was saved without a Trainer. "
-            "Load it without one, and train on with a fresh optimizer"
+            "Load it without one, and continue with a new optimizer"
         )
     arrays = read_arrays(found.path / OPTIMIZER) if OPTIMIZER in found.manifest["files"] else {}
     load_optimizer_state(net, trainer, arrays, found.manifest["optimizer"])

@@ -1,11 +1,11 @@
 """Symbol JSON files, checked before MXNet parses them.
 
 One flipped bit in a graph's JSON ends the process (T58): MXNet follows the numbers of nodes and outputs without a
-look, and divides by attributes. Some operators of its list even hold addresses of memory as text. Here each node is
-checked on its own, and what MXNet gets is written anew from what was checked.
+check, and divides by attributes. Some of its operators hold addresses of memory as text. This module checks each node
+and gives MXNet a new text that contains only checked parts.
 
-What a graph computes cannot be judged so: MXNet's Reshape reads beyond an array that is too small for its shape, and
-writes a graph that says so like any other. Graphs that mxkit exported carry a digest, which tells all damage.
+It cannot judge what a graph computes: MXNet's Reshape reads beyond an array that is too small for its shape, and such
+a graph is valid. Graphs that mxkit exported carry a digest, which detects all damage.
 """
 
 import ctypes
@@ -13,18 +13,7 @@ import hashlib
 import json
 from pathlib import Path
 import re
-from typing import (
-    Any,
-    Dict,
-    List,
-    Mapping,
-    NamedTuple,
-    NoReturn,
-    Optional,
-    Sequence,
-    Tuple,
-    Union,
-)
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 from mxkit.errors import CheckpointError, nearest
 import mxnet as mx
@@ -33,16 +22,16 @@ from mxnet.base import _LIB, c_str, check_call
 _BYTES = 2**26
 _LARGEST = 2**31 - 1
 _MANY = 65536
-# 1.0, whose graphs have the form of today, to the MXNet that is here
+# From MXNet 1.0, the first with today's form of graphs, to the installed MXNet
 _VERSIONS = (10000, sum(int(part) * weight for part, weight in zip(mx.__version__.split("."), (10000, 100, 1))))
 _DIGEST = "mxkit_sha256"
 _FIELDS = ("nodes", "arg_nodes", "node_row_ptr", "heads", "attrs")
-# They hold addresses of memory, call back into the process that wrote them, or read files that they name.
+# These operators hold addresses of memory, call back into the process that wrote them, or read files by name.
 _REFUSED = frozenset(
     ["_Native", "_NDArray", "_CustomFunction", "_CachedOp", "_CachedOpThreadSafe", "_NoGradient", "_cvimread"]
     + ["_CrossDeviceCopy", "_foreach", "_while_loop", "_cond", "_FusedOp", "_FusedOpHelper", "_FusedOpOutHelper"]
 )
-# MXNet divides by these (SIGFPE), or makes that many inputs or outputs.
+# MXNet divides by these attributes (SIGFPE), or makes that many inputs or outputs.
 _POSITIVE = frozenset(
     ["kernel", "stride", "dilate", "num_group", "num_groups", "num_filter", "num_hidden", "block_size", "num_outputs"]
     + ["num_args", "num_layers", "state_size", "sections", "num_weights", "num_tensors", "num_arrays"]
@@ -53,7 +42,7 @@ _NUMBERS = re.compile(r"[-+]?\d+(?![\d.eE])")
 
 
 class _Form(NamedTuple):
-    """How many inputs an operator takes with its attributes, and how many outputs others may use."""
+    """Number of inputs of an operator with its attributes, and number of outputs that others may use."""
 
     inputs: int
     outputs: int
@@ -63,17 +52,17 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
     """Read a graph that `net.export`, `Module.save_checkpoint` or `symbol.save` wrote, safely.
 
     Args:
-        path: The file. MXNet 1.0 to 1.9 have written it.
-        shapes: Those of arrays that belong to variables. What the file says must not contradict them, and is left
-            out then: plain Gluon writes shapes there before it knows all of their sizes (T53).
+        path: A file of MXNet 1.0 to 1.9.
+        shapes: Shapes of the arrays that belong to variables. The shapes in the file must agree with them and are
+            dropped after the check: plain Gluon writes shapes before it knows all sizes (T53).
 
     Returns:
         The Symbol.
 
     Raises:
-        CheckpointError: The file is damaged, too old, or holds what could harm the process: subgraphs and
-            operators that carry addresses.
-        OSError: It is not there, or may not be read.
+        CheckpointError: The file is damaged, too old, or holds parts that could harm the process: subgraphs and
+            operators with addresses.
+        OSError: It does not exist or cannot be read.
 
     >>> path = getfixture("tmp_path") / "a.json"
     >>> mx.sym.exp(mx.sym.var("x")).save(str(path))
@@ -87,8 +76,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
         content = file.read(_BYTES + 1)
     if len(content) > _BYTES:
         raise CheckpointError(f"{path} is no graph: expected at most {_BYTES} bytes of JSON, received more")
-    graph = _Graph(path, content)
-    text = graph.checked(shapes or {})
+    text = _Graph(path, content).checked(shapes or {})
     try:
         symbol = mx.sym.load_json(text)
         symbol.list_inputs()
@@ -98,7 +86,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
 
 
 def sealed(graph: Dict[str, Any]) -> Dict[str, Any]:
-    """A graph with its digest, where MXNet reads over it: among the attributes of the graph.
+    """Add the digest of a graph to its attributes, where MXNet ignores it.
 
     >>> kind, digest = sealed({"nodes": []})["attrs"]["mxkit_sha256"]
     >>> kind, len(digest)
@@ -111,11 +99,11 @@ def sealed(graph: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["without a word"])[-1][:300]
+    return (str(error).strip().splitlines() or ["no message"])[-1][:300]
 
 
 class _Graph:
-    """The JSON of one graph; `checked` gives it back as far as it is known to be sound."""
+    """The JSON of one graph; `checked` returns the parts that passed the checks."""
 
     def __init__(self, path: Path, content: bytes) -> None:
         self._path = path
@@ -129,7 +117,7 @@ class _Graph:
             raise CheckpointError(f"{path} is no graph: expected JSON in UTF-8: {str(error)[:200]}") from error
 
     def checked(self, shapes: Mapping[str, Sequence[int]]) -> str:
-        """The graph as JSON, written from what was checked and nothing else."""
+        """Return the graph as JSON that contains only checked parts."""
         graph = self._dict(self._json, _FIELDS)
         nodes = self._list(graph.get("nodes"), "nodes")
         sound = [self._node(number, node) for number, node in enumerate(nodes)]
@@ -141,37 +129,36 @@ class _Graph:
         if len(set(names)) != len(names):
             self._refuse("variables with different names", next(name for name in names if names.count(name) > 1))
         self._row_ptr(graph.get("node_row_ptr"), len(nodes))
-        heads = self._list(graph.get("heads"), "heads")
-        entries = [self._entry(head, len(nodes)) for head in heads]
+        heads = [self._entry(head, len(nodes)) for head in self._list(graph.get("heads"), "heads")]
         for node in sound:
             if node["op"] == "null" and node["name"] in shapes:
                 self._drop_shape(node, shapes[node["name"]])
-        checked = {"nodes": sound, "arg_nodes": variables, "heads": entries, "attrs": self._attrs(graph.get("attrs"))}
-        return json.dumps(checked)
+        attrs = self._attrs(graph.get("attrs"))
+        return json.dumps({"nodes": sound, "arg_nodes": variables, "heads": heads, "attrs": attrs})
 
     def _drop_shape(self, node: Dict[str, Any], shape: Sequence[int]) -> None:
-        told = [int(size) for size in _NUMBERS.findall(node["attrs"].pop("__shape__", "")[:1000])]
+        sizes = [int(size) for size in _NUMBERS.findall(node["attrs"].pop("__shape__", "")[:1000])]
         node["attrs"].pop("__dtype__", None)
-        fits = len(told) == len(shape) and all(size in (0, -1, own) for size, own in zip(told, shape))
-        if told and not fits:
-            self._refuse(f"{node['name']!r:.100} with the shape of its array, {tuple(shape)}", tuple(told))
+        fits = len(sizes) == len(shape) and all(size in (0, -1, own) for size, own in zip(sizes, shape))
+        if sizes and not fits:
+            self._refuse(f"{node['name']!r:.100} with the shape of its array, {tuple(shape)}", tuple(sizes))
 
     def _attrs(self, attrs: Any) -> Dict[str, Any]:
-        told = self._dict(attrs, ("mxnet_version", "is_np_shape", _DIGEST))
-        if _DIGEST in told and told.pop(_DIGEST) != sealed(self._json)["attrs"][_DIGEST]:
+        sound = self._dict(attrs, ("mxnet_version", "is_np_shape", _DIGEST))
+        if _DIGEST in sound and sound.pop(_DIGEST) != sealed(self._json)["attrs"][_DIGEST]:
             self._refuse("a graph as mxkit wrote it", "one that does not match its digest")
-        version = told.get("mxnet_version")
+        version = sound.get("mxnet_version")
         if not (isinstance(version, list) and len(version) == 2 and version[0] == "int" and _is_index(version[1])):
             self._refuse('attrs with "mxnet_version": ["int", 10901]', attrs)
         if not _VERSIONS[0] <= version[1] <= _VERSIONS[1]:
             self._refuse(
                 f"a version of MXNet from {_VERSIONS[0]} to {_VERSIONS[1]}. If you trust an older file, "
-                "mx.sym.load(...).save(...) writes it anew",
+                "mx.sym.load(...).save(...) rewrites it",
                 version[1],
             )
-        if told.get("is_np_shape", ["int", 0]) not in (["int", 0], ["int", 1]):
-            self._refuse('"is_np_shape": ["int", 0]', told["is_np_shape"])
-        return told
+        if sound.get("is_np_shape", ["int", 0]) not in (["int", 0], ["int", 1]):
+            self._refuse('"is_np_shape": ["int", 0]', sound["is_np_shape"])
+        return sound
 
     def _node(self, number: int, node: Any) -> Dict[str, Any]:
         self._where = f"node {number}"
@@ -197,10 +184,10 @@ class _Graph:
             self._refuse("an operator that is plain arithmetic", f"{op}, which could harm the process")
         for key, value in attrs.items():
             self._numbers(op, key, value, inputs)
-        told = (op, tuple(sorted(item for item in attrs.items() if not item[0].startswith("__"))))
-        if told not in self._forms:
-            self._forms[told] = self._ask(op, attrs)
-        return self._forms[told]
+        own = tuple(sorted(item for item in attrs.items() if not item[0].startswith("__")))
+        if (op, own) not in self._forms:
+            self._forms[op, own] = self._form_by_mxnet(op, dict(own))
+        return self._forms[op, own]
 
     def _numbers(self, op: str, key: str, value: str, inputs: int) -> None:
         try:
@@ -218,23 +205,22 @@ class _Graph:
         if key == "num_args" and numbers != [inputs]:
             self._refuse(f"{op} with num_args {inputs}, as it has inputs", value)
 
-    def _ask(self, op: str, attrs: Dict[str, str]) -> _Form:
-        """Ask MXNet for an operator's form: it alone, with variables that MXNet makes for its inputs."""
-        told = {key: value for key, value in attrs.items() if not key.startswith("__")}
+    def _form_by_mxnet(self, op: str, attrs: Dict[str, str]) -> _Form:
+        """Let MXNet make the operator alone, with variables for its inputs, and count both."""
         try:
             handle = ctypes.c_void_p()
             check_call(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(handle)))
             make = mx.symbol._internal._symbol_creator
-            alone = make(handle.value, (), {}, list(told), list(told.values()), "alone", False, False)
+            alone = make(handle.value, (), {}, list(attrs), list(attrs.values()), "alone", False, False)
             inputs = len(alone.list_inputs())
             return _Form(inputs, len(alone.get_internals().list_outputs()) - inputs)
         except mx.MXNetError as error:
             raise CheckpointError(
-                f"{self._path} is damaged: {self._where}: MXNet refuses {op} {told!s:.200}: {_last_line(error)}"
+                f"{self._path} is damaged: {self._where}: MXNet refuses {op} {attrs!s:.200}: {_last_line(error)}"
             ) from error
 
     def _entry(self, entry: Any, before: int) -> List[int]:
-        """A node's number and output: nodes refer to those before them, and to outputs that exist."""
+        """Check a reference: the number of an earlier node, and the number of an output that it has."""
         sound = isinstance(entry, list) and len(entry) in (2, 3) and all(map(_is_index, entry))
         if not sound or entry[0] >= before or entry[1] >= self._outputs[entry[0]]:
             self._refuse(f"[number of a node below {before}, number of an output it has, version]", entry)
@@ -250,8 +236,7 @@ class _Graph:
 
     def _dict(self, value: Any, fields: Tuple[str, ...]) -> Dict[str, Any]:
         if not isinstance(value, dict) or not set(value) <= set(fields):
-            found = list(value) if isinstance(value, dict) else value
-            self._refuse(f"a dict of {', '.join(fields)}", found)
+            self._refuse(f"a dict of {', '.join(fields)}", list(value) if isinstance(value, dict) else value)
         return dict(value)
 
     def _list(self, value: Any, what: str, least: int = 1) -> List[Any]:

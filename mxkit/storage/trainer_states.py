@@ -1,4 +1,4 @@
-"""MXNet's own file of a Trainer, which is a pickle and therefore a program."""
+"""Reads MXNet's own file of a Trainer's states, which is a pickle and can run code."""
 
 from pathlib import Path
 import pickle
@@ -10,31 +10,31 @@ from mxkit.storage.optimizer_state import local_updaters
 
 
 def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool = False) -> None:
-    """Read a file of `trainer.save_states`, once, to go on from there with mxkit's checkpoints.
+    """Read a file of `trainer.save_states` once, to continue with mxkit's checkpoints.
 
-    The file is a pickle: reading it runs whatever its writer put there, with your rights. `save_checkpoint`
-    stores the same without pickle.
+    The file is a pickle: reading it runs any code that its writer put there, with your rights. `save_checkpoint`
+    stores the same states without pickle.
 
     Args:
-        trainer: Over the same parameters in the same order as the one that wrote the file: MXNet goes by
-            position, in the order of names, in which dense10 comes before dense9 (T60a). The net's parameters
-            must be loaded before.
+        trainer: A Trainer with the same parameters in the same order as the one that wrote the file: MXNet matches
+            by position, in the order of names, where dense10 comes before dense9 (T60a). Load the net's parameters
+            first.
         path: The file.
-        trusted: True says that you know who wrote the file.
+        trusted: True if you trust the writer of the file.
 
     Raises:
         ValueError: `trusted` is not True; nothing was read.
-        CheckpointError: The file is no such pickle, or holds another class of optimizer; nothing was changed.
+        CheckpointError: The file is another pickle, or holds another class of optimizer; nothing changes.
         OSError: The file cannot be read.
 
     Side effects:
-        States and counts of updates are those of the file. The optimizer stays the object it was, with its own
-        learning rate and weight decay, which `trainer.load_states` would replace (T50).
+        Sets the states and the counts of updates. The optimizer stays the same object with its own learning rate and
+        weight decay, which `trainer.load_states` would replace (T50).
     """
     if trusted is not True:
         raise ValueError(
-            f"{path} is a pickle, as all files of trainer.save_states are: reading it runs whatever "
-            "its writer put there. If you know the writer, pass trusted=True, then save_checkpoint, and drop the file"
+            f"{path} is a pickle, as all files of trainer.save_states are: reading it runs any code that its writer "
+            "put there. If you know the writer, pass trusted=True, then save_checkpoint, and drop the file"
         )
     content = Path(path).read_bytes()
     try:
@@ -47,9 +47,9 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
             f"{path} holds the states of {type(stored).__name__}; the Trainer's optimizer is {type(optimizer).__name__}"
         )
     count = len(trainer_parameters(trainer))
-    strange = sorted(index for index in states if index not in range(count))
-    if strange:
-        raise CheckpointError(f"{path} holds states of parameters {strange[:5]}; the Trainer has {count} parameters")
+    unknown = sorted(index for index in states if index not in range(count))
+    if unknown:
+        raise CheckpointError(f"{path} holds states of parameters {unknown[:5]}; the Trainer has {count} parameters")
     for updater in local_updaters(trainer, begin=True):
         updater.set_states(pickle.dumps(states))
     optimizer.num_update, optimizer.begin_num_update = stored.num_update, stored.begin_num_update

@@ -1,5 +1,7 @@
 """Errors of a forward pass name the block, what it was built for and what it got; the net is left as it was."""
 
+import re
+
 import as_on_a_gpu
 import mxkit
 from mxkit.core.forward_errors import explain_forward_error, explained
@@ -11,6 +13,14 @@ import numpy as np
 import pytest
 
 ones = mx.nd.ones
+modes = pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+
+
+def ready(net, hybridize=False):
+    net.initialize()
+    if hybridize:
+        net.hybridize()
+    return net
 
 
 class Net(gluon.HybridBlock):
@@ -81,164 +91,120 @@ def state_of(net):
     return [dict(vars(one)) for one in [*blocks, *net.collect_params().values()]]
 
 
-WHENCE = "the number was given as {} or taken from the first batch"
 IMAGES = ", and after convolutions it depends on the size of the images"
-LARGER = ". Take larger images, a smaller kernel or more padding here, or fewer strides and pools before it"
+LARGER = "Take larger images, a smaller kernel or more padding here, or fewer strides and pools before it"
 
-# the layer, an input that fits, one that does not, and what is said of it after "'features.0.0' (Type) "
+
+def given(argument, got, built, more=""):
+    origin = f"the number was given as {argument} or taken from the first batch"
+    return f"Give it {argument}={got}, or hand it {built}: {origin}{more}"
+
+
+def built_for(what, shape, hint):
+    return f"is built for {what} and got shape {shape}{hint}"
+
+
+CHANNELS_4 = ", which has 4. " + given("in_channels", 4, 3)
+# the layer, an input that fits, one that does not, and the text after "'features.0.0' (Type) "
 LAYERS = {
     "dense": (
-        lambda: nn.Dense(5, in_units=4),
-        (2, 4),
-        (2, 7),
-        f"is built for 4 inputs a sample and got shape (2, 7). Give it in_units=7, or hand it 4: "
-        f"{WHENCE.format('in_units')}{IMAGES}",
+        lambda: nn.Dense(5, in_units=4), (2, 4), (2, 7),
+        built_for("4 inputs a sample", (2, 7), ". " + given("in_units", 7, 4, IMAGES)),
     ),
     "dense_joins_axes": (
-        lambda: nn.Dense(5, in_units=12),
-        (2, 12),
-        (2, 3, 7),
-        f"is built for 12 inputs a sample and got shape (2, 3, 7), which is 21 a sample. Give it in_units=21, or hand "
-        f"it 12: {WHENCE.format('in_units')}{IMAGES}",
+        lambda: nn.Dense(5, in_units=12), (2, 12), (2, 3, 7),
+        built_for("12 inputs a sample", (2, 3, 7), ", which is 21 a sample. " + given("in_units", 21, 12, IMAGES)),
     ),
     "dense_should_not_join_axes": (
-        lambda: nn.Dense(5, in_units=7),
-        (2, 7),
-        (2, 3, 7),
-        "is built for 7 inputs a sample and got shape (2, 3, 7), which is 21 a sample. flatten=False applies it to the "
-        "last axis alone",
+        lambda: nn.Dense(5, in_units=7), (2, 7), (2, 3, 7),
+        built_for("7 inputs a sample", (2, 3, 7), ", which is 21 a sample. ")
+        + "flatten=False applies it to the last axis alone",
     ),
     "dense_of_the_last_axis": (
-        lambda: nn.Dense(5, in_units=4, flatten=False),
-        (2, 3, 4),
-        (2, 3, 7),
-        f"is built for 4 inputs on the last axis and got shape (2, 3, 7). Give it in_units=7, or hand it 4: "
-        f"{WHENCE.format('in_units')}",
+        lambda: nn.Dense(5, in_units=4, flatten=False), (2, 3, 4), (2, 3, 7),
+        built_for("4 inputs on the last axis", (2, 3, 7), ". " + given("in_units", 7, 4)),
     ),
     "dense_deferred": (
-        lambda: nn.Dense(5),
-        (2, 4),
-        (2, 7),
-        f"is built for 4 inputs a sample and got shape (2, 7). Give it in_units=7, or hand it 4: "
-        f"{WHENCE.format('in_units')}{IMAGES}",
+        lambda: nn.Dense(5), (2, 4), (2, 7),
+        built_for("4 inputs a sample", (2, 7), ". " + given("in_units", 7, 4, IMAGES)),
     ),
     "t13_conv_of_nhwc": (
-        lambda: nn.Conv2D(8, 3, in_channels=3),
-        (2, 3, 32, 32),
-        (2, 32, 32, 3),
-        "is built for 3 channels (NCHW) and got shape (2, 32, 32, 3), which has 32. The channels seem to stand last: "
-        "x.transpose((0, 3, 1, 2))",
+        lambda: nn.Conv2D(8, 3, in_channels=3), (2, 3, 32, 32), (2, 32, 32, 3),
+        built_for(
+            "3 channels (NCHW)", (2, 32, 32, 3),
+            ", which has 32. The channels seem to be last: x.transpose((0, 3, 1, 2))",
+        ),
     ),
     "conv_deferred": (
-        lambda: nn.Conv2D(8, 3),
-        (2, 3, 9, 9),
-        (2, 4, 9, 9),
-        f"is built for 3 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 3: "
-        f"{WHENCE.format('in_channels')}",
+        lambda: nn.Conv2D(8, 3), (2, 3, 9, 9), (2, 4, 9, 9),
+        built_for("3 channels (NCHW)", (2, 4, 9, 9), CHANNELS_4),
     ),
     "conv_in_groups": (
-        lambda: nn.Conv2D(8, 3, groups=2, in_channels=6),
-        (2, 6, 9, 9),
-        (2, 4, 9, 9),
-        f"is built for 6 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 6: "
-        f"{WHENCE.format('in_channels')}",
+        lambda: nn.Conv2D(8, 3, groups=2, in_channels=6), (2, 6, 9, 9), (2, 4, 9, 9),
+        built_for("6 channels (NCHW)", (2, 4, 9, 9), ", which has 4. " + given("in_channels", 4, 6)),
     ),
     "conv_transpose": (
-        lambda: nn.Conv2DTranspose(8, 3, in_channels=3),
-        (2, 3, 9, 9),
-        (2, 4, 9, 9),
-        f"is built for 3 channels (NCHW) and got shape (2, 4, 9, 9), which has 4. Give it in_channels=4, or hand it 3: "
-        f"{WHENCE.format('in_channels')}",
+        lambda: nn.Conv2DTranspose(8, 3, in_channels=3), (2, 3, 9, 9), (2, 4, 9, 9),
+        built_for("3 channels (NCHW)", (2, 4, 9, 9), CHANNELS_4),
     ),
     "conv_of_other_axes": (
-        lambda: nn.Conv2D(8, 5, in_channels=1),
-        (2, 1, 9, 9),
-        (2, 28, 28),
-        "reads 4 axes (NCHW) and got shape (2, 28, 28): reshape what comes before it",
+        lambda: nn.Conv2D(8, 5, in_channels=1), (2, 1, 9, 9), (2, 28, 28),
+        "reads 4 axes (NCHW) and got shape (2, 28, 28): reshape its input",
     ),
     "kernel_larger_than_the_image": (
-        lambda: nn.Conv2D(8, (3, 5), padding=(0, 1), dilation=(2, 1), in_channels=1),
-        (2, 1, 9, 9),
-        (2, 1, 4, 4),
+        lambda: nn.Conv2D(8, (3, 5), padding=(0, 1), dilation=(2, 1), in_channels=1), (2, 1, 9, 9), (2, 1, 4, 4),
         "has a kernel of (3, 5) and a padding of (0, 1), so it needs images of at least 5 x 3, and got shape "
-        f"(2, 1, 4, 4) (NCHW){LARGER}",
+        f"(2, 1, 4, 4) (NCHW). {LARGER}",
     ),
     "pool_larger_than_the_image": (
-        lambda: nn.MaxPool2D(5),
-        (2, 1, 9, 9),
-        (2, 1, 3, 3),
+        lambda: nn.MaxPool2D(5), (2, 1, 9, 9), (2, 1, 3, 3),
         "has a kernel of (5, 5) and a padding of (0, 0), so it needs images of at least 5 x 5, and got shape "
-        f"(2, 1, 3, 3) (NCHW){LARGER}",
+        f"(2, 1, 3, 3) (NCHW). {LARGER}",
     ),
     "pool_of_other_axes": (
-        lambda: nn.GlobalAvgPool2D(),
-        (2, 1, 9, 9),
-        (2, 3),
-        "reads 4 axes (NCHW) and got shape (2, 3): reshape what comes before it",
+        lambda: nn.GlobalAvgPool2D(), (2, 1, 9, 9), (2, 3),
+        "reads 4 axes (NCHW) and got shape (2, 3): reshape its input",
     ),
     "batch_norm_of_other_axes": (
-        lambda: nn.BatchNorm(in_channels=4),
-        (2, 4),
-        (2,),
+        lambda: nn.BatchNorm(in_channels=4), (2, 4), (2,),
         "got (2,) float32: Channel axis out of range: 1",
     ),
     "layer_norm": (
-        lambda: nn.LayerNorm(in_channels=4),
-        (2, 4),
-        (2, 3),
-        f"is built for 4 channels on axis -1 and got shape (2, 3). Give it in_channels=3, or hand it 4: "
-        f"{WHENCE.format('in_channels')}",
+        lambda: nn.LayerNorm(in_channels=4), (2, 4), (2, 3),
+        built_for("4 channels on axis -1", (2, 3), ". " + given("in_channels", 3, 4)),
     ),
     "t40_instance_norm_told_late": (
-        lambda: nn.InstanceNorm(in_channels=4),
-        (2, 4, 5),
-        (2, 3, 5),
-        f"is built for 4 channels on axis 1 and got shape (2, 3, 5). Give it in_channels=3, or hand it 4: "
-        f"{WHENCE.format('in_channels')}",
+        lambda: nn.InstanceNorm(in_channels=4), (2, 4, 5), (2, 3, 5),
+        built_for("4 channels on axis 1", (2, 3, 5), ". " + given("in_channels", 3, 4)),
     ),
     "t40_prelu_told_late": (
-        lambda: nn.PReLU(in_channels=4),
-        (2, 4),
-        (2, 3),
-        "is built for 4 channels on axis 1 and got shape (2, 3). Give it in_channels=1 for any number",
+        lambda: nn.PReLU(in_channels=4), (2, 4), (2, 3),
+        built_for("4 channels on axis 1", (2, 3), ". Give it in_channels=1 for any number"),
     ),
     "group_norm": (
-        lambda: nn.GroupNorm(num_groups=3),
-        (2, 3, 5),
-        (2, 4, 5),
+        lambda: nn.GroupNorm(num_groups=3), (2, 3, 5), (2, 4, 5),
         "got (2, 4, 5) float32: # of channels must be divisible by # of groups",
     ),
     "lstm": (
-        lambda: rnn.LSTM(5, input_size=4),
-        (3, 2, 4),
-        (3, 2, 7),
-        f"is built for 4 features on the last axis (TNC) and got shape (3, 2, 7). Give it input_size=7, or hand it 4: "
-        f"{WHENCE.format('input_size')}",
+        lambda: rnn.LSTM(5, input_size=4), (3, 2, 4), (3, 2, 7),
+        built_for("4 features on the last axis (TNC)", (3, 2, 7), ". " + given("input_size", 7, 4)),
     ),
     "gru_deferred": (
-        lambda: rnn.GRU(5, layout="NTC"),
-        (3, 2, 4),
-        (3, 2, 7),
-        f"is built for 4 features on the last axis (NTC) and got shape (3, 2, 7). Give it input_size=7, or hand it 4: "
-        f"{WHENCE.format('input_size')}",
+        lambda: rnn.GRU(5, layout="NTC"), (3, 2, 4), (3, 2, 7),
+        built_for("4 features on the last axis (NTC)", (3, 2, 7), ". " + given("input_size", 7, 4)),
     ),
     "rnn_of_other_axes": (
-        lambda: rnn.RNN(5, input_size=4),
-        (3, 2, 4),
-        (3, 4),
-        "reads 3 axes (TNC) and got shape (3, 4): reshape what comes before it",
+        lambda: rnn.RNN(5, input_size=4), (3, 2, 4), (3, 4),
+        "reads 3 axes (TNC) and got shape (3, 4): reshape its input",
     ),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 @pytest.mark.parametrize(("make", "fits", "wrong", "text"), LAYERS.values(), ids=LAYERS.keys())
 def test_t38_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, hybridize):
     layer = make()
-    net = Net(layer)
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Net(layer), hybridize)
     expected = net(ones(fits)).asnumpy()
     error = failure(net, ones(wrong))
     assert str(error) == f"'features.0.0' ({type(layer).__name__}) {text}"
@@ -247,21 +213,18 @@ def test_t38_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, h
     np.testing.assert_array_equal(net(ones(fits)).asnumpy(), expected)  # it still works, and says the same
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 def test_t38_a_layer_that_got_its_size_from_a_batch_too_small_for_it(hybridize):
-    net = Net(nn.Conv2D(3, 3), nn.Conv2D(3, 9))
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Net(nn.Conv2D(3, 3), nn.Conv2D(3, 9)), hybridize)
     error = failure(net, ones((2, 1, 7, 7)))
     assert str(error) == (
         "'features.0.1' (Conv2D) has a kernel of (9, 9) and a padding of (0, 0), so it needs images of at least 9 x 9, "
-        f"and got shape (2, 3, 5, 5) (NCHW){LARGER}"
+        f"and got shape (2, 3, 5, 5) (NCHW). {LARGER}"
     )
     assert isinstance(error.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 @pytest.mark.parametrize(
     ("join", "text"),
     [
@@ -281,29 +244,20 @@ def test_t38_a_layer_that_got_its_size_from_a_batch_too_small_for_it(hybridize):
     ids=["add", "concat", "dot"],
 )
 def test_t38_arrays_that_do_not_go_together_inside_a_block(join, text, hybridize):
-    net = Net(nn.Conv2D(3, 1), Residual(4, join))
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Net(nn.Conv2D(3, 1), Residual(4, join)), hybridize)
     error = failure(net, ones((2, 1, 5, 5)))
     assert str(error).startswith(f"'features.0.1' (Residual) {text}")
     assert error.block is net.features[0][1]
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 def test_states_of_a_recurrent_layer(hybridize):
-    net = rnn.LSTM(5, input_size=4)
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(rnn.LSTM(5, input_size=4), hybridize)
     assert str(failure(net, ones((3, 2, 4)), [ones((1, 9, 5)), ones((1, 9, 5))])) == (
         "the net (LSTM) takes states of shape (1, 2, 5), (1, 2, 5) for input (3, 2, 4) (TNC) and got (1, 9, 5), "
         "(1, 9, 5). begin_state(2) makes some"
     )
-    cell = rnn.GRUCell(5, input_size=4)
-    cell.initialize()
-    if hybridize:
-        cell.hybridize()
+    cell = ready(rnn.GRUCell(5, input_size=4), hybridize)
     assert str(failure(cell, ones((2, 4)), [ones((2, 6))])) == (
         "the net (GRUCell) takes states of shape (2, 5) for input (2, 4) and got (2, 6). begin_state(2) makes some"
     )
@@ -312,7 +266,7 @@ def test_states_of_a_recurrent_layer(hybridize):
     )
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 @pytest.mark.parametrize(
     ("layer", "shape"),
     [(lambda: nn.Dense(5, in_units=4), (2, 4)), (lambda: nn.Conv2D(5, 1, in_channels=4), (2, 4, 3, 3))],
@@ -320,10 +274,7 @@ def test_states_of_a_recurrent_layer(hybridize):
 )
 @pytest.mark.parametrize("dtype", ["float64", "int32", "uint8", "float16"])
 def test_t14_another_dtype_is_not_told_the_wrong_way_round(dtype, layer, shape, hybridize):
-    net = Net(layer())
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Net(layer()), hybridize)
     kind = type(net.features[0][0]).__name__
     assert str(failure(net, ones(shape, dtype=dtype))) == (
         f"'features.0.0' ({kind}) computes in float32, as its parameters are, and got {shape} {dtype}. Cast the input, "
@@ -336,20 +287,16 @@ def test_dtypes_that_differ_between_two_inputs():
     assert str(error).startswith("the net (Apply) got (2, 3) float32, (2, 3) float64: Incompatible attr")
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 def test_a_wrong_number_of_inputs(hybridize):
-    net = Pair()
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Pair(), hybridize)
     batch = ". A batch of two inputs is ((x1, x2), y)"
     error = failure(net, ones((2, 4)))
     assert str(error) == f"the net (Pair) was called with 1 input, and takes 2 inputs: x, y{batch}"
     assert isinstance(error.__cause__, TypeError)
     error = failure(net, ones((2, 4)), ones((2, 2)), ones((2, 2)))
     assert str(error) == f"the net (Pair) was called with 3 inputs, and takes 2 inputs: x, y{batch}"
-    dense = nn.Dense(3, in_units=4)  # its own message: got multiple values for argument 'weight'
-    dense.initialize()
+    dense = ready(nn.Dense(3, in_units=4))  # its own message: got multiple values for argument 'weight'
     error = failure(dense, ones((2, 4)), ones((2, 4)))
     assert str(error) == f"the net (Dense) was called with 2 inputs, and takes 1 input: x{batch}"
     plain = nn.Sequential()
@@ -357,21 +304,12 @@ def test_a_wrong_number_of_inputs(hybridize):
     assert str(failure(plain, ones((2, 4)))) == "'0' (Pair) was called with 1 input, and takes 2 inputs: x, y"
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 def test_inputs_on_another_device_than_the_parameters(hybridize):
-    net = Net(nn.Dense(5, in_units=4))
-    net.initialize(ctx=mx.cpu(0))
-    pair = Pair()
-    pair.initialize(ctx=mx.cpu(0))
-    if hybridize:
-        net.hybridize()
-        pair.hybridize()
-    assert str(failure(net, ones((2, 4), ctx=mx.cpu(1)))) == (
-        "'features.0.0' (Dense) got its input on cpu(1), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
-    )
-    assert str(failure(pair, ones((2, 4)), ones((2, 2), ctx=mx.cpu(1)))) == (
-        "'right' (Dense) got its input on cpu(1), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
-    )
+    text = "got its input on cpu(1), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
+    net, pair = ready(Net(nn.Dense(5, in_units=4)), hybridize), ready(Pair(), hybridize)
+    assert str(failure(net, ones((2, 4), ctx=mx.cpu(1)))) == f"'features.0.0' (Dense) {text}"
+    assert str(failure(pair, ones((2, 4)), ones((2, 2), ctx=mx.cpu(1)))) == f"'right' (Dense) {text}"
 
 
 def test_arrays_on_several_devices_in_one_block():
@@ -382,9 +320,7 @@ def test_arrays_on_several_devices_in_one_block():
 
 
 def test_t44_what_workers_of_a_loader_hand_to_a_hybridized_net():
-    net = Net(nn.Dense(5, in_units=4))
-    net.initialize()
-    net.hybridize()
+    net = ready(Net(nn.Dense(5, in_units=4)), hybridize=True)
     assert str(failure(net, ones((2, 4)).as_in_context(mx.Context("cpu_shared", 0)))) == (
         "the net (Net) got its input on cpu_shared(0), and its parameters live on cpu(0): x.as_in_context(mx.cpu(0))"
     )
@@ -400,8 +336,7 @@ def test_numpy_arrays():
 
 
 def test_a_list_where_a_layer_takes_an_array():
-    net = nn.Dense(5, in_units=4)
-    net.initialize()
+    net = ready(nn.Dense(5, in_units=4))
     error = failure(net, [ones((2, 7))])
     assert str(error).startswith("the net (Dense) got (2, 7) float32: ")
 
@@ -423,9 +358,7 @@ def test_a_layer_without_values():
 def symbol_net(**params):
     x = mx.sym.var("data", dtype="float32")
     hidden = mx.sym.Activation(mx.sym.FullyConnected(x, num_hidden=4, name="fc1"), act_type="relu")
-    net = gluon.SymbolBlock(mx.sym.FullyConnected(hidden, num_hidden=2, name="fc2"), mx.sym.var("data"))
-    net.initialize()
-    return net
+    return ready(gluon.SymbolBlock(mx.sym.FullyConnected(hidden, num_hidden=2, name="fc2"), mx.sym.var("data")))
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
@@ -452,8 +385,8 @@ class NetWithAName(Net):
 
 @pytest.mark.parametrize("kind", [Net, NetWithAName])
 def test_what_only_a_graph_refuses(kind):
-    net = kind(nn.Dense(3, in_units=4), Apply(lambda F, x: x + F.mean(x, axis=1, keepdims=True)), nn.Flatten(prefix=""))
-    net.initialize()
+    less_mean = Apply(lambda F, x: x + F.mean(x, axis=1, keepdims=True))
+    net = ready(kind(nn.Dense(3, in_units=4), less_mean, nn.Flatten(prefix="")))
     eager = net(ones((2, 4))).asnumpy()  # `+` broadcasts here, and does not in a graph
     net.hybridize()
     error = failure(net, ones((2, 4)))
@@ -461,23 +394,21 @@ def test_what_only_a_graph_refuses(kind):
     assert "(elemwise_add) got " in str(error)
     assert "(2, 3)" in str(error)
     assert "(2, 1)" in str(error)
-    assert str(error).endswith("In a graph + - * / do not broadcast: use F.broadcast_add and its like")
+    assert str(error).endswith("In a graph + - * / do not broadcast: use F.broadcast_add and the like")
     assert error.block is net.features[0][1]
     net.hybridize(False)
     np.testing.assert_array_equal(net(ones((2, 4))).asnumpy(), eager)
 
 
 def test_t36_a_graph_that_is_out_of_date():
-    net = Net(nn.Dense(3, in_units=4))
-    net.initialize()
-    net.hybridize()
+    net = ready(Net(nn.Dense(3, in_units=4)), hybridize=True)
     net(ones((2, 4)))
     net.features[0]._children["0"] = nn.Dense(3, in_units=7)
     net.initialize()
     error = failure(net, ones((2, 7)))
     assert "raises only because it is hybridized: operator " in str(error)
     assert "(FullyConnected) got data (2, 7)" in str(error)
-    assert "net.hybridize() anew drops a graph that is out of date (T36)" in str(error)
+    assert "net.hybridize() again drops an outdated graph (T36)" in str(error)
     net.hybridize()
     assert net(ones((2, 7))).shape == (2, 3)
 
@@ -491,7 +422,7 @@ def test_t39_what_a_symbol_does_not_have(inner):
     place = "'features.0.1'" if inner else "the net"
     assert str(error) == (
         f"{place} (Apply) cannot be hybridized: AttributeError: 'Symbol' object has no attribute 'shape'. In a graph "
-        "hybrid_forward gets Symbols, which have no shape and no values (T39). Write it with F's operators, or go "
+        "hybrid_forward gets Symbols, which have no shape and no values (T39). Write it with F's operators, or run "
         "without a graph: hybridize(False)"
     )
     assert isinstance(error.__cause__, AttributeError)
@@ -550,15 +481,12 @@ def test_errors_of_mxkit_pass_as_they_are():
     assert failure(Net(Apply(tell)), ones((2, 4)), error=mxkit.errors.DataError) is wrong
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@modes
 @pytest.mark.parametrize("late", [False, True], ids=["at_once", "late"])
 def test_a_diagnosis_leaves_the_net_as_it_was(hybridize, late):
     last = nn.PReLU(in_channels=4) if late else nn.Dense(2, in_units=9)
     seen = []
-    net = Net(nn.Dense(3, in_units=4), nn.Dropout(0.5), last)
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+    net = ready(Net(nn.Dense(3, in_units=4), nn.Dropout(0.5), last), hybridize)
     net.features[0][0].register_forward_hook(lambda *call: seen.append(call))
     net.register_forward_pre_hook(lambda *call: seen.append(call))
     with pytest.raises(mx.MXNetError) as e:
@@ -581,9 +509,7 @@ def test_a_diagnosis_adds_nothing_to_a_plain_block():
 
 
 def test_a_diagnosis_initializes_nothing():
-    net = Net(nn.Dense(3), nn.Dense(2, in_units=9))
-    net.initialize()
-    net.hybridize()
+    net = ready(Net(nn.Dense(3), nn.Dense(2, in_units=9)), hybridize=True)
     error = failure(net, ones((2, 4)))
     assert str(error).startswith("'features.0.1' (Dense) is built for 9 inputs a sample and got shape (2, 3)")
     first = net.features[0][0].weight
@@ -645,37 +571,22 @@ def test_several_devices():
         mxkit.predict(net, np.ones((4, 7), "float32"))
 
 
-# the functions of mxkit
-
-
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
-def test_evaluate_and_predict_name_the_layer(hybridize):
-    net = Net(nn.Dense(5, in_units=4), nn.Dense(3, in_units=6))
-    net.initialize()
-    if hybridize:
-        net.hybridize()
+@modes
+@pytest.mark.parametrize("late", [False, True], ids=["at_once", "t40_late"])
+def test_evaluate_and_predict_name_the_layer(late, hybridize):
+    net = ready(Net(nn.Dense(3, in_units=4), nn.PReLU(in_channels=4) if late else nn.Dense(3, in_units=6)), hybridize)
     data = [(np.ones((2, 4), "float32"), np.zeros(2))]
-    text = r"^'features.0.1' \(Dense\) is built for 6 inputs a sample and got shape \(2, 5\)"
-    for call in (lambda: mxkit.evaluate(net, data, loss="softmax_ce"), lambda: mxkit.predict(net, data)):
+    what = "(PReLU) is built for 4 channels on axis 1" if late else "(Dense) is built for 6 inputs a sample"
+    text = re.escape(f"'features.0.1' {what} and got shape (2, 3)")
+    mean = lambda output, label: output.mean(axis=1)  # noqa: E731
+    for call in (lambda: mxkit.evaluate(net, data, loss=mean), lambda: mxkit.predict(net, data)):
         with pytest.raises(ForwardError, match=text) as e:
             call()
         assert isinstance(e.value.__cause__, mx.MXNetError)
 
 
-def test_t40_evaluate_and_predict_name_the_layer_of_a_late_error():
-    net = Net(nn.PReLU(in_channels=4))
-    net.initialize()
-    data = [(np.ones((2, 3), "float32"), np.zeros(2))]
-    text = r"^'features.0.0' \(PReLU\) is built for 4 channels on axis 1 and got shape \(2, 3\)"
-    with pytest.raises(ForwardError, match=text):
-        mxkit.evaluate(net, data, loss=lambda output, label: output.mean(axis=1))
-    with pytest.raises(ForwardError, match=text):
-        mxkit.predict(net, data)
-
-
 def test_an_error_of_the_loss_is_no_error_of_the_net():
-    net = Net(nn.Dense(3, in_units=4))
-    net.initialize()
+    net = ready(Net(nn.Dense(3, in_units=4)))
     known = gluon.loss.SoftmaxCrossEntropyLoss()
 
     def loss(output, labels):  # a user's own, whose labels are not checked

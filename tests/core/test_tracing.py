@@ -28,6 +28,12 @@ def state(net):
     return found
 
 
+def sequential(*layers, **arguments):
+    net = nn.HybridSequential(**arguments)
+    net.add(*layers)
+    return net
+
+
 class Twice(gluon.HybridBlock):
     """Calls `layer` twice, and adds up by itself."""
 
@@ -51,8 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Cannot decide type")
 
 
 def test_calls_and_operators_know_each_other():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, activation="relu"), Twice(nn.Dense(3)))
+    net = sequential(nn.Dense(3, activation="relu"), Twice(nn.Dense(3)))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert [(call.path, call.number) for call in traced.calls] == [
         ("", 0),
@@ -75,8 +80,7 @@ def test_calls_and_operators_know_each_other():
 
 
 def test_parameters_go_by_their_paths():
-    net = nn.HybridSequential(prefix="net_")
-    net.add(nn.Dense(3, prefix="a_"), nn.Dense(3, prefix="a_"))
+    net = sequential(nn.Dense(3, prefix="a_"), nn.Dense(3, prefix="a_"), prefix="net_")
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert list(traced.parameters) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert traced.parameters["1.bias"] is net[1].bias
@@ -84,8 +88,7 @@ def test_parameters_go_by_their_paths():
 
 
 def test_a_shared_parameter_has_one_variable():
-    net = nn.HybridSequential()
-    net.add(nn.Dense(2, in_units=2))
+    net = sequential(nn.Dense(2, in_units=2))
     net.add(nn.Dense(2, in_units=2, params=net[0].params))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert list(traced.parameters) == ["0.weight", "0.bias"]
@@ -126,8 +129,7 @@ def test_none_and_lists_among_the_inputs():
 
 @pytest.mark.parametrize("hybridized", [False, True])
 def test_a_trace_leaves_the_net_as_it_was(hybridized):
-    net = nn.HybridSequential()
-    net.add(nn.Dense(3, activation="relu"), symbol_block(), Twice(nn.Dense(2)), nn.BatchNorm())
+    net = sequential(nn.Dense(3, activation="relu"), symbol_block(), Twice(nn.Dense(2)), nn.BatchNorm())
     net.initialize()
     x = mx.nd.ones((1, 2))
     if hybridized:
@@ -140,16 +142,7 @@ def test_a_trace_leaves_the_net_as_it_was(hybridized):
 
 
 def test_a_trace_that_fails_leaves_the_net_as_it_was():
-    class Shapes(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Dense(2)
-
-        def hybrid_forward(self, F, x):
-            return self.layer(x).reshape(x.shape)
-
-    net = nn.HybridSequential()
-    net.add(symbol_block(), Shapes())
+    net = sequential(symbol_block(), nn.Dense(2), nn.HybridLambda(lambda F, x: x.reshape(x.shape)))
     before = state(net)
     with pytest.raises(AttributeError, match="shape"):
         tracing.trace(net, [mx.nd.ones((1, 2))])
@@ -176,8 +169,7 @@ def test_symbols_that_blocks_keep_are_taken_away():
 
 
 def test_graphs_of_symbol_blocks_take_part():
-    net = nn.HybridSequential()
-    net.add(symbol_block(), symbol_block())
+    net = sequential(symbol_block(), symbol_block())
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     names = ["w", "norm_gamma", "norm_beta", "norm_moving_mean", "norm_moving_var"]
     assert sorted(traced.parameters) == sorted(f"{place}.{name}" for place in "01" for name in names)
@@ -200,8 +192,7 @@ def test_parameters_of_blocks_without_a_path_are_refused():
 
 
 def test_shapes():
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), gluon.nn.HybridLambda(lambda F, x: F.split(x, 5)))
+    net = sequential(nn.Conv2D(4, 3), nn.BatchNorm(), nn.Dense(5), gluon.nn.HybridLambda(lambda F, x: F.split(x, 5)))
     traced = tracing.trace(net, [mx.nd.ones((2, 3, 8, 8))])
     outputs, parameters = tracing.infer_shapes(traced, traced.outputs, [(2, 3, 8, 8)])
     assert outputs == [(2, 1)] * 5
@@ -252,19 +243,22 @@ def test_calls_with_arrays():
     assert tracing.regroup(calls[4], calls[4].outputs)[1] is output[1]
 
 
+class Careful(gluon.HybridBlock):
+    """Catches the error of one part and calls another one."""
+
+    def __init__(self):
+        super().__init__()
+        self.bad, self.good = nn.HybridSequential(), nn.Dense(2)
+        self.bad.add(nn.HybridLambda(lambda F, x: x.nothing))
+
+    def hybrid_forward(self, F, x):
+        try:
+            return self.bad(x)
+        except AttributeError:
+            return self.good(x)
+
+
 def test_calls_that_exceptions_ended():
-    class Careful(gluon.Block):
-        def __init__(self):
-            super().__init__()
-            self.bad, self.good = nn.HybridSequential(), nn.Dense(2)
-            self.bad.add(nn.HybridLambda(lambda F, x: x.nothing))
-
-        def forward(self, x):
-            try:
-                return self.bad(x)
-            except AttributeError:
-                return self.good(x)
-
     net = Careful()
     net.initialize()
     with tracing.recorded_calls(net) as calls:
@@ -275,23 +269,7 @@ def test_calls_that_exceptions_ended():
         net.bad(mx.nd.ones((1, 2)))
     assert state(net) == before
     assert operators([mx.sym.relu(mx.sym.var("x"))]) == [("relu", None)]
-
-
-def test_operators_behind_a_block_that_caught_an_exception():
-    class Careful(gluon.HybridBlock):
-        def __init__(self):
-            super().__init__()
-            self.bad, self.good = nn.HybridSequential(), nn.Dense(2)
-            self.bad.add(nn.HybridLambda(lambda F, x: x.nothing))
-
-        def hybrid_forward(self, F, x):
-            try:
-                return self.bad(x)
-            except AttributeError:
-                return self.good(x)
-
-    net = nn.HybridSequential()
-    net.add(Twice(Careful()))
+    net = sequential(Twice(Careful()))
     traced = tracing.trace(net, [mx.nd.ones((1, 2))])
     assert [(op, traced.calls[int(number)].path) for op, number in operators(traced.outputs)] == [
         ("FullyConnected", "0.layer.good"),
@@ -303,8 +281,7 @@ def test_operators_behind_a_block_that_caught_an_exception():
 def test_symbols_that_gluon_sends_through_blocks_are_no_calls():
     """It does for shapes that are not known yet, and for the graph of a hybridized block (T35)."""
     net = nn.Sequential()
-    inner = nn.HybridSequential()
-    inner.add(nn.Dense(2))
+    inner = sequential(nn.Dense(2))
     net.add(nn.Dense(3, activation="relu"), inner)
     net.initialize()
     inner.hybridize()

@@ -1,10 +1,9 @@
-"""Damages checkpoint directories in every way known and loads them: `python tests/storage/fuzz_directory.py`.
+"""Damages checkpoint directories and loads them: `python tests/storage/fuzz_directory.py`.
 
-Each one is read by `load_checkpoint` with a Trainer, or gone on from by `fit(resume=True)`. It must be refused with an
-MxkitError, and the net left as it was, or hold what was stored: a load gives the net exactly what the files say. Only
-where digests were made to fit again may a load end otherwise than with the stored numbers, and another part of fit,
-like a callback, may be the one to refuse. Exit code 1 if a directory crashed, hung, cost more than 4 times its size
-and 64 MB, or was read otherwise.
+`load_checkpoint` with a Trainer or `fit(resume=True)` reads each directory. It must refuse it with an MxkitError and
+not change the net, or load exactly the content of the files. Only with repaired digests may the result differ from
+the stored numbers, or another part of fit, like a callback, raise the error. Exit code 1 if a directory crashed, hung,
+cost more than 4 times its size and 64 MB, or was read otherwise. Missing, cut and linked files: test_directory.py.
 """
 
 import hashlib
@@ -15,6 +14,7 @@ import shutil
 import sys
 import warnings
 
+from comparing import values
 import fuzz_files
 from fuzz_files import memory, peak
 import mxkit
@@ -67,11 +67,6 @@ def train(directory, net, trainer, updates, resume):
     )
 
 
-def values(net):
-    found = net._collect_params_with_prefix().items()
-    return {f"{path}@{i}": array.asnumpy() for path, p in found for i, array in enumerate(p.list_data())}
-
-
 def same(one, other):
     return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
 
@@ -111,31 +106,6 @@ def bytes_of_a_file(random_, directory):
         rest = content[content.find(b"\n") + 1 :]
         path.write_bytes(b'{"sha256": "%s",\n%s' % (hashlib.sha256(rest).hexdigest().encode(), rest))
     return repaired
-
-
-def bit(random_, directory):
-    path = random_.choice(sorted(directory.iterdir()))
-    content = bytearray(path.read_bytes())
-    content[random_.randrange(len(content))] ^= 1 << random_.randrange(8)
-    path.write_bytes(bytes(content))
-    return False
-
-
-def truncate(random_, directory):
-    path = random_.choice(sorted(directory.iterdir()))
-    path.write_bytes(path.read_bytes()[: random_.randrange(path.stat().st_size)])
-    return False
-
-
-def noise(random_, directory):
-    path = random_.choice(sorted(directory.iterdir()))
-    path.write_bytes(bytes(random_.getrandbits(8) for _ in range(random_.randint(0, 3000))))
-    return False
-
-
-def delete(random_, directory):
-    random_.choice(sorted(directory.iterdir())).unlink()
-    return False
 
 
 def swap(random_, directory):
@@ -214,14 +184,7 @@ def arrays(random_, directory):
     return True
 
 
-def link(random_, directory):
-    path = random_.choice([*sorted(directory.iterdir()), directory])
-    path.rename(directory.parent / "elsewhere")
-    path.symlink_to(directory.parent / "elsewhere")
-    return False
-
-
-DAMAGES = [bytes_of_a_file] * 6 + [edit] * 8 + [arrays] * 4 + [bit, truncate, swap] * 2 + [noise, delete, link]
+DAMAGES = [bytes_of_a_file] * 7 + [edit] * 8 + [arrays] * 4 + [swap] * 2
 
 
 # judgement
@@ -269,11 +232,11 @@ def go_on(directory, repaired, whole):
 
 def judge(directory, repaired, mode, expected):
     try:
-        result = mode(directory, repaired, expected)
-        mx.nd.waitall()
+        return mode(directory, repaired, expected)
     except Exception as error:
         return f"other error: {type(error).__name__}: {error}"[:300]
-    return result
+    finally:
+        mx.nd.waitall()
 
 
 def work(folder, seed, first, last):

@@ -1,8 +1,8 @@
-"""Damages parameter files in every way known and reads them: `python tests/storage/fuzz_files.py --count 2000`.
+"""Damages parameter files and reads them: `python tests/storage/fuzz_files.py --count 2000`.
 
-Each file must be refused with a CheckpointError, or be one that MXNet itself would have written: what was read, saved
-again, gives the damaged file byte by byte (devices aside: arrays are read to the CPU). Exit code 1 if a file
-crashed, hung, cost more than 4 times its size and 32 MB, or was read otherwise.
+`read_arrays` must refuse each file with a CheckpointError, or the file must be one that MXNet would write: the arrays,
+saved again, give the same bytes (except devices: arrays are read to the CPU). Exit code 1 if a file crashed, hung, cost
+more than 4 times its size and 32 MB, or was read otherwise.
 """
 
 import argparse
@@ -86,41 +86,24 @@ def flip(random_, data, spots):
         data[random_.choice(spots)] ^= 1 << random_.randrange(8)
 
 
-def flip_anywhere(random_, data, spots):
-    flip(random_, data, range(len(data)))
-
-
-def put_byte(random_, data, spots):
-    data[random_.choice(spots)] = random_.randrange(256)
-
-
 def put_word(random_, data, spots):
-    spot, width = random_.choice(spots), random_.choice([4, 8])
+    spot, width = random_.choice(spots), random_.choice([1, 4, 8])
     word = random_.choice(WORDS) if random_.random() < 0.8 else random_.getrandbits(64)
     data[spot : spot + width] = (word % 2 ** (8 * width)).to_bytes(width, "little")
 
 
-def cut(random_, data, spots):
-    del data[random_.randrange(len(data)) :]
-
-
-def lengthen(random_, data, spots):
-    data += random_.choice([b"\0", b"\0" * 8, noise(random_, 64)])
-
-
-def insert(random_, data, spots):
-    spot = random_.choice(spots)
-    data[spot:spot] = noise(random_, 8)
-
-
-def delete(random_, data, spots):
-    spot = random_.choice(spots)
-    del data[spot : spot + random_.choice([1, 4, 8])]
-
-
-def copy(random_, data, spots):
-    spot, start, length = random_.choice(spots), random_.choice(spots), random_.randint(1, 64)
-    data[spot : spot + length] = data[start : start + length]
+def resize(random_, data, spots):
+    """Cut the file, lengthen it, or insert, delete, copy or replace a part of it."""
+    spot, other, length = random_.choice(spots), random_.choice(spots), random_.randint(1, 64)
+    place, end, new = random_.choice([
+        (random_.randrange(len(data)), len(data), b""),
+        (len(data), len(data), random_.choice([b"\0", b"\0" * 8, noise(random_, 64)])),
+        (spot, spot, noise(random_, 8)),
+        (spot, spot + random_.choice([1, 4, 8]), b""),
+        (spot, spot + length, bytes(data[other : other + length])),
+        (random_.choice([0, 8, 24, 40]), len(data), noise(random_, 200)),
+    ])  # fmt: skip
+    data[place:end] = new
 
 
 def rename(random_, data, spots):
@@ -132,20 +115,17 @@ def rename(random_, data, spots):
         data[place : place + len(word)] = other
 
 
-def replace(random_, data, spots):
-    data[random_.choice([0, 8, 24, 40]) :] = noise(random_, 200)
-
-
-EASY = [flip_anywhere, put_byte, cut, lengthen, insert, delete, copy, rename, replace]
-
-
 def damaged(random_, content, places, tail):
     """Change a file's bytes, mostly in headers and names, where it hurts."""
     data = bytearray(content)
     spots = [*range(24), *(spot for start, _, end in places for spot in range(start, end)), *range(tail, len(data))]
     words = [spot for start, device, end in places for spot in (*range(start, end, 4), device - 8)]
-    how = random_.choice([*EASY, flip, flip, put_word, put_word, put_word])
-    how(random_, data, [*words, 16, tail, tail + 8] if how is put_word and random_.random() < 0.7 else spots)
+    how = random_.choice([*[resize] * 6, rename, *[flip] * 3, *[put_word] * 4])
+    if random_.random() < 0.7:
+        spots = [*words, 16, tail, tail + 8] if how is put_word else spots
+    elif how is flip:
+        spots = range(len(data))
+    how(random_, data, spots)
     return bytes(data)
 
 

@@ -4,6 +4,7 @@ import gc
 import stat
 import threading
 
+from comparing import assert_equal, values
 import mxkit
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, UnknownNameError
 from mxkit.storage.directory import checkpoint_paths, find_checkpoint, prepare
@@ -15,6 +16,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import long, pairs
 
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
@@ -62,17 +64,6 @@ def on_update(step, do):
 
 def raise_(error):
     raise error
-
-
-def values(net):
-    return {f"{path}@{i}": a.asnumpy() for path, p in net._collect_params_with_prefix().items()
-            for i, a in enumerate(p.list_data())}  # fmt: skip
-
-
-def assert_equal(one, other):
-    assert one.keys() == other.keys()
-    for path in one:
-        np.testing.assert_array_equal(one[path], other[path])
 
 
 @pytest.fixture
@@ -128,20 +119,20 @@ def test_minutes(tmp_path, monkeypatch):
     assert steps(tmp_path) == [6, 12, 18, 24, 30, 36, 40]
 
 
-@pytest.mark.parametrize(
-    ("scores", "mode", "best", "kept"),
-    [
-        ([0.5, 0.3, 0.4, 0.3, 0.35], "min", 20, [20, 50]),
-        ([0.5, 0.3, 0.4, 0.5, 0.35], "max", 10, [10, 50]),
-        ([NAN, 0.5, NAN, 0.7, NAN], "min", 20, [20, 50]),
-        ([NAN, 0.5, NAN, 0.7, NAN], "max", 40, [40, 50]),
-        ([None, 0.5, None, None, 0.5], "min", 20, [20, 50]),
-        ([float("inf"), float("-inf"), 0.0, 0.0, 0.0], "min", 20, [20, 50]),
-        ([0.5, 0.4, 0.3, 0.2, 0.1], "min", 50, [50]),
-    ],
-)
-@pytest.mark.parametrize("every", ["1 epoch", "100 epochs", "100 updates"])
-def test_the_best_is_written_kept_and_found(scores, mode, best, kept, every, tmp_path):
+SCORES = [
+    ([0.5, 0.3, 0.4, 0.3, 0.35], "min", 20, [20, 50]),
+    ([0.5, 0.3, 0.4, 0.5, 0.35], "max", 10, [10, 50]),
+    ([NAN, 0.5, NAN, 0.7, NAN], "min", 20, [20, 50]),
+    ([NAN, 0.5, NAN, 0.7, NAN], "max", 40, [40, 50]),
+    ([None, 0.5, None, None, 0.5], "min", 20, [20, 50]),
+    ([float("inf"), float("-inf"), 0.0, 0.0, 0.0], "min", 20, [20, 50]),
+    ([0.5, 0.4, 0.3, 0.2, 0.1], "min", 50, [50]),
+]
+
+
+@pytest.mark.parametrize(("case", "every"), pairs(SCORES, ["1 epoch", "100 epochs", "100 updates"]))
+def test_the_best_is_written_kept_and_found(case, every, tmp_path):
+    scores, mode, best, kept = case
     scored(tmp_path, scores, mode, every=every)
     assert steps(tmp_path) == kept
     found = find_checkpoint(tmp_path, "best")
@@ -153,15 +144,6 @@ def test_a_resumed_run_knows_the_best_before(tmp_path):
     scored(tmp_path, [0.5, 0.2, 0.4])
     scored(tmp_path, [0.5, 0.2, 0.4, 0.3, 0.25], resume=True)
     assert steps(tmp_path) == [20, 50]
-
-
-def test_pruning_keeps_the_best(tmp_path):
-    scored(tmp_path, [0.5, 0.2, 0.4, 0.3], keep_last=9)
-    assert prune_to(tmp_path, 1) == (
-        ["step-00000030", "step-00000010"], {"step-00000040": "newest", "step-00000020": "best"}
-    )  # fmt: skip
-    assert steps(tmp_path) == [20, 40]
-    assert find_checkpoint(tmp_path, "best").step == 20
 
 
 def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
@@ -179,7 +161,6 @@ def test_pruning_keeps_what_keep_every_of_the_run_s_recipe_keeps(tmp_path):
 
 
 def test_a_best_that_is_gone_or_broken_is_an_error(tmp_path):
-    """Another one would be served under its name."""
     train(tmp_path, valid=[(X, Y)], keep_best=("valid_loss", "max"), keep_last=9)  # the loss falls: epoch 1 is it
     assert find_checkpoint(tmp_path, "best").step == 10
     file = tmp_path / "step-00000010" / "net.params"
@@ -220,23 +201,17 @@ def test_only_scores_of_one_kind_are_compared(tmp_path):
 
 def test_there_may_be_no_best(tmp_path):
     train(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"with a score, which those have that Checkpoints\(keep_best=...\) wrote"
-    ):
+    with pytest.raises(CheckpointError, match=r"with a score, as Checkpoints\(keep_best=...\) writes them"):
         find_checkpoint(tmp_path, "best")
     with pytest.raises(ValueError, match="which: expected one of 'last', 'best'; received 'newest'"):
         find_checkpoint(tmp_path, "newest")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # test_lengths.py has more forms
     ("arguments", "expected"),
     [
-        ({"every": "10"}, "every: expected a length like '2 epochs', '500 updates' or '5 minutes'; received '10'"),
-        ({"every": 10}, "every: expected a length like .*; received 10"),
-        ({"every": "0 updates"}, "every: expected a length like .*; received '0 updates'"),
+        ({"every": 10}, "every: expected a length like '2 epochs', '500 updates' or '5 minutes'; received 10"),
         ({"every": "1.5 epochs"}, "every: epochs are counted in whole numbers; received '1.5 epochs'"),
-        ({"every": "-1 epochs"}, "every: expected a length like .*; received '-1 epochs'"),
-        ({"every": "3 hours"}, "every: expected a length like .*; received '3 hours'"),
         ({"keep_last": 0}, "keep_last"),
         ({"keep_last": 1.5}, "keep_last"),
         ({"keep_every": "5 minutes"}, "keep_every: expected a length like '2 epochs' or '500 updates'; received"),
@@ -311,7 +286,7 @@ def test_a_run_goes_on_where_each_checkpoint_fails_while_the_next_one_waits(tmp_
     assert find_checkpoint(tmp_path / "moved").step in (1, 2)
 
 
-@pytest.mark.parametrize("every", ["1 update", "5 updates", "1 epoch"])
+@pytest.mark.parametrize("every", ["5 updates", long("1 update"), long("1 epoch")])
 def test_nan_is_never_written(every, holding, tmp_path):
     net = make_net()
     spoil = on_update(17, lambda: net[0].weight.set_data(net[0].weight.data() * NAN))
@@ -326,7 +301,7 @@ def test_nan_is_never_written(every, holding, tmp_path):
 
 
 class Failing(mxkit.Callback):
-    """Has an array whose computing fails, which MXNet tells only the first one who reads it."""
+    """Has an array with an error that MXNet raises only once."""
 
     def on_update(self, state, update):
         self.step = update.step
@@ -425,8 +400,8 @@ def test_one_copy_of_the_run_is_in_memory_at_most(holding, tmp_path, monkeypatch
 
     monkeypatch.setattr(module, "capture", counted)
     gc.collect()  # what earlier tests left
-    train(tmp_path, every="7 updates")
-    assert len(alive) > 6
+    train(tmp_path, every="7 updates", epochs=2)
+    assert len(alive) > 3
     assert set(alive) == {1}
     assert not any(isinstance(one, Snapshot) for one in gc.get_objects())
 
@@ -504,7 +479,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     state = {"loss": np.float32(0.5), "epoch": np.int64(3), "done": np.bool_(True)}
     saved = mxkit.save_checkpoint(tmp_path, make_net(), step=1, state=state)
     assert find_checkpoint(saved).manifest["state"] == {"loss": 0.5, "epoch": 3, "done": True}
-    with pytest.raises(ValueError, match=r"save_checkpoint: state must be plain JSON values: array\(\[1\]\) is none"):
+    with pytest.raises(
+        ValueError, match=r"save_checkpoint: state must be plain JSON values: array\(\[1\]\) is not plain JSON"
+    ):
         mxkit.save_checkpoint(tmp_path, make_net(), step=2, state={"a": np.array([1])})
 
 
@@ -521,13 +498,6 @@ def test_losses_may_be_below_0(tmp_path):
     assert resumed.column("train_loss") == history.column("train_loss")
     assert min(history.column("train_loss")) < 0
     assert_equal(values(net), values(whole))
-
-
-def test_a_state_given_to_save_checkpoint_is_copied():
-    state = {"epochs": [1]}
-    snapshot = take_snapshot(make_net(), step=1, content={"state": state})
-    state["epochs"].append(2)
-    assert snapshot.content["state"] == {"epochs": [1]}
 
 
 # a run out of time
@@ -599,10 +569,13 @@ def step(net, trainer, number, first=0):
         trainer.step(8)
 
 
-@pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize(("devices", "on_kvstore"), [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_the_next_updates_with_a_trainer_are_the_same_t47_t98(used, on_kvstore, devices, optimizer, tmp_path):
+PLACES = [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)]
+KINDS = [(optimizer, used) for used in (False, True) for optimizer in ("sgd", "adam")]
+
+
+@pytest.mark.parametrize(("place", "kind"), pairs(PLACES, KINDS))
+def test_the_next_updates_with_a_trainer_are_the_same_t47_t71_t98(place, kind, tmp_path):
+    (devices, on_kvstore), (optimizer, used) = place, kind
     net = make_net(devices, norm=True)
     trainer = make_trainer(net, optimizer, on_kvstore)
     step(net, trainer, 4)
@@ -619,9 +592,9 @@ def test_the_next_updates_with_a_trainer_are_the_same_t47_t98(used, on_kvstore, 
     assert_equal(values(other), values(net))
 
 
-@pytest.mark.parametrize(("devices", "on_kvstore"), [("cpu:1", False), ("cpu:2", False), ("cpu:2", True)])
-@pytest.mark.parametrize("used", [False, True])
-def test_an_optimizer_that_does_not_fit_leaves_net_and_trainer_as_they_were(on_kvstore, devices, used, tmp_path):
+@pytest.mark.parametrize(("place", "used"), pairs(PLACES, [True, False]))
+def test_an_optimizer_that_does_not_fit_leaves_net_and_trainer_as_they_were(place, used, tmp_path):
+    devices, on_kvstore = place
     trained = make_net(devices)
     trainer = make_trainer(trained, "adam", on_kvstore)
     step(trained, trainer, 2)

@@ -4,10 +4,10 @@ A run has dropout, BatchNorm, shuffling, augmentation, accumulation, EMA, early 
 back, a schedule, metrics and a CSV log. Exit code 1 if a resumed run does not end with the bits of the run that was
 never killed, if a checkpoint that was there is lost, or if a run fails.
 
-With `--writes` each call of a save to the file system is a place of death: of a new step, of the same step again,
-and with pruning. `--strace` counts the kernel's calls in place of Python's.
+With `--writes` a process dies at each call of a save to the file system: of a new step, of the same step again, and
+with pruning.
 
-Runs are forked from this process, which has imported MXNet but never used it: its engine starts in the fork.
+Runs are forked from this process, which has imported MXNet but not used it: its engine starts in the fork.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import random
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -42,9 +41,7 @@ CLOCKED = ("seconds", "samples_per_second")
 OPTIMIZERS = {"momentum": ("sgd", {"learning_rate": 0.05, "momentum": 0.9}), "adam": ("adam", {"learning_rate": 0.01})}
 COMBINATIONS = [(1, "momentum", "loader"), (1, "adam", "generator")]
 COMBINATIONS += [(2, "momentum", "generator"), (2, "adam", "loader")]
-CALLS = ["openat,open", "write", "writev", "fsync", "close", "mkdir", "rename"]
-CALLS += ["unlinkat,unlink", "rmdir", "getdents64"]
-PYTHONS = ["open", "close", "fsync", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "scandir", "stat"]
+CALLS = ["open", "close", "fsync", "mkdir", "rename", "replace", "unlink", "remove", "rmdir", "scandir", "stat"]
 BATCHES, SIZE = 110, 4
 RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(BATCHES * SIZE + 60, 6).astype("float32"), RANDOM.randint(0, 4, BATCHES * SIZE + 60)
@@ -208,11 +205,8 @@ def kill(folder, process, random_, longest):
 
 def kills(count, seed, devices, optimizer, data, accumulate, epochs, work):
     """Kill runs `count` times; return counts, and a line for each failure."""
-    arguments, random_ = (
-        (devices, optimizer, data, accumulate, epochs),
-        random.Random(f"{seed} {devices} {optimizer} {data}"),
-    )
-    whole = work / "whole"
+    arguments, whole = (devices, optimizer, data, accumulate, epochs), work / "whole"
+    random_ = random.Random(f"{seed} {devices} {optimizer} {data}")
     begun = time.monotonic()
     ended(start(whole, train, whole, *arguments), whole)
     seconds = time.monotonic() - begun
@@ -241,38 +235,27 @@ def kills(count, seed, devices, optimizer, data, accumulate, epochs, work):
 # each call of a save as the place of death
 
 
-def small_net(value):
+def snapshot(step, value):
     net = nn.Dense(3, in_units=4)
-    mxkit.initialize(net, "zeros")
-    for parameter in net.collect_params().values():
-        parameter.set_data(mx.nd.full(parameter.shape, value))
-    return net
-
-
-def save(directory, step, value):
-    net = small_net(value)
-    take_snapshot(net, step=step, content={"state": {"value": value}}, arrays={"more": mx.nd.full(5, value)}).write(
-        directory
-    )
+    mxkit.initialize(net, mx.init.Constant(value))
+    return take_snapshot(net, step=step, content={"state": {"value": value}}, arrays={"more": mx.nd.full(5, value)})
 
 
 def write_new(directory):
-    save(directory, 3, 30)
+    snapshot(3, 30).write(directory)
 
 
 def write_again(directory):
-    save(directory, 2, 21)
+    snapshot(2, 21).write(directory)
 
 
 def write_and_prune(directory):
-    writer = mxkit.Checkpoints(directory, keep_last=1)
-    net = small_net(30)
-    writer._write(take_snapshot(net, step=3, content={"state": {"value": 30}}, arrays={"more": mx.nd.full(5, 30)}))
+    mxkit.Checkpoints(directory, keep_last=1)._write(snapshot(3, 30))
 
 
 def sweep_and_write(directory):
     prepare(directory)
-    save(directory, 3, 30)
+    write_new(directory)
 
 
 BEFORE = {1: 10, 2: 20}
@@ -282,7 +265,7 @@ SAVES = {write_new: {3: 30}, write_again: {2: 21}, write_and_prune: {3: 30}, swe
 def begin(directory, job):
     """Write what is there before a save; before a sweep, also what deaths at the worst moments leave."""
     for step, value in BEFORE.items():
-        save(directory, step, value)
+        snapshot(step, value).write(directory)
     if job is sweep_and_write:
         shutil.copytree(str(directory / "step-00000001"), str(directory / ".replaced-step-00000001"))
         shutil.copytree(str(directory / "step-00000001"), str(directory / ".pruned-step-00000000"))
@@ -304,31 +287,17 @@ def counted(limit):
 
         return call
 
-    for name in PYTHONS:
+    for name in CALLS:
         setattr(os, name, before(getattr(os, name)))
     builtins.open = io.open = before(io.open)
     mx.nd.save = before(mx.nd.save)
 
 
-def die(directory, job, limit, traced):
+def die(directory, job, limit):
     """Do `job`, and die at call number `limit`."""
     mx.nd.ones(3).asnumpy()  # the engine's own files are opened now
-    if traced:
-        os.kill(os.getpid(), signal.SIGSTOP)
-    else:
-        counted(limit)
+    counted(limit)
     job(directory)
-
-
-def trace(process, calls, limit):
-    """Attach strace to a stopped process, let it go on, and kill it at number `limit` of some system calls."""
-    os.waitpid(process, os.WUNTRACED)
-    command = ["strace", "-f", "-p", str(process), "-o", "/dev/null", "-e", f"trace={calls}"]
-    command += ["-e", f"inject={calls}:signal=SIGKILL:when={limit + 1}"]
-    tracer = subprocess.Popen(command, stderr=subprocess.PIPE, universal_newlines=True)
-    tracer.stderr.readline()  # "attached"
-    os.kill(process, signal.SIGCONT)
-    return tracer
 
 
 def values(directory):
@@ -341,27 +310,22 @@ def values(directory):
         }
 
 
-def writes(strace, stride, work):
+def writes(stride, work):
     """Die at each call of each kind of save, or at each `stride`th; return counts, and a line for each failure."""
     found, failures = Counter(), []
     for job, after in SAVES.items():
         sound, seen = work / job.__name__, set()
         ended(start(sound, begin, sound / "c", job), sound)
-        for calls in CALLS if strace else [None]:
-            over, limit = False, 0
-            while not over:
-                folder = work / "dying"
-                shutil.copytree(str(sound), str(folder))
-                process = start(folder, die, folder / "c", job, limit, calls)
-                tracer = trace(process, calls, limit) if calls else None
-                over = ended(process, folder)
-                if tracer is not None:
-                    tracer.communicate()
-                found[f"{job.__name__}: deaths"] += not over
-                wrong = [*wrongs(folder / "c", after, over, found), *recovered(folder, seen)]
-                failures += [f"{job.__name__}, death at {calls or 'call'} {limit}: {text}" for text in wrong]
-                shutil.rmtree(str(folder))
-                limit += stride
+        over, limit = False, 0
+        while not over:
+            folder = work / "dying"
+            shutil.copytree(str(sound), str(folder))
+            over = ended(start(folder, die, folder / "c", job, limit), folder)
+            found[f"{job.__name__}: deaths"] += not over
+            wrong = [*wrongs(folder / "c", after, over, found), *recovered(folder, seen)]
+            failures += [f"{job.__name__}, death at call {limit}: {text}" for text in wrong]
+            shutil.rmtree(str(folder))
+            limit += stride
     return found, failures
 
 
@@ -394,7 +358,7 @@ def recovered(folder, seen):
 
 def recover(directory):
     prepare(directory)
-    save(directory, 9, 90)
+    snapshot(9, 90).write(directory)
 
 
 def report(name, found, failures):
@@ -414,12 +378,11 @@ def main():
     parser.add_argument("--only", type=int, choices=range(len(COMBINATIONS)), help="one combination")
     parser.add_argument("--writes", action="store_true")
     parser.add_argument("--stride", type=int, default=1, help="of --writes: die at each such call only")
-    parser.add_argument("--strace", action="store_true")
     asked = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as work:
         if asked.writes:
-            return int(report("writes", *writes(asked.strace, asked.stride, Path(work))))
+            return int(report("writes", *writes(asked.stride, Path(work))))
         for number, (devices, optimizer, data) in enumerate(COMBINATIONS):
             if asked.only in (None, number):
                 folder = Path(work) / str(number)
