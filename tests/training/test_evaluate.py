@@ -225,7 +225,7 @@ def test_t25_inputs_with_nan_that_a_relu_hides():
     x, y = np.random.RandomState(0).rand(20, 5).astype("float32"), np.arange(20) % 3
     x[3, 1] = np.nan
     batches = [(x[:10], y[:10]), (x[10:], y[10:])]
-    with pytest.warns(TrapWarning, match="the inputs of data hold NaN or infinity, of which ReLU"):
+    with pytest.warns(TrapWarning, match="the inputs of data hold NaN or infinity, which ReLU"):
         assert np.isfinite(mxkit.evaluate(net, batches, loss="softmax_ce")["loss"])
     with pytest.warns(TrapWarning, match="the inputs of predict hold NaN or infinity"):
         assert np.isfinite(mxkit.predict(net, x).asnumpy()).all()

@@ -101,7 +101,7 @@ def test_wrong_requests(tmp_path):
     net = small_net()
     with pytest.raises(EmptyDataError, match="gave no batch"):
         extract(net, "0", [])
-    with pytest.raises(DataError, match="labels are asked for, but the batches are x alone"):
+    with pytest.raises(DataError, match=r"extract: labels: expected batches \(x, y\); received x alone"):
         extract(net, "0", mx.nd.array(X), labels="label")
     with pytest.raises(ValueError, match="a feature is called 'label' too"):
         extract(net, {"label": "0"}, ArrayLoader(X, Y, 8), labels="label")
@@ -120,7 +120,7 @@ def test_a_layer_without_a_batch_axis_is_refused():
 
     net = gluon.nn.HybridSequential()
     net.add(Total())
-    with pytest.raises(DataError, match=r"'0' has shape \(1,\) for 8 samples"):
+    with pytest.raises(DataError, match=r"'0': expected a row per sample, \(8, ...\); received shape \(1,\)"):
         extract(net, "0", ArrayLoader(X, Y, 8))
 
 

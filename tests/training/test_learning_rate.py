@@ -361,7 +361,7 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
 
     fit(mxkit.callbacks.LearningRate("cosine"))
     before = weights(net)
-    text = r"learning rate is \S+, where the schedule of an earlier fit left it; that began with 0.2: this fit"
+    text = r"learning rate is \S+, left by the schedule of an earlier fit, which began with 0.2: this fit"
     with pytest.warns(TrapWarning, match=text):
         fit()
     np.testing.assert_allclose(weights(net), before, atol=1e-6)
@@ -369,7 +369,7 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
     with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base") as caught:
         fit(mxkit.callbacks.LearningRate("cosine"))
     told = str(caught.value)
-    assert "takes the Trainer's learning rate, which is 0, where an earlier fit with a schedule from 0.2 left" in told
+    assert "takes the Trainer's learning rate, which is 0, left by an earlier fit with a schedule from 0.2; " in told
     assert 'LearningRate(("cosine", {"base": 0.2})), or call trainer.set_learning_rate(0.2)' in told
     trainer.set_learning_rate(0.1)  # the way out
     fit()

@@ -66,7 +66,7 @@ def test_column_that_was_there_may_be_missing_later():
 
 @pytest.mark.parametrize("value", ["low", [1.0]])
 def test_value_that_is_no_number_is_told(value):
-    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss' holds no number but"):
+    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss': expected a number; received"):
         Monitor("valid_loss", "min").update({"epoch": 1, "valid_loss": value})
 
 

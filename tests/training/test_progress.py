@@ -239,7 +239,7 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
     stream = Terminal()
     history = run(callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], resume=True, **arguments)
     text = stream.getvalue()
-    assert screen(text)[0] == "goes on in epoch 2/3, after update 13"
+    assert screen(text)[0] == "resumes in epoch 2/3, after update 13"
     assert " 3/10, " in frames(text)[0]
     whole = run(seed=1, epochs=3)
     assert history[1]["train_loss"] == whole[1]["train_loss"]
