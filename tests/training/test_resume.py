@@ -53,26 +53,24 @@ def augmented():
     return read
 
 
-def updates_an_epoch(accumulate):
+def updates_an_epoch(arguments):
+    accumulate = arguments.get("accumulate", 1)
     return -(-50 // accumulate) if isinstance(accumulate, int) else 50
 
 
 def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer="adam", resume="auto", **arguments):
     net = net or make_net(devices)
-    callbacks = [
-        mxkit.callbacks.EMA(0.9),
-        mxkit.callbacks.EarlyStopping(
-            "valid_loss", "min", patience=50, restore_best=arguments.pop("restore_best", False)
-        ),
-        mxkit.callbacks.LearningRate("cosine", updates_per_epoch=updates_an_epoch(arguments.get("accumulate", 1))),
-    ]
-    callbacks += arguments.pop("extra", [])
 
     def die(state, update):
         if update.step == dies:
             raise Killed
 
-    callbacks.append(mxkit.callbacks.LambdaCallback(on_update=die))
+    callbacks = [
+        mxkit.callbacks.EMA(0.9),
+        mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=50, restore_best=True),
+        mxkit.callbacks.LearningRate(("cosine", {"final": 1e-4}), updates_per_epoch=updates_an_epoch(arguments)),
+        mxkit.callbacks.LambdaCallback(on_update=die),
+    ]
     trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 0.01}, update_on_kvstore=None)
     settings = {"every": "16 updates", "keep_last": 2, **arguments.pop("settings", {})}
     history = mxkit.fit(
@@ -87,7 +85,7 @@ def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer
         resume=resume,
         callbacks=callbacks,
         progress=False,
-        **{"epochs": 3, **arguments},
+        **{"epochs": 2, **arguments},
     )
     return net, trainer, history
 
@@ -140,18 +138,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
     ],
 )
 def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
-    arguments = {"devices": devices, "accumulate": accumulate, "data": data, "restore_best": True}
+    arguments = {"devices": devices, "accumulate": accumulate, "data": data}
     per_epoch = -(-50 // accumulate)
     whole = run(tmp_path / "whole", **arguments)
-    deaths = [5, per_epoch - 1, per_epoch, per_epoch + 2, 2 * per_epoch + 1]
-    assert_same(killed_and_resumed(tmp_path, deaths, **arguments), whole)
-    assert len(whole[2]) == 3
+    assert_same(killed_and_resumed(tmp_path, [5, per_epoch - 1, per_epoch, 2 * per_epoch], **arguments), whole)
+    assert len(whole[2]) == 2
 
 
-@pytest.mark.parametrize("optimizer", ["nadam", *map(long, ["sgd", "nag", "rmsprop", "adagrad", "lamb"])])
+@pytest.mark.parametrize("optimizer", [*map(long, ["sgd", "nadam", "nag", "rmsprop", "adagrad", "lamb"])])
 def test_optimizers_go_on_inside_an_epoch(optimizer, tmp_path):
-    whole = run(tmp_path / "whole", optimizer=optimizer, epochs=2)
-    assert_same(killed_and_resumed(tmp_path, [20, 70], optimizer=optimizer, epochs=2), whole)
+    whole = run(tmp_path / "whole", optimizer=optimizer)
+    assert_same(killed_and_resumed(tmp_path, [70], optimizer=optimizer), whole)
 
 
 def test_a_net_that_draws_nothing_goes_on_after_any_update(tmp_path):
@@ -166,8 +163,8 @@ def test_a_net_that_draws_nothing_goes_on_after_any_update(tmp_path):
 
 
 def test_a_finished_run_returns_its_results_again(tmp_path):
-    whole = run(tmp_path, epochs=2)
-    again = run(tmp_path, epochs=2)
+    whole = run(tmp_path)
+    again = run(tmp_path)
     assert_same(again, whole)
     assert [row["seconds"] for row in again[2]] == [row["seconds"] for row in whole[2]]
 
@@ -360,17 +357,17 @@ def buffered():
     return read
 
 
-@pytest.mark.parametrize("accumulate", [{"accumulate": 2}, {"accumulate": "3 samples"}])
+@pytest.mark.parametrize("accumulate", [2, long("3 samples")])
 def test_what_a_generator_carries_over_is_drawn_again(accumulate, tmp_path):
-    arguments = {"data": buffered, "extra": [], **accumulate}
+    arguments = {"data": buffered, "accumulate": accumulate}
     whole = run(tmp_path / "whole", **arguments)
     assert_same(killed_and_resumed(tmp_path, [20, 40], **arguments), whole)
 
 
 @pytest.mark.parametrize("data", [lambda: gluons(shuffle=True), plain_iterator])
 def test_gluons_own_loaders_are_gone_on_with(data, tmp_path):
-    whole = run(tmp_path / "whole", data=data, epochs=2)
-    assert_same(killed_and_resumed(tmp_path, [40, 70], data=data, epochs=2), whole)
+    whole = run(tmp_path / "whole", data=data)
+    assert_same(killed_and_resumed(tmp_path, [70], data=data), whole)
 
 
 def test_t99_iterators_that_shuffle_what_they_shuffled(tmp_path):
