@@ -28,9 +28,10 @@ def expected(net, count=1):
     return net[:count](mx.nd.array(X)).asnumpy()
 
 
-@pytest.mark.parametrize("batch_size", [5, 37, 64])
-@pytest.mark.parametrize("where", ["cpu", "cpu:3"])
-@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize(
+    ("batch_size", "where", "in_files"),
+    [(5, "cpu", True), (5, "cpu:3", False), (37, "cpu", False), (64, "cpu:3", True)],
+)
 def test_rows_are_those_of_the_net(tmp_path, batch_size, where, in_files):
     net = small_net(where)
     folder = tmp_path / "made" / "for it" if in_files else None
@@ -57,6 +58,7 @@ def test_a_shuffled_loader_needs_the_labels():
     assert not (found["label"] == Y).all()
     np.testing.assert_allclose(found["0"], expected(net)[found["label"]], atol=1e-6)
     assert loader.epoch == 0  # looking at the data changes no later order
+    assert extract(net, "0", ArrayLoader(X, Y, 8), limit_batches=2)["0"].shape[0] == 16
 
 
 def test_plain_blocks_arrays_and_several_outputs():
@@ -69,10 +71,6 @@ def test_plain_blocks_arrays_and_several_outputs():
     found = extract(net, "0", mx.nd.array(X))
     assert list(found) == ["0[0]", "0[1][0]", "0[1][1]"]
     assert (found["0[1][1]"] == X + 1).all()
-
-
-def test_limit_batches():
-    assert extract(small_net(), "0", ArrayLoader(X, Y, 8), limit_batches=2)["0"].shape[0] == 16
 
 
 def test_half_precision_is_kept(tmp_path):
