@@ -1,4 +1,4 @@
-"""Metrics by name. Each gives one figure for a whole data set, whatever the batches are."""
+"""Metrics by name. Each computes one figure for a whole data set, which does not depend on the batches."""
 
 import copy
 import reprlib
@@ -51,38 +51,38 @@ _OTHER_NAMES = {
 }
 ALIASES: Dict[str, str] = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
 
-# Figures that depend on the order of all scores, so that no sum over batches gives them.
+# Figures that depend on the order of all scores: no sum over batches gives them.
 _OF_RANKS = {"auc", "roc_auc", "roc_auc_score", "average_precision", "pr_auc"}
 
 
 def own_metrics() -> Dict[str, Any]:
     """Metrics that a user has registered by `mx.metric.register`, by name."""
-    known = mx.registry.get_registry(mx.metric.EvalMetric)
-    return {name: kind for name, kind in known.items() if kind.__module__ != mx.metric.__name__}
+    registered = mx.registry.get_registry(mx.metric.EvalMetric)
+    return {name: kind for name, kind in registered.items() if kind.__module__ != mx.metric.__name__}
 
 
 def get_metric(spec: MetricSpec, *, loss: Any = None) -> Metric:
-    """Return a new metric for `spec`; an object of the caller's is copied.
+    """Return a new metric for `spec`; a metric object is copied.
 
     Args:
         spec: A name of `METRICS`, one that was registered by `mx.metric.register`, a pair of a name and its arguments,
             a `Metric` or an `mx.metric.EvalMetric`.
-        loss: The loss that the net is trained with, which decides what its outputs are. None infers it from shapes.
+        loss: The loss that the net is trained with: it decides what outputs mean. None infers that from shapes.
 
     Raises:
         UnknownNameError: No metric has this name; the known ones and the nearest are listed.
         TypeError: `spec` has another form.
         ValueError: `spec` is a CompositeEvalMetric of several metrics: pass it to `get_metrics`.
     """
-    found = _metrics_of(spec)
-    if len(found) != 1:
-        raise ValueError(f"metric: expected one; received {len(found)}, {', '.join(one.name for one in found)}")
-    found[0].loss = loss
-    return found[0]
+    metrics = _metrics_of(spec)
+    if len(metrics) != 1:
+        raise ValueError(f"metric: expected one; received {[metric.name for metric in metrics]}")
+    metrics[0].loss = loss
+    return metrics[0]
 
 
 def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric]:
-    """Return new metrics, whose names must differ; a CompositeEvalMetric gives one for each of its metrics.
+    """Return new metrics; their names must differ. A CompositeEvalMetric gives one for each of its metrics.
 
     Args:
         specs: As for `get_metric`.
@@ -96,52 +96,50 @@ def get_metrics(specs: Sequence[MetricSpec], *, loss: Any = None) -> List[Metric
         raise ValueError(f"metrics: expected a list, like [{shown}]; received {shown}")
     if not isinstance(specs, Iterable):
         raise TypeError(f"metrics: expected a list, like ['accuracy'], or () for none; received {specs!r:.100}")
-    found = [metric for spec in specs for metric in _metrics_of(spec)]
-    for metric in found:
+    metrics = [metric for spec in specs for metric in _metrics_of(spec)]
+    for metric in metrics:
         metric.loss = loss
-    names = [metric.name for metric in found]
+    names = [metric.name for metric in metrics]
     if "loss" in names:
         raise ValueError("metrics: 'loss' is the column of the loss: give the metric another name")
     if len(set(names)) != len(names):
         way = 'Name one: ("f1", {"average": "micro", "name": "f1_micro"})'
         raise ValueError(f"metrics: names must differ; received {names}. {way}")
-    return found
+    return metrics
 
 
 def _metrics_of(spec: Any) -> List[Metric]:
     spec, arguments = split_spec(spec)
     if isinstance(spec, str):
-        return [_by_name(spec, arguments)]
+        return _by_name(spec, arguments)
     if isinstance(spec, mx.metric.EvalMetric):
         return wrapped(spec)
     if isinstance(spec, Metric):
-        fresh = copy.deepcopy(spec)
-        fresh.reset()
-        return [fresh]
+        metric = copy.deepcopy(spec)
+        metric.reset()
+        return [metric]
     if isinstance(spec, type) and issubclass(spec, (Metric, mx.metric.EvalMetric)):
         raise TypeError(f"metric: expected an object; received the class {spec.__name__}: write {spec.__name__}()")
     if callable(spec):
         name = getattr(spec, "__name__", "function")
         raise TypeError(
             f"metric: expected a name, (name, arguments) or a metric; received the function {name}: write "
-            f"mxkit.metrics.Mean({name}, name={name!r}), called with (labels, output), one value a sample"
+            f"mxkit.metrics.Mean({name}, name={name!r}); it gets (labels, output) and returns one value per sample"
         )
     raise TypeError(f"metric: expected a name, (name, arguments) or a metric; received {reprlib.repr(spec)}")
 
 
-def _by_name(name: str, arguments: Mapping[str, Any]) -> Metric:
-    own = own_metrics()
-    if name not in METRICS and name.lower() in own:
-        (metric,) = wrapped(make("metric", name, own[name.lower()], arguments))
-        return metric
-    if name not in METRICS:
-        if name.lower() in ALIASES:
-            raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
-        if name.lower() in _OF_RANKS:
-            raise UnknownNameError(
-                f"unknown metric {name!r}: it follows from the order of all scores, which no sum over batches gives. "
-                "Use scikit-learn: roc_auc_score(y, mxkit.predict(net, x).asnumpy())"
-            )
-        raise unknown_name("metric", name, {*METRICS, *own})
-    made: Metric = make("metric", name, METRICS[name], arguments)
-    return made
+def _by_name(name: str, arguments: Mapping[str, Any]) -> List[Metric]:
+    registered = own_metrics()
+    if name in METRICS:
+        return [make("metric", name, METRICS[name], arguments)]
+    if name.lower() in registered:
+        return wrapped(make("metric", name, registered[name.lower()], arguments))
+    if name.lower() in ALIASES:
+        raise UnknownNameError(f"unknown metric {name!r}: it is called {ALIASES[name.lower()]!r} here")
+    if name.lower() in _OF_RANKS:
+        raise UnknownNameError(
+            f"unknown metric {name!r}: it follows from the order of all scores, which no sum over batches gives. "
+            "Use scikit-learn: roc_auc_score(y, mxkit.predict(net, x).asnumpy())"
+        )
+    raise unknown_name("metric", name, {*METRICS, *registered})

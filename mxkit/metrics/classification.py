@@ -6,7 +6,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.loss_kinds import CLASSES
 from mxkit.errors import DataError, LabelError
 from mxkit.metrics.metric import Metric, graph_of
-from mxkit.metrics.tasks import LABELS, Task, task_of
+from mxkit.metrics.tasks import BINARY, LABELS, Task, task_of
 import mxnet as mx
 import numpy as np
 
@@ -58,7 +58,7 @@ class ClassMetric(Metric):
         self._task = Task(**numbers["task"]) if numbers.get("task") else None
 
     def read(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any]:
-        """The task of a batch, and its labels and outputs as flat class numbers, or as 0 and 1."""
+        """The task of a batch, and its labels and predictions as flat class numbers, or as 0 and 1."""
         task, label, scores = self._read(labels, output)
         return (task, *_classes(mx.nd, label, scores, task))
 
@@ -69,6 +69,14 @@ class ClassMetric(Metric):
         if self._task is None or shapes != self._shapes or label.shape[:1] != scores.shape[:1]:
             self._task, self._shapes = self._task_of(label, scores), shapes
         return self._task, label, scores
+
+    def _flat(self, labels: Sequence[Any], output: Any) -> Tuple[Task, Any, Any, Any, Any]:
+        """The task and the scores of a batch; flat labels, flat predictions, and 1 for each label that counts."""
+        task, label, scores = self._read(labels, output)
+        truth, guess = _classes(mx.nd, label, scores, task)
+        if task.dense or self.ignore_label is None:
+            return task, scores, truth, guess, mx.nd.ones_like(truth)
+        return task, scores, truth, guess, label.reshape((-1,)).astype("float32") != self.ignore_label
 
     def _task_of(self, label: Any, scores: Any) -> Task:
         return task_of(
@@ -81,10 +89,9 @@ class ClassMetric(Metric):
             ignore_label=self.ignore_label,
         )
 
-    def _counted(self, label: Any) -> Any:
-        """1 for each label that counts and 0 for others, flat, float32."""
-        flat = label.reshape((-1,)).astype("float32")
-        return mx.nd.ones_like(flat) if self.ignore_label is None else flat != self.ignore_label
+    @property
+    def _kind(self) -> Optional[str]:
+        return None if self._task is None else self._task.kind
 
 
 class Accuracy(ClassMetric):
@@ -99,10 +106,7 @@ class Accuracy(ClassMetric):
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         _, label, scores = self._read(labels, output)
-        if self.ignore_label is None:
-            self.add_total(self._total(label, scores), self.size_of(label))
-        else:
-            self.add_total(graph_of(_right_of, self._task, self.ignore_label)(label, scores), 1)
+        self.add_total(self._total(label, scores), self.size_of(label) if self.ignore_label is None else 1)
 
     def size_of(self, label: Any) -> int:
         """Number of labels of a batch, after the first batch."""
@@ -112,37 +116,31 @@ class Accuracy(ClassMetric):
     def _total(self, labels: Any, scores: Any) -> Any:
         if self._task is None:
             self._task = self._task_of(labels, scores)
-        return graph_of(_right, self._task)(labels, scores)
+        return graph_of(_right, self._task, self.ignore_label)(labels, scores)
 
     def total_of(self, operators: Any, labels: Any, scores: Any) -> Any:
         """Number of correct labels, shape (1,), after the first batch; `operators` is `mx.nd` or `mx.sym`."""
         return _right(operators, labels, scores, self._task)
 
-    def figure(self, total: "np.ndarray") -> float:
-        if len(total) == 1:
-            return float(total[0]) / self._samples
-        return float(total[0] / total[1]) if total[1] else 0.0
-
 
 def _classes(F: Any, labels: Any, scores: Any, task: Any) -> Tuple[Any, Any]:  # noqa: N803
-    """Labels and outputs as flat class numbers, or as 0 and 1, float32; `F` is `mx.nd` or `mx.sym`."""
+    """Labels and predictions as flat class numbers, or as 0 and 1, float32; `F` is `mx.nd` or `mx.sym`."""
     if task.kind == CLASSES:
         truth = F.argmax(labels, axis=task.axis) if task.dense else labels
-        read = F.argmax(scores, axis=task.axis)
+        guess = F.argmax(scores, axis=task.axis)
     else:  # labels of -1 and 1 as well as of 0 and 1; soft ones are rounded
-        truth, read = labels > 0.5, scores > task.threshold
-    return F.cast(F.reshape(truth, (-1,)), "float32"), F.cast(F.reshape(read, (-1,)), "float32")
+        truth, guess = labels > 0.5, scores > task.threshold
+    return F.cast(F.reshape(truth, (-1,)), "float32"), F.cast(F.reshape(guess, (-1,)), "float32")
 
 
-def _right(F: Any, labels: Any, scores: Any, task: Any) -> Any:  # noqa: N803
-    truth, read = _classes(F, labels, scores, task)
-    return F.broadcast_equal(read, truth).sum()
-
-
-def _right_of(F: Any, labels: Any, scores: Any, task: Any, ignored: int) -> Any:  # noqa: N803
-    truth, read = _classes(F, labels, scores, task)
+def _right(F: Any, labels: Any, scores: Any, task: Any, ignored: Optional[int] = None) -> Any:  # noqa: N803
+    """Number of correct labels; and the number of labels that count if there is a label to ignore."""
+    truth, guess = _classes(F, labels, scores, task)
+    right = F.broadcast_equal(guess, truth)
+    if ignored is None:
+        return right.sum()
     counted = F.cast(F.reshape(labels, (-1,)), "float32") != ignored
-    return F.concat((F.broadcast_equal(read, truth) * counted).sum(), counted.sum(), dim=0)
+    return F.concat((right * counted).sum(), counted.sum(), dim=0)
 
 
 class SubsetAccuracy(ClassMetric):
@@ -152,18 +150,11 @@ class SubsetAccuracy(ClassMetric):
     counts = True
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
-        task, label, scores = self._read(labels, output)
-        truth, read = _classes(mx.nd, label, scores, task)
-        if task.dense:
-            self.add((truth == read).reshape((scores.shape[0], -1)).min(axis=1))
-            return
-        counted = self._counted(label).reshape((scores.shape[0], -1))
-        wrong = ((truth != read).reshape(counted.shape) * counted).max(axis=1)
-        seen = counted.max(axis=1)
-        self.add_total(mx.nd.concat(((1 - wrong) * seen).sum(), seen.sum(), dim=0), scores.shape[0])
-
-    def figure(self, total: "np.ndarray") -> float:
-        return float(total[0] / total[-1]) if len(total) > 1 and total[-1] else super().figure(total)
+        _, scores, truth, guess, counted = self._flat(labels, output)
+        samples = scores.shape[0]
+        right = 1 - ((truth != guess) * counted).reshape((samples, -1)).max(axis=1)
+        labelled = counted.reshape((samples, -1)).max(axis=1)
+        self.add_total(mx.nd.concat((right * labelled).sum(), labelled.sum(), dim=0), samples)
 
 
 class TopK(ClassMetric):
@@ -196,11 +187,11 @@ class TopK(ClassMetric):
         if task.kind != CLASSES:
             raise DataError(f"metric {self.name!r} needs a score for each of several classes; use 'accuracy'")
         if scores.shape[task.axis] < self.k:
-            raise DataError(f"{self.name}: expected at least {self.k} outputs a sample; received {scores.shape}")
+            raise DataError(f"{self.name}: expected at least {self.k} outputs per sample; received {scores.shape}")
         truth = label.argmax(axis=task.axis) if task.dense else label
-        best = mx.nd.moveaxis(scores, task.axis, scores.ndim - 1).reshape((-1, scores.shape[task.axis]))
+        rows = mx.nd.moveaxis(scores, task.axis, scores.ndim - 1).reshape((-1, scores.shape[task.axis]))
         truth = truth.astype("float32", copy=False).reshape((-1, 1))
-        self.add(mx.nd.broadcast_equal(best.topk(k=self.k, axis=1), truth).sum(axis=1))
+        self.add(mx.nd.broadcast_equal(rows.topk(k=self.k, axis=1), truth).sum(axis=1))
 
 
 class ConfusionMatrix(ClassMetric):
@@ -213,17 +204,15 @@ class ConfusionMatrix(ClassMetric):
     name = "confusion"
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
-        task, label, scores = self._read(labels, output)
-        truth, read = _classes(mx.nd, label, scores, task)
-        counted = mx.nd.ones_like(truth) if task.dense else self._counted(label)
+        task, scores, truth, guess, counted = self._flat(labels, output)
         if task.kind == LABELS:
-            truth, read, counted = _each_label(scores, truth, read, counted)
-            cells = [(1 - truth) * (1 - read), (1 - truth) * read, truth * (1 - read), truth * read]
+            truth, guess, counted = _each_label(scores, truth, guess, counted)
+            cells = [(1 - truth) * (1 - guess), (1 - truth) * guess, truth * (1 - guess), truth * guess]
             counts = mx.nd.stack(*[(cell * counted).sum(axis=1) for cell in cells], axis=1)
         else:
             classes = _class_count(task, scores)
             truths = truth.one_hot(classes) * counted.reshape((-1, 1))
-            counts = mx.nd.dot(truths, read.one_hot(classes), transpose_a=True)
+            counts = mx.nd.dot(truths, guess.one_hot(classes), transpose_a=True)
         self.add_total(mx.nd.concat(counts.reshape((-1,)), counted.sum(), dim=0), truth.size)
 
     def matrix(self) -> "np.ndarray":
@@ -235,7 +224,7 @@ class ConfusionMatrix(ClassMetric):
         if not self._samples:
             return np.zeros((0, 0), np.int64)
         counts = self.total().astype(np.int64)
-        if self._task is not None and self._task.kind == LABELS:
+        if self._kind == LABELS:
             return counts[:-1].reshape((-1, 2, 2))
         _refuse_lost(self.name, float(counts[:-1].sum()), float(counts[-1]))
         return counts[:-1].reshape((round(len(counts) ** 0.5), -1))
@@ -245,14 +234,13 @@ class ConfusionMatrix(ClassMetric):
 
 
 def _class_count(task: Task, scores: Any) -> int:
-    count: int = scores.shape[task.axis] if task.kind == CLASSES else 2
-    return count
+    return int(scores.shape[task.axis]) if task.kind == CLASSES else 2
 
 
 def _each_label(scores: Any, *flat: Any) -> List[Any]:
     """Flat arrays as (K, n) with a row for each of K labels, which are axis 1 of the outputs."""
     samples, labels = scores.shape[:2]
-    return [mx.nd.swapaxes(one.reshape((samples, labels, -1)), 0, 1).reshape((labels, -1)) for one in flat]
+    return [mx.nd.swapaxes(array.reshape((samples, labels, -1)), 0, 1).reshape((labels, -1)) for array in flat]
 
 
 def _refuse_lost(name: str, counted: float, samples: float) -> None:
@@ -267,26 +255,24 @@ class _Counted(ClassMetric):
     """A figure from three counts for each class: correct predictions, predictions, and labels."""
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
-        task, label, scores = self._read(labels, output)
-        truth, read = _classes(mx.nd, label, scores, task)
-        counted = mx.nd.ones_like(truth) if task.dense else self._counted(label)
+        task, scores, truth, guess, counted = self._flat(labels, output)
         if task.kind == LABELS:
-            several = _each_label(scores, truth * read, read, truth, counted)
-            sums = [(one * several[3]).sum(axis=1) for one in several[:3]]
+            truths, guesses, rows = _each_label(scores, truth, guess, counted)
+            sums = [(counts * rows).sum(axis=1) for counts in (truths * guesses, guesses, truths)]
         else:
             classes, rows = _class_count(task, scores), counted.reshape((-1, 1))
-            reads, truths = read.one_hot(classes) * rows, truth.one_hot(classes) * rows
-            sums = [(reads * truths).sum(axis=0), reads.sum(axis=0), truths.sum(axis=0)]
+            guesses, truths = guess.one_hot(classes) * rows, truth.one_hot(classes) * rows
+            sums = [counts.sum(axis=0) for counts in (guesses * truths, guesses, truths)]
         self.add_total(mx.nd.concat(*sums, counted.sum(), dim=0), truth.size)
 
     def figure(self, total: "np.ndarray") -> Any:
-        right, read, occur = total[:-1].reshape((3, -1))
-        if self._task is not None and self._task.kind != LABELS:
+        right, guessed, occur = total[:-1].reshape((3, -1))
+        if self._kind not in (LABELS, None):
             _refuse_lost(self.name, occur.sum(), total[-1])
-        return self.score(right, read, occur)
+        return self.score(right, guessed, occur)
 
-    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> Any:
-        """The figure; each array is float64 of shape (classes,)."""
+    def score(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> Any:
+        """The figure. The arrays count a class's correct predictions, predictions and labels: float64, (classes,)."""
         raise NotImplementedError
 
 
@@ -322,30 +308,22 @@ class F1(_Counted):
             raise DataError(f"metric {self.name!r}: positive={self.positive}: expected a class from 0 to {classes - 1}")
         return task
 
-    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> Any:
-        several = self._task is not None and self._task.kind == LABELS
-        positive = self.positive
-        if positive is None and (self.average == "binary" or (self.average is None and self._is_binary)):
-            positive = 1
-        if positive is not None:
-            return float(self.ratio(right, read, occur)[positive])
-        if self.average == "micro":
-            return float(self.ratio(*(np.array([one.sum()]) for one in (right, read, occur)))[0])
-        scores = self.ratio(right, read, occur)
-        if self.average == "none":
+    def score(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> Any:
+        average = self.average or ("binary" if self._kind == BINARY else "macro")
+        scores = self.ratio(right, guessed, occur)
+        if self.positive is not None or average == "binary":
+            return float(scores[1 if self.positive is None else self.positive])
+        if average == "micro":
+            return float(self.ratio(*(counts.sum(keepdims=True) for counts in (right, guessed, occur)))[0])
+        if average == "none":
             return scores.tolist()
-        if self.average == "weighted":
+        if average == "weighted":
             return float((scores * occur).sum() / occur.sum()) if occur.any() else 0.0
-        counted = np.full(len(scores), True) if several else (read + occur) > 0
-        return float(scores[counted].mean())
+        return float(scores[(guessed + occur > 0) | (self._kind == LABELS)].mean())
 
-    @property
-    def _is_binary(self) -> bool:
-        return self._task is not None and self._task.kind not in (CLASSES, LABELS)
-
-    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+    def ratio(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
         """The score of each class; 0 for 0 / 0, as in scikit-learn."""
-        return _divided(2.0 * right, read + occur)
+        return _divided(2.0 * right, guessed + occur)
 
 
 class Precision(F1):
@@ -353,8 +331,8 @@ class Precision(F1):
 
     name = "precision"
 
-    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
-        return _divided(right, read)
+    def ratio(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+        return _divided(right, guessed)
 
 
 class Recall(F1):
@@ -362,14 +340,12 @@ class Recall(F1):
 
     name = "recall"
 
-    def ratio(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
+    def ratio(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> "np.ndarray":
         return _divided(right, occur)
 
 
 def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray":
-    shares = np.zeros(len(numerator))
-    np.divide(numerator, denominator, out=shares, where=denominator > 0)
-    return shares
+    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
 
 
 class MCC(_Counted):
@@ -383,12 +359,12 @@ class MCC(_Counted):
     def _task_of(self, label: Any, scores: Any) -> Task:
         task = super()._task_of(label, scores)
         if task.kind == LABELS:
-            raise DataError(f"metric {self.name!r} needs one class a sample; for several labels use 'f1'")
+            raise DataError(f"metric {self.name!r} needs one class per sample; for several labels use 'f1'")
         return task
 
-    def score(self, right: "np.ndarray", read: "np.ndarray", occur: "np.ndarray") -> float:
+    def score(self, right: "np.ndarray", guessed: "np.ndarray", occur: "np.ndarray") -> float:
         samples = occur.sum()
-        spread: List[float] = [samples**2 - (one * one).sum() for one in (read, occur)]
-        if not all(spread):
+        spreads: List[float] = [samples**2 - (counts * counts).sum() for counts in (guessed, occur)]
+        if not all(spreads):
             return 0.0
-        return float((right.sum() * samples - (read * occur).sum()) / (spread[0] * spread[1]) ** 0.5)
+        return float((right.sum() * samples - (guessed * occur).sum()) / (spreads[0] * spreads[1]) ** 0.5)

@@ -39,19 +39,19 @@ class CrossEntropy(ClassMetric):
         super().__init__(**kwargs)
 
     def _task_of(self, label: Any, scores: Any) -> Task:
-        single = all(n == 1 for n in scores.shape[1:])
+        single = all(length == 1 for length in scores.shape[1:])
         if self.loss is None and single and self._outputs is None:
             raise DataError(
-                f"metric {self.name!r}: the net gives one output a sample, shape {scores.shape}, which may be a score "
-                f"or a probability: pass loss=, or ({self.name!r}, {{'outputs': 'scores'}}) or 'probabilities'"
+                f"metric {self.name!r}: the net gives one output per sample, shape {scores.shape}, which may be a "
+                f"score or a probability: pass loss=, or ({self.name!r}, {{'outputs': 'scores'}}) or 'probabilities'"
             )
-        several = self._outputs is not None and (single or scores.shape == label.shape)
+        elementwise = self._outputs is not None and (single or scores.shape == label.shape)
         task = task_of(
             self.name,
             self.loss,
             scores,
             label,
-            threshold=0.0 if self.loss is None and several else None,
+            threshold=0.0 if self.loss is None and elementwise else None,
             axis=self._axis,
             outputs=self._outputs,
             ignore_label=self.ignore_label,
@@ -64,49 +64,41 @@ class CrossEntropy(ClassMetric):
         return task._replace(outputs=PROBABILITIES) if task.outputs is None else task
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
-        before = self._task
+        last_task = self._task
         task, label, scores = self._read(labels, output)
-        if task is not before:
-            self._refuse_no_probabilities(task, scores)
+        if task is not last_task:
+            self._check_outputs(task, scores)
         values = scores.astype("float64")
         if task.kind == CLASSES:
-            missed = _missed_classes(values, label, task)
+            losses = _losses_of_classes(values, label, task)
         else:
-            missed = _missed_labels(values, (label.reshape(scores.shape) > 0.5).astype("float64"), task)
+            losses = _losses_of_labels(values, (label.reshape(scores.shape) > 0.5).astype("float64"), task)
         if self.ignore_label is None:
-            counted = mx.nd.ones_like(missed)
+            counted = mx.nd.ones_like(losses)
         else:
-            counted = label.reshape(missed.shape).astype("float64") != self.ignore_label
-        self.add_total(mx.nd.concat((missed * counted).sum(), counted.sum(), dim=0), scores.shape[0])
+            counted = label.reshape(losses.shape).astype("float64") != self.ignore_label
+        self.add_total(mx.nd.concat((losses * counted).sum(), counted.sum(), dim=0), scores.shape[0])
 
-    def _refuse_no_probabilities(self, task: Task, scores: Any) -> None:
+    def _check_outputs(self, task: Task, scores: Any) -> None:
         """Refuse outputs of a first batch that are no probabilities: their logarithms would mean nothing."""
         if task.outputs == SCORES:
             return
-        found = scores.asnumpy().astype(np.float64)
-        if not np.isfinite(found).all():
+        shares = scores.asnumpy().astype(np.float64)
+        if not np.isfinite(shares).all():
             return  # `evaluate` and `fit` report it
-        found = np.exp(found) if task.outputs == LOGS else found
-        wrong = ((found < 0) | (found > 1 + 1e-3)).any()
-        if wrong or (task.kind == CLASSES and not np.allclose(found.sum(axis=task.axis), 1, atol=1e-2)):
+        shares = np.exp(shares) if task.outputs == LOGS else shares
+        wrong = ((shares < 0) | (shares > 1 + 1e-3)).any()
+        if wrong or (task.kind == CLASSES and not np.allclose(shares.sum(axis=task.axis), 1, atol=1e-2)):
             what = str(task.outputs).replace("_", "-")
             where = "" if self.loss is None else f" under {type(self.loss).__name__}"
             raise DataError(
-                f"metric {self.name!r}: the net's outputs{where} are no {what}: they reach from {_span(scores)}. "
-                "For scores before a softmax or a sigmoid pass the loss too, or say so: "
-                f"({self.name!r}, {{'outputs': 'scores'}})"
+                f"metric {self.name!r}: the net's outputs{where} are no {what}: they range from "
+                f"{scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}. For scores before a softmax or a "
+                f"sigmoid pass the loss too, or ({self.name!r}, {{'outputs': 'scores'}})"
             )
 
-    def figure(self, total: "np.ndarray") -> float:
-        return float(total[0] / total[1]) if total[1] else 0.0
 
-
-def _span(scores: Any) -> str:
-    """The span of an array, for messages."""
-    return f"{scores.min().asscalar():.4g} to {scores.max().asscalar():.4g}"
-
-
-def _missed_classes(values: Any, label: Any, task: Task) -> Any:
+def _losses_of_classes(values: Any, label: Any, task: Task) -> Any:
     if task.outputs == SCORES:
         logs = values.log_softmax(axis=task.axis)
     else:
@@ -117,11 +109,11 @@ def _missed_classes(values: Any, label: Any, task: Task) -> Any:
     return -mx.nd.pick(logs, label.astype("float64").reshape(shape), axis=task.axis)
 
 
-def _missed_labels(values: Any, truth: Any, task: Task) -> Any:
+def _losses_of_labels(values: Any, truth: Any, task: Task) -> Any:
     if task.outputs == SCORES:  # log(1 + exp(-|z|)) never overflows
         return mx.nd.log1p((-values.abs()).exp()) + mx.nd.relu(values) - values * truth
-    sure, unsure = mx.nd.maximum(values, LEAST), mx.nd.maximum(1 - values, LEAST)
-    return -(truth * sure.log() + (1 - truth) * unsure.log())
+    of_1, of_0 = mx.nd.maximum(values, LEAST), mx.nd.maximum(1 - values, LEAST)
+    return -(truth * of_1.log() + (1 - truth) * of_0.log())
 
 
 class Perplexity(CrossEntropy):
@@ -130,5 +122,5 @@ class Perplexity(CrossEntropy):
     name = "perplexity"
 
     def figure(self, total: "np.ndarray") -> float:
-        missed = super().figure(total)
-        return math.exp(missed) if missed < 700 else math.inf
+        mean = super().figure(total)
+        return math.exp(mean) if mean < 700 else math.inf

@@ -36,7 +36,7 @@ class Metric:
     """
 
     name: str = "metric"
-    #: Values are 0 or 1, so that float32 sums a batch without rounding.
+    #: Values are 0 or 1: float32 then sums a batch without rounding.
     counts: bool = False
     loss: Any = None
 
@@ -71,20 +71,20 @@ class Metric:
             raise
         except Exception as error:
             raise DataError(
-                f"metric {self.name!r} raised {type(error).__name__}: {error}. It got labels, a list of "
+                f"metric {self.name!r} raised {type(error).__name__}: {error}. It received labels, a list of "
                 f"{len(chosen)} arrays (labels[0] is the first), and the output of shape {scores.shape}"
             ) from error
-        self.add(self._one_a_sample(values, scores))
+        self.add(self._check_per_sample(values, scores))
 
-    def _one_a_sample(self, values: Any, scores: Any) -> Any:
-        """Refuse values that are not one per sample; a scalar would count as one sample, (n, n) as n means (T11)."""
+    def _check_per_sample(self, values: Any, scores: Any) -> Any:
+        """Refuse values that are not one per sample: a scalar would count as one sample, (n, n) as n means (T11)."""
         samples = scores.shape[0]
         if isinstance(values, np.ndarray):
             values = mx.nd.array(values, ctx=scores.context, dtype=values.dtype)
         shape = tuple(getattr(values, "shape", ()))
         if shape[:1] != (samples,) or values.size != samples:
             if not shape or values.size == 1:
-                way = "Return the samples' own values, without .mean() or .sum()"
+                way = "Return the value of each sample, without .mean() or .sum()"
             elif shape[0] == samples and len(shape) == 2 and shape[1] == samples:
                 way = "Arrays of shape (n, 1) and (n,) broadcast to this: reshape one of them (T11)"
             else:
@@ -99,27 +99,27 @@ class Metric:
     def _chosen(self, labels: Sequence[Any], output: Any) -> Tuple[Sequence[Any], Any]:
         if output is None:
             raise DataError(
-                f"metric {self.name!r} needs the net's output, and BatchLoss(forward=...) gives losses alone: return "
+                f"metric {self.name!r} needs the net's output, and BatchLoss(forward=...) gives only losses: return "
                 "(losses, output)"
             )
-        several = list(output) if isinstance(output, (list, tuple)) else [output]
+        outputs = output if isinstance(output, (list, tuple)) else [output]
         if not self._label_is_known and len(labels) > 1:
             raise DataError(
-                f"metric {self.name!r} measures output {self._output}, and the batch has {len(labels)} labels: say "
-                f"which, ({self.name!r}, {{'output': {self._output}, 'label': {min(self._output, len(labels) - 1)}}})"
+                f"metric {self.name!r} measures output {self._output}, and the batch has {len(labels)} labels: choose "
+                f"one, ({self.name!r}, {{'output': {self._output}, 'label': {min(self._output, len(labels) - 1)}}})"
             )
-        if self._output >= len(several) or self._label >= max(1, len(labels)):
+        if self._output >= len(outputs) or self._label >= max(1, len(labels)):
             raise DataError(
                 f"metric {self.name!r} measures output {self._output} against label {self._label}; the net returned "
-                f"{len(several)} outputs, the batch has {len(labels)} labels"
+                f"{len(outputs)} outputs, the batch has {len(labels)} labels"
             )
-        return labels[self._label :], several[self._output]
+        return labels[self._label :], outputs[self._output]
 
     def _labelled(self, labels: Sequence[Any], output: Any) -> Tuple[Any, Any]:
         """The label and the output that are compared, the output in 32 bits or more."""
         chosen, scores = self._chosen(labels, output)
         if not chosen:
-            raise DataError(f"metric {self.name!r} needs labels: a batch is (x, y); this one has no y")
+            raise DataError(f"metric {self.name!r} needs labels: expected batches (x, y); received x alone")
         half = scores.dtype != np.float32 and scores.dtype != np.float64
         # argmax of float16 gives float16, in which class numbers above 2048 are rounded
         return chosen[0], scores.astype("float32") if half else scores
@@ -173,7 +173,7 @@ class Metric:
         widths = {total.size for total in waiting} | {total.size for total in self._sums.values()}
         if len(widths) > 1:
             raise DataError(
-                f"metric {self.name!r}: batches give {sorted(widths)} sums each: their outputs differ in form"
+                f"metric {self.name!r}: batches give {sorted(widths)} sums: the shapes of their outputs differ"
             )
         width = waiting[0].size
         total = self.pooled(mx.nd.concat(*waiting, dim=0).astype("float64").reshape((-1, width)))
@@ -191,11 +191,15 @@ class Metric:
         raise NotImplementedError
 
     def figure(self, total: "np.ndarray") -> Any:
-        """Compute the result, here the mean, from the sums over all samples, float64 of shape (k,)."""
-        return float(total[0]) / self._samples
+        """Compute the result from the sums over all samples, float64 of shape (k,).
+
+        Here it is the first sum divided by the second, or by the number of values if there is only one sum.
+        """
+        count = total[1] if len(total) > 1 else self._samples
+        return float(total[0] / count) if count else 0.0
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
-        """What a run that resumes inside an epoch restores: JSON values, and copies of arrays by name."""
+        """Values for JSON and copies of arrays by name, which a run that resumes inside an epoch restores."""
         self.catch_up()
         arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
         width = 1
@@ -234,11 +238,11 @@ class Metric:
 
 
 class Mean(Metric):
-    """Mean of a function of the batch: `function(labels, output)` gives one value a sample, shape (B,).
+    """Mean of a function of the batch: `function(labels, output)` returns one value per sample, shape (B,).
 
     Args:
         function: `labels` is a list of the batch's labels, NDArrays of shape (B, ...); `output` is the net's.
-        name: Of the column.
+        name: Name of the column.
         **kwargs: `output` and `label`, as for `Metric`.
 
     >>> Mean(lambda labels, output: output.max(axis=1), name="confidence").name

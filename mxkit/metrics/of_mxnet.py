@@ -29,14 +29,14 @@ class MXNetMetric(Metric):
     """Any `mx.metric.EvalMetric`. It waits for the device in every batch, as MXNet's metrics do (T17).
 
     Args:
-        metric: The metric, which is updated.
-        place: Which of its values is used, if `get` returns several.
+        metric: The metric. It is updated, not copied.
+        place: Index of the value to use, if `get` returns several.
     """
 
     def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
         self.metric = metric
         self._place = place
-        self._looked = False
+        self._checked = False
         names = metric.get()[0]
         super().__init__(name=str(names if place is None else names[place]))
 
@@ -46,12 +46,12 @@ class MXNetMetric(Metric):
     def update(self, labels: Sequence[Any], output: Any) -> None:
         outputs = list(output) if isinstance(output, (list, tuple)) else [output]
         labels = list(labels)
-        if not self._looked:
+        if not self._checked:
             _refuse_one_output(self.metric, labels, outputs)
         self.metric.update(labels, outputs)
         # a batch of three samples is the smallest that has two unequal parts
-        if not self._looked and outputs[0].shape[0] > 2:
-            self._looked = True
+        if not self._checked and outputs[0].shape[0] > 2:
+            self._checked = True
             self._warn_of_scores(outputs)
             self._warn_of_cuts(labels, outputs)
 
@@ -61,8 +61,8 @@ class MXNetMetric(Metric):
             if (host < 0).any() or not np.allclose(host.sum(axis=-1), 1, atol=1e-2):
                 warnings.warn(
                     f"mx.metric.{_kind(self.metric)} takes probabilities, and the net's outputs are none: its number "
-                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]}, which knows from the "
-                    "loss what the outputs are",
+                    f"means nothing. Use the metric by its name, {EXACT[_kind(self.metric)]}: the loss tells it what "
+                    "the outputs are",
                     TrapWarning,
                     stacklevel=4,
                 )
@@ -80,13 +80,13 @@ class MXNetMetric(Metric):
                 try:
                     for begin, end in zip(bounds, bounds[1:]):
                         metric.update([one[begin:end] for one in labels], [one[begin:end] for one in outputs])
-                except Exception as error:  # of any kind: the metric is a user's own, and took the whole batch
+                except Exception as error:  # of any kind, because the metric may be a user's
                     part = f"{end - begin} of the {samples} samples of a batch"
                     reason = f"metric {self.name!r} raises for {part}: {type(error).__name__}: {error}"
                     break
                 values.append(_value(metric, self._place))
         if len(values) < 2:
-            text = f"{reason}. Whether its figure depends on how samples are cut into batches is not known (T128)"
+            text = f"{reason}. Its figure may depend on how samples are cut into batches (T128)"
             warnings.warn(text, TrapWarning, stacklevel=4)
         elif not np.isclose(values[0], values[1], rtol=1e-6, atol=1e-9, equal_nan=True):
             exact = EXACT.get(_kind(self.metric))
@@ -115,21 +115,21 @@ def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:
         DataError: A CompositeEvalMetric holds no metric.
     """
     if isinstance(metric, mx.metric.CompositeEvalMetric):
-        found = [part for one in metric.metrics for part in wrapped(one)]
-        if not found:
+        metrics = [part for member in metric.metrics for part in wrapped(member)]
+        if not metrics:
             raise DataError("metrics: the CompositeEvalMetric holds no metric: call add")
-        return found
+        return metrics
     names = metric.get()[0]
     places: List[Optional[int]] = list(range(len(names))) if isinstance(names, (list, tuple)) else [None]
-    metrics: List[Metric] = [MXNetMetric(copy.deepcopy(metric), place) for place in places]
-    for one in metrics:
-        one.reset()
+    metrics = [MXNetMetric(copy.deepcopy(metric), place) for place in places]
+    for copied in metrics:
+        copied.reset()
     return metrics
 
 
 def _kind(metric: Any) -> str:
     """Name of MXNet's class, also for a user's subclass; empty for other metrics."""
-    return next((one.__name__ for one in type(metric).__mro__ if one.__module__ == mx.metric.__name__), "")
+    return next((base.__name__ for base in type(metric).__mro__ if base.__module__ == mx.metric.__name__), "")
 
 
 def _value(metric: Any, place: Optional[int]) -> float:
@@ -146,42 +146,43 @@ def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any
     if _kind(metric) not in _OF_CLASSES or not labels:
         return
     output = outputs[0]
-    if output.size != output.shape[0] and output.shape != labels[0].shape:
+    like_labels = output.shape == labels[0].shape
+    if output.size != output.shape[0] and not like_labels:
         return
-    found = output.asnumpy()
-    if output.shape == labels[0].shape and (found == np.floor(found)).all():
+    host = output.asnumpy()
+    if like_labels and (host == np.floor(host)).all():
         return
     raise DataError(
-        f"mx.metric.{_kind(metric)} needs scores of two classes or more, or class numbers; the net gives outputs of "
-        f"shape {output.shape}, of which it makes class 0. Use the metric by its name, which takes a threshold from "
-        "the loss: 'accuracy', 'f1', 'mcc' (T129)"
+        f"mx.metric.{_kind(metric)} needs scores of two classes or more, or class numbers; it reads the net's outputs, "
+        f"shape {output.shape}, as class 0. Use the metric by its name, which takes a threshold from the loss: "
+        "'accuracy', 'f1', 'mcc' (T129)"
     )
 
 
 def _numbers(owner: Any) -> Dict[str, Any]:
     """Attributes of an MXNet metric that are numbers, arrays or metrics, its counts among them, as JSON."""
-    found: Dict[str, Any] = {}
+    numbers: Dict[str, Any] = {}
     for name, value in vars(owner).items():
         if isinstance(value, (int, float, np.number)):
-            found[name] = value.item() if isinstance(value, np.number) else value
+            numbers[name] = value.item() if isinstance(value, np.number) else value
         elif isinstance(value, np.ndarray):
-            found[name] = {"dtype": value.dtype.name, "values": value.tolist()}
-        elif isinstance(value, list) and all(hasattr(one, "__dict__") for one in value):
-            found[name] = [_numbers(one) for one in value]
+            numbers[name] = {"dtype": value.dtype.name, "values": value.tolist()}
+        elif isinstance(value, list) and all(hasattr(member, "__dict__") for member in value):
+            numbers[name] = [_numbers(member) for member in value]
         elif type(value).__module__ == mx.metric.__name__:
-            found[name] = _numbers(value)
-    return found
+            numbers[name] = _numbers(value)
+    return numbers
 
 
 def _set_numbers(owner: Any, numbers: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
-        held = getattr(owner, name)
+        present = getattr(owner, name)
         if isinstance(value, list):
-            for one, its in zip(held, value):
-                _set_numbers(one, its)
-        elif isinstance(held, np.ndarray):
+            for member, stored in zip(present, value):
+                _set_numbers(member, stored)
+        elif isinstance(present, np.ndarray):
             setattr(owner, name, np.array(value["values"], dtype=value["dtype"]))
         elif isinstance(value, dict):
-            _set_numbers(held, value)
+            _set_numbers(present, value)
         else:
             setattr(owner, name, value)

@@ -1,6 +1,6 @@
 """Metrics of quantities: errors, and the correlation of labels and outputs."""
 
-from typing import Any, NamedTuple, Sequence, Tuple
+from typing import Any, Sequence, Tuple
 
 from mxkit.metrics.metric import Metric
 from mxkit.metrics.tasks import check_form, refuse_classes
@@ -52,31 +52,12 @@ class RMSE(MSE):
         return float(super().figure(total) ** 0.5)
 
 
-class Moments(NamedTuple):
-    """Moments of labels and outputs over all samples; arrays are float64 of shape (K,), with a number for each column.
-
-    Attributes:
-        samples: Number of samples.
-        label: Mean of the labels.
-        output: Mean of the outputs.
-        label_squares: Sum of the labels' squared deviations from their mean.
-        output_squares: Sum of the outputs' squared deviations from their mean.
-        products: Sum of the products of both deviations.
-    """
-
-    samples: float
-    label: "np.ndarray"
-    output: "np.ndarray"
-    label_squares: "np.ndarray"
-    output_squares: "np.ndarray"
-    products: "np.ndarray"
-
-
 class _OfMoments(_Regression):
     """Base of metrics from means and squared deviations of labels and outputs, pooled without cancellation.
 
-    A row is (count, mean label, mean output, squares of labels, squares of outputs, products); all but the count have
-    K numbers, one for each column. Rows are pooled as in Chan, Golub and LeVeque 1979.
+    A row is (count, mean label, mean output, squares of labels, squares of outputs, products). Squares and products are
+    sums of deviations from the means; all but the count have K numbers, one for each column. Rows are pooled as in
+    Chan, Golub and LeVeque 1979.
     """
 
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
@@ -85,9 +66,9 @@ class _OfMoments(_Regression):
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
         label, values = self._columns(*self._pair(labels, output))
-        means = [one.mean(axis=0, keepdims=True) for one in (label, values)]
-        apart = [mx.nd.broadcast_sub(one, mean) for one, mean in zip((label, values), means)]
-        squares = [(apart[0] ** 2).sum(axis=0), (apart[1] ** 2).sum(axis=0), (apart[0] * apart[1]).sum(axis=0)]
+        means = [column.mean(axis=0, keepdims=True) for column in (label, values)]
+        off_label, off_output = (mx.nd.broadcast_sub(a, mean) for a, mean in zip((label, values), means))
+        squares = [products.sum(axis=0) for products in (off_label**2, off_output**2, off_label * off_output)]
         count = mx.nd.full((1,), label.shape[0], ctx=label.context, dtype="float64")
         row = mx.nd.concat(count, *[mean.reshape((-1,)) for mean in means], *squares, dim=0)
         self.add_total(row, label.shape[0])
@@ -97,20 +78,17 @@ class _OfMoments(_Regression):
         counts, samples = rows[:, :1], rows[:, :1].sum(axis=0)
         parts = [rows[:, 1 + i * columns : 1 + (i + 1) * columns] for i in range(5)]
         means = [(counts * part).sum(axis=0) / samples for part in parts[:2]]
-        apart = [part - mean.reshape((1, -1)) for part, mean in zip(parts[:2], means)]
-        pairs = ((0, 0), (1, 1), (0, 1))
-        squares = [
-            part.sum(axis=0) + (counts * apart[i] * apart[j]).sum(axis=0) for part, (i, j) in zip(parts[2:], pairs)
-        ]
+        off_label, off_output = (part - mean.reshape((1, -1)) for part, mean in zip(parts[:2], means))
+        pairs = ((off_label, off_label), (off_output, off_output), (off_label, off_output))
+        squares = [part.sum(axis=0) + (counts * a * b).sum(axis=0) for part, (a, b) in zip(parts[2:], pairs)]
         row = [samples, *means, *squares]
         return np.concatenate(row) if isinstance(rows, np.ndarray) else mx.nd.concat(*row, dim=0)
 
     def figure(self, total: "np.ndarray") -> float:
-        columns = (len(total) - 1) // 5
-        return self.score(Moments(total[0], *total[1:].reshape((5, columns))))
+        return self.score(total[0], *total[1:].reshape((5, -1)))
 
-    def score(self, moments: "Moments") -> float:
-        """The figure of the pooled row."""
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        """The figure of the pooled row; each moment is float64 of shape (K,)."""
         raise NotImplementedError
 
 
@@ -126,11 +104,11 @@ class R2(_OfMoments):
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
         return label.reshape((label.shape[0], -1)), values.reshape((values.shape[0], -1))
 
-    def score(self, moments: "Moments") -> float:
-        shift = moments.samples * (moments.label - moments.output) ** 2
-        residual = np.maximum(moments.label_squares + moments.output_squares - 2 * moments.products + shift, 0)
-        constant = moments.label_squares == 0
-        explained = 1 - residual / np.where(constant, 1, moments.label_squares)
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        label, output, label_squares, output_squares, products = moments
+        residual = np.maximum(label_squares + output_squares - 2 * products + samples * (label - output) ** 2, 0)
+        constant = label_squares == 0
+        explained = 1 - residual / np.where(constant, 1, label_squares)
         return float(np.where(constant & np.isfinite(residual), residual == 0, explained).mean())
 
 
@@ -142,6 +120,7 @@ class PearsonR(_OfMoments):
     def _columns(self, label: Any, values: Any) -> Tuple[Any, Any]:
         return label.reshape((-1, 1)), values.reshape((-1, 1))
 
-    def score(self, moments: "Moments") -> float:
-        spread = float(moments.label_squares[0]) ** 0.5 * float(moments.output_squares[0]) ** 0.5
-        return float(moments.products[0]) / spread if spread else float("nan")
+    def score(self, samples: float, *moments: "np.ndarray") -> float:
+        label_squares, output_squares, products = (float(moment[0]) for moment in moments[2:])
+        spread = label_squares**0.5 * output_squares**0.5
+        return products / spread if spread else float("nan")

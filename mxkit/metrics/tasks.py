@@ -1,9 +1,9 @@
-"""What a net's outputs are to a metric: classes, one output for two classes, several labels, or quantities."""
+"""Infers what a net's outputs are: classes, one output for two classes, several labels, or quantities."""
 
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, NamedTuple, Optional
 
 from mxkit.core import loss_kinds as kinds
-from mxkit.core.arrays import squeezed
+from mxkit.core.arrays import Shape, squeezed
 from mxkit.core.loss_kinds import class_axis, has_class_numbers, outputs_of, unit_of
 from mxkit.errors import DataError, LabelError
 import numpy as np
@@ -41,7 +41,7 @@ def refuse_quantities(name: str, loss: Any) -> None:
     kind, outputs = type(loss).__name__, outputs_of(loss)
     if outputs == kinds.QUANTITIES:
         raise DataError(
-            f"metric {name!r} is for classes, but {kind} is a loss for quantities, of which none equals its label. "
+            f"metric {name!r} is for classes, but {kind} is a loss for quantities, which never equal their labels. "
             f"Use {_FOR_QUANTITIES}"
         )
     if outputs in (kinds.SEQUENCES, kinds.EMBEDDINGS):
@@ -60,8 +60,8 @@ def refuse_classes(name: str, loss: Any) -> None:
     """
     if outputs_of(loss) in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS, kinds.SEQUENCES):
         raise DataError(
-            f"metric {name!r} is for quantities, but under {type(loss).__name__} the net gives scores of classes, "
-            f"whose distance to a label means nothing. Use {_FOR_CLASSES}"
+            f"metric {name!r} is for quantities, but under {type(loss).__name__} the net gives scores of classes: "
+            f"their distance to a label means nothing. Use {_FOR_CLASSES}"
         )
 
 
@@ -76,7 +76,7 @@ def task_of(
     outputs: Optional[str] = None,
     ignore_label: Optional[float] = None,
 ) -> Task:
-    """Find out what outputs and labels are, from the loss and their shapes.
+    """Infer from the loss and the shapes what outputs and labels are.
 
     Args:
         name: Name of the metric, for messages.
@@ -93,29 +93,24 @@ def task_of(
         LabelError: A label is no class.
     """
     refuse_quantities(name, loss)
-    shapes, meaning = (tuple(output.shape), tuple(label.shape)), outputs_of(loss)
-    if meaning == kinds.CLASSES:
+    shapes, kind = (tuple(output.shape), tuple(label.shape)), outputs_of(loss)
+    if kind == kinds.CLASSES:
         task = _of_softmax(name, loss, *shapes, threshold, axis, outputs)
-    elif meaning in (kinds.YES_OR_NO, kinds.MARGINS) or threshold is not None:
-        task = _yes_or_no(name, loss, *shapes, threshold, outputs)
+    elif kind in (kinds.YES_OR_NO, kinds.MARGINS) or threshold is not None:
+        task = _of_sigmoid(name, loss, *shapes, threshold, outputs)
     else:
         task = _by_shape(name, *shapes, axis, outputs)
     _check_labels(name, task, shapes[0], label, ignore_label)
     return task
 
 
-def _yes_or_no(
-    name: str,
-    loss: Any,
-    output: Tuple[int, ...],
-    label: Tuple[int, ...],
-    threshold: Optional[float],
-    outputs: Optional[str],
+def _of_sigmoid(
+    name: str, loss: Any, output: Shape, label: Shape, threshold: Optional[float], outputs: Optional[str]
 ) -> Task:
     if squeezed(output) != squeezed(label):
         raise DataError(
-            f"metric {name!r}: expected a label for each output, shape {output}; received {label}. One output a sample "
-            "takes labels of shape (B,) or (B, 1); several labels a sample need as many outputs"
+            f"metric {name!r}: expected a label for each output, shape {output}; received {label}. One output per "
+            "sample takes labels of shape (B,) or (B, 1); several labels per sample need as many outputs"
         )
     outputs = outputs or unit_of(loss)
     if threshold is None:
@@ -127,8 +122,8 @@ def _yes_or_no(
 def _of_softmax(
     name: str,
     loss: Any,
-    output: Tuple[int, ...],
-    label: Tuple[int, ...],
+    output: Shape,
+    label: Shape,
     threshold: Optional[float],
     axis: Optional[int],
     outputs: Optional[str],
@@ -142,24 +137,22 @@ def _of_softmax(
     dense = not has_class_numbers(loss)
     positions = output[:axis] + output[axis + 1 :]
     if output != label if dense else squeezed(positions) != squeezed(label):
-        expected = f"a value for each class, shape {output}" if dense else f"one label a sample, shape {positions}"
+        expected = f"a value for each class, shape {output}" if dense else f"one label per sample, shape {positions}"
         raise DataError(f"metric {name!r}: expected {expected}; received {label}")
     return Task(kinds.CLASSES, axis, dense, outputs=outputs or unit_of(loss))
 
 
-def _by_shape(
-    name: str, output: Tuple[int, ...], label: Tuple[int, ...], axis: Optional[int], outputs: Optional[str]
-) -> Task:
+def _by_shape(name: str, output: Shape, label: Shape, axis: Optional[int], outputs: Optional[str]) -> Task:
     """The task without a known loss: several scores and one class number, or the user must set it."""
     if all(n == 1 for n in output[1:]):
         raise DataError(
-            f"metric {name!r}: the net gives one output a sample, shape {output}, which may be a score or a "
-            f"probability: pass loss='sigmoid_bce' (to evaluate too), or say where class 1 begins, ({name!r}, "
+            f"metric {name!r}: the net gives one output per sample, shape {output}, which may be a score or a "
+            f"probability: pass loss='sigmoid_bce' (to evaluate too), or a threshold for class 1, ({name!r}, "
             "{'threshold': 0.0}) for scores, 0.5 for probabilities. "
             f"If it is a quantity, use {_FOR_QUANTITIES}"
         )
     axes = sorted({1, len(output) - 1}) if axis is None else [axis % len(output)]
-    fitting = [one for one in axes if output[one] > 1 and squeezed(output[:one] + output[one + 1 :]) == squeezed(label)]
+    fitting = [i for i in axes if output[i] > 1 and squeezed(output[:i] + output[i + 1 :]) == squeezed(label)]
     if len(fitting) == 1:
         return Task(kinds.CLASSES, fitting[0], outputs=outputs)
     if fitting:
@@ -167,40 +160,40 @@ def _by_shape(
             f"metric {name!r}: outputs of shape {output} may have their classes on axis {fitting[0]} or {fitting[1]}: "
             f"pass ({name!r}, {{'axis': {fitting[1]}}})"
         )
-    several = ""
+    way = ""
     if squeezed(output) == squeezed(label):
-        several = (
-            ". For several labels a sample pass loss='sigmoid_bce', or "
+        way = (
+            ". For several labels per sample pass loss='sigmoid_bce', or "
             f"({name!r}, {{'threshold': 0.0}}) for scores, 0.5 for probabilities; for one-hot labels pass "
             "loss=('softmax_ce', {'sparse_label': False})"
         )
     elif sum(n != 1 for n in label[1:]) == sum(n != 1 for n in output[1:]) and len(output) == 2:
-        several = f". For quantities use {_FOR_QUANTITIES}"
+        way = f". For quantities use {_FOR_QUANTITIES}"
     raise DataError(
-        f"metric {name!r}: expected one label a sample, shape ({output[0]},); received {label} for outputs of shape "
-        f"{output}{several}"
+        f"metric {name!r}: expected one label per sample, shape ({output[0]},); received {label} for outputs of shape "
+        f"{output}{way}"
     )
 
 
-def _check_labels(name: str, task: Task, output: Tuple[int, ...], label: Any, ignore_label: Optional[float]) -> None:
-    """Refuse labels of a first batch that are no class: they would count as wrong, or not at all."""
-    found = label.asnumpy()
-    found = found.astype(np.float64) if found.dtype.kind != "f" else found
+def _check_labels(name: str, task: Task, output: Shape, label: Any, ignore_label: Optional[float]) -> None:
+    """Refuse labels of a first batch that are no class: they would count as wrong, or would not count."""
+    host = label.asnumpy()
+    host = host.astype(np.float64) if host.dtype.kind != "f" else host
     if ignore_label is not None:
-        found = found[found != ignore_label]
+        host = host[host != ignore_label]
     with np.errstate(invalid="ignore"):  # NumPy before 1.19 warns of comparing NaN
         if task.kind == kinds.CLASSES and not task.dense:
             classes = output[task.axis]
-            right = (found >= 0) & (found < classes) & (found == np.floor(found))
+            right = (host >= 0) & (host < classes) & (host == np.floor(host))
             expected = f"whole numbers from 0 to {classes - 1}, because the net has {classes} outputs"
         elif task.kind == kinds.CLASSES:
-            right, expected = found >= 0, "a value of at least 0 for each class"
-        elif bool((found < 0).any()):
-            right, expected = np.abs(found) == 1, "-1 and 1, or 0 and 1"
+            right, expected = host >= 0, "a value of at least 0 for each class"
+        elif bool((host < 0).any()):
+            right, expected = np.abs(host) == 1, "-1 and 1, or 0 and 1"
         else:
-            right, expected = (found >= 0) & (found <= 1), "from 0 to 1, or -1 and 1"
+            right, expected = (host >= 0) & (host <= 1), "from 0 to 1, or -1 and 1"
     if not right.all():
-        values = ", ".join(f"{value:g}" for value in sorted(set(found[~right].ravel().tolist()))[:5])
+        values = ", ".join(f"{value:g}" for value in sorted(set(host[~right].ravel().tolist()))[:5])
         raise LabelError(f"metric {name!r}: labels must be {expected}; received {values}")
 
 
@@ -210,7 +203,8 @@ def check_form(name: str, output: Any, label: Any) -> None:
     Raises:
         DataError: The shapes differ by more than axes of length 1.
     """
-    shapes: Sequence[Tuple[int, ...]] = (tuple(label.shape), tuple(output.shape))
-    if squeezed(shapes[0]) != squeezed(shapes[1]):
+    if squeezed(label.shape) != squeezed(output.shape):
         what = "one size" if label.size != output.size else "one shape"
-        raise DataError(f"metric {name!r}: expected labels and outputs of {what}; received {shapes[0]} and {shapes[1]}")
+        raise DataError(
+            f"metric {name!r}: expected labels and outputs of {what}; received {label.shape} and {output.shape}"
+        )

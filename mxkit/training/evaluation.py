@@ -1,4 +1,4 @@
-"""Scores and predictions of a net over data."""
+"""Computes scores and predictions of a net over data."""
 
 import math
 import os
@@ -37,23 +37,23 @@ def evaluate(
         net: An initialized block. Batches are split over its devices.
         data: Batches `(x, y)`, as for `updates`; or samples, which are cut into batches of 256: a `Split`, a pair
             `(x, y)` of arrays, or a dataset.
-        loss: As for `updates`, a `mxkit.losses.BatchLoss` too, or None for metrics alone.
+        loss: As for `updates`, or None for metrics alone; a `mxkit.losses.BatchLoss` is allowed.
         metrics: As for `fit`.
-        limit_batches: Read no more batches than this. None reads all.
-        name: What the messages call the data.
-        progress: Show a bar where it takes more than a second, on a terminal or in a notebook.
+        limit_batches: Most batches to read. None reads all.
+        name: Name of the data in messages.
+        progress: Show a bar on a terminal or in a notebook if it takes more than a second.
 
     Returns:
         `{"loss": mean per sample, metric's name: value, ...}`. Every sample counts once, so the numbers do
         not depend on how samples are cut into batches.
 
     Raises:
-        ValueError: Neither a loss nor a metric is asked for.
-        EmptyDataError: `data` gave no batch.
+        ValueError: There is neither a loss nor a metric.
+        EmptyDataError: `data` has no batch.
         DataError: `data` leaves samples out, or carries some over to its next pass.
-        LossShapeError: `loss` did not give one value per sample.
-        LabelError: A label means nothing to the loss, as a class number out of range.
-        DataError: Labels or weights have a shape that the loss has no meaning for.
+        LossShapeError: `loss` does not return one value per sample.
+        LabelError: A label has no meaning for the loss, like a class number out of range.
+        DataError: The loss does not accept the shape of labels or weights.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
@@ -62,44 +62,44 @@ def evaluate(
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
     data = whole_part(data, name)
-    with_loss, batch_loss = loss is not None, None if loss is None else get_batch_loss(loss)
-    known, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
-    counts = batch_loss is not None and batch_loss.counts
-    measured = get_metrics(metrics, loss=known)
-    if not with_loss and not measured:
+    batch_loss = None if loss is None else get_batch_loss(loss)
+    loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
+    own_counts = batch_loss is not None and batch_loss.counts
+    measured = get_metrics(metrics, loss=loss_alone)
+    if batch_loss is None and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
-    scores, inputs, unchecked = _Scores(with_loss, measured), _Finite(), with_loss
+    scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
     with run_over(
         net,
         data,
         name=name,
         forward=lambda shard: forward(net, shard.inputs, shard.labels),
         labels=True,
-        packed=not counts,
+        packed=not own_counts,
         limit_batches=limit_batches,
         bar=name if progress else None,
     ) as run:
         for shards in run:
-            scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and counts else None
+            scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
             results = []
             for shard in shards:
-                inputs.look(shard.inputs)
+                inputs.add(shard.inputs)
                 output, losses = forward(net, shard.inputs, shard.labels)
-                if with_loss:
+                if batch_loss is not None:
                     check_loss_shape(losses, shard.samples)
-                if unchecked:
-                    check_first_batch(net, shard, output, known, data)
-                    unchecked = False
+                if not checked:
+                    check_first_batch(net, shard, output, loss_alone, data)
+                    checked = True
                 results.append(scores.add(shard, output, losses))
             run.wait(results)
-        found = scores.get()
+        values = scores.get()
     if scores.finite:
         inputs.warn(name)
     else:
-        what = f"losses of {name}" if with_loss else f"net's outputs for {name}"
+        what = f"net's outputs for {name}" if batch_loss is None else f"losses of {name}"
         text = f"the {what} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
         warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
-    return found
+    return values
 
 
 class _Scores:
@@ -107,7 +107,7 @@ class _Scores:
 
     Attributes:
         stated: Count of the batch that no shard has added yet. None counts samples.
-        finite: Whether all losses are finite, or all outputs where there is no loss; known after `get`.
+        finite: True if all losses are finite, or without a loss all outputs; set by `get`.
     """
 
     def __init__(self, with_loss: bool, metrics: Sequence[Metric]) -> None:
@@ -117,7 +117,7 @@ class _Scores:
         self._sums = Metric()
 
     def add(self, shard: Shard, output: Any, losses: Any) -> Any:
-        """Add a shard; returns an array to wait for."""
+        """Add a shard; return an array to wait for."""
         if self._with_loss:
             self._sums.add(losses, self.stated)
             self.stated = None if self.stated is None else 0.0
@@ -142,18 +142,17 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     Args:
         net: An initialized block. Batches are split over its devices.
         data: An array of shape (N, ...), a `Split` or a dataset, which are cut into batches of 256; or batches `x`
-            or `(x, y)` from anything that `updates` reads, of which `y` is ignored. A net of two inputs takes
+            or `(x, y)` from anything that `updates` reads; `y` is ignored. A net of two inputs takes
             `ArrayLoader((x1, x2), None, batch_size=256)`.
         progress: As for `evaluate`.
 
     Returns:
-        Outputs joined in order, an NDArray of shape (N, ...) on the CPU; a tuple of them where the net
-        returns several.
+        Outputs joined in order, an NDArray of shape (N, ...) on the CPU; a tuple if the net returns several.
 
     Raises:
-        EmptyDataError: `data` gave no batch.
-        DataError: `data` is a loader that shuffles: nobody could tell which output belongs to which sample. Or it
-            leaves samples out, or carries some over to its next pass, or is a tuple of arrays.
+        EmptyDataError: `data` has no batch.
+        DataError: `data` is a loader that shuffles: outputs would not be in the order of the samples. Or it leaves
+            samples out, or carries some over to its next pass, or is a tuple of arrays.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
@@ -162,32 +161,31 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     """
     data = samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
-    finite, several = _Finite(), False
+    inputs, several = _Finite(), False
     with run_over(net, data, bar="predict" if progress else None) as run:
         for shards in run:
             for shard in shards:
-                finite.look(shard.inputs)
+                inputs.add(shard.inputs)
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
                 parts.append([array.as_in_context(mx.cpu()) for array in (output if several else [output])])
             run.wait(parts[-len(shards) :])
         joined = [_joined(column, dim=0) for column in zip(*parts)]
-    finite.warn("predict")
+    inputs.warn("predict")
     return tuple(joined) if several else joined[0]
 
 
 def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
-    """Run `net` several times with dropout left on, while everything else predicts: Monte-Carlo dropout.
+    """Run `net` several times with dropout on and all other layers in predict mode: Monte-Carlo dropout.
 
-    Gal and Ghahramani 2015, arXiv:1506.02142. The spread over draws tells how unsure the net is. In
+    Gal and Ghahramani 2015, arXiv:1506.02142. The spread over draws measures the net's uncertainty. In
     `autograd.train_mode()` BatchNorm would take its statistics from the batch, so that samples of a batch
-    change each other's outputs; here it uses its running ones.
+    change each other's outputs; here it uses its running statistics.
 
     Args:
         net: An initialized block with dropout, hybridized or not. Batches are split over its devices.
-        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)`, of which `y`
-            is ignored.
-        draws: How often each sample is predicted, at least 1.
+        data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)`; `y` is ignored.
+        draws: Number of predictions per sample, at least 1.
 
     Returns:
         NDArray of shape (draws, N, ...) on the CPU: `.mean(0)` is the prediction.
@@ -195,7 +193,7 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
     Raises:
         ValueError: The net has no dropout, so that all draws would be equal; or it has several outputs, or BatchNorm
             in the graph of a SymbolBlock.
-        EmptyDataError: `data` gave no batch.
+        EmptyDataError: `data` has no batch.
         DataError: `data` is a loader that shuffles.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
@@ -207,10 +205,10 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
     (6, 5, 3)
     """
     whole_number(draws, "predict_mc_dropout: draws")
-    _refuse_certain(net)
+    _refuse_without_dropout(net)
     data = samples_in_order(data, "predict_mc_dropout", labels=False)
     parts: List[Any] = []
-    # `draws` passes over one batch are enough to queue
+    # one batch has `draws` passes to queue
     with running_statistics(net), run_over(net, data, train_mode=True, most_queued=1) as run:
         for shards in run:
             for shard in shards:
@@ -222,18 +220,18 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
 
 def _joined(arrays: Sequence[Any], dim: int) -> Any:
     joined = mx.nd.concat(*arrays, dim=dim)
-    joined.wait_to_read()  # MXNet raises an error only once, at the first read (T43): it must be raised here
+    joined.wait_to_read()  # MXNet raises an error only at the first read (T43), which must be here
     return joined
 
 
 def _one_output(output: Any) -> Any:
     if isinstance(output, (list, tuple)):
-        raise ValueError(f"predict_mc_dropout: the net gives {len(output)} outputs: wrap it in a block that gives one")
+        raise ValueError(f"predict_mc_dropout: the net returns {len(output)} outputs: wrap it in a block with one")
     return output
 
 
-def _refuse_certain(net: Any) -> None:
-    # oneDNN's recurrent layers ignore their dropout in silence, in training too
+def _refuse_without_dropout(net: Any) -> None:
+    # on the CPU, oneDNN's recurrent layers ignore their dropout silently, in training too
     recurrent = os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or net_devices(net)[0].device_type != "cpu"
     for _, block in blocks_by_path(net):
         if isinstance(block, gluon.SymbolBlock):
@@ -245,8 +243,8 @@ def _refuse_certain(net: Any) -> None:
         if random:
             return
     raise ValueError(
-        "predict_mc_dropout: the net has no dropout, so all draws would be equal; that of gluon.rnn's layers does "
-        "nothing on the CPU unless MXNET_USE_MKLDNN_RNN=0 is set before the program starts. Use mxkit.predict"
+        "predict_mc_dropout: the net has no dropout, so all draws would be equal; on the CPU, dropout in layers of "
+        "gluon.rnn has no effect unless MXNET_USE_MKLDNN_RNN=0 is set before the program starts. Use mxkit.predict"
     )
 
 
@@ -255,17 +253,18 @@ def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> 
 
 
 class _Finite:
-    """Whether all inputs so far are finite; asking waits for the device. ReLU and max pooling hide NaN (T25)."""
+    """Finds NaN and infinity in inputs, which ReLU and max pooling hide (T25)."""
 
     def __init__(self) -> None:
         self._sums = Metric()
 
-    def look(self, arrays: Sequence[Any]) -> None:
+    def add(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             if np.dtype(array.dtype).kind == "f":
                 self._sums.add_total(array.astype("float32", copy=False).sum(), 1)
 
     def warn(self, what: str) -> None:
+        """Warn of inputs that are not finite; waits for the device."""
         if not math.isfinite(self._sums.get()):
-            text = f"the inputs of {what} hold NaN or infinity, of which ReLU and max pooling make numbers (T25)"
+            text = f"the inputs of {what} hold NaN or infinity, which ReLU and max pooling turn into numbers (T25)"
             warnings.warn(text, TrapWarning, stacklevel=3)

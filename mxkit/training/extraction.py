@@ -1,4 +1,4 @@
-"""Features of a whole dataset, in memory or in files."""
+"""Computes features of a whole dataset, in memory or in files."""
 
 from contextlib import closing
 from itertools import chain
@@ -25,27 +25,26 @@ def extract(
     limit_batches: Optional[int] = None,
     progress: bool = True,
 ) -> Dict[str, "np.ndarray"]:
-    """Compute features of every sample, in predict mode: the base of learning on a frozen net.
+    """Compute features of every sample, in predict mode, for example to train a small net on them.
 
     Args:
         net: An initialized block. Batches are split over its devices.
         names: As for `Features`.
         data: An array of shape (N, ...), which is cut into batches of 256; or batches `x` or `(x, y)` from anything
             that `updates` reads.
-        labels: Return the batches' `y` too, under this name. Then `data` may shuffle.
-        folder: Write each feature to `FOLDER/NAME.npy` while it is computed, for more than memory holds; earlier files
-            of these names are replaced at the end, all of them or none. None keeps them in memory.
-        limit_batches: Read no more batches than this. None reads all.
+        labels: Name for the batches' `y`, to return them too; then `data` may shuffle. None returns no labels.
+        folder: Write each feature to `FOLDER/NAME.npy` as it is computed, if memory cannot hold it. Earlier files of
+            these names are replaced at the end, all of them or none. None keeps the features in memory.
+        limit_batches: Most batches to read. None reads all.
         progress: Show a bar on a terminal.
 
     Returns:
-        Name to array of shape (N, ...), samples in the order of `data`; float32 stays float32. With `folder` they are
-        read from the files as they are used (`numpy.load(path, mmap_mode="r")`).
+        Arrays of shape (N, ...) by name, samples in the order of `data`; float32 stays float32. With `folder` they are
+        memory-mapped (`numpy.load(path, mmap_mode="r")`).
 
     Raises:
-        EmptyDataError: `data` gave no batch.
-        DataError: `data` shuffles, and nobody asked for the labels; or a layer's output does not have one row per
-            sample.
+        EmptyDataError: `data` has no batch.
+        DataError: `data` shuffles, and `labels` is None; or a layer's output does not have one row per sample.
         ValueError: Two names would be one file.
 
     >>> net = mxkit.models.mlp(hidden=[8]); mxkit.initialize(net)
@@ -75,51 +74,44 @@ def extract(
 
 def _rows(features: Features, shard: Shard, labels: Optional[str]) -> List[Tuple[str, Any]]:
     """Features of a shard by name, still on its device."""
-    found = _flat(features(*shard.inputs))
+    rows = _flat(features(*shard.inputs))
     if labels is not None:
-        found.update(_labelled(labels, shard.labels, found))
-    for name, array in found.items():
+        if not shard.labels:
+            raise DataError("extract: labels: expected batches (x, y); received x alone")
+        named = _flat({labels: shard.labels[0] if len(shard.labels) == 1 else shard.labels})
+        twice = sorted(set(named) & set(rows))
+        if twice:
+            raise ValueError(f"extract: a feature is called {twice[0]!r} too; pass another name for the labels")
+        rows.update(named)
+    for name, array in rows.items():
         if array.shape[:1] != (shard.samples,):
             raise DataError(
-                f"extract: {name!r} has shape {array.shape} for {shard.samples} samples: rows cannot be "
-                "told apart. Ask for a layer whose first axis is the batch"
+                f"extract: {name!r}: expected a row per sample, ({shard.samples}, ...); received shape {array.shape}. "
+                "Choose a layer whose first axis is the batch"
             )
-    return list(found.items())
+    return list(rows.items())
 
 
-def _flat(found: Dict[str, Any]) -> Dict[str, Any]:
+def _flat(values: Dict[str, Any]) -> Dict[str, Any]:
     """Several outputs of one layer as `name[0]`, `name[1]`."""
     flat: Dict[str, Any] = {}
-    for name, value in found.items():
+    for name, value in values.items():
         if isinstance(value, (list, tuple)):
-            flat.update(_flat({f"{name}[{number}]": one for number, one in enumerate(value) if one is not None}))
+            parts = {f"{name}[{number}]": part for number, part in enumerate(value) if part is not None}
+            flat.update(_flat(parts))
         else:
             flat[name] = value
     return flat
 
 
-def _labelled(name: str, labels: Tuple[Any, ...], found: Dict[str, Any]) -> Dict[str, Any]:
-    if not labels:
-        raise DataError("extract: labels are asked for, but the batches are x alone; expected (x, y)")
-    told = _flat({name: labels[0] if len(labels) == 1 else list(labels)})
-    twice = sorted(set(told) & set(found))
-    if twice:
-        raise ValueError(f"extract: a feature is called {twice[0]!r} too; pass another name for the labels")
-    return told
-
-
 def _host(array: Any) -> "np.ndarray":
     host: np.ndarray = array.asnumpy()
-    # NumPy's files have no bfloat16: that type belongs to another library
+    # NumPy's files have no bfloat16
     return host if host.dtype.kind in "fiub" else host.astype(np.float32)
 
 
 class _Store:
-    """Rows by name: in memory, or in files that get their names at the end.
-
-    Args:
-        folder: Of the files. None stores in memory.
-    """
+    """Rows by name: in memory (`folder` is None), or in files that get their final names at the end."""
 
     def __init__(self, folder: Optional[Path]) -> None:
         self._folder = folder
@@ -139,9 +131,9 @@ class _Store:
     def _path(self, name: str, folder: Path) -> Path:
         path = folder / f"{re.sub(r'[^A-Za-z0-9._#=+-]', '_', name) or 'net'}.npy"
         # some file systems ignore the case of names
-        other = next((known for known, taken in self._paths.items() if taken.name.lower() == path.name.lower()), None)
-        if other is not None:
-            raise ValueError(f"extract: {other!r} and {name!r} would both be {path.name}: give one of them an alias")
+        same = [other for other, taken in self._paths.items() if taken.name.lower() == path.name.lower()]
+        if same:
+            raise ValueError(f"extract: {same[0]!r} and {name!r} would both be {path.name}: give one of them an alias")
         self._paths[name] = path
         return path
 

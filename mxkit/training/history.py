@@ -1,4 +1,4 @@
-"""The record of a run: one row of plain numbers an epoch."""
+"""The record of a run: one row of numbers per epoch."""
 
 import csv
 import io
@@ -13,23 +13,23 @@ import numpy as np
 
 Row = Dict[str, Any]
 
-# Numbers of a list that a line of text shows.
-_MOST_SHOWN = 4
+# Longest list that a line of text shows.
+_LONGEST_LIST = 4
 
 
 class History(Sequence[Row]):
-    """One dict an epoch, in order.
+    """One dict per epoch, in order.
 
     Each row holds `epoch` (from 1), `updates` (all so far), `samples` (trained in this epoch), `seconds`
     (training, without validation), `samples_per_second`, `learning_rate` (after the epoch), `train_loss`
-    (mean over the samples as the weights moved) and, under `train_` and `valid_`, each metric and the
+    (mean over the samples, while the weights change) and, under `train_` and `valid_`, each metric and the
     validation loss.
 
     Args:
-        rows: Those to begin with; they are copied.
+        rows: The first rows; they are copied.
 
     Attributes:
-        stopped: Why `fit` ended before its last epoch, or None.
+        stopped: Reason why `fit` ended before its last epoch, or None.
     """
 
     def __init__(self, rows: Sequence[Row] = ()) -> None:
@@ -51,11 +51,11 @@ class History(Sequence[Row]):
 
     @property
     def columns(self) -> List[str]:
-        """Names of all columns, in the order they first appeared."""
+        """Names of all columns, in the order of their first appearance."""
         return list(dict.fromkeys(name for row in self._rows for name in row))
 
     def column(self, name: str) -> List[Any]:
-        """Values of one column, one an epoch; None where a row has none.
+        """Values of one column, one per epoch; None if a row has none.
 
         Raises:
             UnknownNameError: No row has this column.
@@ -65,7 +65,7 @@ class History(Sequence[Row]):
         return [row.get(name) for row in self._rows]
 
     def to_csv(self, path: Union[str, Path]) -> None:
-        """Write one line an epoch under a line of column names, with all digits, atomically."""
+        """Write a line of column names and one line per epoch, with all digits, atomically."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self.columns, lineterminator="\n")
         writer.writeheader()
@@ -86,7 +86,7 @@ class History(Sequence[Row]):
         return dataframe("History", self._rows, "epoch", self.columns)
 
     def table(self) -> str:
-        """The losses, metrics and rates as aligned text, one line an epoch.
+        """The losses, metrics and rates as aligned text, one line per epoch.
 
         >>> print(History([{"epoch": 1, "train_loss": 0.5}, {"epoch": 10, "train_loss": 0.25}]).table())
         epoch  train_loss
@@ -98,7 +98,7 @@ class History(Sequence[Row]):
 
     @classmethod
     def from_json(cls, path: Union[str, Path]) -> "History":
-        """Read what `to_json` wrote."""
+        """Read a file of `to_json`."""
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         history = cls(content["epochs"])
         history.stopped = content["stopped"]
@@ -118,16 +118,13 @@ class History(Sequence[Row]):
         return plot_history(self._rows, path)
 
     def __repr__(self) -> str:
-        last = (
-            ", ".join(f"{name}={_cell(value, 4) or None}" for name, value in self[-1].items() if "_" in name)
-            if self
-            else "empty"
-        )
-        return f"History({len(self)} epochs; last: {last})"
+        row = self[-1] if self else {}
+        cells = [f"{name}={_cell(value, 4) or None}" for name, value in row.items() if "_" in name]
+        return f"History({len(self)} epochs; last: {', '.join(cells) if self else 'empty'})"
 
 
 def fixed(value: float) -> str:
-    """Write a number with four digits after the point; 0 has no sign, as of the loss -0.0 of a perfect prediction.
+    """Write a number with four digits after the point; 0 has no sign, unlike the loss -0.0 of a perfect prediction.
 
     >>> fixed(-0.0), fixed(-0.00001), fixed(-0.5)
     ('0.0000', '0.0000', '-0.5000')
@@ -136,11 +133,11 @@ def fixed(value: float) -> str:
 
 
 def _cell(value: Any, digits: int = 5) -> str:
-    """A value of a row as text; of a matrix only its shape, because a line has no room for it."""
+    """A value of a row as text; of a matrix or a long list its shape."""
     if value is None:
         return ""
     if isinstance(value, list):
-        if any(isinstance(one, list) for one in value) or len(value) > _MOST_SHOWN:
+        if any(isinstance(item, list) for item in value) or len(value) > _LONGEST_LIST:
             return f"({', '.join(map(str, np.shape(value)))})"
-        return f"[{', '.join(_cell(one, digits) for one in value)}]"
+        return f"[{', '.join(_cell(item, digits) for item in value)}]"
     return f"{value + 0.0:.{digits}g}" if isinstance(value, float) else str(value)

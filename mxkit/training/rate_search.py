@@ -1,4 +1,4 @@
-"""The search for a learning rate. It changes nothing."""
+"""Searches for a learning rate, and restores everything."""
 
 import math
 from pathlib import Path
@@ -15,15 +15,16 @@ from mxkit.training.update import updates as train_updates
 from mxnet import gluon
 import numpy as np
 
-FEWEST = 10  # with fewer points, a slope cannot be distinguished from noise
+# With fewer points, a slope cannot be distinguished from noise.
+FEWEST = 10
 
 
 class LearningRateSearch:
     """Losses of `find_learning_rate` by learning rate.
 
     Attributes:
-        rates: One an update, rising by a constant factor.
-        losses: Mean per sample before each update at that rate.
+        rates: Rate of each update, rising by a constant factor.
+        losses: Mean loss per sample before each update.
     """
 
     def __init__(self, rates: List[float], losses: List[float]) -> None:
@@ -31,16 +32,16 @@ class LearningRateSearch:
 
     @property
     def smoothed(self) -> List[float]:
-        """The losses, each averaged with its neighbours by a triangle that is a tenth of the curve wide."""
+        """The losses, each averaged with its neighbours; the weights are a triangle, a tenth of the curve wide."""
         reach = max(1, len(self.losses) // 20)
         weights = np.bartlett(2 * reach + 3)[1:-1]
         values = np.asarray(self.losses, dtype="float64")
-        near = np.convolve(np.ones_like(values), weights)[reach:-reach]
-        return list((np.convolve(values, weights)[reach:-reach] / near).tolist())
+        sums = np.convolve(np.ones_like(values), weights)[reach:-reach]
+        return list((np.convolve(values, weights)[reach:-reach] / sums).tolist())
 
     @property
     def suggestion(self) -> float:
-        """The rate at which the smoothed loss falls fastest, over the rate's logarithm, before its minimum.
+        """The rate, before the minimum, with the steepest fall of the smoothed loss over the rate's logarithm.
 
         Raises:
             ValueError: There are too few points, or the loss never fell.
@@ -70,8 +71,8 @@ class LearningRateSearch:
         axes.plot(self.rates, self.smoothed, color="#4C72B0", label="smoothed")
         try:
             axes.axvline(self.suggestion, color="#DD8452", label=f"suggestion {self.suggestion:.2g}")
-        except ValueError as nothing_fell:
-            axes.set_title(str(nothing_fell).split(":")[1].strip(), fontsize=7)
+        except ValueError as error:
+            axes.set_title(str(error).split(":")[1].strip(), fontsize=7)
         axes.set_xscale("log")
         axes.set_xlabel("learning rate")
         axes.grid(alpha=0.3)
@@ -97,16 +98,16 @@ def find_learning_rate(
     clip_norm: Optional[float] = None,
     diverged: float = 4.0,
 ) -> LearningRateSearch:
-    """Train with a rate that rises at each update, watch the loss, and put everything back.
+    """Train with a rate that rises at each update, record the loss, and restore everything.
 
     Args:
-        net: An initialized block. Shapes that are not known yet are taken from the first batch, and stay.
-        data: As for `updates`; read again from its beginning where it is shorter.
+        net: An initialized block. Unknown shapes follow from the first batch, and stay.
+        data: As for `updates`; read again from its beginning if it is too short.
         loss: As for `updates`.
-        trainer: As for `updates`. Of a Trainer or an optimizer a copy without states and scheduler trains.
+        trainer: As for `updates`. The search uses a copy of a Trainer or an optimizer, without states and scheduler.
         start: The first rate, above 0.
         end: The last rate, above `start`.
-        updates: How many, at least 10.
+        updates: Number of updates, at least 10.
         accumulate: As for `updates`.
         clip_norm: As for `updates`.
         diverged: Stop when the loss is this many times the lowest so far, or not finite.
@@ -116,11 +117,11 @@ def find_learning_rate(
 
     Raises:
         ValueError: A number is out of range, or the optimizer ignores learning rates.
-        MxkitError: All that `updates` raises.
+        MxkitError: As for `updates`.
 
     Side effects:
-        None, also after an error: values of every replica, `grad_req`, accumulated gradients, and Python's and
-        NumPy's generators are put back, and the Trainer is not changed. Two things cannot be put back: MXNet's
+        None, also after an error: the values of every replica, `grad_req`, accumulated gradients, and Python's and
+        NumPy's generators are restored, and the Trainer does not change. Two things cannot be restored: MXNet's
         generator, if the net draws random numbers (its state cannot be read, T67; seed it afterwards), and data
         that can be read only once.
     """

@@ -1,4 +1,4 @@
-"""A running `fit` as a snapshot, and a `fit` that goes on from one."""
+"""Takes a snapshot of a running `fit`, and restores one so that a later `fit` continues exactly."""
 
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
@@ -23,12 +23,14 @@ from mxkit.training.ledger import Ledger
 from mxkit.training.state import FitState
 import mxnet as mx
 
-# What every update moves; the rest of an optimizer's numbers is what it was made with.
+_NONE = type(None)
+
+# Every update changes these numbers of an optimizer; the others are its settings.
 _COUNTERS = ("num_update", "begin_num_update")
 
 
 def settings_of(trainer: Any) -> Dict[str, float]:
-    """Numbers that a new Trainer's optimizer was made with, by name."""
+    """Settings of a new Trainer's optimizer that are numbers, by name."""
     numbers = optimizer_numbers(trainer.optimizer)
     return {
         name: float(value)
@@ -38,11 +40,11 @@ def settings_of(trainer: Any) -> Dict[str, float]:
 
 
 def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mapping[str, Any]] = None) -> Snapshot:
-    """Copy everything that the rest of a training follows from.
+    """Copy everything that the rest of a training depends on.
 
     Args:
-        state: Of the running `fit`, after an update.
-        after_epoch: The running epoch is over, validated, and in the history.
+        state: State of the running `fit`, after an update.
+        after_epoch: True if the running epoch is over, validated, and in the history.
         score: For `find_checkpoint(which="best")`.
 
     Side effects:
@@ -52,16 +54,14 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
     arrays: Dict[str, Any] = {}
     callbacks = []
     for number, (name, callback) in enumerate(_with_state(state.callbacks)):
-        # copies, because a callback may give the arrays that it goes on changing
-        found = {slot: array.copyto(mx.cpu()) for slot, array in callback.state_arrays().items()}
-        arrays.update({f"callback:{number}:{slot}": array for slot, array in found.items()})
+        for slot, array in callback.state_arrays().items():
+            arrays[f"callback:{number}:{slot}"] = array.copyto(mx.cpu())  # the callback may change its array later
         callbacks.append({"type": name, "state": callback.state_dict()})
     metrics = []
-    if not after_epoch:
-        for number, metric in enumerate(state.metrics):
-            numbers, found = metric.state()
-            arrays.update({f"metric:{number}:{slot}": array for slot, array in found.items()})
-            metrics.append(numbers)
+    for number, metric in enumerate([] if after_epoch else state.metrics):
+        numbers, metric_arrays = metric.state()
+        arrays.update({f"metric:{number}:{slot}": array for slot, array in metric_arrays.items()})
+        metrics.append(numbers)
     running = Ledger() if after_epoch else state.running
     cut = after_epoch and state.finished and not state.running.whole
     run = {
@@ -70,14 +70,14 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
         "updates": state.updates,
         "running": running.state_dict(),
         "cut": state.running.updates if cut else 0,
-        # a score inside an epoch is that of the row that validation has just added, which a longer run makes again
+        # a score inside an epoch belongs to the row that validation has just added; a longer run adds that row again
         "history": list(state.history)[: -1 if score and not after_epoch else None],
         "stopped": None if state.stop_is_for_now else state.stop_reason,
         "callbacks": callbacks,
         "metrics": metrics,
         "metric_names": [metric.name for metric in state.metrics],
         "precision": None if state.precision is None else state.precision.state_dict(),
-        "data": _data_state(state.data),
+        "data": state.data.state_dict() if hasattr(state.data, "state_dict") else None,
         "settings": _settings(state),
         "optimizer": state.made_with,
     }
@@ -88,15 +88,15 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
 
 
 def restore(state: FitState, found: Checkpoint) -> None:
-    """Let a `fit` that has not begun go on where a snapshot was taken.
+    """Let a `fit` that has not begun continue from a snapshot.
 
     Raises:
         CheckpointError: The checkpoint was not written by `fit`, or does not fit the net, the Trainer or the
             metrics.
 
     Side effects:
-        The net, the Trainer, the callbacks, the data's seed and `state` are those of the stopped run. Warns
-        where something differs, so that the rest cannot be bit-equal.
+        The net, the Trainer, the callbacks, the data's seed and `state` are those of the stopped run. Warns if a
+        difference makes it impossible that the rest is bit-equal.
     """
     run = check_run(found)
     try:
@@ -108,15 +108,15 @@ def restore(state: FitState, found: Checkpoint) -> None:
 
 
 def check_run(found: Checkpoint) -> Mapping[str, Any]:
-    """Return what `capture` told of a run, if it has that form; nothing is touched before.
+    """Return a run's values from `capture`, after a check of their form; nothing is changed before.
 
     Raises:
-        CheckpointError: The checkpoint was not written by `fit`, or tells something else.
+        CheckpointError: The checkpoint was not written by `fit`, or has another form.
     """
     run = found.manifest.get("run")
     if not isinstance(run, dict):
         raise CheckpointError(
-            f"checkpoint {found.path} was not written by fit: it tells no epoch. Use load_checkpoint, and a new run"
+            f"checkpoint {found.path} was not written by fit: it has no epoch. Use load_checkpoint and a new run"
         )
     try:
         counts = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
@@ -124,14 +124,13 @@ def check_run(found: Checkpoint) -> Mapping[str, Any]:
         wrong = [name for name in whole if not isinstance(counts[name], int) or counts[name] < 0]
         wrong += [name for name in ("count", "loss_sum", "seconds") if not isinstance(counts[name], (int, float))]
         wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
-        wrong += [name for name in ("history", "callbacks") if not all(isinstance(one, dict) for one in run[name])]
-        wrong += ["stopped"] * (not isinstance(run["stopped"], (str, type(None))))
-        wrong += ["seed"] * (not isinstance(run["seed"], (int, type(None))))
+        wrong += [name for name in ("history", "callbacks") if not all(isinstance(part, dict) for part in run[name])]
+        wrong += [name for name, kind in (("stopped", str), ("seed", int)) if not isinstance(run[name], (kind, _NONE))]
         wrong += ["updates"] * (run["updates"] != found.step)
     except (KeyError, TypeError) as error:
         wrong = [repr(error)]
     if wrong:
-        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: look at {', '.join(wrong)}")
+        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: see {', '.join(wrong)}")
     return run
 
 
@@ -150,18 +149,24 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
     settings = _settings(state)
     if run["running"]["batches"]:
         _refuse_other_data(state, found, run, settings)
-    nothing_left = run["stopped"] is not None or state.max_updates == run["updates"]
-    nothing_left = nothing_left or (state.epochs is not None and run["epoch"] > state.epochs)
-    for difference in _differences(run["settings"], settings):
-        if nothing_left and difference == _OTHER_SAMPLES:
-            _warn_of_a_finished_run(found)
-        else:
-            _warn(found, difference)
-    if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
+    finished = run["stopped"] is not None or state.max_updates == run["updates"]
+    finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
+    differences = _differences(run["settings"], settings)
+    if finished and _OTHER_SAMPLES in differences:
+        differences.remove(_OTHER_SAMPLES)
         _warn(
-            found,
+            f"resumed from {found.path}, where the run is finished: nothing is trained, net and history are the "
+            f"finished run's, but {_OTHER_SAMPLES}"
+        )
+    if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
+        differences.append(
             f"it ended after {run['cut']} updates of epoch {run['epoch'] - 1}, where random numbers were being drawn. "
-            "That epoch counts as done",
+            "That epoch counts as done"
+        )
+    if differences:
+        _warn(
+            f"resumed from {found.path}, but the rest cannot be bit-equal to an uninterrupted run: "
+            f"{'; '.join(differences)}"
         )
     matched = match_arrays(state.net, read_arrays(found.path / PARAMETERS))
     arrays = put_back(found, state.net, state.trainer, matched, devices=net_devices(state.net))
@@ -175,7 +180,7 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
     for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
         metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, found)
-    _tell_ignored_settings(state, found, run.get("optimizer"))
+    _warn_of_ignored_settings(state, found, run.get("optimizer"))
 
 
 def _refuse_other_data(state: FitState, found: Checkpoint, run: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
@@ -185,76 +190,58 @@ def _refuse_other_data(state: FitState, found: Checkpoint, run: Mapping[str, Any
         CheckpointError: The checkpoint lies inside an epoch, and this run's data is cut or ordered in another way.
     """
     running, data = run["running"], state.data
-    told = _differences(run["settings"], {name: settings[name] for name in _OF_DATA if name in settings})
+    differences = _differences(run["settings"], {name: settings[name] for name in _OF_DATA if name in settings})
     regular = isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
     if regular and getattr(data, "batchify", None) is None:
-        held = min(running["batches"] * data.batch_size, data.size)
-        if held != running["samples"] and not told:
-            told = [f"{running['batches']} batches held {running['samples']} samples, now hold {held}"]
-    if told:
+        samples = min(running["batches"] * data.batch_size, data.size)
+        if samples != running["samples"] and not differences:
+            differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
+    if differences:
         raise CheckpointError(
-            f"checkpoint {found.path} lies inside epoch {run['epoch']}, of which {running['samples']} samples are "
-            f"trained, and the data is not the same: {'; '.join(told)}. The rest of the epoch would leave samples out "
-            "or train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
+            f"checkpoint {found.path} lies inside epoch {run['epoch']}, after {running['samples']} of its samples, and "
+            f"the data is not the same: {'; '.join(differences)}. The rest of the epoch would leave samples out or "
+            "train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
         )
 
 
-def _tell_ignored_settings(state: FitState, found: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
-    """Say which numbers of a new Trainer are not used, because the stopped run's go on."""
+def _warn_of_ignored_settings(state: FitState, found: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
+    """Warn of settings of a new Trainer that are not used, because those of the stopped run continue."""
     now, state.made_with = state.made_with, before
     if before is None or now is None:  # an older checkpoint, or a Trainer that was used before
         return
-    other = [name for name in now if name in before and now[name] != before[name]]
-    if other:
-        told = "; ".join(f"{name}={now[name]:g} is not used, the run was begun with {before[name]:g}" for name in other)
-        attributes = ", ".join(f"state.trainer.optimizer.{name}" for name in other)
-        warnings.warn(
-            f"resumed from {found.path}: the optimizer goes on as it was there. {told}. To change it now, set "
-            f"{attributes} in on_fit_begin(state) of a callback",
-            CheckpointWarning,
-            stacklevel=5,
+    ignored = [name for name in now if name in before and now[name] != before[name]]
+    if ignored:
+        texts = (f"{name}={now[name]:g} is not used, the run began with {before[name]:g}" for name in ignored)
+        _warn(
+            f"resumed from {found.path}: the optimizer keeps its settings. {'; '.join(texts)}. To change them now, set "
+            f"{', '.join(f'state.trainer.optimizer.{name}' for name in ignored)} in on_fit_begin(state) of a callback",
+            6,
         )
 
 
-def _warn(found: Checkpoint, why: str) -> None:
-    warnings.warn(
-        f"resumed from {found.path}, but the rest cannot be bit-equal to an uninterrupted run: {why}",
-        CheckpointWarning,
-        stacklevel=5,
-    )
-
-
-def _warn_of_a_finished_run(found: Checkpoint) -> None:
-    warnings.warn(
-        f"resumed from {found.path}, where the run is finished: nothing is trained, net and history are the finished "
-        f"run's, but {_OTHER_SAMPLES}",
-        CheckpointWarning,
-        stacklevel=5,
-    )
+def _warn(text: str, stacklevel: int = 5) -> None:
+    warnings.warn(text, CheckpointWarning, stacklevel=stacklevel)
 
 
 def _restore_callbacks(
     state: FitState, stored: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], found: Checkpoint
 ) -> None:
-    present: List[Tuple[str, Callback]] = _with_state(state.callbacks)
-    for number, one in enumerate(stored):
-        fitting = next((pair for pair in present if pair[0] == one["type"]), None)
-        if fitting is None:
-            warnings.warn(
-                f"checkpoint {found.path} holds the state of {one['type']}, which this run does not have: left out",
-                CheckpointWarning,
-                stacklevel=5,
-            )
+    present = _with_state(state.callbacks)
+    for number, part in enumerate(stored):
+        match = next((pair for pair in present if pair[0] == part["type"]), None)
+        if match is None:
+            text = f"holds the state of {part['type']}, which this run does not have: left out"
+            _warn(f"checkpoint {found.path} {text}", 6)
             continue
-        present.remove(fitting)
+        present.remove(match)
         own = _part(arrays, f"callback:{number}:")
         if own:
-            fitting[1].load_state_arrays(own)
-        fitting[1].load_state_dict(one["state"])
+            match[1].load_state_arrays(own)
+        match[1].load_state_dict(part["state"])
 
 
 def _with_state(callbacks: Sequence[Callback]) -> List[Tuple[str, Callback]]:
-    # not those whose state is not empty: it may be so in a run that begins
+    """Callbacks that define a state, which may be empty when a run begins, with their classes' names."""
     stateless = (Callback.state_dict, Callback.state_arrays)
     own = [one for one in callbacks if (type(one).state_dict, type(one).state_arrays) != stateless]
     return [(type(one).__name__, one) for one in own]
@@ -264,12 +251,8 @@ def _part(arrays: Mapping[str, Any], prefix: str) -> Dict[str, Any]:
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _data_state(data: Any) -> Any:
-    return data.state_dict() if hasattr(data, "state_dict") else None
-
-
 def _settings(state: FitState) -> Dict[str, Any]:
-    """What must be the same for a resumed run to end with the same bits."""
+    """Settings that must be the same for a resumed run to end with the same bits."""
     devices = net_devices(state.net)
     gpus = [device.device_id for device in devices if is_gpu(device)]
     return {
@@ -278,11 +261,12 @@ def _settings(state: FitState) -> Dict[str, Any]:
         "OMP_NUM_THREADS": str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
-        "updates an epoch": state.updates_per_epoch,
+        _UPDATES: state.updates_per_epoch,
         **_about_data(state.data),
     }
 
 
+_UPDATES = "updates an epoch"
 _DIGEST = "digest of train"
 _OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)
 _OTHER_SAMPLES = (
@@ -292,28 +276,34 @@ _OTHER_SAMPLES = (
 
 
 def _about_data(data: Any) -> Dict[str, Any]:
-    """What decides which samples lie in which batch, as far as a loader tells it."""
+    """Settings of a loader that decide which samples a batch holds, as far as they are known."""
     parts = loader_parts(data)
     if parts is not None:
-        found: List[Any] = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
+        values: List[Any] = [parts.batch_size, len(parts.dataset), type(parts.sampler).__name__ == "RandomSampler"]
     else:
         size = getattr(data, "size", None) if isinstance(data, EpochOrder) else getattr(data, "num_data", None)
-        found = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
-    found.append(fingerprint(data))
-    return {name: value for name, value in zip(_OF_DATA, found) if isinstance(value, (bool, int, str))}
+        values = [getattr(data, "batch_size", None), size, getattr(data, "shuffle", None)]
+    values.append(fingerprint(data))
+    return {name: value for name, value in zip(_OF_DATA, values) if isinstance(value, (bool, int, str))}
 
 
-def _threads(stored: Any) -> Any:
-    """The threads in force, as text; before mxkit chose them, the processors were stored, and MXNet took half (T96)."""
-    told = re.fullmatch(r"not set, (\d+) processors", str(stored))
-    return str(max(1, int(told[1]) // 2)) if told else stored
+def _comparable(settings: Mapping[str, Any]) -> Dict[str, Any]:
+    """Settings, also of older checkpoints, with one name and one form for each."""
+    comparable = dict(settings)
+    # before mxkit chose the number of threads, the processors were stored, and MXNet took half of them (T96)
+    processors = re.fullmatch(r"not set, (\d+) processors", str(settings.get("OMP_NUM_THREADS")))
+    if processors:
+        comparable["OMP_NUM_THREADS"] = str(max(1, int(processors[1]) // 2))
+    samples = comparable.pop("accumulate_samples", None)
+    if samples is not None:
+        comparable["accumulate"] = f"{samples} samples"
+    return comparable
 
 
 def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
-    if "OMP_NUM_THREADS" in stored:
-        stored = {**stored, "OMP_NUM_THREADS": _threads(stored["OMP_NUM_THREADS"])}
-    return [
-        _OTHER_SAMPLES if name == _DIGEST else f"{name} was {stored[name]!r}, is {now[name]!r}"
-        for name in now
-        if name in stored and stored[name] != now[name] and (name, stored[name]) != ("updates an epoch", None)
-    ]
+    stored, now = _comparable(stored), _comparable(now)
+    differ = [name for name in now if name in stored and stored[name] != now[name]]
+    # the number of updates follows from other settings, and is None if it is not known
+    if stored.get(_UPDATES) is None or {"accumulate", "limit_batches", *_OF_DATA[:2]} & set(differ):
+        differ = [name for name in differ if name != _UPDATES]
+    return [_OTHER_SAMPLES if name == _DIGEST else f"{name} was {stored[name]!r}, is {now[name]!r}" for name in differ]

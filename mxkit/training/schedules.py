@@ -1,4 +1,4 @@
-"""Learning-rate schedules on MXNet's own schedulers, in units that are named: epochs or updates."""
+"""Learning-rate schedules by MXNet's own schedulers; lengths are in epochs or updates."""
 
 from dataclasses import dataclass, field, replace
 import math
@@ -9,10 +9,11 @@ from mxkit.core.lengths import Length, length
 from mxkit.errors import UnknownNameError, unknown_name
 from mxnet import lr_scheduler
 
-RISE = 0.3  # of the whole, where one_cycle is not told its warm-up; the start is this much below the peak:
+# Defaults of one_cycle: the warm-up's share of the total, and the peak divided by the first rate.
+RISE = 0.3
 START_DIVISOR = 25
 
-# What each schedule must be given, and what it may be given. `total` may come later, with the length of a fit.
+# Required and optional arguments of each schedule. `total` may follow later from the length of a fit.
 TAKES: Dict[str, Tuple[Sequence[str], Sequence[str]]] = {
     "constant": ((), ("base", "warmup")),
     "cosine": ((), ("base", "warmup", "total", "final")),
@@ -22,7 +23,7 @@ TAKES: Dict[str, Tuple[Sequence[str], Sequence[str]]] = {
     "step": (("every",), ("base", "warmup", "factor", "final")),
 }
 
-# What other frameworks, and MXNet's classes, call them.
+# Names of other frameworks and of MXNet's classes.
 _ALIASES = {
     "cosine": ("cosineannealing", "cosineannealinglr", "cosinescheduler"),
     "multi_step": ("multifactor", "multifactorscheduler", "multisteplr", "piecewise"),
@@ -37,15 +38,15 @@ def _length(value: Any, name: str) -> Length:
 
 
 def _updates(moment: Length, updates_per_epoch: Optional[int]) -> int:
-    """Count updates, rounded; at least 1 where the length is not 0.
+    """Number of updates of a length, rounded; at least 1 if the length is not 0.
 
     Raises:
-        ValueError: The length is in epochs, and nobody knows how many updates make one.
+        ValueError: The length is in epochs, and the number of updates per epoch is not known.
     """
     if moment.number and moment.unit == "epochs" and updates_per_epoch is None:
         raise ValueError(
-            f"the schedule counts epochs ({str(moment)!r}), and the data does not tell how many updates make one. "
-            "Pass updates_per_epoch=..., or count updates: '500 updates'"
+            f"the schedule counts epochs ({str(moment)!r}), and the data has no length. Pass updates_per_epoch=..., or "
+            "count updates: '500 updates'"
         )
     exact = moment.number * (updates_per_epoch or 1) if moment.unit == "epochs" else moment.number
     return max(1, round(exact)) if exact else 0
@@ -53,12 +54,12 @@ def _updates(moment: Length, updates_per_epoch: Optional[int]) -> int:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A learning rate as a pure function of the number of updates done; `schedule` makes one.
+    """A learning rate as a pure function of the number of updates done; made by `schedule`.
 
     Attributes:
         name: One of `schedule`'s names.
-        base: The highest rate, or None where it is the optimizer's own.
-        total: Where the schedule ends, or None where it ends with the fit.
+        base: The highest rate; None for the optimizer's own rate.
+        total: End of the schedule; None for the end of the fit.
     """
 
     name: str
@@ -71,21 +72,15 @@ class Schedule:
     power: float = 2
     start: Optional[float] = None
     final: float = 0.0
-    # MXNet's scheduler and the last question for each number of updates an epoch; see `_ask`
-    _asked: Dict[Any, Tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    @property
-    def in_epochs(self) -> bool:
-        """Whether `rate` needs to know how many updates make an epoch."""
-        lengths = [self.warmup, self.total, self.every, *self.at]
-        return any(one is not None and one.unit == "epochs" and one.number > 0 for one in lengths)
+    # last update asked for, and MXNet's scheduler, by the number of updates per epoch
+    _schedulers: Dict[Any, Tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def completed(self, base: float, total: Optional[str] = None) -> "Schedule":
-        """Return the schedule with what it does not say itself.
+        """Return the schedule with defaults for the values that it lacks.
 
         Args:
-            base: Its rate, where it has none.
-            total: Its end, where it has none and needs one.
+            base: Its base rate, if it has none.
+            total: Its end, if it has none and needs one.
         """
         needs_total = self.total is None and "total" in TAKES[self.name][1] and total is not None
         return replace(
@@ -97,32 +92,30 @@ class Schedule:
     def rate(self, updates: int, updates_per_epoch: Optional[int] = None) -> float:
         """Compute the rate of the next update.
 
-        It is what an optimizer with MXNet's scheduler takes: the first update is number 1, so a warm-up
-        does not begin with a rate of 0, and the last update of `total` has the final rate.
+        An optimizer with MXNet's scheduler takes the same: the first update is number 1, so that a warm-up does not
+        begin with a rate of 0, and the last update of `total` has the final rate.
 
         Args:
-            updates: Updates done, from 0. Questions may come in any order.
-            updates_per_epoch: Needed where the schedule counts epochs.
+            updates: Updates done, from 0, in any order of calls.
+            updates_per_epoch: Needed if the schedule counts epochs.
 
         Raises:
             ValueError: `updates` is below 0, the base or the total is not known, an epoch's length is
-                needed, or the warm-up is longer than what it leads to.
+                needed, or the warm-up is longer than the part before the first reduction or the end.
         """
         if updates < 0:
             raise ValueError(f"rate: expected the number of updates done, at least 0; received {updates!r:.100}")
-        return float(self._ask(int(updates) + 1, updates_per_epoch))
-
-    def rates(self, updates: int, updates_per_epoch: Optional[int] = None) -> List[float]:
-        """Rates of the first `updates` updates, to look at or to draw."""
-        return [self.rate(done, updates_per_epoch) for done in range(updates)]
-
-    def _ask(self, number: int, updates_per_epoch: Optional[int]) -> float:
-        # MXNet's schedulers change themselves at each call and can only go on (T21): going back needs a new one.
-        last, scheduler = self._asked.get(updates_per_epoch, (0, None))
+        number = int(updates) + 1
+        # MXNet's schedulers change at each call and only move forward (T21): going back needs a new one
+        last, scheduler = self._schedulers.get(updates_per_epoch, (0, None))
         if scheduler is None or number < last:
             scheduler = self._build(updates_per_epoch)
-        self._asked[updates_per_epoch] = (number, scheduler)
+        self._schedulers[updates_per_epoch] = (number, scheduler)
         return float(scheduler(number))
+
+    def rates(self, updates: int, updates_per_epoch: Optional[int] = None) -> List[float]:
+        """Rates of the first `updates` updates, for a look or a plot."""
+        return [self.rate(done, updates_per_epoch) for done in range(updates)]
 
     def _build(self, updates_per_epoch: Optional[int]) -> Any:
         if self.base is None:
@@ -134,13 +127,13 @@ class Schedule:
                 f"schedule {self.name!r}: its start and its final rate must not be above base={self.base:g}"
             )
         warm = _updates(self.warmup, updates_per_epoch) if self.warmup else 0
-        warmed = {"base_lr": self.base, "warmup_steps": warm}
+        common = {"base_lr": self.base, "warmup_steps": warm}
         if self.name == "constant":
-            return _Constant(**warmed)
+            return _Constant(**common)
         if self.name == "step":
             every = _updates(self.every, updates_per_epoch) if self.every else 1
             self._refuse_warmup(warm, every, "the first reduction")
-            return lr_scheduler.FactorScheduler(every, self.factor, self.final, **warmed)
+            return lr_scheduler.FactorScheduler(every, self.factor, self.final, **common)
         if self.name == "multi_step":
             steps = [_updates(moment, updates_per_epoch) for moment in self.at]
             if any(later <= earlier for earlier, later in zip(steps, steps[1:])):
@@ -148,7 +141,7 @@ class Schedule:
                     f"at: expected moments that increase; received {', '.join(map(str, self.at))}, updates {steps}"
                 )
             self._refuse_warmup(warm, steps[0], "the first reduction")
-            return lr_scheduler.MultiFactorScheduler(steps, self.factor, **warmed)
+            return lr_scheduler.MultiFactorScheduler(steps, self.factor, **common)
         if self.total is None:
             raise ValueError(
                 f"schedule {self.name!r} has no end: pass total='90 epochs', or let LearningRate take the fit's"
@@ -156,9 +149,9 @@ class Schedule:
         total = _updates(self.total, updates_per_epoch)
         self._refuse_warmup(warm, total - 1, "the end")
         if self.name == "poly":
-            curve = lr_scheduler.PolyScheduler(total, pwr=self.power, final_lr=self.final, **warmed)
+            curve = lr_scheduler.PolyScheduler(total, pwr=self.power, final_lr=self.final, **common)
         elif self.name == "cosine":
-            curve = lr_scheduler.CosineScheduler(total, final_lr=self.final, **warmed)
+            curve = lr_scheduler.CosineScheduler(total, final_lr=self.final, **common)
         else:
             start = self.base / START_DIVISOR if self.start is None else self.start
             rise = warm or max(1, round(RISE * total))
@@ -179,7 +172,7 @@ class _Constant(lr_scheduler.LRScheduler):  # type: ignore[misc]
 
 
 class _Until:
-    """A curve that stays at its end: a new Poly or Cosine asked past it answers with the base rate (T21)."""
+    """A curve that keeps its last rate; MXNet's return the base rate if their first call is past the end (T21)."""
 
     def __init__(self, total: int, curve: Any) -> None:
         self._total, self._curve = total, curve
@@ -189,7 +182,7 @@ class _Until:
 
 
 class _OneCycle:
-    """Half a cosine up to the peak, half a cosine down; `rise` and `total` are counted from 0."""
+    """Half a cosine up to the peak at `rise`, half a cosine down to `final` at `total`."""
 
     def __init__(self, peak: float, start: float, final: float, rise: int, total: int) -> None:
         self._rise, self._fall = rise, max(1, total - rise)
@@ -198,11 +191,6 @@ class _OneCycle:
 
     def __call__(self, number: int) -> float:
         return self._up(number) if number <= self._rise else self._down(number - self._rise)
-
-
-def schedule_names() -> List[str]:
-    """Names that `schedule` knows."""
-    return sorted(TAKES)
 
 
 def schedule(
@@ -218,7 +206,7 @@ def schedule(
     start: Optional[float] = None,
     final: Optional[float] = None,
 ) -> Schedule:
-    """Describe how the learning rate moves; MXNet's own schedulers compute it.
+    """Describe a learning-rate schedule; MXNet's own schedulers compute it.
 
     ```
     constant      base
@@ -232,22 +220,22 @@ def schedule(
     Args:
         name: One of the six.
         base: The highest rate. None takes the optimizer's when training begins.
-        warmup: How long the rate rises in a line from 0 to base; the other moments are counted from the
-            beginning all the same. None is no warm-up; for one_cycle 30% of `total`.
-        total: Where the curve ends; the rate stays there. None takes the length of the fit.
-        every: Between two reductions.
-        at: Moments of the reductions, which increase.
+        warmup: Length of the linear rise from 0 to base; it does not shift the other moments. None is no warm-up; for
+            one_cycle it is 30% of `total`.
+        total: End of the curve; the rate then stays. None takes the length of the fit.
+        every: Length between two reductions.
+        at: Moments of the reductions, in rising order.
         factor: Above 0, at most 1; default 0.1.
         power: Above 0; default 2.
-        start: Where one_cycle begins; default base / 25.
+        start: First rate of one_cycle; default base / 25.
         final: The lowest rate; default 0.
 
     Returns:
-        A `Schedule`, whose `rate(updates_done, updates_per_epoch)` is a pure function.
+        A `Schedule`. Its `rate(updates_done, updates_per_epoch)` is a pure function.
 
     Raises:
         UnknownNameError: No schedule has this name.
-        TypeError: The schedule does not take an argument, or misses one.
+        TypeError: The schedule does not take an argument, or an argument is missing.
         ValueError: A length has no unit, or a number is out of range.
 
     >>> warm = schedule("cosine", base=0.4, warmup="2 updates", total="6 updates")
@@ -255,8 +243,8 @@ def schedule(
     [0.2, 0.4, 0.341, 0.2, 0.059, 0.0, 0.0]
     """
     if name not in TAKES:
-        plain = str(name).lower().replace("_", "").replace("-", "")
-        meant = next((own for own, others in _ALIASES.items() if plain in others), None)
+        letters = str(name).lower().replace("_", "").replace("-", "")
+        meant = next((known for known, others in _ALIASES.items() if letters in others), None)
         if meant is not None:
             raise UnknownNameError(f"unknown schedule {name!r}: did you mean {meant!r}? Known: {', '.join(TAKES)}")
         raise unknown_name("schedule", name, TAKES)
@@ -266,14 +254,11 @@ def schedule(
     }  # fmt: skip
     given = {argument: value for argument, value in values.items() if value is not None}
     required, optional = TAKES[name]
-    wrong = [argument for argument in given if argument not in required and argument not in optional]
+    wrong = [argument for argument in given if argument not in (*required, *optional)]
     missing = [argument for argument in required if argument not in given]
     if wrong or missing:
-        raise TypeError(
-            f"schedule {name!r}: "
-            + (f"does not take {', '.join(wrong)}" if wrong else f"misses {', '.join(missing)}")
-            + f". It takes {', '.join([*required, *optional])}"
-        )
+        problem = f"does not take {', '.join(wrong)}" if wrong else f"needs {', '.join(missing)}"
+        raise TypeError(f"schedule {name!r}: {problem}. It takes {', '.join([*required, *optional])}")
     return Schedule(name, **_checked(given))
 
 
@@ -323,17 +308,16 @@ def get_schedule(spec: Any) -> Schedule:
     if isinstance(spec, Schedule):
         return spec
     name, arguments = split_spec(spec)
+    if isinstance(name, str):
+        return schedule(name, **arguments)
+    received, way = f"{spec!r:.100}", "Pass a name like 'cosine'"
     if isinstance(name, lr_scheduler.LRScheduler):
-        raise TypeError(
-            f"schedule: expected a Schedule, a name or (name, arguments); received {type(name).__name__} of MXNet. "
-            "Give it to the optimizer: trainer=('sgd', {'lr_scheduler': ...}), or use a schedule of mxkit's"
-        )
-    if callable(name):
-        raise TypeError(
-            "schedule: expected a Schedule, a name or (name, arguments); received a function, of what it does not say. "
+        received = f"{type(name).__name__} of MXNet"
+        way = "Pass it to the optimizer: trainer=('sgd', {'lr_scheduler': ...})"
+    elif callable(name):
+        received = "a function"
+        way = (
             "Set the rate in a callback: mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: "
             "state.trainer.set_learning_rate(f(row['epoch'])))"
         )
-    if not isinstance(name, str):
-        raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {spec!r:.100}")
-    return schedule(name, **arguments)
+    raise TypeError(f"schedule: expected a Schedule, a name or (name, arguments); received {received}. {way}")

@@ -95,21 +95,16 @@ def read(x, y, axis=1):
     return np.ravel(y), np.ravel(x.argmax(axis=axis))
 
 
-def sparse(y):
-    return y.argmax(axis=1)
-
-
 def by_classes(function, **kwargs):
     return lambda x, y: function(*read(x, y), **kwargs)
 
 
 def by_sign(function, threshold=0.0, **kwargs):
     def oracle(x, y):
-        y = y.reshape(x.shape)
-        truth, guess = (y > 0.5).astype(int), (x > threshold).astype(int)
-        return function(truth, guess, **kwargs) if x.ndim > 1 and x.shape[1] > 1 else function(
-            truth.ravel(), guess.ravel(), **kwargs
-        )  # fmt: skip
+        truth, guess = (y.reshape(x.shape) > 0.5).astype(int), (x > threshold).astype(int)
+        if x.ndim == 1 or x.shape[1] == 1:
+            truth, guess = truth.ravel(), guess.ravel()
+        return function(truth, guess, **kwargs)
 
     return oracle
 
@@ -162,6 +157,10 @@ def left(function, label, axis=-1):
     return oracle
 
 
+def correlation(x, y):
+    return np.corrcoef(y.ravel().astype(float), x.ravel().astype(float))[0, 1]
+
+
 def some_left(x, y):
     """Samples of which all labels that are left are right, among those that have any."""
     kept = y != 9
@@ -174,7 +173,7 @@ ZERO = {"zero_division": 0}
 CASES = [
     ("accuracy", {}, SOFTMAX, classes, by_classes(sk.accuracy_score)),
     ("accuracy", {}, None, classes, by_classes(sk.accuracy_score)),
-    ("accuracy", {}, DENSE, dense, lambda x, y: sk.accuracy_score(*read(x, sparse(y)))),
+    ("accuracy", {}, DENSE, dense, lambda x, y: sk.accuracy_score(*read(x, y.argmax(axis=1)))),
     ("accuracy", {}, SOFTMAX, tokens, lambda x, y: (x.argmax(-1) == y).mean()),
     ("accuracy", {}, None, tokens, lambda x, y: (x.argmax(-1) == y).mean()),
     ("accuracy", {"ignore_label": 0}, SOFTMAX, tokens, without_zero(lambda x, y: (x.argmax(-1) == y).mean())),
@@ -237,28 +236,14 @@ CASES = [
     ("rmse", {}, "l2", quantity, lambda x, y: sk.mean_squared_error(y.astype(float), x.astype(float)) ** 0.5),
     ("r2", {}, "l2", quantity, lambda x, y: sk.r2_score(y.astype(float), x.astype(float))),
     ("r2", {}, None, quantities, lambda x, y: sk.r2_score(y.astype(float), x.astype(float))),
-    (
-        "pearsonr",
-        {},
-        "huber",
-        quantity,
-        lambda x, y: np.corrcoef(y.ravel().astype(float), x.ravel().astype(float))[0, 1],
-    ),
-    (
-        "pearsonr",
-        {},
-        "l2",
-        quantities,
-        lambda x, y: np.corrcoef(y.ravel().astype(float), x.ravel().astype(float))[0, 1],
-    ),
+    ("pearsonr", {}, "huber", quantity, correlation),
+    ("pearsonr", {}, "l2", quantities, correlation),
 ]
 
 
 def case_name(case):
     name, arguments, loss, data, _ = case
-    return "-".join(
-        [name, *map(str, arguments.values()), str(loss if isinstance(loss, str) else bool(loss)), data.__name__]
-    )
+    return "-".join([name, *map(str, arguments.values()), str(loss), data.__name__])
 
 
 def test_every_name_is_among_the_cases():
@@ -273,42 +258,43 @@ def test_every_name_is_among_the_cases():
     resumed=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-@hypothesis.example(sizes=[40], devices=1, resumed=False, seed=0)
 @hypothesis.example(sizes=[1] * 9 + [31], devices=3, resumed=True, seed=0)
 def test_a_metric_equals_its_oracle_for_any_cut(case, sizes, devices, resumed, seed):
     name, arguments, loss, data, oracle = case
     x, y = data(np.random.RandomState(seed), sum(sizes))
     if len(x) < 2 and name in ("r2", "pearsonr"):
         return
-    spec = (name, arguments)
-    metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
+    metric = get_metric((name, arguments), loss=None if loss is None else get_loss(loss))
     where = mxkit.devices(f"cpu:{devices}")
+
+    def resume():
+        numbers, arrays = metric.state()
+        new = get_metric((name, arguments), loss=metric.loss)
+        new.load_state(json.loads(json.dumps(numbers)), arrays, where)
+        return new
+
     begin = 0
     for number, size in enumerate(sizes):
         if resumed and number == len(sizes) // 2:
-            numbers, arrays = metric.state()
-            metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
-            metric.load_state(numbers, arrays, where)
+            metric = resume()
         device, part = where[number % devices], slice(begin, begin + size)
         metric.update([mx.nd.array(y[part], ctx=device, dtype=y.dtype)], mx.nd.array(x[part], ctx=device))
         begin += size
-    if resumed:  # behind the last batch too
-        state = metric.state()
-        metric = get_metric(spec, loss=None if loss is None else get_loss(loss))
-        metric.load_state(json.loads(json.dumps(state[0])), state[1], where)
+    if resumed:  # after the last batch too
+        metric = resume()
     with warnings.catch_warnings():  # scikit-learn warns of classes that do not occur
         warnings.simplefilter("ignore")
         expected = oracle(x, y)
     np.testing.assert_allclose(metric.get(), expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "mse", "r2", "f1", "cross-entropy"])
+@pytest.mark.parametrize("name", ["accuracy", "r2", "f1"])
 def test_more_batches_than_are_queued_at_once(name):
-    data = quantity if name in ("mse", "r2") else classes
-    loss = get_loss("l2" if name in ("mse", "r2") else SOFTMAX)
-    x, y = data(np.random.RandomState(1), 600)
+    data = quantity if name == "r2" else classes
+    loss = get_loss("l2" if name == "r2" else SOFTMAX)
+    x, y = data(np.random.RandomState(1), 300)
     metric, whole = get_metric(name, loss=loss), get_metric(name, loss=loss)
-    for i in range(600):
+    for i in range(300):
         metric.update([mx.nd.array(y[i : i + 1])], mx.nd.array(x[i : i + 1]))
     whole.update([mx.nd.array(y)], mx.nd.array(x))
     assert metric.get() == pytest.approx(whole.get(), rel=1e-9)
@@ -318,10 +304,7 @@ def test_r2_and_pearson_of_labels_far_from_zero_lose_no_digits():
     random = np.random.RandomState(0)
     y = (1e6 + random.randn(300)).astype("float32")
     x = (y + random.randn(300)).astype("float32")
-    for name, expected in (
-        ("r2", sk.r2_score(y.astype(float), x.astype(float))),
-        ("pearsonr", np.corrcoef(x.astype(float), y)[0, 1]),
-    ):
+    for name, expected in (("r2", sk.r2_score(y.astype(float), x.astype(float))), ("pearsonr", correlation(x, y))):
         metric = get_metric(name)
         for part in np.array_split(np.arange(300), 7):
             metric.update([mx.nd.array(y[part])], mx.nd.array(x[part]))

@@ -1,13 +1,16 @@
 """`finetune`, then `Freeze`: what is trained when, on one device and on two, and after a death at any update."""
 
+from types import SimpleNamespace
+
+from callback_runs import Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import UnknownNameError
-from mxkit.training.callbacks.callback import Callback
+from mxkit.training.callbacks import Freeze, LambdaCallback
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import requests
+from oracle import make_net, requests, weights
 import pytest
 from sharing import pairs
 
@@ -50,7 +53,7 @@ def loader():
     return mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=2)
 
 
-class Looks(Callback):
+class Looks(mxkit.Callback):
     """Keeps what each update of each epoch moved, and ends the run after one of them."""
 
     def __init__(self, dies=None):
@@ -105,7 +108,7 @@ SETTINGS = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
 def test_only_the_head_learns_before_the_epoch_and_all_of_it_from_there(devices, on_kvstore, hybridize):
     net, look = tuned(devices, hybridize), Looks()
     statistics = net.features[1].running_mean.list_data()[0].asnumpy()
-    fit(net, mxkit.callbacks.Freeze(until="2 epochs"), look, on_kvstore=on_kvstore)
+    fit(net, Freeze(until="2 epochs"), look, on_kvstore=on_kvstore)
     assert look.moved == {1: set(HEAD), 2: set(HEAD), 3: {*FEATURES, *HEAD}, 4: {*FEATURES, *HEAD}}
     asked = requests(net)
     assert all(asked[path] == "write" for path in FEATURES + HEAD)
@@ -135,7 +138,7 @@ def test_it_equals_two_runs_with_unfreeze_between_them(devices, on_kvstore, accu
                 )
                 assert list(stream)
         else:
-            fit(net, mxkit.callbacks.Freeze(until="2 epochs", lr=0.5), trainer=trainer, accumulate=accumulate)
+            fit(net, Freeze(until="2 epochs", lr=0.5), trainer=trainer, accumulate=accumulate)
         ends.append(values(net))
     assert same(*ends)
 
@@ -152,7 +155,7 @@ def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_
         arguments = {"optimizer": optimizer, "on_kvstore": on_kvstore, "resume": "auto", "checkpoint": checkpoints}
         fit(
             net,
-            mxkit.callbacks.Freeze("features.*", until="2 epochs", lr=0.25),
+            Freeze("features.*", until="2 epochs", lr=0.25),
             mxkit.callbacks.EMA(0.9),
             Looks(dies),
             **arguments,
@@ -174,7 +177,7 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
         net, look = tuned(), Looks(dies)
         net.features[4]._rate = 0.0  # so that a run can go on after any update
         checkpoints = mxkit.Checkpoints(tmp_path / folder, every="2 updates")
-        fit(net, mxkit.callbacks.Freeze(until="1 epoch", lr=0.25), look, resume="auto", checkpoint=checkpoints)
+        fit(net, Freeze(until="1 epoch", lr=0.25), look, resume="auto", checkpoint=checkpoints)
         return net, look
 
     whole, _ = run("whole")
@@ -188,12 +191,12 @@ def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
 @pytest.mark.parametrize("mixed", [{}, {"amp": "bfloat16"}])
 def test_multipliers(mixed):
     net = tuned()
-    fit(net, mxkit.callbacks.Freeze("features.0.*", until="1 epoch", lr=0.0), epochs=2, **mixed)
+    fit(net, Freeze("features.0.*", until="1 epoch", lr=0.0), epochs=2, **mixed)
     assert net.features[0].weight.lr_mult == net.features[0].bias.lr_mult == 0
     assert net.output.weight.lr_mult == 10
     assert requests(net)["features.1.gamma"] == "null"
     net = tuned()
-    fit(net, mxkit.callbacks.Freeze(until="1 epoch"), epochs=2, **mixed)
+    fit(net, Freeze(until="1 epoch"), epochs=2, **mixed)
     assert net.features[0].weight.lr_mult == 1
 
 
@@ -202,13 +205,94 @@ def test_what_cannot_be_meant_is_refused_before_the_first_update():
     before = values(net)
     head = gluon.Trainer(net.output.collect_params(), "sgd")
     with pytest.raises(ValueError, match=r"Freeze: the Trainer does not know features.0.weight.*T19.*collect_par"):
-        fit(net, mxkit.callbacks.Freeze(until="1 epoch"), trainer=head)
+        fit(net, Freeze(until="1 epoch"), trainer=head)
     with pytest.raises(UnknownNameError, match="no parameter fits 'feature.*': did you mean 'features"):
-        fit(tuned(), mxkit.callbacks.Freeze("feature.*", until="1 epoch"))
+        fit(tuned(), Freeze("feature.*", until="1 epoch"))
     mxkit.unfreeze(net)
     with pytest.raises(ValueError, match=r"Freeze: no parameter that can be trained is frozen.*Freeze\('features"):
-        fit(net, mxkit.callbacks.Freeze(until="1 epoch"))
+        fit(net, Freeze(until="1 epoch"))
     assert same(values(net), before)
+    with pytest.raises(ValueError, match=r"Freeze: \* freezes every parameter that is trained, so that epoch 1"):
+        run(make_net(), Freeze("*", until="1 epoch"))
+    for wrong in ("0 epochs", 2, "5 minutes", None):
+        with pytest.raises(ValueError, match="Freeze: until: expected a length like '2 epochs' or '500 updates'; rec"):
+            Freeze("0.*", until=wrong)
+    with pytest.raises(ValueError, match="the weight of this Dense layer is frozen, its bias is not"):
+        run(make_net(), Freeze("0.weight", until="1 epoch"))
     for wrong in (-1, "0.1", float("nan"), float("inf")):
         with pytest.raises(ValueError, match="Freeze: lr: expected a multiplier"):
-            mxkit.callbacks.Freeze(until="1 epoch", lr=wrong)
+            Freeze(until="1 epoch", lr=wrong)
+
+
+# parameters that were trained before
+
+
+def test_freeze_equals_freezing_by_hand():
+    nets = [make_net("cpu:2"), make_net("cpu:2")]
+    optimizer = ("sgd", {"learning_rate": 0.1, "momentum": 0.9, "wd": 0.01})
+    trainers = [gluon.Trainer(net.collect_params(), *optimizer) for net in nets]
+    for net in nets:
+        net.hybridize(static_alloc=True, static_shape=True)
+    first, seen = nets[0][0].weight, []
+    before = first.list_data()[0].asnumpy()
+    look = LambdaCallback(on_epoch=lambda *_: seen.append((first.list_data()[0].asnumpy() == before).all()))
+    run(nets[0], look, Freeze("0.*", until="2 epochs"), trainer=trainers[0], epochs=4, accumulate=2)
+    assert seen == [True, True, False, False]
+    for request in ("null", "write"):
+        nets[1][0].collect_params().setattr("grad_req", request)
+        run(nets[1], trainer=trainers[1], epochs=2, accumulate=2)
+    np.testing.assert_array_equal(weights(nets[0]), weights(nets[1]))
+    assert set(requests(nets[0]).values()) == {"write"}
+
+
+def test_freeze_restores_after_an_error_and_leaves_the_frozen_alone():
+    net = norm_net("cpu")
+    net[2].collect_params().setattr("grad_req", "null")
+    before, seen = requests(net), {}
+    with pytest.raises(Failing):
+        run(
+            net,
+            Freeze("[02].*", until="4 epochs"),
+            LambdaCallback(on_update=lambda state, update: seen.update(requests(net))),
+            LambdaCallback(on_epoch=fail),
+        )
+    assert seen["0.weight"] == seen["0.bias"] == "null"
+    assert seen["1.gamma"] == "write"
+    assert requests(net) == before
+    assert before["2.weight"] == before["1.running_mean"] == "null"
+
+
+def test_freeze_restores_where_a_later_callback_refuses_to_begin():
+    net = make_net()
+    with pytest.raises(Failing):
+        run(net, Freeze("0.*", until="1 epoch"), LambdaCallback(on_fit_begin=fail))
+    assert set(requests(net).values()) == {"write"}
+
+
+def test_freeze_counts_the_updates_before_the_running_epoch():
+    def state(epoch, updates, running=0):
+        running = SimpleNamespace(updates=running)
+        return SimpleNamespace(
+            net=net, trainer=SimpleNamespace(_params=()), epoch=epoch, updates=updates, running=running
+        )
+
+    def frozen(**place):
+        callback.on_fit_begin(state(**place))
+        found = requests(net)["0.weight"] == "null"
+        callback.on_fit_end(None, None)
+        return found
+
+    net = make_net()
+    callback = Freeze(["0.*"], until="2 epochs")
+    assert [frozen(epoch=epoch, updates=9) for epoch in (1, 2, 3)] == [True, True, False]
+    callback = Freeze("0.*", until="5 updates")
+    assert [frozen(epoch=1, updates=done) for done in (0, 4, 5)] == [True, True, False]
+    assert frozen(epoch=2, updates=6, running=3)  # this epoch began after 3 updates
+    seen = []
+    run(
+        net,
+        Freeze("0.*", until="5 updates"),
+        LambdaCallback(on_update=lambda *_: seen.append(requests(net)["0.weight"] == "null")),
+    )
+    assert seen == [True] * 6 + [False] * 3
+    assert set(requests(net).values()) == {"write"}

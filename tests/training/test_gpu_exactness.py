@@ -145,4 +145,4 @@ def test_resume_tells_what_else_changed_on_the_gpu(tmp_path, monkeypatch):
     with pytest.warns(CheckpointWarning) as caught:
         run(3, resume=True)
     texts = [str(one.message).partition("run: ")[2] for one in caught]
-    assert texts == ["GPUs was 'NVIDIA A100', is 'NVIDIA L4'", "NVIDIA_TF32_OVERRIDE was '0', is 'not set'"]
+    assert texts == ["GPUs was 'NVIDIA A100', is 'NVIDIA L4'; NVIDIA_TF32_OVERRIDE was '0', is 'not set'"]

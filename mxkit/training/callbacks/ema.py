@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable
 from mxkit.core.trainers import trainer_parameters
@@ -13,7 +13,7 @@ from mxkit.training.ledger import Update
 from mxkit.training.state import FitState
 import mxnet as mx
 
-# MXNet's multi-tensor operators abort the process for too many arrays; MXNet itself stops at 45.
+# MXNet's multi-tensor operators abort the process for too many arrays; MXNet's own optimizers take at most 45.
 AT_ONCE = 40
 
 
@@ -24,18 +24,18 @@ class EMA(Callback):
     after each update:  average = d * average + (1 - d) * weight
     ```
 
-    A parameter's average starts as its weights after the first update that trains it. Validation inside `fit`
-    uses the averages; training continues with weights that are equal to the bit. When `fit` ends,
-    the net holds the trained weights: use `with ema.applied(net):` to evaluate, predict or save with the
-    averages. BatchNorm's running statistics are not averaged; they stay those of the trained weights.
-    Averages of float16 weights are stored in float32. The next `fit` starts a new average.
+    A parameter's average starts as its weights after the first update that trains it. Validation inside `fit` uses the
+    averages; training continues with the trained weights, bit for bit. When `fit` ends, the net holds the trained
+    weights: use `with ema.applied(net):` to evaluate, predict or save with the averages. BatchNorm's running statistics
+    are not averaged; they stay those of the trained weights. Averages of float16 weights are stored in float32. The
+    next `fit` starts a new average.
 
     Args:
         decay: d, from 0 to below 1.
         warmup: After n updates d is at most (1 + n) / (10 + n), so that a short run forgets its start.
 
     Attributes:
-        updates: Updates averaged, from 0.
+        updates: Number of updates averaged.
 
     Raises:
         ValueError: `decay` is not in 0 to 1 (1 excluded).
@@ -64,21 +64,17 @@ class EMA(Callback):
             self.updates, self._averages = 0, {}
         self._loaded = False
         trained = {id(parameter) for parameter in trainer_parameters(state.trainer) if is_differentiable(parameter)}
-        # A shared parameter stands under several paths and is averaged once, under the first. Frozen ones are
-        # kept in mind because a callback may train them later.
-        self._parameters = {}
-        for path, parameter in parameters_by_path(state.net).items():
-            if id(parameter) in trained:
-                trained.remove(id(parameter))
-                self._parameters[path] = parameter
-        self._place_loaded()
+        # Frozen parameters are included, because a callback may train them later.
+        parameters = distinct(parameters_by_path(state.net))
+        self._parameters = {path: parameter for path, parameter in parameters.items() if id(parameter) in trained}
+        self._copy_to_devices()
 
-    def _place_loaded(self) -> None:
-        """Bring averages of a checkpoint from the host to the devices."""
+    def _copy_to_devices(self) -> None:
+        """Copy the averages of a checkpoint from the host to the devices."""
         if bool(self._averages) != bool(self.updates):
             raise CheckpointError(
                 f"EMA: the resumed run had averaged {self.updates} updates, but its checkpoint holds "
-                f"{len(self._averages)} averages. Start the run anew, or leave EMA out"
+                f"{len(self._averages)} averages. Start a new run, or leave EMA out"
             )
         for path, averages in self._averages.items():
             parameter = self._parameters.get(path)
@@ -96,21 +92,21 @@ class EMA(Callback):
             averages = self._averages.get(path)
             if averages is None:
                 if parameter.grad_req != "null":
-                    self._averages[path] = [_wide(weight).copy() for weight in parameter.list_data()]
+                    self._averages[path] = [_at_least_32_bits(weight).copy() for weight in parameter.list_data()]
                 continue
             for average, weight in zip(averages, parameter.list_data()):
-                by_kind.setdefault((weight.context, average.dtype), []).append((average, _wide(weight)))
+                by_kind.setdefault((weight.context, average.dtype), []).append((average, _at_least_32_bits(weight)))
         for pairs in by_kind.values():
             for start in range(0, len(pairs), AT_ONCE):
-                _move(pairs[start : start + AT_ONCE], 1 - decay)
+                _move_averages(pairs[start : start + AT_ONCE], 1 - decay)
         self.updates += 1
 
     @contextmanager
     def applied(self, net: Any) -> Iterator[None]:
-        """Give `net` the averages inside `with`, and its own weights back after it, also on an error.
+        """Let `net` have the averages inside `with`, and its own weights after it, also after an error.
 
         Args:
-            net: The trained net, or another one with the same paths, on any devices.
+            net: The trained net, or another net with the same paths, on any devices.
 
         Raises:
             ValueError: There is no average yet, or `net` lacks a parameter that was averaged.
@@ -121,14 +117,14 @@ class EMA(Callback):
         missing = [path for path in self._averages if path not in parameters]
         if missing:
             raise ValueError(
-                f"EMA.applied: the net has no parameter {', '.join(map(repr, missing))}, of which an average was kept. "
+                f"EMA.applied: the net has no parameter {', '.join(map(repr, missing))}, which the trained net has. "
                 "Pass the net that was trained"
             )
         with HeldWeights({path: parameters[path] for path in self._averages}):
             for path, averages in self._averages.items():
-                here = {average.context: average for average in averages}
+                by_device = {average.context: average for average in averages}
                 for weight in parameters[path].list_data():
-                    average = here.get(weight.context, averages[0])
+                    average = by_device.get(weight.context, averages[0])
                     average.astype(weight.dtype, copy=False).copyto(weight)
             yield
 
@@ -151,20 +147,20 @@ class EMA(Callback):
         return {path: averages[0].copyto(mx.cpu()) for path, averages in self._averages.items()}
 
     def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
-        """Take over what `state_arrays` gave; `on_fit_begin` brings them to the net's devices."""
+        """Restore the result of `state_arrays`; `on_fit_begin` copies the arrays to the net's devices."""
         self._averages = {path: [array] for path, array in arrays.items()}
 
 
-def _wide(weight: Any) -> Any:
-    # in float16, a thousandth of a difference rounds to 0
+def _at_least_32_bits(weight: Any) -> Any:
+    # in float16, small steps of the average round to 0
     return weight.astype("float32") if weight.dtype.__name__ == "float16" else weight
 
 
-def _move(pairs: List[Tuple[Any, Any]], share: float) -> None:
-    """Move averages towards their weights by a share of the way, in one operator.
+def _move_averages(pairs: List[Tuple[Any, Any]], share: float) -> None:
+    """Compute `average += share * (weight - average)` for many pairs in one operator.
 
-    SGD with the weight as its "gradient", a learning rate of -share and a weight decay of -1 computes
-    average + share * (weight - average), which leaves an average that equals its weight as it is, bit for bit.
+    The operator is SGD with the weight as its "gradient", a learning rate of -share and a weight decay of -1. It does
+    not change an average that equals its weight, bit for bit.
     """
     count = len(pairs)
     mx.nd.multi_sgd_update(

@@ -1,9 +1,9 @@
-"""Parameters that are trained later than others."""
+"""Freezes parameters for the first part of a training."""
 
 from numbers import Real
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
-from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
+from mxkit.core.blocks import distinct, match_parameters, never_trained, parameters_by_path
 from mxkit.core.lengths import length
 from mxkit.core.trainers import refuse_remote, trainer_parameters
 from mxkit.training.callbacks.callback import Callback
@@ -14,18 +14,19 @@ from mxkit.training.state import FitState
 class Freeze(Callback):
     """Keep parameters frozen at the beginning of a training, then train them too.
 
-    Parameters that were trained are frozen when `fit` begins; parameters that `finetune` or `freeze` froze before stay
+    When `fit` begins, this freezes the parameters that match; those that `finetune` or `freeze` froze before stay
     frozen. From `until` on, all of them are trained. Running statistics and constants never are; a BatchNorm that
-    `finetune` froze keeps its running statistics. When `fit` ends earlier, also by an error, the parameters have the
-    `grad_req` that they had before. A resumed run continues as one that was never stopped.
+    `finetune` froze keeps its running statistics. If `fit` ends earlier, also by an error, each parameter gets its
+    `grad_req` back. A resumed run continues like one that was never stopped.
 
     Args:
-        patterns: A glob over structural paths, like "features.*", or several. None is all that is frozen when `fit`
-            begins. Freeze whole layers: a Dense layer with a frozen weight and a trained bias is refused by training.
-        until: How long they stay frozen: "2 epochs", or "500 updates", which ends with the epoch that this update
-            belongs to, because gradients may be accumulated inside of an epoch.
-        lr: A multiplier of their learning rate from then on, at least 0. None leaves the multipliers as they are: 1,
-            but for the head, which `finetune` lets learn faster.
+        patterns: A glob over structural paths, like "features.*", or several. None takes all parameters that are
+            frozen when `fit` begins. Freeze whole layers: training refuses a Dense layer with a frozen weight and a
+            trained bias.
+        until: Length of the frozen part: "2 epochs", or "500 updates", which ends with the epoch of this update,
+            because gradients may be accumulated inside an epoch.
+        lr: Multiplier of their learning rate afterwards, at least 0. None does not change the multipliers; `finetune`
+            sets a larger one for the head.
 
     Raises:
         ValueError: `until` or `lr` has another form; or, when `fit` begins, no parameter is frozen, none would be
@@ -41,43 +42,42 @@ class Freeze(Callback):
         self.patterns = patterns
         self.until = length(until, "Freeze: until", ("epochs", "updates"))
         if lr is not None and not (isinstance(lr, Real) and 0 <= lr < float("inf")):
-            raise ValueError(
-                f"Freeze: lr: expected a multiplier of the learning rate, at least 0; received {lr!r:.100}"
-            )
+            raise ValueError(f"Freeze: lr: expected a multiplier of the rate, at least 0; received {lr!r:.100}")
         self.lr = lr
         self._matching: Dict[str, Any] = {}
-        self._frozen: List[Tuple[Any, str]] = []
+        self._requests: List[Tuple[Any, str]] = []
 
     def on_fit_begin(self, state: FitState) -> None:
         if self.lr is not None:
             refuse_remote(state.trainer)
-        resumed_later = self._over(state.epoch - 1, state.updates - state.running.updates)
-        self._matching = trained_later(state.net, self.patterns, check=not resumed_later)
+        is_over = self._is_over(state.epoch - 1, state.updates - state.running.updates)
+        self._matching = trained_later(state.net, self.patterns, check=not is_over)
         known = {id(parameter) for parameter in trainer_parameters(state.trainer)}
-        strange = [path for path, one in self._matching.items() if one.grad_req == "null" and id(one) not in known]
-        if strange:
+        frozen = [path for path, parameter in self._matching.items() if parameter.grad_req == "null"]
+        unknown = [path for path in frozen if id(self._matching[path]) not in known]
+        if unknown:
             raise ValueError(
-                f"Freeze: the Trainer does not know {', '.join(strange[:5])}, and would never train them (T19). "
-                "Make it over net.collect_params(), which holds frozen ones too"
+                f"Freeze: the Trainer does not know {', '.join(unknown[:5])}, and would never train them (T19). "
+                "Make it over net.collect_params(), which holds frozen parameters too"
             )
-        if resumed_later:
+        if is_over:
             self._train()
             return
-        chosen = {id(parameter): parameter for parameter in self._matching.values()}
-        self._frozen = [(one, one.grad_req) for one in chosen.values() if one.grad_req != "null"]
-        for parameter, _ in self._frozen:
+        trained = [one for one in distinct(self._matching).values() if one.grad_req != "null"]
+        self._requests = [(parameter, parameter.grad_req) for parameter in trained]
+        for parameter in trained:
             parameter.grad_req = "null"
 
     def on_epoch(self, state: FitState, row: Row) -> None:
-        # Only between epochs: inside one, the Accumulator holds grad_req at "add".
-        if self._matching and self._over(row["epoch"], state.updates):
+        # only between epochs: inside an epoch, the Accumulator sets grad_req to "add"
+        if self._matching and self._is_over(row["epoch"], state.updates):
             self._train()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         self._matching = {}
         self._restore()
 
-    def _over(self, epochs: int, updates: int) -> bool:
+    def _is_over(self, epochs: int, updates: int) -> bool:
         return (epochs if self.until.unit == "epochs" else updates) >= self.until.number
 
     def _train(self) -> None:
@@ -90,16 +90,16 @@ class Freeze(Callback):
                 parameter.lr_mult = float(self.lr)
 
     def _restore(self) -> None:
-        frozen, self._frozen = self._frozen, []
-        for parameter, request in frozen:
+        requests, self._requests = self._requests, []
+        for parameter, request in requests:
             parameter.grad_req = request
 
 
 def trained_later(net: Any, patterns: Union[None, str, Sequence[str]], *, check: bool = True) -> Dict[str, Any]:
-    """Parameters by path that `Freeze` with these patterns keeps frozen at first.
+    """Parameters by path that `Freeze` with these patterns freezes first.
 
     Raises:
-        ValueError: With `check`: there is none, or no other parameter is trained.
+        ValueError: With `check`: there are none, or no other parameter is trained.
         UnknownNameError: No parameter's path matches.
     """
     never = never_trained(net)

@@ -1,6 +1,6 @@
-"""Any function as a hook of `fit`."""
+"""Functions as hooks of `fit`."""
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row
@@ -9,7 +9,7 @@ from mxkit.training.state import FitState
 
 
 class LambdaCallback(Callback):
-    """Functions as hooks, each with the arguments that `Callback` gives its method.
+    """Call functions as hooks, with the arguments of `Callback`'s methods.
 
     Args:
         on_fit_begin: Called as `on_fit_begin(state)`.
@@ -36,14 +36,9 @@ class LambdaCallback(Callback):
         on_epoch: Optional[Callable[[FitState, Row], Any]] = None,
         on_fit_end: Optional[Callable[[FitState, Optional[BaseException]], Any]] = None,
     ) -> None:
-        functions: Dict[str, Optional[Callable[..., Any]]] = {
-            "on_fit_begin": on_fit_begin,
-            "on_update": on_update,
-            "on_epoch": on_epoch,
-            "on_fit_end": on_fit_end,
-        }
-        for name, function in functions.items():
+        names = ("on_fit_begin", "on_update", "on_epoch", "on_fit_end")
+        for name, function in zip(names, (on_fit_begin, on_update, on_epoch, on_fit_end)):
             if function is not None and not callable(function):
-                raise TypeError(f"LambdaCallback: {name} must be a function or None; received {function!r:.100}")
+                raise TypeError(f"LambdaCallback: {name}: expected a function or None; received {function!r:.100}")
             if function is not None:
                 setattr(self, name, function)

@@ -15,28 +15,28 @@ from mxkit.training.ledger import Update
 from mxkit.training.schedules import TAKES, Schedule, get_schedule
 from mxkit.training.state import FitState
 
-# A Trainer at less than this share of its schedule's first rate trains nothing in practice.
-_NOTHING = 1e-3
+# Below this share of the schedule's base rate, a Trainer changes next to nothing.
+_NEXT_TO_NOTHING = 1e-3
 
 # Base rates of Trainers whose rate a schedule changed in an earlier fit.
 _BASES: "WeakKeyDictionary[Any, float]" = WeakKeyDictionary()
 
 
 class LearningRate(Callback):
-    """Set the learning rate of each update by a schedule: one tick an update, however many micro-batches.
+    """Set the learning rate of each update by a schedule: one step per update, also with accumulation.
 
-    The rate stays as it is when `fit` ends; a later fit that begins with next to nothing of it warns. A schedule
-    without a base rate takes the optimizer's when the first `fit` of this object begins, and keeps it for later ones;
-    one without an end takes the epochs of the fit.
+    When `fit` ends, the rate stays; a later fit warns if it begins with next to nothing of it. A schedule without a
+    base rate takes the optimizer's rate when the first `fit` of this object begins, also for later ones; a schedule
+    without an end takes the length of the fit.
 
     Args:
         schedule: A `Schedule`, a name, or a name with arguments, like `("cosine", {"warmup": "5 epochs"})`.
-        updates_per_epoch: Where the schedule counts epochs and the data does not tell its length.
+        updates_per_epoch: Needed if the schedule counts epochs and the data has no length.
 
     Raises:
         UnknownNameError: No schedule has this name.
-        ValueError: At the begin of `fit`: the optimizer has a scheduler of its own or ignores rates, the Trainer's
-            rate is needed and is 0, or an epoch's length is needed.
+        ValueError: When `fit` begins: the optimizer has a scheduler of its own or ignores rates, the Trainer's rate is
+            needed and is 0, or an epoch's length is needed.
 
     >>> net = mxkit.models.softmax_regression(); mxkit.initialize(net)
     >>> data = [(np.zeros((4, 5)), np.zeros(4))] * 3
@@ -66,97 +66,97 @@ class LearningRate(Callback):
         _BASES.pop(state.trainer, None)
         self._base = float(state.trainer.learning_rate) if self._base is None else self._base
         self._state = state
-        self._complete(state)
+        self._complete_schedule(state)
         ends_at_0 = "total" in TAKES[self.schedule.name][1] and not self.schedule.final
         if ends_at_0 and isinstance(state.trainer.optimizer, NEEDS_RATE):
             raise ValueError(
                 f"schedule {self.schedule.name!r} ends at a rate of 0, with which "
                 f"{type(state.trainer.optimizer).__name__} cannot step. Pass final=1e-6, or another small number"
             )
-        self._tick(state)
+        self._set_rate(state)
 
     def on_update(self, state: FitState, update: Update) -> None:
         """Set the rate of the next update."""
-        self._tick(state)
+        self._set_rate(state)
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        """Leave the rate as it is."""
+        """Keep the rate."""
         if self._running is not None and self._running.base is not None:
             _BASES[state.trainer] = self._running.base
         self._state = None
 
     def state_dict(self) -> Dict[str, Any]:
-        """The base rate, which a resumed optimizer, whose rate has moved, does not tell."""
+        """The base rate, which does not follow from the changed rate of a resumed optimizer."""
         return {"base": self._base}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the object did that gave `state`; the updates done decide the rest."""
+        """Restore the base rate; the rest follows from the number of updates."""
         self._base = state["base"] if self.schedule.base is None else self.schedule.base
         if self._state is not None:
-            self._complete(self._state)
-            self._tick(self._state)
+            self._complete_schedule(self._state)
+            self._set_rate(self._state)
 
     def _refuse_base_0(self, trainer: Any) -> None:
         if float(trainer.learning_rate) > 0:
             return
         before = _BASES.get(trainer)
-        left = "" if before is None else f", where an earlier fit with a schedule from {before:g} left it"
-        way = f"{0.1 if before is None else before:g}"
+        reason = "" if before is None else f", left by an earlier fit with a schedule from {before:g}"
+        base = f"{0.1 if before is None else before:g}"
         raise ValueError(
             f"schedule {self.schedule.name!r} has no base rate and takes the Trainer's learning rate, which is "
-            f"{float(trainer.learning_rate):g}{left}; expected a number above 0. Pass the base, like "
-            f'LearningRate(("cosine", {{"base": {way}}})), or call trainer.set_learning_rate({way}) before fit'
+            f"{float(trainer.learning_rate):g}{reason}; expected a number above 0. Pass the base, like "
+            f'LearningRate(("cosine", {{"base": {base}}})), or call trainer.set_learning_rate({base}) before fit'
         )
 
-    def _complete(self, state: FitState) -> None:
+    def _complete_schedule(self, state: FitState) -> None:
         base = self._base if self._base is not None else float(state.trainer.learning_rate)
         self._running = self.schedule.completed(base, state.length)
 
-    def _tick(self, state: FitState) -> None:
+    def _set_rate(self, state: FitState) -> None:
         if self._running is not None:
             per_epoch = self.updates_per_epoch or state.updates_per_epoch
             state.trainer.set_learning_rate(self._running.rate(state.updates, per_epoch))
 
 
 def warn_of_rate_0(trainer: Any, resumed: bool = False) -> None:
-    """Warn of a Trainer that a schedule of an earlier fit left at a rate of 0, or near it: it would train nothing.
+    """Warn if a schedule of an earlier fit left the Trainer at a rate of 0, or near it: it would train nothing.
 
     Args:
-        trainer: Of a fit that begins. A rate of 0 that the user set is taken as meant.
-        resumed: Its rate comes from a checkpoint.
+        trainer: The Trainer of a fit that begins. A rate of 0 that the user set gives no warning.
+        resumed: True if the rate comes from a checkpoint.
     """
     rate, base = float(trainer.learning_rate), _BASES.get(trainer)
     # MXNet's schedules begin a warm-up with 0
     scheduled = trainer.optimizer.lr_scheduler is not None and trainer.optimizer.num_update > 0
-    low = rate == 0 if base is None else rate < _NOTHING * base
+    low = rate == 0 if base is None else rate < _NEXT_TO_NOTHING * base
     if not low or (base is None and not scheduled and not resumed):
         return
-    begun = "" if base is None else f", where the schedule of an earlier fit left it; that began with {base:g}"
+    reason = "" if base is None else f", left by the schedule of an earlier fit, which began with {base:g}"
     warnings.warn(
-        f"the Trainer's learning rate is {rate:g}{begun}: this fit changes next to nothing. Pass another Trainer, or "
-        "trainer.set_learning_rate(...) before, or callbacks=[mxkit.callbacks.LearningRate(...)]",
+        f"the Trainer's learning rate is {rate:g}{reason}: this fit changes next to nothing. Pass another Trainer, "
+        "call trainer.set_learning_rate(...) before, or pass callbacks=[mxkit.callbacks.LearningRate(...)]",
         TrapWarning,
         stacklevel=3,
     )
 
 
 class Plateau(Callback):
-    """Multiply the learning rate by `factor` when a column of the history gets no better.
+    """Multiply the learning rate by `factor` when a column of the history does not improve.
 
-    The rate stays as it is when `fit` ends. `LearningRate` in the same fit would overwrite it.
+    When `fit` ends, the rate stays. `LearningRate` in the same fit would overwrite it.
 
     Args:
         monitor: A column, like "valid_loss".
-        mode: "min" where less is better, "max" where more is. It is never guessed (T23).
+        mode: "min" if smaller is better, "max" if larger is. It is never guessed (T23).
         factor: Above 0, below 1.
-        patience: Epochs in a row without a better value before a reduction, at least 1. They are counted
-            anew after each one.
-        min_rate: The rate is not lowered below it.
-        min_delta: By how much a value must be better to count.
+        patience: Number of epochs in a row without a better value before a reduction, at least 1. The count starts
+            again after each reduction.
+        min_rate: The lowest rate.
+        min_delta: A value must be better by more than this to count.
 
     Raises:
-        ValueError: An argument is out of range; or at the begin of `fit`, as for `LearningRate`.
-        UnknownNameError: At the begin of `fit`: the history will have no such column.
+        ValueError: An argument is out of range; or when `fit` begins, as for `LearningRate`.
+        UnknownNameError: When `fit` begins: the history will have no such column.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Plateau(Callback):
         state.check_monitor(self._monitor, self)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
-        """Look at the row; reduce the rate where it is time."""
+        """Reduce the rate if the column has not improved for `patience` epochs."""
         if self._monitor.update(row):
             self.waited = 0
             return
@@ -196,10 +196,10 @@ class Plateau(Callback):
                 state.trainer.set_learning_rate(max(rate * self.factor, self.min_rate))
 
     def state_dict(self) -> Dict[str, Any]:
-        """What was best, and for how long nothing was better; the rate is the optimizer's."""
+        """The best value and the epochs since; the checkpoint of the optimizer has the rate."""
         return {"monitor": self._monitor.state_dict(), "waited": self.waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the object did that gave `state`."""
+        """Restore the result of `state_dict`."""
         self._monitor.load_state_dict(state["monitor"])
         self.waited = state["waited"]

@@ -1,30 +1,26 @@
-"""Callbacks that write the rows of the history where other programs read them."""
+"""Callbacks that write the rows of the history for other programs."""
 
 import csv
-import io
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
-from mxkit.core.files import write_atomically
 from mxkit.errors import DataError
 from mxkit.training.callbacks.callback import Callback
-from mxkit.training.history import Row
+from mxkit.training.history import History, Row
 from mxkit.training.state import FitState
 
 
 class CSVLog(Callback):
-    """Write the history to a CSV file after each epoch, atomically: at any instant it is whole.
+    """Write the history to a CSV file after each epoch, atomically: other programs never see half a file.
 
     Args:
-        path: The file; its directory is made when `fit` begins. A column that first appears later leaves
-            the rows before it empty.
-        append: Keep the rows that the file holds and write below them, like a second run's after a first's.
-            Else an existing file is replaced after the first epoch. A resumed run continues its own rows
-            either way.
+        path: The file. `fit` makes its directory. A column that appears later leaves the rows before it empty.
+        append: Keep the rows of an existing file and write below them, like a second run's after a first's. False
+            replaces an existing file after the first epoch. A resumed run continues its own rows in both cases.
 
     Raises:
-        DataError: When `fit` begins: what shall be appended to is no CSV file with a line of names.
-        OSError: The file may not be written.
+        DataError: When `fit` begins: with `append`, the file is no CSV file with a line of names.
+        OSError: The file cannot be written.
 
     >>> log = CSVLog("runs/lenet.csv")
     """
@@ -41,8 +37,7 @@ class CSVLog(Callback):
             raise IsADirectoryError(f"CSVLog: expected the path of a file; {self.path} is a directory")
         self._earlier = self._read() if self.append and self.path.exists() else []
         if self._resumed is not None:
-            # below these lie the resumed run's own rows, which its history brings along
-            del self._earlier[self._resumed :]
+            del self._earlier[self._resumed :]  # the resumed run's own rows, which its history holds
         self._resumed = None
 
     def _read(self) -> List[Dict[str, str]]:
@@ -51,7 +46,7 @@ class CSVLog(Callback):
                 reader = csv.DictReader(file, strict=True)
                 rows = list(reader)
                 names = list(reader.fieldnames or [])
-            # DictReader puts cells without a name under the key None, and None where cells are missing
+            # DictReader stores cells without a name under the key None, and None for missing cells
             if any(None in row or None in row.values() for row in rows) or len(set(names)) != len(names):
                 raise ValueError("the number of cells differs, or two columns share a name")
         except (csv.Error, ValueError) as error:  # a UnicodeDecodeError is a ValueError
@@ -62,13 +57,7 @@ class CSVLog(Callback):
         return rows
 
     def on_epoch(self, state: FitState, row: Row) -> None:
-        rows: List[Dict[str, Any]] = [*self._earlier, *state.history]
-        text = io.StringIO()
-        columns = list(dict.fromkeys(name for one in rows for name in one))
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(self.path, text.getvalue().encode())
+        History([*self._earlier, *state.history]).to_csv(self.path)
 
     def state_dict(self) -> Dict[str, Any]:
         return {"earlier_rows": len(self._earlier)}
@@ -80,11 +69,11 @@ class CSVLog(Callback):
 class TensorBoardLog(Callback):
     """Write each number of the history as a scalar for TensorBoard, over epochs.
 
-    It takes the package tensorboardX. A resumed run goes on in the same folder; what a killed run wrote past
-    its checkpoint is hidden.
+    It needs the package tensorboardX. A resumed run continues in the same folder, and hides what a killed run wrote
+    after its checkpoint.
 
     Args:
-        folder: Of one run; it is made when `fit` begins.
+        folder: Folder of one run; `fit` makes it.
 
     Raises:
         ImportError: When `fit` begins: tensorboardX is not installed.
@@ -101,8 +90,7 @@ class TensorBoardLog(Callback):
             from tensorboardX import SummaryWriter
         except ImportError as error:
             raise ImportError(
-                "TensorBoardLog needs the package tensorboardX, which cannot be imported: "
-                f"{error}. Install it with: pip install tensorboardX"
+                f"TensorBoardLog needs the package tensorboardX: {error}. Install it with: pip install tensorboardX"
             ) from error
         self._writer = SummaryWriter(logdir=str(self.folder), purge_step=state.epoch if state.epoch > 1 else None)
 

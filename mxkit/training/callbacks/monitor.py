@@ -5,13 +5,13 @@ from typing import Any, Dict, Iterable, Mapping, Optional
 
 from mxkit.errors import UnknownNameError, unknown_name
 
-# Names of other frameworks for the parts of a column's name.
+# Other frameworks' names for the parts of a column's name.
 _PARTS = {"val": "valid", "validation": "valid", "test": "valid", "training": "train"}
 _MEASURES = {"acc": "accuracy"}
 
 
-def _meant(column: str) -> str:
-    """The column that a name of another framework stands for: `val_acc` for `valid_accuracy`."""
+def _name_here(column: str) -> str:
+    """The column for a name of another framework: `valid_accuracy` for `val_acc`."""
     part, separator, measure = str(column).lower().partition("_")
     if not separator:
         part, measure = "train", part
@@ -23,16 +23,16 @@ class Monitor:
 
     Args:
         column: As in the history: "valid_loss", "train_accuracy".
-        mode: "min" where smaller is better, "max" where larger is. It is never guessed from the name (T23).
+        mode: "min" if smaller is better, "max" if larger is. It is never guessed from the name (T23).
         min_delta: A value must be better than the best one by more than this to count, at least 0.
 
     Attributes:
         best: Best value so far, or None. NaN is never better.
-        best_epoch: The epoch it was in, or None.
-        epochs_since: Epochs with a value since the best one; all of them while there is no best.
+        best_epoch: The epoch of the best value, or None.
+        epochs_since: Epochs with a value since the best one, or since the start if there is no best.
 
     Raises:
-        ValueError: `mode` is neither, or `min_delta` is below 0 or not finite.
+        ValueError: `mode` has another value, or `min_delta` is below 0 or not finite.
 
     >>> monitor = Monitor("valid_loss", "min")
     >>> [monitor.update({"epoch": i + 1, "valid_loss": value}) for i, value in enumerate([0.9, 0.7, 0.8])]
@@ -67,27 +67,27 @@ class Monitor:
         Raises:
             UnknownNameError: `columns` lacks it; the text lists them, with the nearest.
         """
-        columns = list(columns)
+        columns = sorted(columns)
         if self.column in columns:
             return
-        meant = _meant(self.column)
+        meant = _name_here(self.column)
         if meant in columns:
-            told = f"unknown column of the history {self.column!r}: did you mean {meant!r}?"
-            raise UnknownNameError(f"{told} Known: {', '.join(sorted(columns))}")
-        if meant.startswith("valid_") and not any(name.startswith("valid_") for name in columns):
-            told = f"unknown column of the history {self.column!r}: nothing is validated without fit(valid=...)."
-            raise UnknownNameError(f"{told} Known: {', '.join(sorted(columns))}")
-        raise unknown_name("column of the history", self.column, columns)
+            hint = f"did you mean {meant!r}?"
+        elif meant.startswith("valid_") and not any(name.startswith("valid_") for name in columns):
+            hint = "nothing is validated without fit(valid=...)."
+        else:
+            raise unknown_name("column of the history", self.column, columns)
+        raise UnknownNameError(f"unknown column of the history {self.column!r}: {hint} Known: {', '.join(columns)}")
 
     def update(self, row: Mapping[str, Any]) -> bool:
-        """Take over the row of an epoch.
+        """Take the row of an epoch into account.
 
         Args:
-            row: Holds `epoch` and the column. None, or nothing where an earlier row had a value, stands for
-                an epoch in which it was not measured, which changes nothing.
+            row: Holds `epoch` and the column. An epoch changes nothing if the column is None, or missing after an
+                earlier row had it: it was not measured.
 
         Returns:
-            Whether it is the best so far.
+            Whether the value is the best so far.
 
         Raises:
             UnknownNameError: Neither this row nor an earlier one has the column.
@@ -103,31 +103,25 @@ class Monitor:
             number = float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(
-                f"epoch {row['epoch']}: column {self.column!r} holds no number but {value!r}. Watch another column"
+                f"epoch {row['epoch']}: column {self.column!r}: expected a number; received {value!r}. Use another"
             ) from error
-        if self._better(number):
+        if self._is_better(number):
             self.best, self.best_epoch, self.epochs_since = number, row["epoch"], 0
             return True
         self.epochs_since += 1
         return False
 
-    def _better(self, value: float) -> bool:
+    def _is_better(self, value: float) -> bool:
         if self.best is None:
             return not math.isnan(value)
-        if self.mode == "min":
-            return value < self.best - self.min_delta
-        return value > self.best + self.min_delta
+        return value < self.best - self.min_delta if self.mode == "min" else value > self.best + self.min_delta
 
     def state_dict(self) -> Dict[str, Any]:
         """Counters as plain JSON values."""
-        return {
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "epochs_since": self.epochs_since,
-            "seen": self._seen,
-        }
+        counters = {"best": self.best, "best_epoch": self.best_epoch, "epochs_since": self.epochs_since}
+        return {**counters, "seen": self._seen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
+        """Restore the result of `state_dict`."""
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self.epochs_since, self._seen = state["epochs_since"], state["seen"]

@@ -20,19 +20,18 @@ class EarlyStopping(Callback):
 
     Args:
         monitor: The column, like "valid_loss".
-        mode: "min" where smaller is better, "max" where larger is.
-        patience: Epochs in a row without a better value after which `fit` stops, at least 1. Epochs in which
-            the column was not measured do not count.
+        mode: "min" if smaller is better, "max" if larger is.
+        patience: Number of epochs in a row without a better value after which `fit` stops, at least 1. Epochs without
+            a value of the column do not count.
         min_delta: A value must be better by more than this to count.
-        restore_best: When `fit` ends, also by an error or Ctrl-C, give the net the parameters it had after
-            the best epoch, BatchNorm's running statistics included, on every device, bit for bit. They are
-            kept on the host. The Trainer's state (momenta) stays as it is. Beside `EMA` these are the trained
-            weights, not the averaged ones that were evaluated.
+        restore_best: When `fit` ends, also by an error or Ctrl-C, restore the parameters of the best epoch, with
+            BatchNorm's running statistics, on every device, bit for bit. The copies stay in host memory. The Trainer's
+            state (momenta) does not change. Next to `EMA` these are the trained weights, not the averages.
 
     Raises:
         ValueError: `mode`, `patience` or `min_delta` is out of range.
-        UnknownNameError: At the begin of `fit`: the history will have no such column.
-        TypeError: At the begin of `fit`: the column holds lists, as of a confusion matrix.
+        UnknownNameError: When `fit` begins: the history will have no such column.
+        TypeError: When `fit` begins: the column holds lists, like a confusion matrix.
 
     >>> stopper = EarlyStopping("valid_loss", "min", patience=3, restore_best=True)
     """
@@ -43,25 +42,25 @@ class EarlyStopping(Callback):
         self.monitor = Monitor(monitor, mode, min_delta)
         self.patience = whole_number(patience, "patience")
         self.restore_best = restore_best
-        self._kept: Dict[str, List[Any]] = {}
+        self._best_values: Dict[str, List[Any]] = {}
         self._loaded = False
 
     def on_fit_begin(self, state: FitState) -> None:
         state.check_monitor(self.monitor, self)
         if not self._loaded:
             self.monitor.reset()
-            self._kept = {}
+            self._best_values = {}
         self._loaded = False
-        if self.restore_best and self.monitor.best is not None and not self._kept:
+        if self.restore_best and self.monitor.best is not None and not self._best_values:
             raise CheckpointError(
                 f"EarlyStopping: the resumed run was best in epoch {self.monitor.best_epoch}, but its checkpoint holds "
-                "no parameters of that epoch. Resume with restore_best=False, or start anew"
+                "no parameters of that epoch. Resume with restore_best=False, or start a new run"
             )
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         monitor = self.monitor
         if monitor.update(row) and self.restore_best:
-            self._kept = HeldWeights(parameters_by_path(state.net), on_host=True).arrays
+            self._best_values = HeldWeights(parameters_by_path(state.net), on_host=True).arrays
         if monitor.epochs_since >= self.patience and state.stop_reason is None:
             best = "no value was a number" if monitor.best is None else f"best was {monitor.best:.6g}"
             where = "" if monitor.best is None else f" in epoch {monitor.best_epoch}"
@@ -71,9 +70,9 @@ class EarlyStopping(Callback):
             )
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        kept, self._kept = self._kept, {}
-        if kept:
-            HeldWeights(parameters_by_path(state.net), kept).put_back(state.trainer)
+        values, self._best_values = self._best_values, {}
+        if values:
+            HeldWeights(parameters_by_path(state.net), values).put_back(state.trainer)
 
     def state_dict(self) -> Dict[str, Any]:
         return self.monitor.state_dict()
@@ -84,25 +83,25 @@ class EarlyStopping(Callback):
 
     def state_arrays(self) -> Dict[str, Any]:
         """Arrays on the CPU that a resumed run must restore, by replica and path (`0/features.0.weight`)."""
-        return {f"{i}/{path}": array for path, replicas in self._kept.items() for i, array in enumerate(replicas)}
+        values = self._best_values.items()
+        return {f"{i}/{path}": array for path, replicas in values for i, array in enumerate(replicas)}
 
     def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
-        """Take over what `state_arrays` gave."""
-        numbered = sorted((int(name.split("/", 1)[0]), name.split("/", 1)[1], name) for name in arrays)
-        self._kept = {}
-        for _, path, name in numbered:
-            self._kept.setdefault(path, []).append(arrays[name])
+        """Restore the result of `state_arrays`."""
+        self._best_values = {}
+        for name in sorted(arrays, key=lambda name: int(name.split("/")[0])):
+            self._best_values.setdefault(name.split("/", 1)[1], []).append(arrays[name])
 
 
 class TimeLimit(Callback):
-    """Stop after the update that passes a limit of time; validation and the row of the epoch still follow.
+    """Stop after the update that passes a time limit; validation and the row of the epoch still follow.
 
-    The time is what Python sees since `fit` began, validation included; the device may be up to 96 updates behind. A
-    resumed run counts the time used before.
+    The time runs from the start of `fit` and includes validation; the device may be up to 96 updates behind. A
+    resumed run adds the time of the run before.
 
     Args:
         limit: "30 seconds", "5 minutes", "8 hours", or a number of seconds.
-        clock: Gives seconds, from any start.
+        clock: Returns seconds, from any start.
 
     Raises:
         ValueError: `limit` has another form.
@@ -115,28 +114,28 @@ class TimeLimit(Callback):
         number, unit = length(limit, "TimeLimit: limit", tuple(SECONDS), "seconds")
         self.seconds = number * SECONDS[unit]
         self._clock = clock
-        self._begun: Optional[float] = None
+        self._began_at: Optional[float] = None
         self._earlier = 0.0
         self._loaded = False
 
     @property
     def elapsed(self) -> float:
         """Seconds used up so far."""
-        return self._earlier + (0.0 if self._begun is None else self._clock() - self._begun)
+        return self._earlier + (0.0 if self._began_at is None else self._clock() - self._began_at)
 
     def on_fit_begin(self, state: FitState) -> None:
         if not self._loaded:
             self._earlier = 0.0
         self._loaded = False
-        self._begun = self._clock()
+        self._began_at = self._clock()
 
     def on_update(self, state: FitState, update: Update) -> None:
-        self._look(state)
+        self._check(state)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
-        self._look(state)  # validation may have passed the limit
+        self._check(state)  # validation may have passed the limit
 
-    def _look(self, state: FitState) -> None:
+    def _check(self, state: FitState) -> None:
         elapsed = self.elapsed
         if elapsed >= self.seconds and state.stop_reason is None:
             state.stop(
@@ -146,7 +145,7 @@ class TimeLimit(Callback):
             )
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        self._earlier, self._begun = self.elapsed, None
+        self._earlier, self._began_at = self.elapsed, None
 
     def state_dict(self) -> Dict[str, Any]:
         return {"seconds": self.elapsed}

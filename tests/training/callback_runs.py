@@ -1,0 +1,29 @@
+"""What the tests of callbacks share: small runs of `fit`, and an error."""
+
+import mxkit
+from mxnet.gluon import nn
+from oracle import CLASSES, FEATURES, make_batches
+
+BATCHES = make_batches([8, 8, 3])
+VALID = make_batches([5, 4], seed=1)
+
+
+def run(net, *callbacks, data=BATCHES, **changes):
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}), "epochs": 3}
+    return mxkit.fit(net, data, callbacks=callbacks, progress=False, **{**arguments, **changes})
+
+
+def norm_net(devices):
+    """A net whose BatchNorm gives each replica statistics of its own."""
+    net = nn.HybridSequential()
+    net.add(nn.Dense(6, in_units=FEATURES), nn.BatchNorm(in_channels=6), nn.Dense(CLASSES, in_units=6))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+class Failing(Exception):
+    """Raised by `fail`."""
+
+
+def fail(*_):
+    raise Failing

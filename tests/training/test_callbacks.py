@@ -1,0 +1,396 @@
+"""The list of callbacks, and those that stop a run, write logs or freeze, through the real `fit`."""
+
+import csv
+import json
+import sys
+from types import SimpleNamespace
+
+from callback_runs import BATCHES, VALID, Failing, fail, norm_net, run
+import mxkit
+from mxkit.errors import CheckpointError, DataError, UnknownNameError
+from mxkit.training.callbacks import CSVLog, EarlyStopping, LambdaCallback, TensorBoardLog, TimeLimit
+import mxnet as mx
+import numpy as np
+from oracle import make_net, replicas, weights
+import pytest
+
+# batches of three on two devices
+pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
+
+
+class Score(mxkit.Callback):
+    """Puts scripted scores into the rows, as validation would."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def on_epoch(self, state, row):
+        row["valid_loss"] = self.values[row["epoch"] - 1]
+
+
+# the list
+
+
+def test_list_order_is_call_order():
+    calls = []
+
+    def tracer(name):
+        def note(hook):
+            return lambda *_: calls.append(f"{hook} {name}")
+
+        return LambdaCallback(**{hook: note(hook) for hook in ["on_fit_begin", "on_update", "on_epoch", "on_fit_end"]})
+
+    run(make_net(), tracer("b"), tracer("a"), data=BATCHES[:1], epochs=1)
+    assert calls == [
+        f"{hook} {name}" for hook in ["on_fit_begin", "on_update", "on_epoch", "on_fit_end"] for name in "ba"
+    ]
+
+
+def test_lambda_gets_what_the_methods_get():
+    seen = {}
+    hooks = LambdaCallback(
+        on_fit_begin=lambda state: seen.update(begin=state.epoch),
+        on_update=lambda state, update: seen.update(step=update.step),
+        on_epoch=lambda state, row: seen.update(row=row["updates"]),
+        on_fit_end=lambda state, error: seen.update(error=error),
+    )
+    run(make_net(), hooks, epochs=2)
+    assert seen == {"begin": 1, "step": 6, "row": 6, "error": None}
+    with pytest.raises(TypeError, match="LambdaCallback: on_epoch: expected a function or None; received 3"):
+        LambdaCallback(on_epoch=3)
+
+
+WATCHERS = {
+    "EarlyStopping": lambda column, folder: {"callbacks": [EarlyStopping(column, "max", patience=3)]},
+    "Plateau": lambda column, folder: {"callbacks": [mxkit.callbacks.Plateau(column, mode="max")]},
+    "keep_best": lambda column, folder: {"checkpoint": mxkit.Checkpoints(folder, keep_best=(column, "max"))},
+}
+
+
+@pytest.mark.parametrize("watcher", list(WATCHERS))
+def test_a_column_that_cannot_be_watched_is_refused_before_training(watcher, tmp_path):
+    net, before = make_net(), weights(make_net())
+    for column, options, error, text in [
+        ("val_acc", {}, UnknownNameError, "unknown column of the history 'val_acc': did you mean 'valid_accuracy'"),
+        ("val_loss", {"valid": None}, UnknownNameError, "'val_loss': nothing is validated without fit"),
+        (
+            "valid_confusion",
+            {"metrics": ["confusion"]},
+            TypeError,
+            "holds a list of .* in each epoch, .*Watch another col",
+        ),
+        ("train_f1", {"metrics": [("f1", {"average": "none"})]}, TypeError, "holds a list .*Take average='macro'"),
+    ]:
+        how = {"metrics": ["accuracy"], "valid": VALID, **options, **WATCHERS[watcher](column, tmp_path / "run")}
+        with pytest.raises(error, match=text):
+            mxkit.fit(net, BATCHES, loss="softmax_ce", trainer="sgd", epochs=1, progress=False, **how)
+    np.testing.assert_array_equal(weights(net), before)
+    assert not (tmp_path / "run").exists()
+
+
+def method(name):
+    return type("Mine", (mxkit.Callback,), {name: fail})()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "text"),
+    [
+        (
+            method("on_epoch_end"),
+            UnknownNameError,
+            "Mine has a method 'on_epoch_end', which fit never.* mean 'on_epoch'",
+        ),
+        (method("on_batch_end"), UnknownNameError, "'on_batch_end', which fit never calls: did you mean 'on_update'"),
+        (method("on_train_begin"), UnknownNameError, "did you mean 'on_fit_begin'"),
+        (method("on_updates"), UnknownNameError, "did you mean 'on_update'"),
+        (
+            method("on_full_moon"),
+            UnknownNameError,
+            "give it another name, like _on_full_moon. fit calls on_fit_begin, ",
+        ),
+        (EarlyStopping, TypeError, r"received the class EarlyStopping. Pass an object: EarlyStopping\(...\)"),
+        (
+            mx.callback.Speedometer(8),
+            TypeError,
+            r"received Speedometer. Pass mxkit.callbacks.LambdaCallback\(on_epoch=...\)",
+        ),
+        (3, TypeError, "expected objects of mxkit.Callback; received int"),
+    ],
+)
+def test_what_fit_would_never_call_is_refused_before_training(wrong, error, text):
+    net, before = make_net(), weights(make_net())
+    with pytest.raises(error, match=text):
+        run(net, TimeLimit(5), wrong)
+    with pytest.raises(TypeError, match=r"callbacks: expected a list; received TimeLimit. Pass callbacks=\[...\]"):
+        mxkit.fit(net, BATCHES, loss="l2", trainer="sgd", epochs=1, callbacks=TimeLimit(5), progress=False)
+    np.testing.assert_array_equal(weights(net), before)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: EarlyStopping("train_loss", "min", patience=0), "patience: expected a whole number, at least 1; rec"),
+        *[
+            (
+                lambda seconds=seconds: TimeLimit(seconds),
+                "TimeLimit: limit: expected a length like '30 seconds', '5 min",
+            )
+            for seconds in (0, -1, float("nan"))
+        ],
+    ],
+)
+def test_arguments_out_of_range(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+# early stopping
+
+
+@pytest.mark.parametrize(
+    ("scores", "mode", "epochs", "reason"),
+    [
+        ([10.0, 9.0, 8.0, 9.0, 8.9, 8.8, 8.7], "min", 5, "best was 8 in epoch 3"),
+        ([float("nan")] * 3, "max", 2, "no value was a number"),
+    ],
+)
+def test_early_stopping_stops_when_patience_is_used_up(scores, mode, epochs, reason):
+    history = run(make_net(), Score(scores), EarlyStopping("valid_loss", mode, patience=2), epochs=len(scores))
+    assert len(history) == epochs
+    assert history.stopped == f"valid_loss ({mode}) has not become better for 2 epochs: {reason}"
+
+
+@pytest.mark.parametrize(("devices", "broken"), [("cpu", False), ("cpu:2", True)])
+def test_restore_best_brings_back_every_replica_bit_for_bit(devices, broken):
+    net, kept = norm_net(devices), {}
+    keep = LambdaCallback(on_epoch=lambda state, row: kept.update({row["epoch"]: replicas(net)}))
+    bad = LambdaCallback(on_epoch=lambda state, row: fail() if broken and row["epoch"] == 4 else None)
+    stopper = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
+    try:
+        run(net, Score([3.0, 1.0, 2.0, 2.0]), keep, stopper, bad, epochs=4)
+    except Failing:
+        assert broken
+    for now, best, last in zip(replicas(net), kept[2], kept[4]):
+        np.testing.assert_array_equal(now, best)
+        assert not np.array_equal(now, last)
+    if devices == "cpu:2":
+        assert not np.array_equal(*kept[2])  # the running statistics do differ
+
+
+def test_early_stopping_starts_anew_in_the_next_fit():
+    stopper = EarlyStopping("valid_loss", "min", patience=2, restore_best=True)
+    run(make_net(), Score([1.0, 2.0, 3.0]), stopper)
+    net, other = make_net(), make_net()
+    assert len(run(net, Score([9.0, 8.0, 7.0]), stopper)) == 3
+    run(other)
+    np.testing.assert_array_equal(weights(net), weights(other))
+
+
+def test_restore_best_resumed_brings_back_the_best_of_the_first_part():
+    net, best, saved = norm_net("cpu:2"), [], {}
+    stopper = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
+
+    def look(state, row):
+        if row["epoch"] == 1:
+            best.extend(replicas(net))
+        saved.update(state=json.loads(json.dumps(stopper.state_dict())), arrays=stopper.state_arrays())
+
+    run(net, Score([1.0, 2.0]), stopper, LambdaCallback(on_epoch=look), epochs=2)
+    second = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
+    second.load_state_dict(saved["state"])
+    second.load_state_arrays(saved["arrays"])
+    run(net, Score([3.0, 2.0]), second, epochs=2)
+    for now, then in zip(replicas(net), best):
+        np.testing.assert_array_equal(now, then)
+    assert second.monitor.best_epoch == 1
+    third = EarlyStopping("valid_loss", "min", patience=9, restore_best=True)
+    third.load_state_dict(saved["state"])
+    with pytest.raises(CheckpointError, match="best in epoch 1, but its checkpoint holds no parameters of that epoch"):
+        run(net, Score([3.0] * 3), third)
+
+
+# time
+
+
+class Clock:
+    """Ten seconds pass with each update."""
+
+    def __init__(self):
+        self.now = 1000.0
+        self.ticking = LambdaCallback(on_update=self.tick)
+
+    def tick(self, *_):
+        self.now += 10
+
+    def __call__(self):
+        return self.now
+
+
+def test_time_limit_stops_after_the_update_that_passes_it():
+    clock = Clock()
+    history = run(make_net(), clock.ticking, TimeLimit(45, clock=clock), epochs=9)
+    assert history.column("updates") == [3, 5]
+    assert history.stopped == "time limit of 45 s passed after 50.0 s, in epoch 2, after update 5"
+
+
+def test_time_limit_counts_validation_and_begins_no_further_epoch():
+    clock = Clock()
+    slow = LambdaCallback(on_epoch=clock.tick)
+    history = run(make_net(), clock.ticking, slow, TimeLimit(35, clock=clock), epochs=9)
+    assert history.column("updates") == [3]
+    assert history.stopped == "time limit of 35 s passed after 40.0 s, in epoch 1, after update 3"
+
+
+def test_time_limit_leaves_another_reason_alone():
+    clock = Clock()
+    stop = LambdaCallback(on_update=lambda state, update: state.stop("enough"))
+    assert run(make_net(), clock.ticking, stop, TimeLimit(1, clock=clock)).stopped == "enough"
+
+
+def test_time_limit_begins_with_each_fit_and_goes_on_when_resumed():
+    clock = Clock()
+    limit = TimeLimit(45, clock=clock)
+    for _ in range(2):
+        assert run(make_net(), clock.ticking, limit, epochs=1).stopped is None
+        assert limit.elapsed == 30
+    clock.now += 1e6  # between the runs
+    second = TimeLimit(45, clock=clock)
+    second.load_state_dict(json.loads(json.dumps(limit.state_dict())))
+    history = run(make_net(), clock.ticking, second, epochs=9)
+    assert history.column("updates") == [2]
+
+
+# logs
+
+
+def lines(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_metrics_that_give_lists_are_shown_and_logged(tmp_path, capsys):
+    metrics = ["confusion", ("f1", {"average": "none"}), ("recall", {"average": "none"})]
+    texts = []
+    log = LambdaCallback(on_epoch=lambda state, row: texts.append(repr(state.history)))
+    csv_log = CSVLog(tmp_path / "log.csv")
+    net = make_net()
+    how = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "valid": VALID, "validate_every": 2}
+    history = mxkit.fit(net, BATCHES, metrics=metrics, callbacks=[log, csv_log], **how)
+    row = history[-1]
+    f1 = ", ".join(f"{value:.4g}" for value in row["valid_f1"])
+    assert f"valid_confusion=(3, 3), valid_f1=[{f1}], valid_recall=[" in repr(history)
+    assert "valid_loss=None, valid_confusion=None" in texts[0]
+    assert "(3, 3)" in history.table().splitlines()[-1]
+    with (tmp_path / "log.csv").open() as file:
+        assert json.loads(list(csv.DictReader(file))[-1]["valid_confusion"]) == row["valid_confusion"]
+    assert [axes.get_title() for axes in history.plot().axes] == ["loss"]
+    assert "train_loss" in capsys.readouterr().err
+
+
+def test_csv_log_holds_each_epoch_as_soon_as_it_ends(tmp_path):
+    path, seen = tmp_path / "new" / "log.csv", []
+    look = LambdaCallback(on_epoch=lambda state, row: seen.append(len(lines(path))))
+    history = run(make_net(), CSVLog(path), look, valid=VALID, metrics=["accuracy"])
+    assert seen == [1, 2, 3]
+    assert [{name: float(text) for name, text in line.items()} for line in lines(path)] == list(history)
+    assert [file.name for file in path.parent.iterdir()] == ["log.csv"]
+    run(make_net(), CSVLog(path), epochs=2)
+    assert [line["epoch"] for line in lines(path)] == ["1", "2"]
+
+
+def test_csv_log_appends_below_other_columns(tmp_path):
+    path = tmp_path / "log.csv"
+    run(make_net(), CSVLog(path, append=True), epochs=2)
+    first = lines(path)
+    run(make_net(), CSVLog(path, append=True), epochs=1, valid=VALID)
+    assert [line["epoch"] for line in lines(path)] == ["1", "2", "1"]
+    assert lines(path)[:2] == [{**line, "valid_loss": ""} for line in first]
+    assert float(lines(path)[2]["valid_loss"]) > 0
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_csv_log_resumed_equals_the_uninterrupted_one(tmp_path, append):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,valid_loss\n7,1.5\n")
+    rows = [{"epoch": epoch, "valid_loss": 4.0 - epoch} for epoch in (1, 2, 3)]
+
+    def play(log, before, after):
+        state = SimpleNamespace(history=mxkit.History(before))
+        log.on_fit_begin(state)
+        for row in after:
+            state.history.append(row)
+            log.on_epoch(state, row)
+        return json.loads(json.dumps(log.state_dict()))
+
+    first, second = CSVLog(path, append=append), CSVLog(path, append=append)
+    saved = play(first, [], rows[:2])  # killed after epoch 2, with a checkpoint of epoch 1
+    second.load_state_dict(saved)
+    play(second, rows[:1], rows[1:])
+    earlier = "7,1.5\n" if append else ""
+    assert path.read_text() == f"epoch,valid_loss\n{earlier}1,3.0\n2,2.0\n3,1.0\n"
+
+
+@pytest.mark.parametrize("text", [b"a,b\n1,2,3\n", b"a,b\n1\n", b"a,a\n1,2\n", b'a\n"1', b"a\n\xff"])
+def test_csv_log_appends_to_nothing_but_csv(tmp_path, text):
+    path = tmp_path / "log.csv"
+    path.write_bytes(text)
+    with pytest.raises(
+        DataError, match="CSVLog: nothing can be appended to .*log.csv: expected a CSV file with a line"
+    ):
+        run(make_net(), CSVLog(path, append=True))
+    assert path.read_bytes() == text
+
+
+def test_csv_log_refuses_a_directory(tmp_path):
+    with pytest.raises(IsADirectoryError, match="CSVLog: expected the path of a file; .* is a directory"):
+        run(make_net(), CSVLog(tmp_path))
+
+
+class Writer:
+    """Stands for tensorboardX's SummaryWriter."""
+
+    def __init__(self, logdir, purge_step):
+        self.logdir, self.purge_step, self.scalars, self.calls = logdir, purge_step, [], []
+        Writer.last = self
+
+    def add_scalar(self, name, value, step):
+        self.scalars.append((name, value, step))
+
+    def flush(self):
+        self.calls.append("flush")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_tensorboard_log_writes_each_number_over_epochs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+    history = run(make_net(), TensorBoardLog(tmp_path), valid=VALID, epochs=2)
+    writer = Writer.last
+    assert (writer.logdir, writer.purge_step, writer.calls) == (str(tmp_path), None, ["flush", "flush", "close"])
+    assert writer.scalars == [
+        (name, value, row["epoch"]) for row in history for name, value in row.items() if name != "epoch"
+    ]
+    TensorBoardLog(tmp_path).on_fit_begin(SimpleNamespace(epoch=5))
+    assert Writer.last.purge_step == 5
+
+
+def test_tensorboard_log_closes_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+    with pytest.raises(Failing):
+        run(make_net(), TensorBoardLog(tmp_path), LambdaCallback(on_update=fail))
+    assert Writer.last.calls == ["close"]
+
+
+def test_tensorboard_log_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ImportError, match="Install it with: pip install tensorboardX"):
+        run(make_net(), TensorBoardLog(tmp_path))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of protobuf's generated code
+def test_tensorboard_log_writes_a_real_file(tmp_path):
+    pytest.importorskip("tensorboardX")
+    run(make_net(), TensorBoardLog(tmp_path / "run"), epochs=2)
+    (file,) = (tmp_path / "run").iterdir()
+    assert b"train_loss" in file.read_bytes()

@@ -1,0 +1,216 @@
+"""`EMA` against NumPy's average in float64: on every replica, around validation, after a resume."""
+
+import json
+from types import SimpleNamespace
+
+from callback_runs import VALID, Failing, fail, norm_net, run
+import mxkit
+from mxkit.errors import CheckpointError
+from mxkit.training.callbacks import EMA, Freeze, LambdaCallback
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn
+import numpy as np
+from oracle import make_net, replicas, weights
+import pytest
+
+# batches of three on two devices
+pytestmark = pytest.mark.filterwarnings("ignore:a device got a batch of one sample")
+
+
+class Average(mxkit.Callback):
+    """What EMA shall compute, in NumPy and float64, for every replica."""
+
+    def __init__(self, decay, warmup):
+        self.decay, self.warmup, self.done, self.values = decay, warmup, 0, None
+
+    def on_update(self, state, update):
+        now = [value.astype("float64") for value in replicas(state.net)]
+        decay = min(self.decay, (1 + self.done) / (10 + self.done)) if self.warmup else self.decay
+        if self.values is None:
+            self.values = now
+        else:
+            self.values = [decay * value + (1 - decay) * new for value, new in zip(self.values, now)]
+        self.done += 1
+
+
+@pytest.mark.parametrize(("devices", "warmup"), [("cpu", True), ("cpu:3", False)])
+def test_ema_equals_numpys_average_on_every_replica(devices, warmup):
+    net, ema, average = make_net(devices), EMA(0.9, warmup), Average(0.9, warmup)
+    run(net, ema, average, accumulate=2)
+    trained = replicas(net)
+    with ema.applied(net):
+        averaged = replicas(net)
+    assert ema.updates == average.done == 6
+    for found, expected, last in zip(averaged, average.values, trained):
+        np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-7)
+        assert abs(found - last).max() > 1e-3
+    for now, before in zip(replicas(net), trained):
+        np.testing.assert_array_equal(now, before)
+
+
+def test_ema_waits_for_nothing(monkeypatch):
+    net, ema = make_net("cpu:2"), EMA()
+    run(net, ema)
+    state = SimpleNamespace(net=net)
+    ema.on_fit_begin(SimpleNamespace(net=net, trainer=gluon.Trainer(net.collect_params(), "sgd")))
+    for name in ("asnumpy", "asscalar", "wait_to_read"):
+        monkeypatch.setattr(mx.nd.NDArray, name, fail)
+    monkeypatch.setattr(mx.nd, "waitall", fail)
+    for _ in range(3):
+        ema.on_update(state, None)
+    with ema.around_validation(state):
+        pass
+    assert ema.updates == 3
+
+
+def test_ema_of_more_parameters_than_one_operator_takes():
+    net = nn.HybridSequential()
+    for _ in range(25):
+        net.add(nn.Dense(5, in_units=5))
+    mxkit.initialize(net)
+    ema, average = EMA(0.9), Average(0.9, True)
+    run(net, ema, average)
+    with ema.applied(net):
+        np.testing.assert_allclose(weights(net), average.values[0], rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("dtype", "kept", "rtol"), [("float16", "float32", 2e-6), ("float64", "float64", 2e-7)])
+def test_ema_of_other_dtypes_loses_no_digits(dtype, kept, rtol):
+    net = make_net("cpu:2", dtype=dtype)  # on the CPU no float16 layer runs: the updates are scripted
+    ema, average = EMA(0.999, warmup=False), Average(0.999, False)
+    state = SimpleNamespace(net=net, trainer=gluon.Trainer(net.collect_params(), "sgd"))
+    ema.on_fit_begin(state)
+    for _ in range(50):
+        for parameter in net.collect_params().values():
+            parameter.set_data(mx.nd.array(np.random.rand(*parameter.shape), dtype=dtype))
+        ema.on_update(state, None)
+        average.on_update(state, None)
+    found = np.concatenate([array.asnumpy().ravel() for array in ema.state_arrays().values()])
+    assert found.dtype == kept
+    np.testing.assert_allclose(found, average.values[0], rtol=rtol)
+    before = weights(net)
+    with ema.applied(net):
+        np.testing.assert_array_equal(weights(net), found.astype(dtype))
+    np.testing.assert_array_equal(weights(net), before)
+
+
+def test_ema_leaves_the_average_of_a_constant_as_it_is():
+    net, ema = make_net(), EMA(0.7)
+    run(net, ema, trainer=("sgd", {"learning_rate": 0.0}))
+    with ema.applied(net):
+        np.testing.assert_array_equal(weights(net), weights(make_net()))
+
+
+def test_ema_restores_after_an_error_and_when_nested():
+    net, ema = make_net("cpu:2"), EMA(0.5)
+    run(net, ema)
+    trained = weights(net)
+    with ema.applied(net):
+        averaged = weights(net)
+        with pytest.raises(Failing), ema.applied(net):
+            fail()
+        np.testing.assert_array_equal(weights(net), averaged)
+    assert not np.array_equal(averaged, trained)
+    with pytest.raises(Failing), ema.applied(net):
+        fail()
+    np.testing.assert_array_equal(weights(net), trained)
+
+
+def test_ema_fits_another_net_with_the_same_paths():
+    net, ema = make_net("cpu:2"), EMA(0.5)
+    run(net, ema)
+    with ema.applied(net):
+        averaged = weights(net)
+    other = make_net("cpu:3", seed=9)
+    with ema.applied(other):
+        np.testing.assert_array_equal(weights(other), averaged)
+    text = "the net has no parameter '0.weight', '0.bias', '1.weight', '1.bias', which the trained net has"
+    with pytest.raises(ValueError, match=text), ema.applied(nn.Dense(3)):
+        pass
+
+
+def test_ema_of_frozen_parameters_starts_when_they_are_trained():
+    net, ema = make_net(), EMA(0.5)
+    frozen = weights(net)[: 7 * 5]
+    seen = {}
+    look = LambdaCallback(on_epoch=lambda state, row: seen.update({row["epoch"]: sorted(ema.state_arrays())}))
+    run(net, Freeze("0.*", until="1 epoch"), ema, look, epochs=2)
+    assert seen[1] == ["1.bias", "1.weight"]
+    assert seen[2] == ["0.bias", "0.weight", "1.bias", "1.weight"]
+    assert not np.array_equal(ema.state_arrays()["0.weight"].asnumpy().ravel(), frozen)
+
+
+def test_ema_leaves_running_statistics_alone_and_averages_a_shared_parameter_once():
+    net, ema = norm_net("cpu"), EMA(0.5)
+    run(net, ema)
+    assert not [path for path in ema.state_arrays() if "running" in path]
+    shared = nn.HybridSequential()
+    shared.add(nn.Dense(5, in_units=5))
+    shared.add(nn.Dense(5, in_units=5, params=shared[0].params))
+    mxkit.initialize(shared)
+    average = Average(0.5, True)
+    run(shared, ema, average)
+    assert sorted(ema.state_arrays()) == ["0.bias", "0.weight"]
+    with ema.applied(shared):
+        np.testing.assert_allclose(weights(shared), average.values[0], rtol=2e-6, atol=1e-7)
+
+
+def test_validation_in_fit_sees_the_average_and_training_does_not():
+    net, other, ema, expected = make_net("cpu:2"), make_net("cpu:2"), EMA(0.9), []
+
+    def look(state, row):
+        with ema.applied(net):
+            expected.append(mxkit.evaluate(net, VALID, loss="softmax_ce")["loss"])
+
+    history = run(net, ema, LambdaCallback(on_epoch=look), valid=VALID)
+    assert history.column("valid_loss") == expected
+    run(other)
+    np.testing.assert_array_equal(weights(net), weights(other))
+
+
+def test_ema_resumed_equals_the_uninterrupted_one_bit_for_bit():
+    whole, first, second = EMA(0.9), EMA(0.9), EMA(0.9)
+    optimizer = ("sgd", {"learning_rate": 0.1})  # without momentum, two fits equal one
+    run(make_net("cpu:2"), whole, trainer=optimizer, epochs=4)
+    net = make_net("cpu:2")
+    run(net, first, trainer=optimizer, epochs=2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    second.load_state_arrays(first.state_arrays())
+    run(net, second, trainer=optimizer, epochs=2)
+    assert second.updates == whole.updates == 12
+    for path, array in whole.state_arrays().items():
+        np.testing.assert_array_equal(second.state_arrays()[path].asnumpy(), array.asnumpy())
+    run(net, second, epochs=1)
+    assert second.updates == 3  # the next fit starts a new average
+
+
+def test_ema_refuses_a_state_that_does_not_fit():
+    ema = EMA()
+    run(make_net(), ema)
+    third = EMA()
+    third.load_state_dict(ema.state_dict())
+    with pytest.raises(CheckpointError, match="had averaged 9 updates, but its checkpoint holds 0 averages"):
+        run(make_net(), third)
+    third.load_state_dict(ema.state_dict())
+    third.load_state_arrays({"9.weight": mx.nd.zeros((2, 3))})
+    with pytest.raises(CheckpointError, match=r"'9.weight', shape \(2, 3\); the net trains no such parameter"):
+        run(make_net(), third)
+    third.load_state_dict(ema.state_dict())
+    third.load_state_arrays({"0.weight": mx.nd.zeros((2, 3))})
+    with pytest.raises(CheckpointError, match=r"'0.weight', shape \(2, 3\); the net trains one of shape \(7, 5\)"):
+        run(make_net(), third)
+
+
+@pytest.mark.parametrize("decay", [-0.1, 1, float("nan")])
+def test_ema_refuses_a_decay_out_of_range(decay):
+    with pytest.raises(ValueError, match="EMA: decay must be at least 0 and below 1; received"):
+        EMA(decay)
+
+
+def test_ema_has_nothing_to_apply_before_fit():
+    net = make_net()
+    with EMA().around_validation(SimpleNamespace(net=net)):
+        np.testing.assert_array_equal(weights(net), weights(make_net()))
+    with pytest.raises(ValueError, match="there is no average yet. Pass the callback to fit first"), EMA().applied(net):
+        pass
