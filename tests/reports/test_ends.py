@@ -138,12 +138,11 @@ def test_ctrl_c_and_going_on(interrupted, copied, shown):
     assert "KeyboardInterrupt in epoch 2, after update 25" in shown(folder).text
     stopped = read_run(folder).recorded
     assert (stopped.epoch, stopped.updates) == (1, 25)
-    (folder / "state.json").unlink()  # as an earlier mxkit left it
     resume_run(folder, overrides=["callbacks=[]"], progress=False)
     run = read_run(folder)
     assert str(run.state) == "finished"
     assert (run.recorded.epoch, run.recorded.updates) == (2, run.rows[-1]["updates"])
-    assert (run.recorded.started, run.started) == ("", run.log[0][:19])
+    assert run.started == stopped.started
 
 
 def test_a_time_limit_is_a_stop(make_run):
@@ -190,42 +189,15 @@ def test_a_run_that_is_training_or_was_killed(adam, copied, shown):
     assert "epoch 1, update 11 at " in shown(folder).text
 
 
-def test_a_state_that_is_damaged_is_told_and_the_log_read(adam, copied, shown):
+def test_a_state_that_is_damaged_or_missing_is_told(adam, copied):
     folder = copied(adam)
     for content in ("{", "[]", '{"state": "asleep"}', '{"state": "running", "epoch": "1"}'):
         (folder / "state.json").write_text(content)
         run = read_run(folder)
-        assert (str(run.state), len(run.problems)) == ("finished", 1)
+        assert (run.state.word, len(run.problems)) == ("unknown", 1)
         assert run.problems[0].startswith("state.json ")
-
-
-def test_a_run_of_before_state_json_is_read_from_its_log(adam, failed, interrupted, copied):
-    for number, (run, word) in enumerate([(adam, "finished"), (failed, "failed"), (interrupted, "stopped")]):
-        folder = copied(run, str(number))
-        now = read_run(folder)
-        assert now.state.word == word
-        (folder / "state.json").unlink()
-        before = read_run(folder)
-        assert before.recorded is None
-        assert (before.state, before.started) == (now.state, now.started)
-
-
-def test_a_killed_run_of_before_state_json(adam, copied, shown):
-    folder = copied(adam)
-    (folder / "scores.json").unlink()
     (folder / "state.json").unlink()
-    lines = (folder / "log.txt").read_text().splitlines()
-    (folder / "log.txt").write_text("\n".join(lines[:3]) + "\n")
-    assert str(read_run(folder).state) == f"running?: last line of {lines[2][:19]}"
-    assert "There is no scores.json with numbers" in shown(folder).text
-
-
-def test_scores_of_before_do_not_end_a_run_that_goes_on(adam, copied):
-    folder = copied(adam)
-    (folder / "state.json").unlink()
-    with (folder / "log.txt").open("a") as file:
-        file.write("2026-01-01 00:00:00  training goes on after update 44: 3 epochs on [cpu(0)]\n")
-    assert read_run(folder).state.word == "running?"
+    assert str(read_run(folder).state) == "unknown: it has no state.json"
 
 
 def test_no_checkpoint_and_no_environment(adam, copied, shown):

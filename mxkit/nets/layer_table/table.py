@@ -218,7 +218,7 @@ class _Rows:
         own = [one for of, one in self._own[path] if self._first[id(one)] == of]
         return Layer(
             path=path,
-            kind=type(block).__name__,
+            kind=getattr(block, "mxkit_name", "") or type(block).__name__,
             arguments=arguments_of(block),
             outputs=tuple(one.shape for one in outputs),
             dtypes=tuple(one.dtype for one in outputs),
