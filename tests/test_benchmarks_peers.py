@@ -1,14 +1,12 @@
 """The benchmarks' peers, threads, forms for predictions, loaders, features and checkpoints, at tiny sizes."""
 
-import math
-import os
 import venv
 
 import mxnet as mx
 import pytest
+from test_benchmarks import WHOLE, check
 
 from benchmarks import checkpoints, features, inference, loaders, peers, threads
-from benchmarks.harness import Child, Taken, rows_of
 
 TINY = [
     peers.Case("softmax regression", "softmax_regression", 4, [1, 28, 28], 3),
@@ -18,41 +16,6 @@ PEERS_ARE_THERE = all(
     list(peers.PEERS_HOME.glob(f"lib/python*/site-packages/{package}/__init__.py"))
     for package in ("torch", "lightning", "keras", "jax", "jaxlib")
 )
-
-
-def rows_by_case(rows):
-    """Rows as {(case, way): row}; every figure of a row must be a number."""
-    found = {(row.case, row.way): row for row in rows}
-    for row in found.values():
-        numbers = (row.value, row.low, row.high, row.ratio)
-        assert all(math.isfinite(number) for number in numbers if number is not None), row
-    return found
-
-
-WHOLE = pytest.mark.skipif(
-    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
-)
-
-
-def test_a_child_lasts_has_its_own_environment_and_tells_its_failure():
-    with Child({"MXKIT_TEST": "here", "HOME": None}) as child:
-        first, second = child.ask("os:getpid"), child.ask("os:getpid")
-        assert first == second != os.getpid()
-        assert child.ask("os:getenv", key="MXKIT_TEST") == "here"
-        assert child.ask("os:getenv", key="HOME") is None
-        for _ in range(2):  # one that has ended says so again
-            with pytest.raises(RuntimeError, match=r"(?s)os:chdir ended with 1.*FileNotFoundError.*/no/such/folder"):
-                child.ask("os:chdir", path="/no/such/folder")
-
-
-def test_rates_are_compared_as_rates():
-    taken = {"slow": Taken([2.0, 4.0, 2.0], []), "fast": Taken([1.0, 1.0, 1.0], [])}
-    slow, fast = rows_of("case", taken, against="fast", scale=10, unit="images/s")
-    assert (slow.value, slow.low, slow.high) == (5, 2.5, 5)
-    assert (slow.ratio, slow.ratio_low, slow.ratio_high) == (0.5, 0.25, 0.5)
-    assert (fast.value, fast.ratio, slow.cpu) == (10, 1, None)
-    seconds, _ = rows_of("case", taken, against="fast", scale=10, unit="ms")
-    assert (seconds.value, seconds.ratio) == (20, 2)
 
 
 def test_a_peer_with_another_net_is_refused():
@@ -76,7 +39,7 @@ def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypa
 @WHOLE
 def test_peers_train_the_same_nets(monkeypatch):
     monkeypatch.setattr(peers, "CASES", TINY)
-    rows = rows_by_case(peers.run(True))
+    rows = check(peers.run(True))
     for case in TINY:
         ways = [way for title, way in rows if title == case.title]
         assert [way.split()[0] for way in ways] == ["mxkit.fit", "PyTorch", "Lightning", "Keras"]
@@ -88,7 +51,7 @@ def test_peers_train_the_same_nets(monkeypatch):
 def test_threads_take_turns(monkeypatch):
     monkeypatch.setattr(threads, "CASES", TINY)
     monkeypatch.setattr(threads, "ROUNDS", {True: 1})
-    rows = rows_by_case(threads.run(True))
+    rows = check(threads.run(True))
     mine, default = (way for _, way in rows)
     assert mine.startswith("mxkit's choice: ")
     assert {row.against for row in rows.values()} == {default}
@@ -98,7 +61,7 @@ def test_threads_take_turns(monkeypatch):
 def test_forms_of_a_net_agree_with_it(monkeypatch):
     monkeypatch.setattr(inference, "CASES", [inference.Case("LeNet", "lenet", 28, 2, 4)])
     monkeypatch.setattr(inference, "UPDATES", {"lenet": 1000})
-    rows = rows_by_case(inference.run(True))
+    rows = check(inference.run(True))
     assert {way for case, way in rows if case == "LeNet"} >= set(inference.FORMS)
     assert rows["lenet: digits that are right", "eager"].value > 80
     same = {way: row.value for (case, way), row in rows.items() if case == "lenet: digits seen as eager sees them"}
@@ -111,7 +74,7 @@ def test_forms_of_a_net_agree_with_it(monkeypatch):
 def test_loaders_are_compared_and_measured(monkeypatch):
     monkeypatch.setattr(loaders, "QUICK", {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2})
     monkeypatch.setattr(loaders, "MEMORY", loaders.MEMORY[:1])
-    rows = rows_by_case(loaders.run(True))
+    rows = check(loaders.run(True))
     for batch in (64, 256):
         case = f"300 arrays of 28x28, batch {batch}"
         assert rows[case, "NumPy loop"].ratio == 1
@@ -131,7 +94,7 @@ def test_ways_of_loading_give_the_same_images():
 @WHOLE
 def test_features_are_compared_with_a_net_cut_by_hand(monkeypatch):
     monkeypatch.setattr(features, "QUICK", {"rounds": 1, "batch": 1, "size": 32, "calls": 1})
-    rows = rows_by_case(features.run(True))
+    rows = check(features.run(True))
     assert {way for case, way in rows if case == "features.4"} == {"Features", "cut by hand", "hooks", "forward"}
     assert rows["features.4: beside the whole net", "Features"].against == "forward"
 
@@ -147,7 +110,7 @@ def test_ways_to_features_give_the_same_arrays():
 
 def test_checkpoints_are_timed(monkeypatch):
     monkeypatch.setattr(checkpoints, "SIZES", {True: (1, 16)})
-    rows = rows_by_case(checkpoints.run(True))
+    rows = check(checkpoints.run(True))
     assert [(way, row.against) for (_, way), row in rows.items()] == [
         ("nd.save", "nd.save"),
         ("snapshot, until the training may go on", "nd.save"),

@@ -101,7 +101,9 @@ def attempt(calls: Iterable[Call], results: Dict[str, Any]) -> List[Problem]:
     problems = []
     for call in calls:
         try:
-            result = value_of(call, results)
+            result: Any = value_of(call, results)
+            names = call.result.split(", ")
+            named = dict(zip(names, result)) if len(names) > 1 else {call.result: result}
             if not isinstance(result, call.gives):
                 raise TypeError(f"expected a {call.gives.__name__}; received a {type(result).__name__}")
         except (TypeError, ValueError, OSError, MxkitError) as error:
@@ -111,8 +113,7 @@ def attempt(calls: Iterable[Call], results: Dict[str, Any]) -> List[Problem]:
             if call.result:
                 break
             continue
-        names = call.result.split(", ")
-        results.update(zip(names, result) if len(names) > 1 else [(call.result, result)])
+        results.update(named)
     return problems
 
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.trainers import check_optimizer
 from mxkit.data.augmentation.augment import STEPS
@@ -14,7 +14,7 @@ from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.building import augment_of, callback_call, value_of
 from mxkit.recipe.problems import Problem, located, refuse, refused_arguments, unknown_key, without_mistakes
 from mxkit.recipe.run_code import import_modules
-from mxkit.recipe.schema import Component, Recipe
+from mxkit.recipe.schema import KIND_AT, Component, Recipe
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, is_known
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.checkpoints import Checkpoints
@@ -94,26 +94,15 @@ def check(
 
 def components(recipe: Recipe) -> List[Place]:
     """All components of a recipe."""
-    head = recipe.model.finetune
-    single: Dict[str, Tuple[str, Any]] = {
-        "data": ("data", recipe.data),
-        "model": ("model", recipe.model),
-        "initializer": ("initializer", recipe.initializer),
-        "loss": ("loss", recipe.loss),
-        "optimizer": ("optimizer", recipe.optimizer),
-        "schedule": ("schedule", recipe.schedule),
-        "model.finetune.initializer": ("initializer", head and head.initializer),
-    }
-    lists: Dict[str, Tuple[str, Optional[List[Component]]]] = {
-        "data.augment": ("augment", recipe.data.augment),
-        "data.eval_augment": ("augment", recipe.data.eval_augment),
-        "callbacks": ("callback", recipe.callbacks),
-        "metrics": ("metric", recipe.metrics),
-        "evaluate.metrics": ("metric", recipe.evaluate.metrics),
-    }
-    places = [Place(path, kind, one) for path, (kind, one) in single.items() if one is not None]
-    for path, (kind, several) in lists.items():
-        places += [Place(f"{path}.{number}", kind, one) for number, one in enumerate(several or [])]
+    places = []
+    for path, kind in KIND_AT.items():
+        value: Any = recipe
+        for key in path.split("."):
+            value = getattr(value, key, None)
+        if isinstance(value, list):
+            places += [Place(f"{path}.{number}", kind, one) for number, one in enumerate(value)]
+        elif value is not None:
+            places.append(Place(path, kind, value))
     return places
 
 

@@ -24,9 +24,10 @@ def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
         RecipeError: The dataset refuses a value, or returns data that the recipe cannot train on.
         MxkitError: As the dataset says, if files are missing.
     """
-    data, problems = read_data(recipe, overrides)
+    splits, problems = read_data(recipe, overrides)
     if problems:
         refuse(recipe.name, problems)
+    data: Splits = splits
     return data
 
 
@@ -34,7 +35,7 @@ def read_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Any, List[
     """The `Splits` of a recipe, and its mistakes; with a mistake the data may be missing or of another type."""
     results: Dict[str, Any] = {}
     problems = attempt([data_call(recipe)], results)
-    data = results.get("data")
+    data: Any = results.get("data")
     if not problems:
         problems = list(_type_problems(recipe.data.name, data))
     if not problems:

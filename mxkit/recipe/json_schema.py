@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Optional, Type
 
-from mxkit.recipe.schema import Component, DataComponent, ModelComponent, OptimizerComponent, Recipe
+from mxkit.recipe.schema import KIND_AT, Component, DataComponent, ModelComponent, OptimizerComponent, Recipe
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, accepted_arguments, adapter_of
 
 Schema = Dict[str, Any]
@@ -13,23 +13,11 @@ _CLASSES: Dict[str, Type[Component]] = {
     "model": ModelComponent,
     "optimizer": OptimizerComponent,
 }
-# Keys with a list of components, by section and key; then keys with one component.
-_LISTS = {
-    ("Recipe", "callbacks"): "callback",
-    ("Recipe", "metrics"): "metric",
-    ("EvaluateSection", "metrics"): "metric",
-    ("data", "augment"): "augment",
-    ("data", "eval_augment"): "augment",
-}
-_SINGLE = {
-    ("Recipe", "initializer"): "initializer",
-    ("Recipe", "loss"): "loss",
-    ("Recipe", "schedule"): "schedule",
-    ("Recipe", "data"): "data",
-    ("Recipe", "model"): "model",
-    ("Recipe", "optimizer"): "optimizer",
-    ("FinetuneSection", "initializer"): "initializer",
-}
+# Names of the sections that hold components, by their paths.
+_SECTIONS = {"": "Recipe", "data": "data", "evaluate": "EvaluateSection", "model.finetune": "FinetuneSection"}
+# Kind of each component, by section and key.
+_KINDS = {(_SECTIONS[path.rpartition(".")[0]], path.rpartition(".")[2]): kind for path, kind in KIND_AT.items()}
+_LISTED = ("augment", "callback", "metric")
 _VARIABLE = {"type": "string", "pattern": r"\$\{[^{}]+\}"}
 
 
@@ -52,7 +40,7 @@ def recipe_schema() -> Schema:
         section["properties"] = _properties(name, section["properties"])
     recipe["properties"]["base"] = {"type": "string", "description": "The recipe that this one extends."}
     recipe["properties"]["variables"] = {"type": "object", "description": "Values for ${name}."}
-    chosen = {key: recipe["properties"][key] for section, key in [*_SINGLE, *_LISTS] if section == "Recipe"}
+    chosen = {key: recipe["properties"][key] for section, key in _KINDS if section == "Recipe"}
     chosen["evaluate"] = recipe["properties"]["evaluate"]
     recipe["properties"].update(dict.fromkeys(chosen, True))
     recipe.update({"if": {"required": ["imports"]}, "else": {"properties": chosen}})
@@ -65,12 +53,12 @@ def _properties(section: str, properties: Mapping[str, Schema]) -> Schema:
     changed: Schema = {}
     for key, schema in properties.items():
         schema = {name: one for name, one in schema.items() if name != "title"}
-        single, listed = _SINGLE.get((section, key)), _LISTS.get((section, key))
-        if single:
-            schema = {"anyOf": [{"$ref": f"#/$defs/{single}"}, *([{"type": "null"}] if key == "schedule" else [])]}
-        elif listed:
-            item = {"$ref": f"#/$defs/{listed}"}
-            schema = {"anyOf": [{"type": "array", "items": item}, item, {"type": "null"}]}
+        kind = _KINDS.get((section, key))
+        if kind is not None:
+            item, null = {"$ref": f"#/$defs/{kind}"}, {"type": "null"}
+            schema = {"anyOf": [item, *([null] if key == "schedule" else [])]}
+            if kind in _LISTED:
+                schema = {"anyOf": [{"type": "array", "items": item}, item, null]}
         changed[key] = schema if key == "name" or not schema else {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
     return changed
 

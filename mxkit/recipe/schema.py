@@ -281,6 +281,22 @@ class Recipe(Section):
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
 
 
+# Kind of each component; a component of the last three kinds is in a list.
+KIND_AT = {
+    "data": "data",
+    "model": "model",
+    "initializer": "initializer",
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "model.finetune.initializer": "initializer",
+    "data.augment": "augment",
+    "data.eval_augment": "augment",
+    "callbacks": "callback",
+    "metrics": "metric",
+    "evaluate.metrics": "metric",
+}
+
 # In the order of their arguments in scripts.
 FIT_KEYS = tuple(name for name, field in Recipe.model_fields.items() if _OfFit in field.metadata)
 

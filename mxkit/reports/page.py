@@ -150,6 +150,12 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
         return {"split": predictions.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
     totals, guessed = matrix.sum(axis=1), matrix.sum(axis=0)
     confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
+    mistakes = None
+    if predictions.mistakes is not None:
+        mistakes = [
+            {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
+            for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
+        ]
     return {
         "split": predictions.split,
         "classes": classes,
@@ -166,16 +172,7 @@ def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[s
         ],
         "precision": [matrix[place, place] / total if total else None for place, total in enumerate(guessed)],
         "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
-        "mistakes": predictions.mistakes
-        and [
-            {
-                **mistake._asdict(),
-                "truth": classes[mistake.truth],
-                "guess": classes[mistake.guess],
-                "image": images[place] if images else "",
-            }
-            for place, mistake in enumerate(predictions.mistakes)
-        ],
+        "mistakes": mistakes,
     }
 
 
