@@ -7,6 +7,8 @@ from . import models as models
 from . import nets as nets
 from . import plots as plots
 from . import profiling as profiling
+from . import recipe as recipe
+from . import reports as reports
 from . import storage as storage
 from . import training as training
 from .core.device import devices as devices

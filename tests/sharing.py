@@ -1,5 +1,7 @@
-"""What tests of several rooms share."""
+"""Helpers for tests of several rooms."""
 
+from contextlib import redirect_stderr, redirect_stdout
+import io
 import os
 
 import pytest
@@ -24,3 +26,13 @@ def pairs(many, few):
         for i, one in enumerate(many)
         for j, other in enumerate(few)
     ]
+
+
+def command(*arguments):
+    """Run the `mxkit` command in this process: exit code, standard output, standard error."""
+    from mxkit.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code or 0, out.getvalue(), err.getvalue()

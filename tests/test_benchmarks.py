@@ -1,10 +1,12 @@
 """The benchmarks' harness and pages; and each question runs, at a tiny size. What they measure is not tested."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import time
+import venv
 
 from mxkit.data import ArrayLoader
 import mxnet as mx
@@ -12,15 +14,24 @@ import numpy as np
 from PIL import Image
 import pytest
 
-from benchmarks import growth, kernel_share, loops, memory, pages, startup
-from benchmarks.__main__ import QUESTIONS
+from benchmarks import (
+    checkpoints,
+    features,
+    growth,
+    inference,
+    kernel_share,
+    loaders,
+    loops,
+    memory,
+    pages,
+    peers,
+    startup,
+    threads,
+)
+from benchmarks.__main__ import QUESTIONS, main
 from benchmarks.harness import ROOT, Child, Row, Taken, in_child, peak_memory, rows_of, take_turns
 
 # The harness.
-
-WHOLE = pytest.mark.skipif(
-    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
-)
 
 
 def test_ways_take_turns_and_each_begins_as_often():
@@ -47,7 +58,8 @@ def test_ratios_are_medians_of_the_rounds_not_ratios_of_medians():
 def test_ratios_of_rates_are_those_of_the_rates():
     taken = {"a": Taken([1.0, 1.0], [1.0, 1.0]), "b": Taken([2.0, 4.0], [1.0, 1.0])}
     row = rows_of("case", taken, against="a", scale=100, unit="images/s")[1]
-    assert (row.value, row.ratio_low, row.ratio_high, row.cpu) == (37.5, 0.25, 0.5, None)
+    assert (row.value, row.low, row.high, row.cpu) == (37.5, 25, 50, None)
+    assert (row.ratio_low, row.ratio_high) == (0.25, 0.5)
 
 
 def test_the_peak_stays_and_the_resident_size_goes_back():
@@ -73,26 +85,16 @@ def test_a_childs_peak_is_its_own():
     assert in_child("benchmarks.harness:peak_memory") < 100
 
 
-def test_a_childs_failure_is_told():
-    with pytest.raises(RuntimeError, match=r"(?s)json:loads ended with 1: .*JSONDecodeError"):
-        in_child("json:loads", {"s": "{"})
-
-
-def test_a_child_that_lasts_is_one_process_and_tells_its_failure():
-    with Child({"BENCHMARK_A": "set"}) as child:
+def test_a_child_that_lasts_is_one_process_with_its_own_environment_and_tells_its_failure(monkeypatch):
+    monkeypatch.setenv("BENCHMARK_B", "parent")
+    monkeypatch.setenv("BENCHMARK_C", "parent")
+    with Child({"BENCHMARK_A": "set", "BENCHMARK_B": None}) as child:
         first, second = child.ask("os:getpid"), child.ask("os:getpid")
         assert first == second != os.getpid()
-        assert child.ask("os:getenv", key="BENCHMARK_A") == "set"
-        with pytest.raises(RuntimeError, match=r"(?s)json:loads ended with 1: .*JSONDecodeError"):
-            child.ask("json:loads", s="{")
-
-
-def test_a_childs_variables_are_set_and_taken_away(monkeypatch):
-    monkeypatch.setenv("BENCHMARK_B", "parent")
-    asked = {"key": "BENCHMARK_B"}
-    assert in_child("os:getenv", asked) == "parent"
-    assert in_child("os:getenv", asked, environment={"BENCHMARK_B": "child"}) == "child"
-    assert in_child("os:getenv", asked, environment={"BENCHMARK_B": None}) is None
+        assert [child.ask("os:getenv", key=f"BENCHMARK_{one}") for one in "ABC"] == ["set", None, "parent"]
+        for _ in range(2):  # one that has ended says so again
+            with pytest.raises(RuntimeError, match=r"(?s)json:loads ended with 1: .*JSONDecodeError"):
+                child.ask("json:loads", s="{")
 
 
 # The pages.
@@ -109,7 +111,10 @@ ABOUT = {
 }  # fmt: skip
 
 
-def test_the_page_tells_question_rows_machine_and_command(tmp_path, monkeypatch):
+def test_the_page_tells_question_rows_machine_and_command(tmp_path, monkeypatch, capsys):
+    pages.print_table(ROWS)
+    assert "1.100 x loop" in capsys.readouterr().out
+    assert [pages._misses(row) for row in ROWS] == [False, True, True, False]
     monkeypatch.setattr(pages, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(pages, "PICTURE", tmp_path / "page.png")
     pages.write_pages({"loops": (ABOUT, ROWS)})
@@ -125,20 +130,11 @@ def test_the_page_tells_question_rows_machine_and_command(tmp_path, monkeypatch)
     assert (0x4C, 0x72, 0xB0) not in colours
 
 
-@pytest.mark.parametrize(("row", "misses"), list(zip(ROWS, [False, True, True, False])))
-def test_what_misses_its_bar(row, misses):
-    assert pages._misses(row) is misses
-
-
-def test_a_table_is_printed(capsys):
-    pages.print_table(ROWS)
-    assert "1.100 x loop" in capsys.readouterr().out
-
-
-def test_an_unknown_question_is_refused_with_the_known_ones():
-    done = subprocess.run([sys.executable, "-m", "benchmarks", "lops"], cwd=str(ROOT), capture_output=True)
-    assert done.returncode == 2
-    assert b"no question 'lops'; there are loops, kernel_share" in done.stderr
+def test_an_unknown_question_is_refused_with_the_known_ones(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "lops"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "no question 'lops'; there are loops, kernel_share" in capsys.readouterr().err
 
 
 # The questions.
@@ -195,45 +191,6 @@ def test_windows_of_fit_and_of_the_others_are_as_long():
     assert {name: len(both.wall) for name, both in turns.taken.items()} == {loops.FIT: 2, "other": 2}
 
 
-@WHOLE
-def test_kernel_share(monkeypatch):
-    monkeypatch.setattr(kernel_share, "CASES", {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)})
-    rows = check(kernel_share.run(True))
-    shares = {way: row.value for (_, way), row in rows.items() if row.unit == "%"}
-    assert 0 < shares["oneDNN's kernels"] < 100
-    assert 0 < shares["operators"] < 100
-    assert shares["operators"] + shares["rest: gaps under 0.1 ms"] + shares["rest: longer gaps"] == pytest.approx(
-        100, abs=5
-    )  # medians of two
-
-
-@WHOLE
-def test_memory(monkeypatch):
-    monkeypatch.setattr(memory, "SIZES", {"net": "lenet", "pixels": 32})
-    rows = {way: row for (_, way), row in check(memory.run(True)).items()}
-    values = {way: row.value for way, row in rows.items()}
-    assert values[memory.IDLE] < values[memory.SMALL] < values[memory.FLOOR]
-    assert (rows[memory.SUMMED].against, rows[memory.SUMMED].bar) == (memory.FLOOR, 1.1)
-
-
-@WHOLE
-def test_startup(monkeypatch):
-    monkeypatch.setattr(startup, "IMPORTS", {"python": "pass", "import mxkit, mxnet": "import mxkit, mxnet"})
-    monkeypatch.setattr(startup, "ROUNDS", {True: 1})
-    rows = check(startup.run(True))
-    assert rows["imports", "import mxkit, mxnet"].bar == 1.15
-    assert rows["LeNet's first update", "mxkit.fit"].against == "plain Gluon"
-
-
-@WHOLE
-def test_growth(monkeypatch):
-    monkeypatch.setattr(growth, "ROUNDS", {True: 1})
-    monkeypatch.setattr(growth, "QUICK_SIZES", {**growth.QUICK_SIZES, "samples": (1_000, 5_000)})
-    rows = check(growth.run(True))
-    assert rows["updates", "update 200"].bar == 1.05
-    assert {case for case, way in rows if way == "slope"} == {"parameters", "samples", "devices"}
-
-
 def test_a_straight_line_has_its_slope_and_no_deviation_whatever_the_sizes():
     line = {size: [3.0 * size + 50] for size in (10, 1_000, 100_000)}
     *_, slope, deviation = growth.growth_rows("case", "tensor", "us/update", "us", line)
@@ -256,8 +213,123 @@ def test_marks_are_timed_one_by_one_and_the_rest_is_not_waited_for(monkeypatch):
     assert len(waits) == 2 * 101
 
 
-def test_questions_have_a_title_and_say_what_they_compare():
-    for module in (loops, kernel_share, memory, startup, growth):
-        assert module.__name__.partition(".")[2] in QUESTIONS
-        assert module.TITLE
-        assert 5 <= len(module.__doc__.strip().splitlines()) <= 20
+TINY = [
+    peers.Case("softmax regression", "softmax_regression", 4, [1, 28, 28], 3),
+    peers.Case("LeNet", "lenet", 4, [1, 28, 28], 3),
+]
+INFERENCE = {"CASES": [inference.Case("LeNet", "lenet", 28, 2, 4)], "UPDATES": {"lenet": 1000}}
+LOADERS = {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2}
+GROWTH = {**growth.QUICK_SIZES, "samples": (1_000, 5_000)}
+STARTUP = {"python": "pass", "import mxkit, mxnet": "import mxkit, mxnet"}
+# Each question at a tiny size, and what some of its rows must be.
+QUESTIONS_AT_TINY_SIZES = [
+    (kernel_share, {"CASES": {"LeNet, batch 4": ("lenet", (4, 1, 28, 28), 40, 88)}}, {}),
+    (memory, {"SIZES": {"net": "lenet", "pixels": 32}}, {}),
+    (startup, {"IMPORTS": STARTUP, "ROUNDS": {True: 1}}, {("imports", "import mxkit, mxnet"): ("bar", 1.15)}),
+    (growth, {"ROUNDS": {True: 1}, "QUICK_SIZES": GROWTH}, {("updates", "update 200"): ("bar", 1.05)}),
+    (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
+    (inference, INFERENCE, {("lenet: digits seen as eager sees them", "fused"): ("value", 100)}),
+    (
+        loaders,
+        {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]},
+        {("300 arrays of 28x28, batch 64", "ArrayLoader"): ("against", "NumPy loop")},
+    ),
+    (
+        features,
+        {"QUICK": {"rounds": 1, "batch": 1, "size": 32, "calls": 1}},
+        {("features.4: beside the whole net", "Features"): ("against", "forward")},
+    ),
+]
+
+
+@pytest.mark.skipif(
+    os.environ.get("MXKIT_BENCHMARKS") != "all", reason="takes long: `make benchmarks` runs every question once"
+)
+@pytest.mark.parametrize(("module", "sizes", "expected"), QUESTIONS_AT_TINY_SIZES)
+def test_a_question(module, sizes, expected, monkeypatch):
+    for name, value in sizes.items():
+        monkeypatch.setattr(module, name, value)
+    rows = check(module.run(True))
+    for place, (field, value) in expected.items():
+        assert getattr(rows[place], field) == value
+    values = {way: row.value for (_, way), row in rows.items()}
+    if module is kernel_share:
+        assert 0 < values["oneDNN's kernels"] < 100
+    elif module is memory:
+        assert values[memory.IDLE] < values[memory.SMALL] < values[memory.FLOOR]
+    elif module is inference:
+        assert rows["lenet: digits that are right", "eager"].value > 80
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_has_a_title_and_says_what_it_compares(name):
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert module.TITLE
+    assert 5 <= len(module.__doc__.strip().splitlines()) <= 20
+
+
+PEERS_ARE_THERE = all(
+    list(peers.PEERS_HOME.glob(f"lib/python*/site-packages/{package}/__init__.py"))
+    for package in ("torch", "lightning", "keras", "jax", "jaxlib")
+)
+
+
+@pytest.mark.skipif(
+    os.environ.get("MXKIT_BENCHMARKS") != "all" or not PEERS_ARE_THERE,
+    reason="`python -m benchmarks peers` makes .venv/peers",
+)
+def test_peers_train_the_same_nets(monkeypatch):
+    monkeypatch.setattr(peers, "CASES", TINY)
+    rows = check(peers.run(True))
+    for case in TINY:
+        ways = [way for title, way in rows if title == case.title]
+        assert [way.split()[0] for way in ways] == ["mxkit.fit", "PyTorch", "Lightning", "Keras"]
+        bars = [rows[case.title, way].bar for way in ways]
+        assert bars == [None, None, 1 if case.net == "lenet" else None, 1]
+
+
+def test_a_peer_with_another_net_is_refused():
+    case = peers.Case("an MLP", "mlp", 4, [1, 28, 28], 3)
+    with pytest.raises(ValueError, match=r"an MLP: .* has 17 parameters; mxkit's net has 203530"):
+        peers.seconds(lambda **_: {"seconds": 1.0, "parameters": 17}, case, 3)
+    assert peers.seconds(lambda **_: {"seconds": 1.5, "parameters": 203530}, case, 3) == 1.5
+
+
+def test_peers_that_cannot_be_installed_are_told_and_left_out(tmp_path, monkeypatch):
+    venv.create(str(tmp_path), with_pip=False)
+    monkeypatch.setattr(peers, "PEERS_HOME", tmp_path)
+    monkeypatch.setattr(peers, "CASES", TINY[:1])
+    rows = list(peers.run(True))
+    assert [row.way.partition(" is missing: ")[0] for row in rows] == ["PyTorch", "Lightning", "Keras", "mxkit.fit"]
+    assert all("No module named pip" in row.way for row in rows[:3])
+    assert rows[3].value > 0
+
+
+def test_ways_of_loading_give_the_same_images():
+    ways = loaders.array_ways(100, 64)
+    assert set(ways) == {"gluon, 0 workers", "NumPy loop", "NumPy loop, without labels", "ArrayLoader"} | {
+        "ArrayLoader, prefetch=2"
+    }
+    assert [len(ways[way]()) for way in ("gluon, 0 workers", "ArrayLoader", "ArrayLoader, prefetch=2")] == [2, 2, 2]
+
+
+def test_ways_to_features_give_the_same_arrays():
+    image = mx.nd.ones((1, 3, 32, 32))
+    ways = features.ways(image, features.NAMES)
+    several = ways["Features"]()
+    for one, other, third in zip(several.values(), ways["cut by hand"](), ways["hooks"]()):
+        assert (one == other).min().asscalar() == 1
+        assert abs(one - third).max().asscalar() < 1e-5
+
+
+def test_checkpoints_are_timed(monkeypatch):
+    monkeypatch.setattr(checkpoints, "SIZES", {True: (1, 16)})
+    rows = check(checkpoints.run(True))
+    assert [(way, row.against) for (_, way), row in rows.items()] == [
+        ("nd.save", "nd.save"),
+        ("snapshot, until the training may go on", "nd.save"),
+        ("snapshot, until it is copied", "nd.save"),
+        ("writing beside the training", "nd.save"),
+        ("load_parameters + SHA-256", "load_parameters + SHA-256"),
+        ("load_checkpoint", "load_parameters + SHA-256"),
+    ]

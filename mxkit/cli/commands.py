@@ -1,4 +1,4 @@
-"""The `mxkit` command: thin, everything it does is a public call."""
+"""The `mxkit` command; it only calls the other rooms."""
 
 from contextlib import contextmanager
 import math
@@ -60,7 +60,7 @@ def train(
     Ctrl-C stops at the next checkpoint, with exit code 130 and the command that goes on.
     """
     if exact:
-        os.environ[WORD] = "1"  # read when MXNet is loaded, which the next line does
+        os.environ[WORD] = "1"  # read when the next line loads MXNet
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run
     from mxkit.recipe.scores import describe_scores
@@ -79,14 +79,16 @@ def train(
         if verbose:
             try:
                 typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
-            except MxkitError as error:  # what is wrong with the net, training says where it belongs
+            except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress)
         typer.echo(f"run {run.folder}")
         if run.had_ended:
-            typer.echo(f"this run had ended: nothing was trained. {_longer(prepared.recipe)}", err=True)
+            name = "epochs" if prepared.recipe.epochs is not None else "updates"
+            longer = f"To train on, add --set {name}=N with N above {getattr(prepared.recipe, name)}"
+            typer.echo(f"this run had ended: nothing was trained. {longer}", err=True)
         if not quiet:
-            cli_runs.tell_samples(prepared.data, run.split)
+            cli_runs.show_samples(prepared.data, run.split)
         for line in describe_scores(run.split, run.scores):
             typer.echo(line)
         if (run.history.stopped or "").startswith("KeyboardInterrupt"):
@@ -96,20 +98,15 @@ def train(
             raise typer.Exit(1)
 
 
-def _longer(recipe: Any) -> str:
-    name = "epochs" if recipe.epochs is not None else "updates"
-    return f"To train on, add --set {name}=N with N above {getattr(recipe, name)}"
-
-
 @contextmanager
 def _stops() -> Iterator[List[Any]]:
-    """Say how to go on after Ctrl-C and SIGTERM, and where the files are after an error; yields a list for the folder.
+    """After Ctrl-C and SIGTERM print the command that resumes the run; after an error print where its files are.
 
-    SIGTERM ends the process by that signal, as it would have.
+    Yields a list, to which the caller adds the folder of the run. SIGTERM then ends the process as usual.
     """
     folders: List[Any] = []
 
-    def tell() -> None:
+    def show_command() -> None:
         if folders and list(folders[0].checkpoints.glob("step-*")):
             typer.echo(f"stopped; go on with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
         elif folders:
@@ -118,7 +115,7 @@ def _stops() -> Iterator[List[Any]]:
     def terminated(number: int, _: Any) -> None:
         signal.signal(number, signal.SIG_DFL)
         try:
-            tell()
+            show_command()
         finally:
             os.kill(os.getpid(), number)
 
@@ -129,10 +126,10 @@ def _stops() -> Iterator[List[Any]]:
             signal.signal(signal.SIGTERM, terminated)
         yield folders
     except KeyboardInterrupt:
-        tell()
+        show_command()
         raise typer.Exit(130) from None
     except Exception as error:
-        code = _tell_error(error)
+        code = _show_error(error)
         if code is None:
             raise
         if folders:
@@ -196,9 +193,9 @@ for _command in (
 
 
 def main(arguments: Optional[List[str]] = None) -> None:
-    """Run the command; errors that mxkit raises on purpose are told without a traceback.
+    """Run the command; errors that mxkit raises on purpose are printed without a traceback.
 
-    Exit codes: 0 done, 1 an error while working, 2 a command line or recipe that cannot be run, 130 Ctrl-C.
+    Exit codes: 0 success, 1 an error while working, 2 a wrong command line or recipe, 130 Ctrl-C.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -206,18 +203,18 @@ def main(arguments: Optional[List[str]] = None) -> None:
         try:
             app(args=arguments, prog_name="mxkit")
         except Exception as error:
-            code = _tell_error(error)
+            code = _show_error(error)
             if code is None:
                 raise
             sys.exit(code)
 
 
-def _tell_error(error: Exception) -> Optional[int]:
-    """Print an error that its text explains, and return the exit code; None for one that needs its traceback."""
-    if isinstance(error, (MxkitError, OSError)):  # OSError: a place that cannot be written, a full disk
+def _show_error(error: Exception) -> Optional[int]:
+    """Print an error whose text is enough, and return the exit code; None for an error that needs its traceback."""
+    if isinstance(error, (MxkitError, OSError)):  # OSError: a file that cannot be written, a full disk
         typer.echo(f"error: {error}", err=True)
         return 2 if isinstance(error, (RecipeError, UnknownNameError)) else 1
-    if type(error).__name__ == "MXNetError":  # MXNet is not imported for the sake of its class
+    if type(error).__name__ == "MXNetError":  # its class would need an import of MXNet
         lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith(("Traceback", "  "))]
         typer.echo(f"error: MXNet: {' '.join(lines)}", err=True)
         return 1

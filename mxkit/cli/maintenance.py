@@ -1,4 +1,4 @@
-"""The commands of `mxkit` about the machine: what is cached, what is wrong, what to install."""
+"""The commands `mxkit cache`, `doctor` and `install`."""
 
 import sys
 from typing import Optional
@@ -11,26 +11,26 @@ cache_app = typer.Typer(invoke_without_command=True)
 
 @cache_app.callback()
 def cache(context: typer.Context) -> None:
-    """List what datasets and pretrained nets take, in MXNet's and gluoncv's folders; clean them."""
+    """List the cached datasets and pretrained nets in MXNet's and gluoncv's folders, with their sizes."""
     if context.invoked_subcommand is not None:
         return
     from mxkit.data.files.cache import home, list_cache
 
-    found = list_cache()
-    rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in found]
-    if found:
+    listed = list_cache()
+    rows = [[one.kind, one.name, _size(one.bytes), f"{one.files:,}", one.state, str(one.path.parent)] for one in listed]
+    if listed:
         names = ["kind", "name", "size", "files", "state", "folder"]
         show_table([names, *rows], left=(0, 1, 4, 5))
-    typer.echo(f"{len(found)} entries, {_size(sum(one.bytes for one in found))}; new files go to {home()}")
+    typer.echo(f"{len(listed)} entries, {_size(sum(one.bytes for one in listed))}; new files go to {home()}")
 
 
 @cache_app.command("clean")
 def clean_files(
     name: Optional[str] = typer.Option(None, help="Delete this entry too."),
     older_than: Optional[float] = typer.Option(None, metavar="DAYS", help="Delete what was not written to for DAYS."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only tell what would be deleted."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be deleted."),
 ) -> None:
-    """Delete what stopped downloads left, and what the options name."""
+    """Delete the files of stopped downloads, and those that the options name."""
     from mxkit.data.files.cache import clean_cache
 
     try:
@@ -47,17 +47,17 @@ def _size(count: int) -> str:
 
 
 def doctor(json: bool = typer.Option(False, "--json", help="For programs; docs/doctor.md lists the keys.")) -> None:
-    """Tell what is installed, what MXNet can use here, and how to mend what is wrong; exit code 1 on a problem."""
+    """Show what is installed, what MXNet can use here, and how to repair problems; exit code 1 on a problem."""
     from mxkit.runtime.doctor import report, rows, to_json
 
-    found = report()
+    checked = report()
     if json:
-        typer.echo(to_json(found))
+        typer.echo(to_json(checked))
     else:
         colours = {"title": "bold", "warning": "yellow", "problem": "bold red", "fix": "cyan"}
-        for text, status in rows(found):
+        for text, status in rows(checked):
             console().print(text, style=colours.get(status))
-    if found.problems:
+    if checked.problems:
         raise typer.Exit(1)
 
 
@@ -67,7 +67,7 @@ def install(
     dry_run: bool = typer.Option(False, "--dry-run", help="Only show what would be run."),
     yes: bool = typer.Option(False, "--yes", "-y", help="Run it without asking."),
 ) -> None:
-    """Install the MXNet that fits this machine and Python; shows what it runs, and asks before.
+    """Install the MXNet that fits this machine and Python; it shows the commands and asks before it runs them.
 
     Exit code 2: there is something to run, but nobody to ask (use --yes), or no pip.
     """

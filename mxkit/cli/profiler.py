@@ -1,4 +1,4 @@
-"""`mxkit profile`: where a recipe's time goes."""
+"""The command `mxkit profile`."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ def profile(
         Path("profile"), "--out", metavar="DIR", help="Where picture, trace and figures are written."
     ),
 ) -> None:
-    """Tell where an update of RECIPE's training spends its time, and what would make it faster."""
+    """Show where an update of RECIPE's training spends its time, and what would make it faster."""
     from mxkit.profiling.measuring import profile as measure
     from mxkit.recipe.building import batches, fit_arguments
     from mxkit.recipe.reading import load_recipe
@@ -26,7 +26,7 @@ def profile(
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)
     out.mkdir(parents=True, exist_ok=True)
-    found = measure(
+    measured = measure(
         net,
         batches(loaded, data, "train", training=True),
         loss=loaded.loss.spec,
@@ -34,14 +34,14 @@ def profile(
         updates=updates,
         metrics=[one.spec for one in loaded.metrics],
         trace=out / "trace.json",
-        **{name: value for name, value in fit_arguments(loaded).items() if name in _SAME},
+        **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},
     )
-    typer.echo(str(found))
-    found.plot(out / "profile.png")
-    (out / "profile.json").write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
+    typer.echo(str(measured))
+    measured.plot(out / "profile.png")
+    (out / "profile.json").write_text(json.dumps(measured.to_dict(), indent=1), encoding="utf-8")
     typer.echo(f"picture {out / 'profile.png'}, figures {out / 'profile.json'}")
     typer.echo(f"trace {out / 'trace.json'}, for chrome://tracing or https://ui.perfetto.dev")
 
 
-# Arguments of `updates` that are keys of a recipe, under the same name.
-_SAME = ("accumulate", "clip_norm", "clip_value", "amp", "seed")
+# Keys of a recipe that are arguments of `updates`.
+_UPDATES_KEYS = ("accumulate", "clip_norm", "clip_value", "amp", "seed")

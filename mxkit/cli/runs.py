@@ -1,4 +1,4 @@
-"""The commands of `mxkit` that use the folder of a run, which is all that most of them need."""
+"""The commands of `mxkit` that read the folder of a run."""
 
 from pathlib import Path
 from typing import Any, List, Optional
@@ -9,7 +9,7 @@ import typer
 
 RUN = typer.Argument(..., help="The folder of a run.")
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
-# Images that are read and answered together.
+# Number of images per batch of `mxkit predict`.
 _CHUNK = 32
 
 
@@ -27,7 +27,7 @@ def evaluate(
     split: str = typer.Option("test", help="Part of the data: train, valid or test."),
     which: str = WHICH,
 ) -> None:
-    """Compute loss and metrics of a RUN's newest checkpoint; without its data, show those that it ended with."""
+    """Compute loss and metrics of a RUN's checkpoint; without the RUN's data, show its final scores."""
     from mxkit.recipe.data_checks import load_data
     from mxkit.recipe.run import load_run
     from mxkit.recipe.scores import describe_scores, evaluate_split
@@ -36,16 +36,16 @@ def evaluate(
     try:
         data = load_data(recipe)
     except MxkitError as error:
-        _tell_recorded(run, split, recipe.evaluate.which == which, error)
+        _show_recorded(run, split, recipe.evaluate.which == which, error)
         raise typer.Exit(1) from error
     scores = evaluate_split(recipe, net, data, split)
-    tell_samples(data, split)
+    show_samples(data, split)
     for line in describe_scores(split, scores):
         typer.echo(line)
 
 
-def tell_samples(data: Any, split: str) -> None:
-    """Say on standard error how many samples a score is of, where the part knows."""
+def show_samples(data: Any, split: str) -> None:
+    """Print the number of samples of a part of the data to standard error, if it is known."""
     from mxkit.recipe.building import count_samples
 
     count = count_samples(getattr(data, split))
@@ -53,8 +53,8 @@ def tell_samples(data: Any, split: str) -> None:
         typer.echo(f"{split}: {count} sample{'s' * (count != 1)}", err=True)
 
 
-def _tell_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:
-    """Show what scores.json holds, where the data is gone."""
+def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exception) -> None:
+    """Show the scores of scores.json, because the data is missing."""
     from mxkit.recipe.scores import describe_scores
     from mxkit.reports.run_files import read_run
 
@@ -74,9 +74,9 @@ def predict(
     invert: bool = INVERT,
     which: str = WHICH,
 ) -> None:
-    """Say what a RUN's net makes of IMAGES: file, class, probability; or labels with theirs, or values.
+    """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
 
-    A file that is no image is named and passed over; the exit code is 1 then.
+    A file that is no image is named and skipped, and the exit code is 1.
     """
     from mxkit.recipe.answers import answers, refuse_pairs
     from mxkit.recipe.images import net_inputs
@@ -104,13 +104,13 @@ def predict(
             for image, cells in zip(files, answers(recipe, facts.classes, scores)):
                 typer.echo("\t".join([str(image), *cells]))
     if failed:
-        typer.echo(f"error: {failed} of {len(images)} files were passed over", err=True)
+        typer.echo(f"error: {failed} of {len(images)} files were skipped", err=True)
         raise typer.Exit(1)
 
 
 def layers(
     run: Path = RUN,
-    depth: Optional[int] = typer.Option(None, min=0, help="How deep the rows go; all by default."),
+    depth: Optional[int] = typer.Option(None, min=0, help="Show rows to this depth; all by default."),
 ) -> None:
     """Print the layers of a RUN's net: paths, output shapes, parameters, multiply-adds for one sample."""
     from mxkit.recipe.folder import RunFolder
@@ -133,11 +133,11 @@ def features(
     image: Path = typer.Argument(..., help="An image file."),
     layers: List[str] = typer.Option(["*"], "--layers", metavar="GLOB", help="Paths or globs; may be repeated."),
     out: Path = typer.Option(Path("features"), "--out", metavar="DIR", help="Where the pictures are written."),
-    channels: int = typer.Option(64, min=1, help="At most so many channels a picture, the strongest."),
+    channels: int = typer.Option(64, min=1, help="Largest number of channels per picture; the strongest are drawn."),
     invert: bool = INVERT,
     which: str = WHICH,
 ) -> None:
-    """Draw what layers of a RUN's net make of IMAGE: one picture a layer, in DIR."""
+    """Draw the outputs of layers of a RUN's net for IMAGE: one picture per layer, in DIR."""
     from mxkit.core.blocks import net_devices
     from mxkit.nets.features import Features
     from mxkit.plots.channels import plot_features
@@ -148,9 +148,9 @@ def features(
     recipe, net = load_run(run, which)
     pixels = net_inputs(recipe, run_facts(run, recipe).images, [image], invert=invert)
     x = mx.nd.array(pixels, ctx=net_devices(net)[0])
-    found = Features(net, layers)(x)
-    plot_features(found, image=x, channels=channels, order="strength", path=out)
-    for name, array in found.items():
+    outputs = Features(net, layers)(x)
+    plot_features(outputs, image=x, channels=channels, order="strength", path=out)
+    for name, array in outputs.items():
         typer.echo(f"{name}\t{tuple(array.shape)}")
     typer.echo(f"pictures in {out}")
 
@@ -177,11 +177,11 @@ def export(
 
 def checkpoints(
     words: List[str] = typer.Argument(..., metavar="[verify|prune] RUN [CHECKPOINT...]", help="The folder of a run."),
-    keep_last: int = typer.Option(3, min=1, help="Newest ones that prune keeps."),
+    keep_last: int = typer.Option(3, min=1, help="Number of newest checkpoints that prune keeps."),
 ) -> None:
     """List the checkpoints of RUN; verify them (exit code 1 if one is broken), or prune old ones.
 
-    prune keeps the newest, the best one and those of keep_every; with names like step-00000120 it removes just these.
+    prune keeps the newest, the best one and those of keep_every. With names like step-00000120 it removes only these.
     """
     from mxkit.storage.listing import checkpoints_of, list_checkpoints, prune_to, remove_checkpoints
     from mxkit.training.history import fixed
@@ -199,16 +199,16 @@ def checkpoints(
         for name, why in pruned.kept.items():
             typer.echo(f"kept {name}\t{why}")
         return
-    found = list_checkpoints(directory)
+    listed = list_checkpoints(directory)
     rows = [["checkpoint", "epoch", "scores", "size", "state"]]
-    for one in found:
+    for one in listed:
         scores = "  ".join(f"{name} {fixed(value)}" for name, value in one.scores.items())
         epoch = "" if one.epoch is None else str(one.epoch)
         rows.append([one.name, epoch, scores, f"{one.size / 1024:,.1f} KiB", one.problem or "whole"])
     show_table(rows, left=(0, 2, 4))
-    if not found:
+    if not listed:
         typer.echo(f"no checkpoint in {directory}")
-    if action == "verify" and any(one.problem for one in found):
+    if action == "verify" and any(one.problem for one in listed):
         raise typer.Exit(1)
 
 
@@ -225,17 +225,17 @@ def report(
 
 
 def runs(
-    directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="Holds the folders of runs."),
+    directory: Path = typer.Argument(Path("runs"), metavar="[DIR]", help="The folder with the folders of runs."),
     sort: str = typer.Option("started", metavar="COLUMN", help="Any column or metric; -COLUMN puts the highest first."),
     json: bool = typer.Option(False, "--json", help="For programs."),
 ) -> None:
-    """List the runs in DIR: how each ended, its scores, its best validation, time and size."""
+    """List the runs in DIR: state, scores, best validation, time and size."""
     from mxkit.reports.run_list import list_runs, table_of_runs, to_json
 
-    found = list_runs(directory, sort=sort)
+    listed = list_runs(directory, sort=sort)
     if json:
-        typer.echo(to_json(found))
-    elif found:
-        show_table(table_of_runs(found), left=(0, 1, 2), shrinkable=(2,))
+        typer.echo(to_json(listed))
+    elif listed:
+        show_table(table_of_runs(listed), left=(0, 1, 2), shrinkable=(2,))
     else:
         typer.echo(f"no run in {directory}")

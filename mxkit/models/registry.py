@@ -8,6 +8,7 @@ from mxkit.models import zoo
 from mxkit.models.classic import alexnet, googlenet, nin, vgg11, vgg13, vgg16, vgg19
 from mxkit.models.networks import lenet, lenet5, linear_regression, mlp, softmax_regression
 from mxkit.models.residual import densenet121, resnet18, resnet34, resnet50
+from mxkit.models.sizes import SizedNet
 from mxkit.models.weights import load_weights
 from mxkit.nets.architecture.zoos import zoo_names
 
@@ -76,6 +77,8 @@ def get_model(name: str, *, weights: Union[None, str, Path] = None, **kwargs: An
         net = MODELS[short](**kwargs)
     except TypeError as error:
         raise TypeError(f"model {name!r} refuses its arguments {kwargs}: {error}") from error
+    if isinstance(net, SizedNet):
+        net.mxkit_name = name
     if weights is not None:
         load_weights(net, name, weights)
     return net

@@ -1,4 +1,4 @@
-"""Writes what a net's outputs say of each sample; the loss decides what an output is."""
+"""The text of `mxkit predict` for each sample; the loss decides what the net's outputs mean."""
 
 from typing import Any, List, Sequence
 
@@ -14,7 +14,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     """Text for each row of a net's outputs.
 
     Args:
-        recipe: The net's recipe; its loss decides what an output is.
+        recipe: The net's recipe; its loss decides what the outputs mean.
         classes: Names of the classes; empty if the data has none.
         scores: The net's outputs, NDArray of shape (N, K) or (N,).
 
@@ -23,40 +23,38 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
         regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
 
     Raises:
-        DataError: The net compares samples, returns several outputs, or outputs that do not fit the loss.
+        DataError: The net compares samples, returns several arrays, or outputs that do not fit the loss.
     """
     refuse_pairs(recipe)
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} a sample; expected one. Use mxkit.predict")
-    host = scores.asnumpy().astype(np.float64)
+    scores = scores.astype("float64")
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
     if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
-        return _values(host)
-    host = host[:, None] if host.ndim == 1 else host
-    if host.ndim != 2:
+        return _values(scores)
+    scores = scores.expand_dims(1) if scores.ndim == 1 else scores
+    if scores.ndim != 2:
         raise DataError(
-            f"the net gives {host.shape[1:]} a sample under {recipe.loss.name}; expected one value a class. Use "
+            f"the net gives {scores.shape[1:]} a sample under {recipe.loss.name}; expected one value a class. Use "
             "mxkit.predict"
         )
     if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (
-        host.shape[1] < 2 or len(classes) != host.shape[1]
+        scores.shape[1] < 2 or len(classes) != scores.shape[1]
     ):
-        return _values(host)
+        return _values(scores)
     if kind == kinds.YES_OR_NO:
-        return _labels(host if unit_of(loss) == kinds.PROBABILITIES else 0.5 * (1 + np.tanh(host / 2)), classes)
+        return _labels((scores if unit_of(loss) == kinds.PROBABILITIES else scores.sigmoid()).asnumpy(), classes)
     if kind == kinds.MARGINS:
-        return _margins(host, classes)
-    if host.shape[1] == 1:
+        return _margins(scores.asnumpy(), classes)
+    if scores.shape[1] == 1:
         raise DataError(
             f"the net gives one output under {recipe.loss.name}, whose softmax is 1 for every sample. One output for "
             "two classes is trained with sigmoid_bce, a quantity with l2"
         )
-    names = _names(classes, host.shape[1])
-    powers = np.exp(host - host.max(axis=1, keepdims=True))
-    sure = powers / powers.sum(axis=1, keepdims=True)
-    return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in sure]
+    names = _names(classes, scores.shape[1])
+    return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in scores.softmax(axis=1).asnumpy()]
 
 
 def refuse_pairs(recipe: Recipe) -> None:
@@ -67,21 +65,21 @@ def refuse_pairs(recipe: Recipe) -> None:
     """
     if recipe.data.pairs is not None:
         raise DataError(
-            "the net compares samples, and says nothing of one alone: call it with two batches, "
-            "net(a, b) with `from mxkit.recipe.run import load_run` and `recipe, net = load_run(RUN)`"
+            "the net compares samples, and says nothing of one alone: call it with two batches, net(a, b) after "
+            "`recipe, net = mxkit.recipe.load_run(RUN)`"
         )
 
 
-def _values(host: "np.ndarray") -> List[List[str]]:
-    return [[f"{value:.6g}" for value in row] for row in host.reshape(len(host), -1)]
+def _values(scores: Any) -> List[List[str]]:
+    return [[f"{value:.6g}" for value in row] for row in scores.reshape((len(scores), -1)).asnumpy()]
 
 
-def _labels(sure: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
-    if sure.shape[1] == 1:
+def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+    if probabilities.shape[1] == 1:
         names = _names(classes, 2)
-        return [[names[int(p > 0.5)], f"{max(p, 1 - p):.4f}"] for p in sure[:, 0]]
-    names = _names(classes, sure.shape[1])
-    return [[f"{name} {p:.4f}" for name, p in zip(names, row)] for row in sure]
+        return [[names[int(p > 0.5)], f"{max(p, 1 - p):.4f}"] for p in probabilities[:, 0]]
+    names = _names(classes, probabilities.shape[1])
+    return [[f"{name} {p:.4f}" for name, p in zip(names, row)] for row in probabilities]
 
 
 def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
@@ -93,6 +91,6 @@ def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:
-    """Name of each output, or its number; numbers for all if there are more names than outputs."""
-    named = list(classes) if len(classes) <= count else []
-    return [*named, *map(str, range(len(named), count))]
+    """Name of each output, or its number; all are numbers if there are more names than outputs."""
+    known = list(classes) if len(classes) <= count else []
+    return [*known, *map(str, range(len(known), count))]

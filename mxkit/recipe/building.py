@@ -21,7 +21,7 @@ from mxkit.nets.initializers import initialize
 from mxkit.nets.moving import to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.problems import Problem, located, refuse
-from mxkit.recipe.schema import FIT_KEYS, Component, DataComponent, ModelComponent, Recipe
+from mxkit.recipe.schema import FIT_KEYS, Component, ModelComponent, Recipe
 from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, accepted_arguments
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters
@@ -32,16 +32,16 @@ from mxkit.training.loop import fit
 from mxnet import gluon
 
 SPLITS = ("train", "valid", "test")
-# Callbacks' files lie in the run's folder.
+# The argument of each callback that is a path inside the run's folder.
 _PATHS = {"csv": "path", "tensorboard": "folder"}
 
 
 class Name(str):
-    """The result of an earlier call, or an attribute of it, like `data.train.x`."""
+    """Name of an earlier call's result, or of an attribute of it, like `data.train.x`."""
 
 
 class InFolder(str):
-    """A path inside of the run's folder."""
+    """A path relative to the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,13 @@ class Call:
     """One call of a plan.
 
     Attributes:
-        function: What is called: a function, a class, or a `Name`.
-        positional: Arguments; a `Name`, an `InFolder` and a `Call` stand for their values, also in a list.
-        named: The same by keyword.
-        result: What later calls name the result; several names, as "a, b", take it apart.
-        at: Dotted path of the recipe's key that asks for it; "" for what a recipe has no part in.
-        text: What a script says in place of the call, where this is no public one.
-        gives: What the result must be.
+        function: A function, a class, or a `Name`.
+        positional: Positional arguments; a `Name`, an `InFolder` or a `Call` is replaced by its value, also in a list.
+        named: Keyword arguments, with the same replacements.
+        result: Name of the result for later calls; several names, as "a, b", unpack it.
+        at: Dotted path of the recipe's key that causes the call; "" if no key does.
+        text: The expression in a script, if the function is not public.
+        gives: Type of the result; another type is refused.
     """
 
     function: Any
@@ -68,40 +68,53 @@ class Call:
 
 
 def execute(calls: Iterable[Call], results: Dict[str, Any], origin: str) -> Dict[str, Any]:
-    """Make calls in their order, and return `results`.
+    """Make the calls of a plan in their order, and return `results`.
 
     Args:
-        calls: Of a plan.
-        results: Of earlier calls, by name; those of `calls` are added.
-        origin: What the messages call the recipe.
+        calls: Calls of the plan.
+        results: Results of earlier calls, by name; the new results are added.
+        origin: Name of the recipe in messages.
 
     Raises:
-        RecipeError: Calls refuse what the recipe says: all that can be tried are listed, with their place in it.
-        Exception: What a call raises that the recipe has no part in.
+        RecipeError: As `attempt` found.
+        Exception: As for `attempt`.
     """
-    problems, cause = [], None
-    for one in calls:
-        try:
-            result = value_of(one, results)
-            if not isinstance(result, one.gives):
-                raise TypeError(f"expected a {one.gives.__name__}; received a {type(result).__name__}")
-        except (TypeError, ValueError, OSError, MxkitError) as error:
-            if not one.at or isinstance(error, (RecipeError, ConnectionError)):  # a failed download is no mistake
-                raise
-            problems.append(_refused(one, error))
-            cause = error
-            if one.result:  # which later calls need
-                break
-            continue
-        results.update(_named(one.result, result))
+    problems = attempt(calls, results)
     if problems:
-        refuse(origin, problems, cause=cause)
+        refuse(origin, problems)
     return results
 
 
-def _named(names: str, result: Any) -> Dict[str, Any]:
-    several = names.split(", ")
-    return dict(zip(several, result)) if len(several) > 1 else {names: result}
+def attempt(calls: Iterable[Call], results: Dict[str, Any]) -> List[Problem]:
+    """Make the calls of a plan in their order, up to the first call that fails and whose result is needed.
+
+    Args:
+        calls: Calls of the plan.
+        results: Results of earlier calls, by name; the new results are added.
+
+    Returns:
+        The values of the recipe that calls refuse.
+
+    Raises:
+        Exception: A call without a key of the recipe (`at`) raised it, or a download failed.
+    """
+    problems = []
+    for call in calls:
+        try:
+            result: Any = value_of(call, results)
+            names = call.result.split(", ")
+            named = dict(zip(names, result)) if len(names) > 1 else {call.result: result}
+            if not isinstance(result, call.gives):
+                raise TypeError(f"expected a {call.gives.__name__}; received a {type(result).__name__}")
+        except (TypeError, ValueError, OSError, MxkitError) as error:
+            if not call.at or isinstance(error, (RecipeError, ConnectionError)):
+                raise
+            problems.append(_refused(call, error))
+            if call.result:
+                break
+            continue
+        results.update(named)
+    return problems
 
 
 def _refused(call: Call, error: BaseException) -> Problem:
@@ -113,7 +126,7 @@ def _refused(call: Call, error: BaseException) -> Problem:
 
 
 def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
-    """What an argument of a plan stands for; a call is made.
+    """The value of an argument of a plan; a `Call` is made.
 
     >>> value_of(Call(max, (Name("data.real"), 3)), {"data": 2})
     3
@@ -131,15 +144,15 @@ def value_of(argument: Any, results: Mapping[str, Any]) -> Any:
 
 
 def data_call(recipe: Recipe) -> Call:
-    """The call that loads the data; a function that makes batches itself gets their size."""
-    data: DataComponent = recipe.data
+    """The call that loads the data; a function with a parameter `batch_size` gets the recipe's."""
+    data = recipe.data
     accepted = accepted_arguments("data", data.name) or {}
     size = {"batch_size": data.batch_size} if "batch_size" in accepted else {}
     return Call(DATASETS[data.name], (), {**data.arguments, **size}, result="data", at="data")
 
 
 def loader_calls(recipe: Recipe, data: Splits) -> List[Call]:
-    """The batches of each part that is read; loaders of arrays and of files differ."""
+    """The calls that make the batches of each part of the data that the run reads."""
     calls = [*augment_calls(recipe), loader_call(recipe, data, "train", "train", training=True)]
     if has_samples(data.valid):
         calls.append(loader_call(recipe, data, "valid", "valid"))
@@ -149,29 +162,29 @@ def loader_calls(recipe: Recipe, data: Splits) -> List[Call]:
 
 
 def scored_name(recipe: Recipe) -> str:
-    """The batches that are reported on."""
+    """Name of the batches that the final scores are computed over."""
     return "scored" if recipe.evaluate.split == "train" else recipe.evaluate.split
 
 
 def is_loader(part: Any) -> bool:
-    """Whether a part of the data gives batches by itself."""
+    """Whether a part of the data is a loader, which makes its batches itself."""
     return not isinstance(part, Split) and not hasattr(part, "__getitem__")
 
 
 def has_samples(part: Any) -> bool:
-    """Whether there is anything in a part of the data; of a loader that is taken for granted."""
+    """Whether a part of the data has a sample; a loader is assumed to have one."""
     return part is not None and (is_loader(part) or bool(count_samples(part)))
 
 
 def count_samples(part: Any) -> Optional[int]:
-    """Samples of a part of the data; None where a loader makes the batches, which does not say."""
+    """Number of samples of a part of the data; None for a loader, which does not know it."""
     if isinstance(part, Split):
         return len(part.x[0] if isinstance(part.x, tuple) else part.x)
     return None if is_loader(part) else len(part)
 
 
 def batches(recipe: Recipe, data: Splits, split: str, *, training: bool = False) -> Any:
-    """Batches of one part of the data; for training shuffled and augmented as such.
+    """Batches of one part of the data; for training they are shuffled and augmented.
 
     Raises:
         UnknownNameError: `split` is no part of the data.
@@ -181,7 +194,7 @@ def batches(recipe: Recipe, data: Splits, split: str, *, training: bool = False)
 
 
 def augment_call(steps: List[Component], result: str = "") -> Call:
-    """The augmentation that a list of steps means: a preset where that is its one element."""
+    """The call that makes the augmentation of a list of steps; a list of one preset makes the preset."""
     if len(steps) == 1 and steps[0].name in PRESETS:
         return Call(Augment.preset, (steps[0].name,), steps[0].arguments, result, f"data.{result}")
     return Call(Augment, ([short(one) for one in steps],), {}, result, f"data.{result}")
@@ -189,18 +202,18 @@ def augment_call(steps: List[Component], result: str = "") -> Call:
 
 def augment_of(steps: Optional[List[Component]]) -> Optional[Augment]:
     """The augmentation of a list of steps, or None."""
-    made: Optional[Augment] = None if steps is None else value_of(augment_call(steps), {})
-    return made
+    augment: Optional[Augment] = None if steps is None else value_of(augment_call(steps), {})
+    return augment
 
 
 def augment_calls(recipe: Recipe) -> List[Call]:
-    """The augmentations that loaders name."""
-    steps = {name: getattr(recipe.data, name) for name in ("augment", "eval_augment")}
-    return [augment_call(some, name) for name, some in steps.items() if some is not None]
+    """The calls that make the augmentations; `loader_call` refers to their results."""
+    steps = {"augment": recipe.data.augment, "eval_augment": recipe.data.eval_augment}
+    return [augment_call(listed, name) for name, listed in steps.items() if listed is not None]
 
 
 def loader_call(recipe: Recipe, data: Splits, split: str, result: str, training: bool = False) -> Call:
-    """What makes the batches of a part; the training part is shuffled by the recipe's seed."""
+    """The call that makes the batches of a part; the recipe's seed shuffles the training part."""
     if split not in SPLITS:
         raise unknown_name("part of the data", split, SPLITS)
     part, own = getattr(data, split), Name(f"data.{split}")
@@ -219,7 +232,7 @@ def loader_call(recipe: Recipe, data: Splits, split: str, result: str, training:
         arguments.update(shuffle=True, seed=recipe.seed)
     if loader is DatasetLoader and config.workers:
         arguments["workers"] = config.workers
-    # without steps of its own training takes those of evaluation
+    # training without its own steps uses those of evaluation
     augment = "augment" if training and config.augment is not None else "eval_augment"
     if getattr(config, augment) is not None:
         arguments["transform"] = Name(augment if loader is DatasetLoader else f"{augment}.batch")
@@ -228,30 +241,32 @@ def loader_call(recipe: Recipe, data: Splits, split: str, result: str, training:
 
 
 def first_inputs(recipe: Recipe, data: Splits) -> Tuple[Any, ...]:
-    """Inputs of one evaluated sample, as the net gets them."""
+    """The net's inputs for the first sample of the part that the final scores are computed over."""
     part = getattr(data, recipe.evaluate.split)
-    if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:  # files: decode one, not 256
-        one = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
-        recipe = recipe.model_copy(update={"data": one})
+    if not is_loader(part) and not isinstance(part, Split) and recipe.data.pairs is None:
+        # decode one file, not 256
+        config = recipe.data.model_copy(update={"eval_batch_size": 1, "workers": 0})
+        recipe = recipe.model_copy(update={"data": config})
     source = batches(recipe, data, recipe.evaluate.split)
     inputs, _ = unpack(next(read_epoch(source, keep_count=True)))
     return tuple(one[:1] for one in inputs)
 
 
 def net_calls(recipe: Recipe) -> List[Call]:
-    """The net with its first values, on its devices, and frozen where the recipe says so."""
+    """The calls that make the net with its first values, on its devices, with its frozen parameters."""
     calls = [Call(seed_all, (recipe.seed,)), *model_calls(recipe), *value_calls(recipe), *_setting_calls(recipe)]
     if recipe.model.finetune is None:
         return calls
     text = f"next(iter({scored_name(recipe)}))[0][:1]"
-    return [Call(first_inputs, (recipe, Name("data")), result="sample", text=text), *calls]  # a loader may draw
+    # before `seed_all`, because the loader may draw random numbers
+    return [Call(first_inputs, (recipe, Name("data")), result="sample", text=text), *calls]
 
 
 def model_calls(recipe: Recipe) -> List[Call]:
-    """The net before it has values, or with those of a file, and without the head of `finetune`."""
+    """The calls that make the net, with the values of `model.weights` if given, and without the head of `finetune`."""
     model = recipe.model
     calls = [_model_call(model, model.weights)]
-    if model.weights is not None and model.name in COMPOSED:  # `get_model` makes no net of nets
+    if model.weights is not None and model.name in COMPOSED:  # their class takes no weights, unlike `get_model`
         path = Path(model.weights).expanduser()
         call = Call(load_parameters, (Name("net"), str(path)), at="model.weights")
         if path.is_dir():
@@ -280,12 +295,12 @@ def _hybridize(net: Any) -> None:
 
 
 def is_pretrained(model: ModelComponent) -> bool:
-    """Whether a zoo gives the net its values."""
+    """Whether the net has the values that a zoo published."""
     return ":" in model.name and bool(model.arguments.get("pretrained"))
 
 
 def value_calls(recipe: Recipe) -> List[Call]:
-    """First values of the net on its devices, and the head of `finetune`."""
+    """The calls that give the net its first values on its devices, and the head of `finetune`."""
     model = recipe.model
     if model.weights is not None or is_pretrained(model):
         calls = [Call(to, (Name("net"), recipe.devices), at="devices")]
@@ -302,17 +317,18 @@ def value_calls(recipe: Recipe) -> List[Call]:
 
 
 def _setting_calls(recipe: Recipe) -> List[Call]:
-    calls = [Call(freeze, (Name("net"), glob), at=f"freeze.{number}") for number, glob in enumerate(recipe.freeze)]
+    net = Name("net")
+    calls = [Call(freeze, (net, glob), at=f"freeze.{number}") for number, glob in enumerate(recipe.freeze)]
     if recipe.optimizer.no_weight_decay:
-        calls.append(Call(no_weight_decay, (Name("net"),)))
-    for glob, one in recipe.optimizer.multipliers.items():
-        values = {glob: one.model_dump(exclude_none=True)}
-        calls.append(Call(set_multipliers, (Name("net"), values), at=f"optimizer.multipliers.{glob}"))
+        calls.append(Call(no_weight_decay, (net,)))
+    for glob, multipliers in recipe.optimizer.multipliers.items():
+        values = {glob: multipliers.model_dump(exclude_none=True)}
+        calls.append(Call(set_multipliers, (net, values), at=f"optimizer.multipliers.{glob}"))
     return calls
 
 
 def fit_call(recipe: Recipe, data: Splits) -> Call:
-    """The training."""
+    """The call of `fit`."""
     schedule = [] if recipe.schedule is None else [Call(LearningRate, (short(recipe.schedule),))]
     arguments: Dict[str, Any] = {
         "loss": short(recipe.loss),
@@ -331,7 +347,7 @@ def fit_call(recipe: Recipe, data: Splits) -> Call:
 
 
 def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
-    """Keys of the recipe that are keywords of `fit`: the seed, and what is not the default."""
+    """Keywords of `fit` that are keys of the recipe: the length, the seed, and all that differ from their default."""
     changed = [name for name in FIT_KEYS if getattr(recipe, name) != Recipe.model_fields[name].default]
     arguments = {"epochs": recipe.epochs, "seed": recipe.seed, **{name: getattr(recipe, name) for name in changed}}
     for key, own, unit in (("updates", "epochs", "updates"), ("accumulate_samples", "accumulate", "samples")):
@@ -341,12 +357,12 @@ def fit_arguments(recipe: Recipe) -> Dict[str, Any]:
 
 
 def callback_call(component: Component) -> Call:
-    """What makes a callback; a file of its lies in the run's folder."""
+    """The call that makes a callback; its file is in the run's folder."""
     key = _PATHS.get(component.name)
     arguments = {name: InFolder(one) if name == key else one for name, one in component.arguments.items()}
     return Call(CALLBACKS[component.name], (), arguments)
 
 
 def short(component: Component) -> Any:
-    """A component as the public calls take it: its name, with its arguments where it has some."""
+    """A component in the form that the public calls take: its name, or `(name, arguments)`."""
     return component.spec if component.arguments else component.name

@@ -1,4 +1,4 @@
-"""What two recipes say differently."""
+"""The differences of two recipes."""
 
 from typing import Any, Dict, List
 
@@ -6,7 +6,7 @@ from mxkit.recipe.schema import Recipe
 
 
 def differences(one: Recipe, other: Recipe) -> List[str]:
-    """What two resolved recipes say differently: `path: one -> other`, a line each.
+    """Lines `path: one -> other`, one for each difference of two resolved recipes.
 
     >>> from mxkit.recipe.reading import load_recipe
     >>> first = load_recipe("digits_lenet")
@@ -23,14 +23,14 @@ def differences(one: Recipe, other: Recipe) -> List[str]:
 
 
 def flattened(value: Any, path: str = "") -> Dict[str, Any]:
-    """Values by dotted path; lists of plain values count as values, and so do empty mappings.
+    """Values by dotted path; a list of plain values is one value, and so is an empty mapping.
 
     >>> flattened({"loss": {"name": "l2"}, "freeze": [], "metrics": [{"name": "mse"}]})
     {'loss.name': 'l2', 'freeze': [], 'metrics.0.name': 'mse'}
     """
     nested = isinstance(value, (list, tuple)) and any(isinstance(one, (dict, list, tuple)) for one in value)
     inner: Any = value.items() if isinstance(value, dict) else enumerate(value) if nested else ()
-    found: Dict[str, Any] = {}
+    values: Dict[str, Any] = {}
     for key, one in inner:
-        found.update(flattened(one, f"{path}.{key}" if path else str(key)))
-    return found or {path: value}
+        values.update(flattened(one, f"{path}.{key}" if path else str(key)))
+    return values or {path: value}

@@ -1,8 +1,8 @@
-"""Where recipes are refused: every check that needs neither the data nor the net, and one error for all mistakes."""
+"""Checks of a recipe that need neither its data nor its net; one error lists all mistakes."""
 
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.trainers import check_optimizer
 from mxkit.data.augmentation.augment import STEPS
@@ -12,9 +12,9 @@ from mxkit.losses.by_name import get_loss
 from mxkit.metrics import get_metric, get_metrics
 from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.building import augment_of, callback_call, value_of
-from mxkit.recipe.problems import Problem, located, mended, refuse, refused_arguments, unknown_key
+from mxkit.recipe.problems import Problem, located, refuse, refused_arguments, unknown_key, without_mistakes
 from mxkit.recipe.run_code import import_modules
-from mxkit.recipe.schema import Component, Recipe
+from mxkit.recipe.schema import KIND_AT, Component, Recipe
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, is_known
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.checkpoints import Checkpoints
@@ -23,12 +23,12 @@ from pydantic import ValidationError
 
 
 class Place(NamedTuple):
-    """Something that a recipe chooses by name.
+    """A component of a recipe.
 
     Attributes:
-        path: Dotted.
-        kind: As `KINDS` knows it.
-        component: What is chosen.
+        path: Dotted path of the component.
+        kind: Its kind, a key of `KINDS`.
+        component: Its name and arguments.
     """
 
     path: str
@@ -37,35 +37,35 @@ class Place(NamedTuple):
 
 
 class Problems(List[Problem]):
-    """Problems of a recipe, of which those are left out that follow from an earlier one."""
+    """Problems of a recipe, without those that follow from an earlier problem."""
 
     def touch(self, *paths: str) -> bool:
-        """Whether something is wrong at one of these places, above it or below it."""
+        """Whether there is a problem at one of these paths, above it or below it."""
         return any(
             f"{one.path}.".startswith(f"{path}.") or f"{path}.".startswith(f"{one.path}.")
             for one in self
             for path in paths
         )
 
-    def add(self, found: Iterable[Problem]) -> None:
-        """Add what one check found, where the checks before it found nothing."""
-        self += [one for one in list(found) if not self.touch(one.path)]
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Add the problems of one check, except at paths where earlier checks found a problem."""
+        self += [one for one in list(problems) if not self.touch(one.path)]
 
 
 def check(
     content: Mapping[str, Any], origin: str, origins: Mapping[str, str], earlier: Sequence[Problem] = ()
 ) -> Recipe:
-    """Check a recipe as far as it can be without its data.
+    """Check a recipe without its data.
 
     Args:
-        content: What it says, bases and variables worked in.
-        origin: What the messages call it.
-        origins: The file of each key.
-        earlier: Problems that were found before.
+        content: Keys and values, merged with the bases, without variables.
+        origin: Name of the recipe in messages.
+        origins: The file that sets each dotted path.
+        earlier: Problems of earlier checks.
 
     Raises:
-        RecipeError: It says something that cannot be run: all of it is listed, each with its dotted path.
-        Exception: What a module of `imports` raises.
+        RecipeError: The recipe has mistakes; all are listed, each with its dotted path.
+        Exception: A module of `imports` raised it.
 
     Side effects:
         Imports the modules of `imports`.
@@ -74,47 +74,36 @@ def check(
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
-        fixed, found = mended(content, error)
-        problems.add(found)
-        if fixed is None:
-            refuse(origin, problems, origins, cause=error)
+        repaired, structural = without_mistakes(content, error)
+        problems.add(structural)
+        if repaired is None:
+            refuse(origin, problems, origins)
             raise
-        recipe = fixed
+        recipe = repaired
     if recipe.imports:
         problems.add(import_modules(recipe))
     places = components(recipe)
     problems.add([problem for place in places for problem in _arguments(place, not problems.touch("imports"))])
     problems.add([problem for keys, problem in _rules(recipe) if not problems.touch(*keys)])
     problems.add(_trials(recipe, places, problems))
-    problems.add(_wholes(recipe, problems))
+    problems.add(_combinations(recipe, problems))
     if problems:
-        refuse(origin, [one for one in problems if one.what], origins)
+        refuse(origin, [one for one in problems if one.text], origins)
     return recipe
 
 
 def components(recipe: Recipe) -> List[Place]:
-    """Everything that a recipe chooses by name."""
-    head = recipe.model.finetune
-    single: Dict[str, Tuple[str, Any]] = {
-        "data": ("data", recipe.data),
-        "model": ("model", recipe.model),
-        "initializer": ("initializer", recipe.initializer),
-        "loss": ("loss", recipe.loss),
-        "optimizer": ("optimizer", recipe.optimizer),
-        "schedule": ("schedule", recipe.schedule),
-        "model.finetune.initializer": ("initializer", head and head.initializer),
-    }
-    lists: Dict[str, Tuple[str, Optional[List[Component]]]] = {
-        "data.augment": ("augment", recipe.data.augment),
-        "data.eval_augment": ("augment", recipe.data.eval_augment),
-        "callbacks": ("callback", recipe.callbacks),
-        "metrics": ("metric", recipe.metrics),
-        "evaluate.metrics": ("metric", recipe.evaluate.metrics),
-    }
-    found = [Place(path, kind, one) for path, (kind, one) in single.items() if one is not None]
-    for path, (kind, several) in lists.items():
-        found += [Place(f"{path}.{number}", kind, one) for number, one in enumerate(several or [])]
-    return found
+    """All components of a recipe."""
+    places = []
+    for path, kind in KIND_AT.items():
+        value: Any = recipe
+        for key in path.split("."):
+            value = getattr(value, key, None)
+        if isinstance(value, list):
+            places += [Place(f"{path}.{number}", kind, one) for number, one in enumerate(value)]
+        elif value is not None:
+            places.append(Place(path, kind, value))
+    return places
 
 
 def _arguments(place: Place, all_names_known: bool) -> List[Problem]:
@@ -122,9 +111,9 @@ def _arguments(place: Place, all_names_known: bool) -> List[Problem]:
     path, kind, component = place
     if not is_known(kind, component.name):
         known = tuple(sorted(KINDS[kind].names()))
-        unknown = Problem(f"{path}.name", f"unknown; received {component.name!r}", known, component.name)
-        # nothing is said where the module that may register it is not there
-        return [unknown if all_names_known else unknown._replace(what="")]
+        # a module of `imports` that is missing may register the name
+        text = f"unknown; received {component.name!r}" if all_names_known else ""
+        return [Problem(f"{path}.name", text, known, component.name)]
     accepted = accepted_arguments(kind, component.name)
     if accepted is None:
         return []
@@ -141,7 +130,7 @@ def _arguments(place: Place, all_names_known: bool) -> List[Problem]:
 
 
 def _parts(place: Place, accepted: Mapping[str, Argument]) -> List[Problem]:
-    """Problems of a net that is made of other nets."""
+    """Problems of a net that consists of other nets."""
     path, component, problems = place.path, place.component, []
     for key in accepted:
         value = component.arguments.get(key)
@@ -161,29 +150,29 @@ def _parts(place: Place, accepted: Mapping[str, Argument]) -> List[Problem]:
 
 
 def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
-    """What does not fit together: the keys, and the problem."""
+    """Keys that exclude or need each other: the keys, and the problem."""
     model, data = recipe.model, recipe.data
     if (recipe.epochs is None) == (recipe.updates is None):
         both = "both are given" if recipe.epochs is not None else "is missing"
         yield ("epochs", "updates"), Problem("epochs", f"{both}; expected epochs or updates")
     if recipe.accumulate_samples is not None and recipe.accumulate != 1:
-        what = "stands in place of accumulate; leave one of them out"
-        yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", what)
+        text = "replaces accumulate; leave one of them out"
+        yield ("accumulate", "accumulate_samples"), Problem("accumulate_samples", text)
     if model.weights is not None and model.arguments.get("pretrained"):
-        yield ("model",), Problem("model.weights", "stands in place of pretrained: true; leave one of them out")
+        yield ("model",), Problem("model.weights", "replaces pretrained: true; leave one of them out")
     if recipe.evaluate.which == "best" and recipe.checkpoints.keep_best is None:
-        what = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
-        yield ("evaluate", "checkpoints"), Problem("evaluate.which", what)
+        text = "'best' needs checkpoints.keep_best, like [valid_loss, min]; received null"
+        yield ("evaluate", "checkpoints"), Problem("evaluate.which", text)
     if data.pairs is not None and (data.augment or data.eval_augment):
-        what = "pairs of augmented images are not made; leave augment or pairs out"
-        yield ("data.pairs",), Problem("data.pairs", what)
+        text = "pairs cannot be augmented; leave augment or pairs out"
+        yield ("data.pairs",), Problem("data.pairs", text)
     if data.pairs is not None and model.finetune is not None:
-        what = "a siamese net has no last layer of classes; leave it or pairs out"
-        yield ("data.pairs", "model.finetune"), Problem("model.finetune", what)
+        text = "a siamese net has no last layer of classes; leave it or pairs out"
+        yield ("data.pairs", "model.finetune"), Problem("model.finetune", text)
 
 
 def _trials(recipe: Recipe, places: Iterable[Place], problems: Problems) -> List[Problem]:
-    """Make once what is made by name, because some values only its maker can judge."""
+    """Make each component once, because only its function can check some values."""
     makers: Dict[str, Callable[[Component], Any]] = {
         "loss": lambda one: get_loss(one.spec),
         "initializer": lambda one: get_initializer(one.spec),
@@ -208,54 +197,54 @@ def _step(component: Component) -> Any:
 def _tried(path: str, arguments: Mapping[str, Any], make: Callable[[], Any]) -> List[Problem]:
     try:
         make()
-    except Exception as error:  # makers are MXNet's and the users': anything may come
+    except Exception as error:  # functions of MXNet and of users raise any error
         return [located(path, error, arguments)]
     return []
 
 
-def _wholes(recipe: Recipe, problems: Problems) -> List[Problem]:
-    """What is wrong with several things together, each of which is right."""
-    wholes: Dict[str, Callable[[], Any]] = {
+def _combinations(recipe: Recipe, problems: Problems) -> List[Problem]:
+    """Problems of components that are right alone and wrong together."""
+    makers: Dict[str, Callable[[], Any]] = {
         "data.augment": lambda: augment_of(recipe.data.augment),
         "data.eval_augment": lambda: augment_of(recipe.data.eval_augment),
         "metrics": lambda: _columns(recipe),
         "evaluate.metrics": lambda: get_metrics([one.spec for one in recipe.evaluate.metrics or []]),
     }
-    wrong = {path: _tried(path, {}, make) for path, make in wholes.items() if not problems.touch(path)}
-    found = [problem for some in wrong.values() for problem in some]
-    right = {path for path, some in wrong.items() if not some}
+    tried = {path: _tried(path, {}, make) for path, make in makers.items() if not problems.touch(path)}
+    wrong = [problem for listed in tried.values() for problem in listed]
+    right = {path for path, listed in tried.items() if not listed}
     if "metrics" in right:
-        found += _watched(recipe)
+        wrong += _unknown_columns(recipe)
     if {"data.augment", "data.eval_augment"} <= right:
-        found += _normalization(recipe)
-    return found
+        wrong += _normalization(recipe)
+    return wrong
 
 
 def _columns(recipe: Recipe) -> Tuple[str, ...]:
-    """What the history of the recipe's run will have, as far as it can be watched."""
+    """Columns of the run's history that a callback can monitor."""
     names = ["loss", *(metric.name for metric in get_metrics([one.spec for one in recipe.metrics]))]
     return (*(f"valid_{name}" for name in names), *(f"train_{name}" for name in names))
 
 
-def _watched(recipe: Recipe) -> List[Problem]:
-    """Columns that are watched, and that the history will not have."""
+def _unknown_columns(recipe: Recipe) -> List[Problem]:
+    """Monitored columns that the history will not have."""
     known = _columns(recipe)
-    watched = {
+    monitored = {
         f"callbacks.{number}.monitor": one.arguments.get("monitor")
         for number, one in enumerate(recipe.callbacks)
         if one.name in ("early_stopping", "plateau")
     }
     if recipe.checkpoints.keep_best is not None:
-        watched["checkpoints.keep_best.0"] = recipe.checkpoints.keep_best[0]
+        monitored["checkpoints.keep_best.0"] = recipe.checkpoints.keep_best[0]
     return [
         Problem(path, f"the history has no such column; received {column!r}", known, str(column))
-        for path, column in watched.items()
+        for path, column in monitored.items()
         if column not in known
     ]
 
 
 def _normalization(recipe: Recipe) -> List[Problem]:
-    """Images that are normalized in training must be so in evaluation, and the other way."""
+    """Training and evaluation must normalize images in the same way."""
     train, valid = (augment_of(one) for one in (recipe.data.augment, recipe.data.eval_augment))
     if train is None or (None if valid is None else valid.normalize) == train.normalize:
         return []

@@ -1,11 +1,11 @@
-"""Where the data of a recipe is refused, and its net: what only they can tell of the recipe."""
+"""Checks of a recipe that need its data or its net."""
 
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
-from mxkit.recipe.building import SPLITS, data_call, execute, has_samples, is_loader
+from mxkit.recipe.building import SPLITS, attempt, data_call, has_samples, is_loader
 from mxkit.recipe.problems import Problem, located, refuse
 from mxkit.recipe.schema import DataComponent, Recipe
 from mxkit.recipe.vocabulary import accepted_arguments
@@ -14,46 +14,50 @@ import numpy as np
 
 
 def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
-    """The recipe's dataset.
+    """Load the dataset of a recipe and check it.
 
     Args:
-        recipe: Checked.
-        overrides: Changes that it was loaded with, like `data.batch_size=8`: one that has no effect is refused.
+        recipe: The checked recipe.
+        overrides: Changes that it was loaded with, like `data.batch_size=8`; one without effect is refused.
 
     Raises:
-        RecipeError: The dataset refuses an argument's value, or gives what the recipe cannot train on.
-        MxkitError: As the dataset says, where files are missing.
+        RecipeError: The dataset refuses a value, or returns data that the recipe cannot train on.
+        MxkitError: As the dataset says, if files are missing.
     """
-    data: Splits = execute([data_call(recipe)], {}, recipe.name)["data"]
-    problems = list(_form(recipe, data))
-    if not problems:
-        _warn(recipe, data)
-        problems = [*_parts(recipe, data), *_unused(recipe, data, overrides)]
+    splits, problems = read_data(recipe, overrides)
     if problems:
         refuse(recipe.name, problems)
+    data: Splits = splits
     return data
 
 
-def check_net(recipe: Recipe, net: Any) -> None:
-    """Refuse here what callbacks would refuse when the run has its folder.
+def read_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Any, List[Problem]]:
+    """The `Splits` of a recipe, and its mistakes; with a mistake the data may be missing or of another type."""
+    results: Dict[str, Any] = {}
+    problems = attempt([data_call(recipe)], results)
+    data: Any = results.get("data")
+    if not problems:
+        problems = list(_type_problems(recipe.data.name, data))
+    if not problems:
+        _warn_of_classes(recipe, data)
+        problems = [*_part_problems(recipe, data), *_unused_keys(recipe, data, overrides)]
+    return data, problems
 
-    Raises:
-        RecipeError: A callback's glob fits no parameter that it can change.
-    """
+
+def net_problems(recipe: Recipe, net: Any) -> List[Problem]:
+    """Patterns of a callback `freeze` that fit no parameter of the net; `fit` would refuse them too late."""
     problems = []
-    for number, one in enumerate(recipe.callbacks):
-        if one.name == "freeze":  # refused here, before the run has its folder
+    for number, callback in enumerate(recipe.callbacks):
+        if callback.name == "freeze":
             try:
-                trained_later(net, one.arguments.get("patterns"))
+                trained_later(net, callback.arguments.get("patterns"))
             except ValueError as error:
                 problems.append(located(f"callbacks.{number}.patterns", error, ()))
-    if problems:
-        refuse(recipe.name, problems)
+    return problems
 
 
-def _form(recipe: Recipe, data: Any) -> Iterator[Problem]:
-    """What a registered function returns in place of `Splits`."""
-    name = recipe.data.name
+def _type_problems(name: str, data: Any) -> Iterator[Problem]:
+    """Types that a registered data function must not return."""
     way = "return mxkit.data.Splits(train=mxkit.data.Split(x, y), valid=None, test=mxkit.data.Split(x, y))"
     if not isinstance(data, Splits):
         several = f" of {len(data)}" if isinstance(data, (tuple, list)) else ""
@@ -73,7 +77,7 @@ def _form(recipe: Recipe, data: Any) -> Iterator[Problem]:
                     f"{name} gives {split} as a Split of {', '.join(received)}; expected NumPy arrays with equally "
                     "many samples along axis 0",
                 )
-        elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _can_be_read(part):
+        elif type(part) in (tuple, dict, str) or hasattr(part, "shape") or not _is_readable(part):
             yield Problem(
                 "data",
                 f"{name} gives {split} as a {type(part).__name__}; expected mxkit.data.Split(x, y), a Dataset or a "
@@ -81,27 +85,27 @@ def _form(recipe: Recipe, data: Any) -> Iterator[Problem]:
             )
 
 
-def _can_be_read(part: Any) -> bool:
+def _is_readable(part: Any) -> bool:
     return callable(part) or any(hasattr(part, name) for name in ("__iter__", "__getitem__", "__next__"))
 
 
-def _parts(recipe: Recipe, data: Splits) -> Iterator[Problem]:
-    """What parts of the data lack, or have and should not."""
+def _part_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
+    """Mistakes in the parts of the data, or keys that do not fit them."""
     name, train = recipe.data.name, data.train
     if not has_samples(getattr(data, recipe.evaluate.split)):
-        known = tuple(split for split in SPLITS if has_samples(getattr(data, split)))
-        what = f"this part of the data has no sample; received {recipe.evaluate.split!r}"
-        yield Problem("evaluate.split", what, known)
+        accepted = tuple(split for split in SPLITS if has_samples(getattr(data, split)))
+        text = f"this part of the data has no sample; received {recipe.evaluate.split!r}"
+        yield Problem("evaluate.split", text, accepted)
     path, outputs = _outputs(recipe)
     count = len(data.classes or ())
-    if outputs < count:
+    if outputs is not None and outputs < count:
         yield Problem(
             path,
             f"the data has {count} classes, {_some(data.classes)}; received {outputs}; expected {count}: "
             f"--set {path}={count}, or remove the folders that are no class",
         )
-    yield from _dtypes(name, data)
-    yield from _labels(recipe, data)
+    yield from _dtype_problems(name, data)
+    yield from _label_problems(recipe, data)
     if recipe.data.eval_augment is None and _holds_image_files(train):
         yield Problem(
             "data.eval_augment",
@@ -116,17 +120,17 @@ def _some(classes: Sequence[Any]) -> str:
     return ", ".join(map(str, classes[:5])) + ", ..." * (len(classes) > 5)
 
 
-def _outputs(recipe: Recipe) -> Any:
-    """The key that says how many classes the net tells apart, and what it says; infinity where that is not known."""
+def _outputs(recipe: Recipe) -> Tuple[str, Optional[int]]:
+    """The key with the number of classes that the net distinguishes, and the number, or None if it is unknown."""
     head = recipe.model.finetune
     path = "model.finetune.classes" if head is not None else "model.classes"
     outputs = head.classes if head is not None else recipe.model.arguments.get("classes")
-    known = isinstance(outputs, int) and recipe.data.pairs is None and recipe.loss.name == "softmax_ce"
-    return path, outputs if known else float("inf")
+    is_known = isinstance(outputs, int) and recipe.data.pairs is None and recipe.loss.name == "softmax_ce"
+    return path, outputs if is_known else None
 
 
-def _dtypes(name: str, data: Splits) -> Iterator[Problem]:
-    """uint8, which batches divide by 255, beside another dtype, which they leave as it is."""
+def _dtype_problems(name: str, data: Splits) -> Iterator[Problem]:
+    """Parts of which one is uint8: batches divide uint8 by 255, and no other dtype."""
     parts = {split: getattr(data, split) for split in SPLITS if isinstance(getattr(data, split), Split)}
     inputs = {split: part.x if isinstance(part.x, tuple) else (part.x,) for split, part in parts.items()}
     for split, arrays in inputs.items():
@@ -139,8 +143,8 @@ def _dtypes(name: str, data: Splits) -> Iterator[Problem]:
                 )
 
 
-def _numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
-    """Class numbers of the parts that are arrays; other parts were checked by their dataset."""
+def _class_numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
+    """Class numbers of the parts that are arrays; a Dataset checks its own."""
     labels: Dict[str, Any] = {split: getattr(getattr(data, split), "y", None) for split in SPLITS}
     ignored = recipe.loss.arguments.get("ignore_label", -1)
     return {
@@ -150,34 +154,34 @@ def _numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
     }
 
 
-def _labels(recipe: Recipe, data: Splits) -> Iterator[Problem]:
-    """Class numbers that no name stands for."""
-    numbers = _numbers(recipe, data)
+def _label_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
+    """Class numbers without a name."""
+    numbers = _class_numbers(recipe, data)
     if not data.classes or "train" not in numbers:
         return
     last = len(data.classes) - 1
-    for split, found in numbers.items():
-        if len(found) and found.max() > last:
+    for split, labels in numbers.items():
+        if len(labels) and labels.max() > last:
             yield Problem(
                 "data",
                 f"{recipe.data.name} names {last + 1} classes, {_some(data.classes)}; the labels of {split} go up to "
-                f"{found.max()}; expected labels from 0 to {last}: name every class in Splits(classes=[...]), or none",
+                f"{labels.max()}; expected labels from 0 to {last}: name every class in Splits(classes=[...]), or none",
             )
 
 
-def _warn(recipe: Recipe, data: Splits) -> None:
-    """Warn of outputs without a class, and of a part without a class that is trained."""
+def _warn_of_classes(recipe: Recipe, data: Splits) -> None:
+    """Warn of outputs of the net without a class, and of parts of the data without a class."""
     path, outputs = _outputs(recipe)
     count = len(data.classes or ())
-    if count and count < outputs < float("inf"):
+    if outputs is not None and 0 < count < outputs:
         warnings.warn(
             f"recipe {recipe.name}: {path}: the net has {outputs} outputs, the data {count} classes, "
             f"{_some(data.classes)}; {outputs - count} outputs have no sample to learn from. Expected {count}: "
             f"--set {path}={count}",
             TrapWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
-    numbers = _numbers(recipe, data)
+    numbers = _class_numbers(recipe, data)
     if count and "train" in numbers and all(part.max(initial=0) < count for part in numbers.values()):
         way = "Cut the parts so that each has samples of every class"
         labels = [numbers.get(split) for split in SPLITS]
@@ -185,7 +189,7 @@ def _warn(recipe: Recipe, data: Splits) -> None:
 
 
 def _holds_image_files(part: Any) -> bool:
-    """Whether a Dataset gives images as files hold them: of any size, bytes, channels last."""
+    """Whether a Dataset gives decoded image files: any size, uint8, channels last."""
     if isinstance(part, Split) or is_loader(part) or not len(part):
         return False
     if getattr(part, "channels", None) in (1, 3):
@@ -196,15 +200,18 @@ def _holds_image_files(part: Any) -> bool:
     return len(shape) == 3 and shape[-1] in (1, 3) and str(np.dtype(first.dtype)) == "uint8"
 
 
-def _unused(recipe: Recipe, data: Splits, overrides: Sequence[str]) -> List[Problem]:
-    """Keys of `data` that loaders of the recipe's own make no use of; one that was set counts with its default too."""
-    own = [split for split in SPLITS if getattr(data, split) is not None and is_loader(getattr(data, split))]
+def _unused_keys(recipe: Recipe, data: Splits, overrides: Sequence[str]) -> List[Problem]:
+    """Keys of `data` without effect, because the data function returns loaders.
+
+    A key counts if its value is not the default, or if an override sets it.
+    """
+    own = {split for split in SPLITS if getattr(data, split) is not None and is_loader(getattr(data, split))}
     accepted = accepted_arguments("data", recipe.data.name) or {}
     keys = ["drop_last", "augment"] if "train" in own else []
     keys += ["batch_size"] if "train" in own and "batch_size" not in accepted else []
-    evaluated = [split for split in ("valid", "test") if getattr(data, split) is not None]
-    keys += ["eval_batch_size", "eval_augment"] if evaluated and set(evaluated) <= set(own) else []
-    asked = {setting.partition("=")[0].strip().split(".")[1] for setting in overrides if setting.startswith("data.")}
+    evaluated = {split for split in ("valid", "test") if getattr(data, split) is not None}
+    keys += ["eval_batch_size", "eval_augment"] if evaluated and evaluated <= own else []
+    changed = {setting.partition("=")[0].strip().split(".")[1] for setting in overrides if setting.startswith("data.")}
     return [
         Problem(
             f"data.{key}",
@@ -213,5 +220,5 @@ def _unused(recipe: Recipe, data: Splits, overrides: Sequence[str]) -> List[Prob
             f"{'batch_size' if key == 'batch_size' else 'such an argument'}, or leave it out",
         )
         for key in keys
-        if key in asked or getattr(recipe.data, key) != DataComponent.model_fields[key].default
+        if key in changed or getattr(recipe.data, key) != DataComponent.model_fields[key].default
     ]

@@ -1,12 +1,13 @@
-"""What a run ran on: `environment.json` in its folder."""
+"""The environment of a run, written to `environment.json` in its folder."""
 
+from contextlib import suppress
 import datetime
 from importlib.metadata import PackageNotFoundError, version
 import json
 import os
 from pathlib import Path
 import platform
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence
 
 from mxkit.core.device import is_gpu
 from mxkit.core.files import write_atomically
@@ -24,14 +25,14 @@ _VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NV
 
 
 def record_environment(folder: Path, devices: Sequence[Any]) -> None:
-    """Add to a run's `environment.json` what it trains on now; nothing where that is what it trained on before.
+    """Add the present environment to a run's `environment.json`, unless it equals the last one in the file.
 
     Args:
-        folder: Of the run.
-        devices: Contexts that the net lives on.
+        folder: Folder of the run.
+        devices: Contexts of the net.
 
     Side effects:
-        The file holds a list, one entry for each environment that the run had, the first one first.
+        The file holds a list with one entry per environment of the run, in the order of time.
     """
     warn_if_late(os.environ)
     file, now = folder / FILE, describe_environment(devices)
@@ -45,18 +46,22 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
     """Versions, machine, devices, threads, variables and MXNet's features, as plain JSON values.
 
     Args:
-        devices: Contexts that the net lives on.
+        devices: Contexts of the net.
 
     Returns:
-        Memory in bytes; `threads` is what an operator of MXNet takes in this process, whoever chose it. GPUs are
-        named only where `devices` has some. `bits` is what their bits depend on, as it was when MXNet was loaded.
+        `memory` is in bytes; `threads` is the number of threads of one MXNet operator in this process. `gpus` is
+        empty unless `devices` has a GPU. `bits` holds the settings, when MXNet was loaded, that decide whether results
+        are equal bit for bit.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
     """
     memory = read_memory()
     gpus = [one.device_id for one in devices if is_gpu(one)]
-    packages = {name: _version(name) for name in _PACKAGES}
+    packages = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            packages[name] = version(name)
     return {
         "since": datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S"),
         "versions": {
@@ -64,7 +69,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
             "MXNet": mx.__version__,
             "NumPy": np.__version__,
             "Python": platform.python_version(),
-            **{name: found for name, found in packages.items() if found},
+            **packages,
         },
         "platform": platform.platform(),
         "processor": processor_model(),
@@ -77,10 +82,3 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
         "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
     }
-
-
-def _version(package: str) -> Optional[str]:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

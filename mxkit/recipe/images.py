@@ -1,4 +1,4 @@
-"""Image files as a net was trained on them."""
+"""Reads image files in the form that a net was trained on."""
 
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -13,11 +13,11 @@ import numpy as np
 
 
 class ImageForm(NamedTuple):
-    """Images that a net was trained on.
+    """The images that a net was trained on.
 
     Attributes:
         channels: 1 for grey, 3 for RGB.
-        size: Height and width of images in arrays; None for files, whose size `data.eval_augment` decides.
+        size: Height and width of images in arrays; None for files, because `data.eval_augment` resizes them.
         border: Mean brightness of the training images' borders, from 0 to 1; None for files.
     """
 
@@ -27,7 +27,7 @@ class ImageForm(NamedTuple):
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> "ImageForm":
-        """From what `_asdict` gave, as JSON."""
+        """Read the content of `_asdict` from JSON."""
         size, border = found["size"], found["border"]
         return cls(
             int(found["channels"]),
@@ -37,14 +37,11 @@ class ImageForm(NamedTuple):
 
 
 def image_form(data: Splits) -> Optional[ImageForm]:
-    """How image files become inputs of a net that is trained on `data`; None where it is not trained on images."""
+    """How image files become inputs of a net that is trained on `data`; None if the data has no images."""
     if not isinstance(data.train, Split):
         channels = getattr(data.train, "channels", 0)
         return ImageForm(int(channels)) if channels in (1, 3) else None
-    return _form_of_arrays(data.train.x)
-
-
-def _form_of_arrays(x: "np.ndarray") -> Optional[ImageForm]:
+    x = data.train.x
     if getattr(x, "ndim", 0) != 4 or x.shape[1] not in (1, 3):
         return None
     channels, height, width = map(int, x.shape[1:])
@@ -55,16 +52,16 @@ def _form_of_arrays(x: "np.ndarray") -> Optional[ImageForm]:
 def net_inputs(
     recipe: Recipe, form: Optional[ImageForm], paths: Sequence[Union[str, Path]], *, invert: bool = False
 ) -> "np.ndarray":
-    """Read image files as the recipe's net gets those that it is evaluated on.
+    """Read image files and prepare them like the evaluated images of a run.
 
     Args:
-        recipe: Of a run.
-        form: Of the images that its net was trained on; None where these were no images.
+        recipe: Recipe of the run.
+        form: Form of the training images; None if the net was not trained on images.
         paths: Image files.
         invert: Swap dark and bright.
 
     Returns:
-        float32 of shape (len(paths), C, H, W), with `data.eval_augment` done.
+        float32 of shape (len(paths), C, H, W), after `data.eval_augment`.
 
     Raises:
         DataError: A file is no image, or the net was not trained on images.
@@ -75,8 +72,8 @@ def net_inputs(
             f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
             "of other inputs from Python, with x as a batch of training has it:\n"
             "  import mxkit\n"
-            "  from mxkit.recipe.run import load_run\n"
-            '  print(mxkit.predict(load_run("RUN")[1], x))'
+            '  recipe, net = mxkit.recipe.load_run("RUN")\n'
+            "  print(mxkit.predict(net, x))"
         )
     pictures = [_decoded(path, form.channels) for path in paths]
     if form.size is None:
@@ -96,9 +93,9 @@ def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, inve
     """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
 
     Warns:
-        UserWarning: Its border is bright where the training images' is dark, or the other way.
+        UserWarning: Its border is bright and that of the training images dark, or the reverse.
     """
-    from PIL import Image  # its resize weighs all pixels where it shrinks; OpenCV's bilinear one leaves most out
+    from PIL import Image  # it averages all pixels when it shrinks an image; OpenCV's bilinear resize skips most
 
     (height, width), usual = form.size or (0, 0), form.border or 0.0
     whole = Image.fromarray(picture if form.channels == 3 else picture[:, :, 0])

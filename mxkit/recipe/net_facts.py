@@ -1,4 +1,4 @@
-"""What a net needs beside its weights and its recipe: `net.json` in the folder of a run, in place of the data."""
+"""`net.json` in the folder of a run: facts about the net that otherwise only the data shows."""
 
 import json
 from pathlib import Path
@@ -21,18 +21,18 @@ FORMAT = 1
 
 
 class InputForm(NamedTuple):
-    """Shape of one input of the net for one sample, with an axis of samples of 1, and its dtype."""
+    """Shape of one input of the net for one sample, (1, ...), and its dtype."""
 
     shape: Tuple[int, ...]
     dtype: str
 
 
 class NetFacts(NamedTuple):
-    """What a run's data said of its net.
+    """Facts about a run's net.
 
     Attributes:
-        inputs: Of one sample; empty where the data can be read only once.
-        classes: Name of each class; empty where the data has no names.
+        inputs: Shapes and dtypes for one sample; empty if the data can be read only once.
+        classes: Name of each class; empty if the data has no names.
         images: How image files become inputs; None for a net that was not trained on images.
         code: The recipe's own modules.
     """
@@ -46,15 +46,15 @@ class NetFacts(NamedTuple):
         """Inputs of zeros for one sample.
 
         Raises:
-            RecipeError: The shapes are not known.
+            RecipeError: The shapes are unknown.
         """
         return tuple(mx.nd.zeros(one.shape, dtype=one.dtype) for one in self.known_inputs())
 
     def known_inputs(self) -> List[InputForm]:
-        """The inputs.
+        """`inputs`, which must not be empty.
 
         Raises:
-            RecipeError: The shapes are not known.
+            RecipeError: The shapes are unknown.
         """
         if not self.inputs:
             raise RecipeError(
@@ -65,11 +65,11 @@ class NetFacts(NamedTuple):
 
 
 def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> NetFacts:
-    """What a recipe's data says of its net.
+    """Read the facts about a recipe's net from its data.
 
     Args:
         recipe: A recipe.
-        data: Its data.
+        data: Data of the recipe.
         code: The recipe's own modules, or None.
     """
     once = is_one_shot(getattr(data, recipe.evaluate.split))
@@ -82,9 +82,9 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
     """Write `net.json`, and copy the recipe's own modules.
 
     Args:
-        folder: Of the run.
-        recipe: A recipe whose `imports` are loaded.
-        data: Its data.
+        folder: Folder of the run.
+        recipe: A recipe with loaded `imports`.
+        data: Data of the recipe.
     """
     facts = facts_of(recipe, data, keep_code(folder, recipe.imports))
     content = {
@@ -99,31 +99,33 @@ def record_facts(folder: Path, recipe: Recipe, data: Splits) -> None:
 
 
 def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
-    """Read `net.json` of a run; None where an earlier mxkit wrote none.
+    """Read `net.json` of a run; None if it is missing, as in folders of earlier versions of mxkit.
 
     Raises:
-        RecipeError: It is damaged, or of a newer mxkit.
+        RecipeError: The file is damaged, or a newer mxkit wrote it.
     """
     file = Path(folder) / FILE
     if not file.is_file():
         return None
     try:
-        found: Dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit")
-        inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in found["inputs"]]
-        images = None if found["images"] is None else ImageForm.read(found["images"])
-        return NetFacts(inputs, list(map(str, found["classes"])), images, code_from(found["code"]))
+        content: Dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(
+                f"format {content['format']!r}; this mxkit {__version__} reads {FORMAT}. Use a newer mxkit"
+            )
+        inputs = [InputForm(tuple(map(int, one["shape"])), np.dtype(one["dtype"]).name) for one in content["inputs"]]
+        images = None if content["images"] is None else ImageForm.read(content["images"])
+        return NetFacts(inputs, list(map(str, content["classes"])), images, code_from(content["code"]))
     except (ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
 def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
-    """A net of the same form, into which a checkpoint can be loaded; nothing is read or fetched for it.
+    """The net of a recipe with zeros as values, for a checkpoint to be loaded; no file is read or downloaded.
 
     Args:
         recipe: A recipe.
-        sample: Inputs of one sample, which `finetune` needs to know all sizes.
+        sample: Inputs of one sample, from which `finetune` infers all shapes; otherwise None.
 
     Raises:
         RecipeError: The net refuses an argument.

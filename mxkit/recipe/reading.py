@@ -1,4 +1,4 @@
-"""A recipe read from a file, a name or a mapping: YAML 1.2, laid over its base, variables put in, checked; and back."""
+"""Reads a recipe from a file, a name or a mapping: YAML 1.2, bases, variables, checks; and writes it back as YAML."""
 
 import copy
 from pathlib import Path
@@ -13,13 +13,16 @@ from mxkit.recipe.schema import Recipe
 import yaml
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-# Inside the wheel recipes lie in the package; in a checkout, beside it.
+# Recipes are inside the package in a wheel, and beside the package in a checkout.
 RECIPE_FOLDERS = (_PACKAGE / "recipes", _PACKAGE.parent / "recipes")
-# Values that aliases of a YAML file may add: seven levels of nine aliases stand for five million.
-_MOST_BY_ALIAS = 10_000
-# One of each stands for the other.
+# Seven levels of nine YAML aliases stand for five million values.
+_MOST_VALUES = 100_000
+# ValueError: also a date like 2020-13-01, and bytes that are not UTF-8. RecursionError: thousands of brackets.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 _ALTERNATIVES = {"epochs": "updates", "updates": "epochs"}
 _VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+# The recipe's own key for each unit of a length like "500 updates".
+_KEYS = {"epochs": "epochs", "updates": "updates", "batches": "accumulate", "samples": "accumulate_samples"}
 
 
 def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: Sequence[str] = ()) -> Recipe:
@@ -27,86 +30,84 @@ def load_recipe(recipe: Union[str, Path, Mapping[str, Any], Recipe], overrides: 
 
     Args:
         recipe: A YAML file, the name of a recipe that ships with mxkit, a mapping, or a Recipe.
-        overrides: `a.b=c`, applied in order to what the recipe and its bases say; values are read as YAML.
+        overrides: Changes `a.b=c` of the recipe and its bases, in this order; each value is read as YAML.
 
     Returns:
-        The recipe, with every default filled in, and bases and variables worked in.
+        The recipe with every default; its bases and variables are merged into it.
 
     Raises:
-        RecipeError: The file is not there or no YAML, an override has another form, or the recipe says
-            something that cannot be run: each problem with its dotted path, what was received and what is
-            accepted.
+        RecipeError: The file does not exist or is not YAML, an override has another form, or the recipe has
+            mistakes: the text lists each with its dotted path, what was received and what is accepted.
 
     Side effects:
         Imports the modules of `imports`.
     """
-    if isinstance(recipe, Recipe):
-        origin, layers = recipe.name, lay_over_bases(recipe.model_dump(), Path.cwd(), recipe.name)
-    elif isinstance(recipe, Mapping):
-        origin, layers = "recipe", lay_over_bases(copy.deepcopy(dict(recipe)), Path.cwd(), "recipe")
+    if isinstance(recipe, (Recipe, Mapping)):
+        origin = recipe.name if isinstance(recipe, Recipe) else "recipe"
+        content = recipe.model_dump() if isinstance(recipe, Recipe) else copy.deepcopy(dict(recipe))
+        layers = lay_over_bases(content, Path.cwd(), origin)
     else:
         path = find_recipe(recipe, Path())
-        origin, layers = str(path), read_layers(path)
+        origin, content = str(path), read_file(path)
+        content.setdefault("name", path.stem)
+        layers = lay_over_bases(content, path.parent, origin, (path.resolve(),))
     for setting in overrides:
         override(layers, setting)
-    content, problems = put_variables_in(layers.content, layers.used)
+    content, problems = replace_variables(layers.content, layers.variables)
     _rename_callbacks(content)
     _split_lengths(content)
     return check(content, origin, layers.origins, problems)
 
 
 def _split_lengths(content: Dict[str, Any]) -> None:
-    """Read `epochs: 500 updates` and `accumulate: 256 samples`, as `fit` takes them, as the recipe's own keys."""
-    for key, units in (("epochs", {"epochs": "epochs", "updates": "updates"}), ("accumulate", _WINDOWS)):
+    """Replace `epochs: 500 updates` and `accumulate: 256 samples`, which `fit` takes, by the recipe's own keys."""
+    for key, units in (("epochs", ("epochs", "updates")), ("accumulate", ("batches", "samples"))):
         if isinstance(content.get(key), str):
             try:
-                number, unit = length(content[key], key, list(units))
+                number, unit = length(content[key], key, units)
             except ValueError:
-                continue  # its type is refused later, with all other mistakes
+                continue  # `check` refuses the text together with all other mistakes
             del content[key]
-            content[units[unit]] = int(number)
-
-
-_WINDOWS = {"batches": "accumulate", "samples": "accumulate_samples"}
+            content[_KEYS[unit]] = int(number)
 
 
 def _rename_callbacks(content: Dict[str, Any]) -> None:
-    """Read the folder of a run of an earlier mxkit: its recipe names callbacks that are gone."""
+    """Replace callbacks that earlier versions of mxkit wrote into a run's recipe."""
     callbacks = content.get("callbacks")
     if not isinstance(callbacks, list):
         return
-    for one in callbacks:
-        old = one.get("name") if isinstance(one, dict) else one
-        if old in ("freeze_until", "unfreeze_at") and isinstance(one.get("epoch"), int):
-            one.update(name="freeze", until=f"{one.pop('epoch') - 1} epochs")
-            patterns = one.pop("glob", "*")
-            if old == "freeze_until" or patterns != "*":  # without patterns `freeze` takes all that is frozen
-                one["patterns"] = patterns
-        elif old == "terminate_on_nan":
+    for callback in callbacks:
+        name = callback.get("name") if isinstance(callback, dict) else callback
+        if name in ("freeze_until", "unfreeze_at") and isinstance(callback.get("epoch"), int):
+            callback.update(name="freeze", until=f"{callback.pop('epoch') - 1} epochs")
+            patterns = callback.pop("glob", "*")
+            if name == "freeze_until" or patterns != "*":  # without patterns `freeze` takes all frozen parameters
+                callback["patterns"] = patterns
+        elif name == "terminate_on_nan":
             content["check_finite"] = "stop"
-        elif old == "time_limit" and "seconds" in one:
-            one["limit"] = one.pop("seconds")
+        elif name == "time_limit" and "seconds" in callback:
+            callback["limit"] = callback.pop("seconds")
     content["callbacks"] = [one for one in callbacks if one not in ("terminate_on_nan", {"name": "terminate_on_nan"})]
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as YAML, which `load_recipe` reads back to an equal one."""
+    """The resolved recipe as YAML; `load_recipe` reads an equal recipe from it."""
     text: str = yaml.safe_dump(recipe.model_dump(), sort_keys=False, allow_unicode=True)
     return text
 
 
 class Layers(NamedTuple):
-    """What a recipe and its bases say together.
+    """A recipe merged with its bases.
 
     Attributes:
         content: Keys and values.
-        origins: Dotted path of each key, and the file that said it.
-        used: Names of the variables that stand in one of them.
+        origins: The file that sets each dotted path.
+        variables: Names of the variables that the recipe or a base uses.
     """
 
     content: Dict[str, Any]
     origins: Dict[str, str]
-    used: Set[str]
+    variables: Set[str]
 
 
 def recipe_names() -> List[str]:
@@ -115,10 +116,10 @@ def recipe_names() -> List[str]:
 
 
 def find_recipe(recipe: Union[str, Path], folder: Path, what: str = "recipe") -> Path:
-    """The file of a recipe: a path, from `folder` on, or the name of a shipped one.
+    """The file of a recipe: a path relative to `folder`, or the name of a shipped recipe.
 
     Raises:
-        RecipeError: There is neither.
+        RecipeError: There is no such file and no such name.
     """
     path = folder / Path(recipe).expanduser()
     if path.is_file():
@@ -127,42 +128,31 @@ def find_recipe(recipe: Union[str, Path], folder: Path, what: str = "recipe") ->
         if Path(recipe).name == str(recipe) and (shipped / f"{recipe}.yaml").is_file():
             return shipped / f"{recipe}.yaml"
     names = recipe_names()
-    here = sorted(one.name for one in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
-    hint = nearest(path.stem, names) or nearest(path.name, here)
+    beside = sorted(one.name for one in path.parent.glob("*.yaml")) if path.parent.is_dir() else []
+    hint = nearest(path.stem, names) or nearest(path.name, beside)
     raise RecipeError(
         f"{what} {str(recipe)!r} is neither a file nor a recipe of mxkit; known: {', '.join(names)}"
         + (f"; {hint}" if hint else "")
     )
 
 
-def read_layers(path: Path) -> Layers:
-    """Read a recipe file, and lay it over its bases.
-
-    Raises:
-        RecipeError: A file is not there, is no recipe, or is among its own bases.
-    """
-    content = _read(path)
-    content.setdefault("name", path.stem)
-    return lay_over_bases(content, path.parent, str(path), (path.resolve(),))
-
-
 def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tuple[Path, ...] = ()) -> Layers:
-    """Lay what a file says over its `base`, that over its own, and so on.
+    """Merge a recipe with its `base`, the base's own base, and so on.
 
-    Mappings are merged key by key. Lists are replaced, and so is a component whose name changes, as a whole.
+    Mappings are merged key by key. A list is replaced as a whole, and so is a component whose name changes.
 
     Args:
-        content: Of the file; it is changed.
-        folder: Of the file: bases and imports are looked for there.
-        origin: What the messages call the file.
-        above: Files that led here.
+        content: Keys and values of the recipe; they are changed.
+        folder: Folder of the recipe's file, to which bases and imports are relative.
+        origin: Name of the recipe in messages.
+        above: Files that have this recipe as their base.
 
     Raises:
-        RecipeError: As for `read_layers`.
+        RecipeError: A base does not exist, is no recipe, or is its own base.
     """
     if content.get("imports"):
         content["import_path"] = str((folder / str(content.get("import_path") or "")).resolve())
-    own = Layers(content, dict.fromkeys(_paths(content), origin), used_in(content))
+    own = Layers(content, dict.fromkeys(_paths(content), origin), variables_of(content))
     base = content.pop("base", None)
     if base is None:
         return own
@@ -172,22 +162,20 @@ def lay_over_bases(content: Dict[str, Any], folder: Path, origin: str, above: Tu
     if path.resolve() in above:
         way = " -> ".join(one.name for one in (*above, path))
         raise RecipeError(f"recipe {origin}:\n  base: a recipe cannot be its own base; received {way}")
-    inner = _read(path)
+    inner = read_file(path)
     inner.pop("name", None)
     below = lay_over_bases(inner, path.parent, str(path), (*above, path.resolve()))
     for key, other in _ALTERNATIVES.items():
         if content.get(key) is not None and other not in content:
             below.content.pop(other, None)
     merged = _merged(below.content, content, top=True)
-    return Layers(merged, _origins(below.origins, own.origins), below.used | own.used)
+    return Layers(merged, _origins(below.origins, own.origins), below.variables | own.variables)
 
 
 def _origins(below: Dict[str, str], above: Dict[str, str]) -> Dict[str, str]:
-    """The file of each path, where one file is laid over another; what stood below a value that it replaces is gone."""
-    values = set(above) - {path.rpartition(".")[0] for path in above}
-    ways = {path: path.split(".") for path in below}
-    gone = {path for path, keys in ways.items() if any(".".join(keys[:i]) in values for i in range(1, len(keys)))}
-    return {**{path: file for path, file in below.items() if path not in gone}, **above}
+    """The file of each path after a merge, without the paths below a replaced value."""
+    values = tuple(f"{path}." for path in set(above) - {path.rpartition(".")[0] for path in above})
+    return {**{path: file for path, file in below.items() if not path.startswith(values)}, **above}
 
 
 def _merged(below: Any, above: Any, top: bool = False) -> Any:
@@ -199,74 +187,63 @@ def _merged(below: Any, above: Any, top: bool = False) -> Any:
         return above
     if not top and "name" in above and "name" in below and above["name"] != below["name"]:
         return above
-    return {
-        key: _merged(below[key], above[key])
-        if key in below and key in above
-        else (above if key in above else below)[key]
-        for key in [*below, *(one for one in above if one not in below)]
-    }
+    return {**below, **{key: _merged(below[key], value) if key in below else value for key, value in above.items()}}
 
 
 def _paths(content: Any, path: str = "") -> List[str]:
-    """Dotted paths of everything in a recipe."""
+    """Dotted paths of all keys and elements of a recipe."""
     inner = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    found = [path] if path else []
+    paths = [path] if path else []
     for key, value in inner:
-        found += _paths(value, f"{path}.{key}" if path else str(key))
-    return found
+        paths += _paths(value, f"{path}.{key}" if path else str(key))
+    return paths
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's floats, no key twice, and no alias that stands for a great many values or for itself."""
+    """Reads YAML 1.2's floats, and refuses duplicate keys and the merge keys of YAML 1.1."""
 
-    def compose_document(self) -> Any:
-        node = super().compose_document()
-        sizes: Dict[int, int] = {}
-        added = _size(node, sizes) - len(sizes)
-        if added > _MOST_BY_ALIAS:
-            problem = f"its aliases stand for {added:,} more values than it has; expected at most {_MOST_BY_ALIAS:,}"
-            raise yaml.composer.ComposerError(None, None, problem, None)
-        return node
+    def flatten_mapping(self, node: Any) -> None:
+        """Leave `<<` as it is; the loader then refuses it. Nested merges would multiply the keys."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Dict[Any, Any]:
-        seen = set()
-        construct: Any = self.construct_object  # typed in some releases of its stubs, not in others
-        for key_node, _ in node.value:
-            key = construct(key_node, deep=True)
-            if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is no text", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", key_node.start_mark
-                )
-            seen.add(key)
+        construct: Any = self.construct_object  # only some releases of the stubs have its type
+        keys = [construct(key_node, deep=True) for key_node, _ in node.value]
+        for number, key in enumerate(keys):
+            if not isinstance(key, str) or key in keys[:number]:
+                problem = f"the key {key!r} {'appears twice' if isinstance(key, str) else 'is no text'}"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.value[number][0].start_mark)
         return super().construct_mapping(node, deep)
 
 
-def _size(node: Any, sizes: Dict[int, int]) -> int:
-    """Nodes at and below a node with every alias written out, though each is counted once; `sizes` remembers them."""
-    known = sizes.get(id(node))
-    if known is None:
-        sizes[id(node)] = 0
-        below = [one for pair in node.value for one in pair] if isinstance(node, yaml.MappingNode) else node.value
-        inner = () if isinstance(node, yaml.ScalarNode) else below
-        known = sizes[id(node)] = 1 + sum(_size(one, sizes) for one in inner)
-    if not known:
-        raise yaml.composer.ComposerError(None, None, "an alias stands for what it is in", node.start_mark)
-    return known
-
-
-# YAML 1.1 reads 1e-3 as text, and MXNet takes a text for a learning rate without a word (T26).
+# YAML 1.1 reads 1e-3 as text, and MXNet accepts a text as learning rate (T26).
 _add_implicit_resolver: Any = _Loader.add_implicit_resolver
 _add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
 )
 
 
-def _read(path: Path) -> Dict[str, Any]:
+def _parsed(text: str) -> Any:
+    """Parse YAML, and refuse aliases that stand for very many values or contain themselves."""
+    content = yaml.load(text, Loader=_Loader)
+    waiting, count = [content], 0
+    while waiting:
+        count += 1
+        if count > _MOST_VALUES:
+            raise ValueError(f"it has more than {_MOST_VALUES:,} values, with its aliases written out")
+        value = waiting.pop()
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return content
+
+
+def read_file(path: Path) -> Dict[str, Any]:
+    """Keys and values of a recipe file, without its bases.
+
+    Raises:
+        RecipeError: The file cannot be read, or holds something else.
+    """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (yaml.YAMLError, ValueError, OSError, RecursionError) as error:  # also a date like 2020-13-01, and no UTF-8
+        content = _parsed(path.read_text(encoding="utf-8"))
+    except (*_YAML_ERRORS, OSError) as error:
         raise RecipeError(f"recipe {path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise RecipeError(f"recipe {path}: expected keys and values, like `epochs: 20`; received {content!r}")
@@ -274,76 +251,66 @@ def _read(path: Path) -> Dict[str, Any]:
 
 
 def override(layers: Layers, setting: str) -> None:
-    """Change one value: `a.b=c`, where c is read as YAML.
+    """Change one value: `a.b=c`, where c is YAML.
 
     Raises:
-        RecipeError: The setting has another form, or its path leads through a value that has no keys.
+        RecipeError: The setting has another form, or its path leads through a value without keys.
     """
     path, separator, text = setting.partition("=")
-    keys = path.strip().split(".")
+    path = path.strip()
+    keys = path.split(".")
     if not separator or not all(keys):
         raise RecipeError(f"--set {setting!r}: expected a.b=value, like optimizer.learning_rate=0.01")
     try:
-        value = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        value = _parsed(text)
+    except _YAML_ERRORS as error:
         raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
     if keys[0] == "base":
         raise RecipeError(f"--set {setting!r}: the base is read before; name the other recipe itself")
-    place: Any = layers.content
-    for i, key in enumerate(keys[:-1]):
-        inner = (
-            place[int(key)] if _is_place(place, key) else None if isinstance(place, list) else place.setdefault(key, {})
-        )
-        if inner is None and isinstance(place, dict):
-            inner = place[key] = {}
-        if isinstance(inner, str):  # `loss: l2` is short for `loss: {name: l2}`
-            inner = {"name": inner}
-            place[int(key) if isinstance(place, list) else key] = inner
+    section: Any = layers.content
+    for number, name in enumerate(keys):
+        key: Any = name
+        if isinstance(section, list):
+            if not (name.isdecimal() and int(name) < len(section)):
+                raise RecipeError(
+                    f"--set {setting!r}: {'.'.join(keys[:number])} is a list of {len(section)}; expected a number "
+                    "below that, or set the whole list"
+                )
+            key = int(name)
+        if number == len(keys) - 1:
+            section[key] = value
+            break
+        inner = section[key] if isinstance(section, list) else section.get(key)
+        inner = {"name": inner} if isinstance(inner, str) else {} if inner is None else inner
         if not isinstance(inner, (dict, list)):
-            raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: i + 1])} is {inner!r}, which has no keys")
-        place = inner
-    _put(place, keys, value, setting)
-    for replaced in [one for one in layers.origins if one.startswith(f"{path.strip()}.")]:
+            raise RecipeError(f"--set {setting!r}: {'.'.join(keys[: number + 1])} is {inner!r}, which has no keys")
+        section[key] = inner
+        section = inner
+    for replaced in [one for one in layers.origins if one.startswith(f"{path}.")]:
         del layers.origins[replaced]
-    layers.origins.update(dict.fromkeys(_paths(value, path.strip()), "--set"))
-    if len(keys) == 1 and value is not None and keys[0] in _ALTERNATIVES:
-        layers.content.pop(_ALTERNATIVES[keys[0]], None)
+    layers.origins.update(dict.fromkeys(_paths(value, path), "--set"))
+    if path in _ALTERNATIVES and value is not None:
+        layers.content.pop(_ALTERNATIVES[path], None)
 
 
-def _is_place(place: Any, key: str) -> bool:
-    return isinstance(place, list) and key.isdecimal() and int(key) < len(place)
+def variables_of(content: Any) -> Set[str]:
+    """Names of the variables that a recipe uses."""
+    names: Set[str] = set()
+    _replaced(content, "", lambda name, _: names.add(name))
+    return names
 
 
-def _put(place: Any, keys: Sequence[str], value: Any, setting: str) -> None:
-    if isinstance(place, dict):
-        place[keys[-1]] = value
-    elif _is_place(place, keys[-1]):
-        place[int(keys[-1])] = value
-    else:
-        raise RecipeError(
-            f"--set {setting!r}: {'.'.join(keys[:-1])} is a list of {len(place)}; expected a number below that, or set "
-            "the whole list"
-        )
+def replace_variables(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[str, Any], List[Problem]]:
+    """Replace each `${width}` by the value in `variables: {width: 64}`.
 
-
-def used_in(content: Any) -> Set[str]:
-    """Names of the variables that stand in a recipe."""
-    found: Set[str] = set()
-    _replaced(content, "", lambda name, _: found.add(name))
-    return found
-
-
-def put_variables_in(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[str, Any], List[Problem]]:
-    """Put the values of `variables: {width: 64}` in place of `${width}`.
-
-    A value that is nothing but one variable gets its type too.
+    A value that consists of one variable has the variable's type.
 
     Args:
-        content: What the recipe and its bases say.
-        used: Names that stand in one of them, though it may be replaced by another.
+        content: Keys and values of the recipe merged with its bases.
+        used: Names of the variables that the recipe or a base uses, also in a value that another file replaces.
 
     Returns:
-        What the recipe says, without `variables`; and variables that are unknown, unused or no plain value.
+        The content without `variables`; and a problem for each variable that is unknown, unused or not a plain value.
     """
     content = dict(content)
     received = content.pop("variables", None)
@@ -351,7 +318,7 @@ def put_variables_in(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[s
     if not isinstance(received, (dict, type(None))):
         problems.append(Problem("variables", f"expected names and values; received {received!r}"))
     variables: Dict[str, Any] = received if isinstance(received, dict) else {}
-    used = used | used_in(content)
+    used = used | variables_of(content)
 
     def look_up(name: str, path: str) -> Any:
         if name not in variables:
@@ -359,12 +326,12 @@ def put_variables_in(content: Mapping[str, Any], used: Set[str]) -> Tuple[Dict[s
         return variables.get(name, "")
 
     replaced = dict(_replaced(content, "", look_up))
-    known = tuple(sorted(used)) or ("none",)
+    accepted = tuple(sorted(used)) or ("none",)
     for name, value in variables.items():
         if isinstance(value, dict) or (isinstance(value, str) and _VARIABLE.search(value)):
             problems.append(Problem(f"variables.{name}", f"expected a number, a text or a list; received {value!r}"))
-        elif name not in used:  # else a misspelt name would leave the base's value, in silence
-            problems.append(Problem(f"variables.{name}", f"nothing uses it; received {value!r}", known, name))
+        elif name not in used:  # a misspelt name would silently leave the base's value
+            problems.append(Problem(f"variables.{name}", f"nothing uses it; received {value!r}", accepted, name))
     return replaced, problems
 
 

@@ -1,9 +1,9 @@
-"""A recipe, run: its plan of public calls is executed, and a folder keeps what comes of it."""
+"""Runs a recipe: makes the calls of its plan, and keeps the results in a folder."""
 
 from dataclasses import replace
 import json
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -11,13 +11,14 @@ from mxkit.core.device import devices
 from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
 from mxkit.errors import DeviceError, MxkitError, RecipeError
-from mxkit.recipe.building import Call, execute, fit_call, loader_calls, net_calls
-from mxkit.recipe.data_checks import check_net, load_data
+from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls
+from mxkit.recipe.data_checks import load_data, net_problems, read_data
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
+from mxkit.recipe.problems import refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe
-from mxkit.recipe.scores import describe_scores, score_calls
+from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.history import History
@@ -25,15 +26,15 @@ from mxkit.training.precision import get_precision
 
 
 class Run(NamedTuple):
-    """What a recipe left.
+    """Results of a recipe.
 
     Attributes:
-        folder: Where its files are.
+        folder: The folder with the run's files.
         net: The trained net.
-        history: One row an epoch.
-        scores: Loss and metrics over the part of the data that is reported on.
-        split: That part, "test" unless the recipe says otherwise.
-        had_ended: The run had ended before it was resumed, so that nothing was trained.
+        history: One row per epoch.
+        scores: Loss and metrics over the part of the data in `split`.
+        split: The part, "test" unless the recipe has `evaluate.split`.
+        had_ended: True if a resumed run was complete already, so that nothing was trained.
     """
 
     folder: Path
@@ -45,14 +46,14 @@ class Run(NamedTuple):
 
 
 class PreparedRun(NamedTuple):
-    """A run that is ready to be trained.
+    """A run whose data and net are ready for the training.
 
     Attributes:
-        recipe: Resolved.
-        folder: Where its files go.
-        results: Of the calls up to the training, by name: data, loaders, net.
-        is_new: Its folder was made for it.
-        is_changed: The recipe is not the one in the folder.
+        recipe: The resolved recipe.
+        folder: The folder for the run's files.
+        results: Results of all calls before the training, by name: data, loaders, net.
+        is_new: True if the folder was made for this run, False if the run is resumed.
+        is_changed: True if the recipe differs from the one in the folder.
     """
 
     recipe: Recipe
@@ -75,21 +76,21 @@ def run_recipe(
     output: Union[str, Path] = "runs",
     progress: Union[bool, str] = True,
 ) -> Run:
-    """Train as a recipe says, evaluate on the test part, and keep everything in a folder.
+    """Train a recipe, evaluate the net on the test part, and keep everything in a folder.
 
     Args:
-        recipe: As for `load_recipe`: a YAML file, the name of a shipped recipe, a mapping, or a Recipe.
+        recipe: A YAML file, the name of a shipped recipe, a mapping, or a Recipe.
         overrides: Changes like `optimizer.learning_rate=0.01`.
-        output: Where the folder `<recipe>-<time>/` is made.
+        output: The folder in which `<recipe>-<time>/` is made.
         progress: As for `fit`.
 
     Returns:
-        The run. Its folder holds the resolved recipe, `history.csv` and `.json`, `curves.png`,
-        `net.json`, `scores.json`, `log.txt` and `checkpoints`, from which `resume_run` goes on after whatever stops it.
+        The run. Its folder holds the resolved recipe, `history.csv` and `.json`, `curves.png`, `net.json`,
+        `scores.json`, `log.txt` and `checkpoints`. `mxkit.recipe.resume_run` resumes a run that was stopped.
 
     Raises:
-        RecipeError: The recipe cannot be run as written; nothing was made.
-        MxkitError: As `fit` says; the folder holds what was reached, and `log.txt` the traceback. Without a
+        RecipeError: The recipe has mistakes; no folder was made.
+        MxkitError: As for `fit`; the folder holds all files up to the error, and `log.txt` the traceback. Without a
             checkpoint it is renamed to `failed-<recipe>-<time>/`.
 
     Side effects:
@@ -104,29 +105,32 @@ def new_run(
     overrides: Sequence[str] = (),
     output: Union[str, Path] = "runs",
 ) -> PreparedRun:
-    """The first half of `run_recipe`: everything up to the training."""
+    """The first half of `run_recipe`: everything before the training."""
     recipe = load_recipe(recipe, overrides)
     results = _prepared(recipe, overrides)
     return PreparedRun(recipe, RunFolder.create(recipe, output), results, is_new=True, is_changed=False)
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
-    """Go on with a run that was stopped, from its newest whole checkpoint, to the same end bit for bit.
+    """Resume a run that was stopped from its newest whole checkpoint; it ends bit for bit like an uninterrupted run.
 
     Args:
-        run: Its folder. One that had ended is only evaluated again, unless `overrides` make it longer.
-        overrides: Changes like `epochs=20`, which are kept in the folder's recipe.
+        run: Folder of the run. A complete run is only evaluated again, unless `overrides` make it longer.
+        overrides: Changes like `epochs=20`; they are written into the folder's recipe.
         progress: As for `fit`.
 
+    Returns:
+        The run, as from `run_recipe`.
+
     Raises:
-        RecipeError: This is no folder of a run, or the changes cannot be run.
-        CheckpointError: As for `fit`. A run that was stopped before its first checkpoint begins anew.
+        RecipeError: This is not the folder of a run, or the changed recipe has mistakes.
+        CheckpointError: As for `fit`. A run that was stopped before its first checkpoint starts again.
     """
     return train_run(stopped_run(run, overrides=overrides), progress=progress)
 
 
 def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> PreparedRun:
-    """The first half of `resume_run`: everything up to the training."""
+    """The first half of `resume_run`: everything before the training."""
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
     results = _prepared(recipe, overrides)
@@ -134,29 +138,39 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
 
 
 def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
-    """The data and the net of a recipe, ready for `fit`; what only they can judge is judged here.
+    """The data and the net of a recipe, ready for `fit`.
 
     Args:
-        recipe: Checked.
-        overrides: Changes that it was loaded with, of which none may be without effect on the data.
+        recipe: The checked recipe.
+        overrides: Changes that it was loaded with; one without effect on the data is refused.
 
     Raises:
-        RecipeError: The recipe cannot be run as written.
-        DeviceError: Its devices are not here, or do not compute in the precision of `amp`.
+        RecipeError: The data or the net refuses values of the recipe.
+        DeviceError: The recipe's devices do not exist here, or do not compute in the precision of `amp`.
 
     Side effects:
-        Reseeds the generators, as `run_recipe` says.
+        Reseeds the generators, as `run_recipe` does.
     """
     results = _prepared(recipe, overrides)
     return results["data"], results["net"]
 
 
 def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
-    """Everything that the training needs, by its name in the plan."""
-    data = load_data(recipe, overrides)
-    results = execute([*loader_calls(recipe, data), *net_calls(recipe)], {"data": data}, recipe.name)
-    check_net(recipe, results["net"])
-    get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it too, and leave a folder
+    """Results of all calls before the training, by name; mistakes that data and net show are one error."""
+    data, problems = read_data(recipe, overrides)
+    results: Dict[str, Any] = {"data": data}
+    if not problems:
+        problems = attempt(loader_calls(recipe, data), results)
+    if not problems or recipe.model.finetune is None:  # `finetune` needs a sample of the data
+        try:
+            problems += attempt(net_calls(recipe), results)
+        except Exception:
+            refuse(recipe.name, problems)
+            raise
+    problems = problems or net_problems(recipe, results["net"])
+    if problems:
+        refuse(recipe.name, problems)
+    get_precision(recipe.amp, net_devices(results["net"]))  # `fit` would refuse it only after the folder is made
     return results
 
 
@@ -164,7 +178,7 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
     recipe, folder, results, is_new, _ = prepared
     results["folder"] = folder.path
-    before = _newest_step(folder)
+    earlier = checkpoint_paths(folder.checkpoints)
     try:
         history = _fit(prepared, progress)
     except Exception:
@@ -176,26 +190,20 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     except Exception as error:
         folder.log_error(error)
         raise
-    had_ended = before is not None and len(history) > 0 and history[-1]["updates"] <= before
+    had_ended = bool(earlier and history and history[-1]["updates"] <= int(earlier[0].name.split("-")[-1]))
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
 
 
-def _newest_step(folder: RunFolder) -> Optional[int]:
-    paths = checkpoint_paths(folder.checkpoints)
-    return int(paths[0].name.split("-")[-1]) if paths else None
-
-
 def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
     recipe, folder, results, _, is_changed = prepared
-    data = results["data"]
 
-    def at_begin() -> None:  # not before: changes with which a run cannot go on would make its folder useless
+    def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
         if is_changed:
             folder.write_recipe(recipe)
-        record_facts(folder.path, recipe, data)
+        record_facts(folder.path, recipe, prepared.data)
 
-    planned = fit_call(recipe, data)
+    planned = fit_call(recipe, prepared.data)
     callbacks = [*planned.named.get("callbacks", []), Call(Recorder, (folder, at_begin))]
     named = {**planned.named, "callbacks": callbacks, "progress": progress}
     history: History = execute([replace(planned, named=named)], results, recipe.name)["history"]
@@ -205,35 +213,36 @@ def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
 def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) -> Dict[str, Any]:
     split = recipe.evaluate.split
     scores: Dict[str, Any] = execute(score_calls(recipe, results["data"]), results, recipe.name)["scores"]
-    write_atomically(folder.path / "scores.json", json.dumps({split: scores}, indent=1).encode())
+    content = json.dumps(null_for_nan({split: scores}), indent=1, allow_nan=False)
+    write_atomically(folder.path / "scores.json", content.encode())
     for line in describe_scores(split, scores):
         folder.log(line)
     return scores
 
 
 def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
-    """Rebuild the net of a run's folder and load its newest whole checkpoint, or the best one.
+    """Build the net of a run and load a checkpoint of the run into it.
 
-    The folder is enough, wherever it lies; nothing in it is changed. The run's data is read only where an earlier mxkit
-    wrote no `net.json`, and the net is one of `finetune`.
+    The folder is enough, wherever it is, and it is not changed. The run's data is read only for a net of `finetune`
+    in a folder without `net.json`, which earlier versions of mxkit did not write.
 
     Args:
-        run: The folder.
-        which: "last" or "best".
+        run: Folder of the run.
+        which: "last" for the newest whole checkpoint, or "best".
 
     Returns:
-        The resolved recipe, and the net on the recipe's devices; on the CPU where these are not here.
+        The resolved recipe, and the net on the recipe's devices; on the CPU if these do not exist here.
 
     Raises:
-        RecipeError: `run` is no folder of a run.
-        CheckpointError: It has no whole checkpoint, or one that does not fit the net; or the best one is gone.
+        RecipeError: `run` is not the folder of a run.
+        CheckpointError: The run has no whole checkpoint, the best one is missing, or it does not fit the net.
 
     Side effects:
-        Imports the modules of the recipe's own that are copied in the folder, which runs them: only for folders whose
-        origin you trust.
+        Imports the copies of the recipe's own modules in the folder, which runs their code: use only folders whose
+        author you trust.
 
     Warns:
-        UserWarning: The recipe's devices are not here, or a module was changed since the run was trained.
+        UserWarning: The recipe's devices do not exist here, or a module was changed after the training.
     """
     folder = RunFolder(run)
     recipe = folder.recipe()
@@ -242,30 +251,28 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
     except DeviceError as error:
         warnings.warn(f"the net is loaded on the CPU: {error}", stacklevel=2)
         recipe = recipe.model_copy(update={"devices": "cpu"})
-    sample = None if recipe.model.finetune is None else run_facts(folder, recipe).sample()
+    sample = None if recipe.model.finetune is None else run_facts(run, recipe).sample()
     net = empty_net(recipe, sample)
     load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
     return recipe, net
 
 
-def run_facts(run: Union[str, Path, RunFolder], recipe: Recipe) -> NetFacts:
-    """What a run's `net.json` says of its net; of a run that has none, what its data says.
+def run_facts(run: Union[str, Path], recipe: Recipe) -> NetFacts:
+    """What a run's `net.json` says of its net; without the file, what the data says.
 
     Args:
-        run: The folder.
-        recipe: Of the run.
+        run: Folder of the run.
+        recipe: Recipe of the run.
 
     Raises:
         RecipeError: There is no `net.json`, and the data cannot be read.
     """
-    folder = run if isinstance(run, RunFolder) else RunFolder(run)
-    facts = read_facts(folder.path)
+    facts = read_facts(run)
     if facts is not None:
         return facts
     try:
         return facts_of(recipe, load_data(recipe))
     except (MxkitError, OSError) as error:
         raise RecipeError(
-            f"{folder.path} has no net.json, because an earlier mxkit trained the run, and its data cannot be read: "
-            f"{error}"
+            f"{run} has no net.json, because an earlier mxkit trained the run, and its data cannot be read: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""A recipe's own modules: imported, and copied into the folder of its run, which can then be used without them."""
+"""Imports a recipe's own modules, and copies them into the run's folder, so that the folder alone is enough."""
 
 import ast
 from contextlib import contextmanager
@@ -9,21 +9,7 @@ import importlib.util
 from pathlib import Path
 import sys
 import sysconfig
-from typing import (
-    Any,
-    Dict,
-    FrozenSet,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    NamedTuple,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.core.files import write_atomically
@@ -31,20 +17,21 @@ from mxkit.errors import RecipeError, nearest
 from mxkit.recipe.problems import Problem
 from mxkit.recipe.schema import Recipe
 
-FOLDER = "code"
+# Folder of the copies inside the folder of a run.
+CODE = "code"
 
-# SHA-256 of each module's file when it was imported, by name and file: the file may change while Python runs.
+# SHA-256 of the file of each imported module, by name and file: the file may change while Python runs.
 _IMPORTED: Dict[Tuple[str, Path], str] = {}
-# They may lie beside a recipe, in a checkout.
+# In a checkout they may be beside a recipe.
 _NEVER_COPIED = {"mxkit", "mxnet", "gluoncv"}
 
 
 class RunCode(NamedTuple):
-    """What `net.json` says of a run's own modules.
+    """The modules of a run, as `net.json` lists them.
 
     Attributes:
-        imports: Modules of the recipe's `imports`, and the SHA-256 of each one's file; "" where it has none.
-        files: SHA-256 of each copied file, by its path inside of `code/`.
+        imports: SHA-256 of the file of each module in the recipe's `imports`; "" for a module without a file.
+        files: SHA-256 of each copied file, by its path in `code/`.
     """
 
     imports: Dict[str, str]
@@ -52,33 +39,29 @@ class RunCode(NamedTuple):
 
 
 def import_modules(recipe: Recipe) -> List[Problem]:
-    """Import what the recipe names, from its folder or Python's path."""
+    """Import the modules of `imports` from the recipe's folder or Python's path; return those that fail."""
     folder = str(Path(recipe.import_path)) if recipe.import_path else str(Path.cwd())
-    problems = []
     sys.path.insert(0, folder)
     try:
-        for number, name in enumerate(recipe.imports):
-            problem = _import(name, folder)
-            if problem:
-                problems.append(Problem(f"imports.{number}", problem))
+        texts = [(number, _import(name, folder)) for number, name in enumerate(recipe.imports)]
     finally:
         sys.path.remove(folder)
-    return problems
+    return [Problem(f"imports.{number}", text) for number, text in texts if text]
 
 
 def _import(name: str, folder: str) -> str:
-    """Import a module; what is wrong is returned, what its own code raises is raised."""
+    """Import a module; return a message if it cannot be imported. Errors of the module's own code are raised."""
     loaded = sys.modules.get(name)
     importlib.invalidate_caches()
     try:
         spec = importlib.util.find_spec(name) if loaded is None else importlib.machinery.PathFinder.find_spec(name)
-    except ModuleNotFoundError:  # the package of a dotted name
+    except ModuleNotFoundError:  # the package of a dotted name is missing
         spec = None
     if loaded is not None:
         origin = getattr(loaded, "__file__", None)
         if spec is None or not spec.origin or not origin or Path(spec.origin).resolve() == Path(origin).resolve():
             return ""
-        if same_code(name, spec.origin):
+        if _loaded_digest(name) == _digest(Path(spec.origin)):
             return ""
         return f"a module {name!r} was imported before from {origin}; rename this one, {spec.origin}"
     if spec is None:
@@ -89,32 +72,22 @@ def _import(name: str, folder: str) -> str:
         importlib.import_module(name)
     except SyntaxError as error:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    note_imports(set(sys.modules) - before)
+    for new in set(sys.modules) - before:
+        file = _file_of(new)
+        if file is not None and not _is_installed(file):
+            _IMPORTED[new, file] = _digest(file)
     return ""
 
 
-def note_imports(names: Iterable[str]) -> None:
-    """Remember what the files of modules that were just imported held; those of installed packages stay as they are."""
-    for name in names:
-        file = _file_of(name)
-        if file is not None and not _is_installed(file):
-            _IMPORTED[name, file] = _digest(file)
-
-
-def same_code(name: str, file: Union[str, Path]) -> bool:
-    """Whether a module that Python has loaded is what a file holds."""
-    return _loaded_digest(name) == _digest(Path(file))
-
-
 def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
-    """Copy the modules that a recipe imports into a run's folder, with what they import from beside them.
+    """Copy the modules of a recipe into a run's folder, with the modules beside them that they import.
 
     Args:
-        folder: Of the run.
-        imports: Names of modules, which are loaded.
+        folder: Folder of the run.
+        imports: Names of loaded modules.
 
     Returns:
-        What was copied. Installed packages and compiled modules are noted by their hash alone.
+        The hashes of the modules and of the copies. Installed packages and compiled modules are not copied.
 
     Side effects:
         Writes `folder/code/`.
@@ -122,7 +95,7 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
     Warns:
         UserWarning: A file was changed after Python had loaded it.
     """
-    found: Dict[str, Path] = {}
+    sources: Dict[str, Path] = {}
     digests: Dict[str, str] = {}
     for name in imports:
         file = _file_of(name)
@@ -130,12 +103,12 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
         if file is None or file.suffix != ".py" or _is_installed(file):
             continue
         root = file.parents[len(name.split(".")) - (0 if file.name == "__init__.py" else 1)]
-        _collect(root, name, found)
+        _collect(root, name, sources)
     files = {}
-    for inside, file in found.items():
+    for inside, file in sources.items():
         content = file.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
-        copy = folder / FOLDER / inside
+        copy = folder / CODE / inside
         loaded = _IMPORTED.get((_name_of(inside), file), digest)
         if loaded != digest:
             if copy.is_file() and _digest(copy) == loaded:
@@ -154,15 +127,15 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
 
 
 def check_code(folder: Path, code: RunCode) -> None:
-    """Refuse copies that are not what the run was trained with, before any line of them runs.
+    """Refuse copies that differ from the code of the training, before any line of them runs.
 
     Raises:
         RecipeError: A copy is missing or was changed, or Python has loaded another module of the same name.
     """
     for inside, expected in code.files.items():
-        file = folder / FOLDER / inside
+        file = folder / CODE / inside
         if Path(inside).is_absolute() or ".." in Path(inside).parts:
-            raise RecipeError(f"{folder / 'net.json'}: expected paths inside of {FOLDER}; received {inside!r}")
+            raise RecipeError(f"{folder / 'net.json'}: expected paths inside of {CODE}; received {inside!r}")
         if not file.is_file() or file.is_symlink():
             raise RecipeError(f"{file} is missing: the run's recipe imports it. Copy the whole folder of the run")
         if _digest(file) != expected:
@@ -179,15 +152,15 @@ def check_code(folder: Path, code: RunCode) -> None:
 
 
 def warn_of_changes(code: RunCode, import_path: Optional[str], used: str) -> None:
-    """Warn of modules whose original differs from what the run was trained with.
+    """Warn of modules that were changed after the training.
 
     Args:
-        code: Of the run.
-        import_path: Of the recipe, where the originals may be.
-        used: What the message says is used.
+        code: Modules of the run.
+        import_path: Folder in which the recipe looks for the originals.
+        used: End of the message: which code is used.
 
     Warns:
-        UserWarning: An original was changed.
+        UserWarning: An original or an installed package was changed.
     """
     for name in code.files:
         file = _original(name, import_path)
@@ -202,13 +175,13 @@ def warn_of_changes(code: RunCode, import_path: Optional[str], used: str) -> Non
 
 
 def has_originals(code: RunCode, import_path: Optional[str]) -> bool:
-    """Whether all modules that were copied are still where the recipe looks for them."""
+    """Whether the originals of all copies are still where the recipe looks for them."""
     return all(_original(inside, import_path) is not None for inside in code.files)
 
 
 @contextmanager
 def no_bytecode() -> Iterator[None]:
-    """Import without writing `__pycache__`: a run's folder stays as it is."""
+    """Import without writing `__pycache__` into the run's folder."""
     before = sys.dont_write_bytecode
     sys.dont_write_bytecode = True
     try:
@@ -217,47 +190,45 @@ def no_bytecode() -> Iterator[None]:
         sys.dont_write_bytecode = before
 
 
-def code_from(found: Mapping[str, Any]) -> RunCode:
-    """The part `code` of `net.json`.
+def code_from(content: Mapping[str, Any]) -> RunCode:
+    """Read the part `code` of `net.json`.
 
     Raises:
         ValueError: It has another form.
     """
-    parts = [found.get("imports"), found.get("files")]
+    parts = [content.get("imports"), content.get("files")]
     for part in parts:
         if not isinstance(part, dict) or not all(isinstance(one, str) for one in part.values()):
             raise ValueError("expected code: {imports: {...}, files: {...}} with a SHA-256 each")
     return RunCode(*parts)  # type: ignore[arg-type]
 
 
-def _collect(root: Path, name: str, found: Dict[str, Path]) -> None:
-    """Add a module's file, those of its packages, and those beneath `root` that they import."""
+def _collect(root: Path, name: str, sources: Dict[str, Path]) -> None:
+    """Add the file of a module, those of its packages, and those under `root` that they import."""
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
-        file = _inside(root, parts[:count])
-        if file is None or str(file.relative_to(root).as_posix()) in found:
+        file = _module_file(root, parts[:count])
+        if file is None or file.relative_to(root).as_posix() in sources:
             continue
-        found[file.relative_to(root).as_posix()] = file
+        sources[file.relative_to(root).as_posix()] = file
         for other in _imports_of(file, parts[:count]):
             top = other.split(".")[0]
-            if top not in _NEVER_COPIED and _inside(root, [top]) is not None:
-                _collect(root, other, found)
+            if top not in _NEVER_COPIED and _module_file(root, [top]) is not None:
+                _collect(root, other, sources)
 
 
-def _inside(root: Path, parts: Sequence[str]) -> Optional[Path]:
+def _module_file(root: Path, parts: Sequence[str]) -> Optional[Path]:
     path = root.joinpath(*parts)
-    for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
-        if file.is_file():
-            return file
-    return None
+    files = (path / "__init__.py", path.with_name(f"{path.name}.py"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _imports_of(file: Path, parts: Sequence[str]) -> Set[str]:
-    """Names of all modules that a file may import, whatever they are."""
+    """Names of all modules that a file may import; some may be no modules."""
     names: Set[str] = set()
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):  # a file that this one never imports in fact
+    except (SyntaxError, ValueError):  # the import of this file is never reached
         return names
     package = list(parts) if file.name == "__init__.py" else list(parts[:-1])
     for node in ast.walk(tree):
@@ -273,8 +244,7 @@ def _imports_of(file: Path, parts: Sequence[str]) -> Set[str]:
 
 
 def _original(inside: str, import_path: Optional[str]) -> Optional[Path]:
-    roots = [import_path or "", *sys.path]
-    files = (Path(root or ".") / inside for root in roots)
+    files = (Path(root or ".") / inside for root in [import_path, *sys.path])
     return next((file for file in files if file.is_file()), None)
 
 

@@ -1,4 +1,4 @@
-"""What a recipe may say, format 1."""
+"""The keys of a recipe, format 1."""
 
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import Annotated, Literal, get_args, get_origin
 
-# 3 is no "3", and true is no 1: what pydantic would turn into another type is refused.
+# Strict: pydantic would otherwise convert "3" to 3 and true to 1.
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
@@ -18,25 +18,25 @@ def _yes_or_stop(value: Any) -> Any:
     return value
 
 
-# Marks a key of a recipe that is a keyword of `fit`.
+# Marks the keys of a recipe that are keywords of `fit`.
 _OfFit = "of fit"
 Name = r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$"
 DEVICES = r"^(auto|cpu(:\d+)?|gpu(:\d+(,\d+)*)?)$"
 
 
 class Section(BaseModel):
-    """A part of a recipe; a key that is not listed here is an error."""
+    """A part of a recipe; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class Component(BaseModel):
-    """Something chosen by name, and the arguments it is built with.
+    """A name, and the arguments of the function or class with this name.
 
     `loss: l2` is short for `loss: {name: l2}`.
 
     Attributes:
-        name: As the registry of its kind knows it.
+        name: Name in the registry of its kind.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -50,17 +50,17 @@ class Component(BaseModel):
 
     @property
     def arguments(self) -> Dict[str, Any]:
-        """All keys that are not this class's own."""
+        """All keys that are no field of this class."""
         return dict(self.model_extra or {})
 
     @property
     def spec(self) -> Tuple[str, Dict[str, Any]]:
-        """The component as the public calls take it: a name, and its arguments."""
+        """`(name, arguments)`, which the public calls accept."""
         return self.name, self.arguments
 
 
 def exact(value: Any) -> Any:
-    """A value that equals a literal only where it is of its type, as true and 1.0 are no 1."""
+    """Let a literal 1 refuse true and 1.0, which equal it in Python."""
     return value if type(value) in (int, str) else repr(value)
 
 
@@ -84,13 +84,13 @@ Workers = Annotated[
 
 
 class PairSection(Section):
-    """Pairs or triplets of samples in place of samples, for siamese nets; as for `mxkit.data.PairLoader`.
+    """Pairs or triplets of samples for siamese nets; as for `mxkit.data.PairLoader`.
 
     Attributes:
         kind: "pairs" or "triplets".
-        same: Share of pairs of one class.
-        balanced: Each class gives equally many anchors.
-        length: Pairs a training epoch, or null for as many as there are samples.
+        same: Share of pairs with the same class.
+        balanced: Each class has equally many anchors.
+        length: Pairs per training epoch, or null for the number of samples.
     """
 
     kind: Literal["pairs", "triplets"] = "pairs"
@@ -100,17 +100,18 @@ class PairSection(Section):
 
 
 class DataComponent(Component):
-    """A dataset and how it is cut into batches.
+    """A dataset and its batches.
 
     Attributes:
-        batch_size: Samples a training batch.
-        eval_batch_size: Samples a batch in evaluation; no result of mxkit's metrics depends on it (T16).
-        workers: Who reads image files: 0, "thread:4" or "process:4"; as for `mxkit.data.DatasetLoader`.
-        drop_last: Leave out a last training batch that is short.
+        batch_size: Samples per training batch.
+        eval_batch_size: Samples per batch in evaluation; no result of mxkit's metrics depends on it (T16).
+        workers: Threads or processes that read image files: 0, "thread:4" or "process:4"; as for
+            `mxkit.data.DatasetLoader`.
+        drop_last: Leave out a last training batch that is smaller than the others.
         augment: Steps for training images, or the name of a preset; as for `mxkit.data.Augment`. Null takes
             `eval_augment`.
-        eval_augment: The same for validation, test and prediction.
-        pairs: Pairs or triplets in place of samples, or null.
+        eval_augment: Steps for the images of validation, test and prediction, or the name of a preset.
+        pairs: Train on pairs or triplets of samples, or null.
     """
 
     batch_size: Whole = Field(64, ge=1)
@@ -123,14 +124,14 @@ class DataComponent(Component):
 
 
 class FinetuneSection(Section):
-    """Another last layer for other classes; as for `mxkit.finetune`.
+    """A new last layer for other classes; as for `mxkit.finetune`.
 
     Attributes:
         classes: Outputs of the new layer.
-        freeze: "features" for all but the head, a glob over paths, or null.
-        head_multiplier: The new layer learns this many times as fast.
-        head: Path of the last layer, or null for the zoos' names.
-        initializer: Of the new layer.
+        freeze: "features" for all but the new layer, a glob over paths, or null.
+        head_multiplier: Factor of the new layer's learning rate.
+        head: Path of the last layer, or null for the names that the zoos use.
+        initializer: Initializer of the new layer.
     """
 
     classes: Whole = Field(ge=1)
@@ -144,9 +145,9 @@ class ModelComponent(Component):
     """A net.
 
     Attributes:
-        weights: What the net begins with, as for `mxkit.models.get_model`: a parameter file, a run's folder, a
-            checkpoint, or "pretrained", which is what a zoo published; or null.
-        finetune: The net gets another last layer then, or null.
+        weights: First values of the parameters, as for `mxkit.models.get_model`: a parameter file, a run's folder, a
+            checkpoint, or "pretrained" for the values that a zoo published; or null.
+        finetune: A new last layer for other classes, or null.
     """
 
     weights: Optional[str] = None
@@ -154,11 +155,11 @@ class ModelComponent(Component):
 
 
 class MultiplierSection(Section):
-    """What multiplies the learning rate and the weight decay of some parameters; null leaves it.
+    """Factors of the learning rate and the weight decay of some parameters; null changes nothing.
 
     Attributes:
-        lr: Of the learning rate.
-        wd: Of the weight decay.
+        lr: Factor of the learning rate.
+        wd: Factor of the weight decay.
     """
 
     lr: Optional[Number] = Field(None, ge=0)
@@ -166,11 +167,11 @@ class MultiplierSection(Section):
 
 
 class OptimizerComponent(Component):
-    """An optimizer, and what it does to some parameters only.
+    """An optimizer, and its settings for some parameters.
 
     Attributes:
-        multipliers: By globs over paths; as for `mxkit.nets.set_multipliers`.
-        no_weight_decay: Biases and norms do not decay; as `mxkit.nets.no_weight_decay`.
+        multipliers: Factors by globs over paths; as for `mxkit.nets.set_multipliers`.
+        no_weight_decay: No weight decay for biases and norms; as `mxkit.nets.no_weight_decay`.
     """
 
     multipliers: Dict[str, MultiplierSection] = Field(default_factory=dict)
@@ -181,11 +182,11 @@ class CheckpointSection(Section):
     """When checkpoints are written, and which are kept; as for `mxkit.Checkpoints`.
 
     Attributes:
-        every: "1 epoch", "50 updates" or "5 minutes"; where something draws random numbers, a checkpoint inside an
-            epoch waits for its next update that 16 divides.
-        keep_last: Newest ones that are kept.
-        keep_best: A column of the history and "min" or "max", or null.
-        keep_every: "10 epochs" or "1000 updates", or null.
+        every: "1 epoch", "50 updates" or "5 minutes". If the training draws random numbers, a checkpoint inside an
+            epoch waits for the next update whose number is a multiple of 16.
+        keep_last: Number of newest checkpoints to keep.
+        keep_best: Column of the history and "min" or "max"; the best checkpoint is kept. Or null.
+        keep_every: "10 epochs" or "1000 updates"; these checkpoints are kept. Or null.
     """
 
     every: str = "1 epoch"
@@ -195,12 +196,12 @@ class CheckpointSection(Section):
 
 
 class EvaluateSection(Section):
-    """What is reported when training has ended.
+    """The final scores after the training.
 
     Attributes:
-        split: Part of the data.
-        which: The net as training left it, "last", or of the checkpoint that `keep_best` keeps, "best".
-        metrics: In place of the recipe's, or null.
+        split: Part of the data: "train", "valid" or "test".
+        which: "last" for the net at the end of the training, "best" for the checkpoint that `keep_best` keeps.
+        metrics: Metrics of the final scores, or null for those of the recipe.
     """
 
     split: Literal["train", "valid", "test"] = "test"
@@ -212,35 +213,36 @@ class Recipe(Section):
     """A whole run: data, model, training, evaluation.
 
     Attributes:
-        format: Version of this vocabulary.
-        name: Begins the name of the run's folder; the file's name by default.
-        description: For people.
-        imports: Modules whose `@mxkit.register` makes own names known.
-        import_path: Where they are looked for before Python's own path; the recipe's folder by default.
-        seed: Decides first values, order and dropout.
+        format: Version of this format.
+        name: Beginning of the name of the run's folder; by default the file's name.
+        description: A text for readers.
+        imports: Modules that register your own names with `@mxkit.register`.
+        import_path: Folder in which Python looks first for these modules; by default the recipe's folder.
+        seed: Seed of the first values, the order of the samples, augmentation and dropout.
         devices: As for `mxkit.devices`.
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
-        initializer: Of MXNet's registry.
-        hybridize: Run the net as a graph where it is a HybridBlock.
+        initializer: An initializer of MXNet.
+        hybridize: Run the net as a graph if it is a HybridBlock.
         freeze: Globs over paths of parameters that are not trained; as for `mxkit.freeze`.
         loss: As for `mxkit.fit`.
-        optimizer: Of MXNet's registry.
-        schedule: Of the learning rate, as for `mxkit.callbacks.LearningRate` and `mxkit.training.schedule`; or null.
-        epochs: Times the training part is read.
-        updates: In their place: optimizer updates.
+        optimizer: An optimizer of MXNet.
+        schedule: Schedule of the learning rate, as for `mxkit.callbacks.LearningRate` and `mxkit.training.schedule`;
+            or null.
+        epochs: Number of passes over the training part; or a length like "500 updates".
+        updates: Number of optimizer updates, instead of `epochs`.
         accumulate: Batches per update.
-        accumulate_samples: In its place: samples per update, at least.
+        accumulate_samples: Least number of samples per update, instead of `accumulate`.
         clip_norm: Largest norm of the averaged gradient, or null.
-        clip_value: Largest absolute value of its elements, or null.
+        clip_value: Largest absolute value of the averaged gradient's elements, or null.
         amp: "bfloat16" (on CPUs) or "float16", or null.
-        limit_batches: Batches that an epoch reads of each part, or null for all.
+        limit_batches: Number of batches that an epoch reads of each part, or null for all.
         validate_every: Epochs between two validations.
-        check_finite: Fail where a loss or a weight is NaN or infinite; `stop` ends the run there.
-        callbacks: Called in their order, after the schedule's. Files of theirs lie in the run's folder.
-        checkpoints: When they are written, and which are kept.
-        metrics: Reported for the training, validation and test part.
-        evaluate: What is reported when training has ended.
+        check_finite: True fails if a loss or a weight is NaN or infinite; `stop` ends the run.
+        callbacks: Callbacks, called in this order after the schedule's. Their files are in the run's folder.
+        checkpoints: When checkpoints are written, and which are kept.
+        metrics: Metrics of the training, validation and test part.
+        evaluate: The final scores after the training.
     """
 
     format: Annotated[Literal[1], BeforeValidator(exact)] = 1
@@ -275,41 +277,51 @@ class Recipe(Section):
 
     @property
     def scored_metrics(self) -> List[Component]:
-        """Those of the final scores."""
+        """Metrics of the final scores."""
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
 
 
-# In the order in which scripts say them.
+# Kind of each component; a component of the last three kinds is in a list.
+KIND_AT = {
+    "data": "data",
+    "model": "model",
+    "initializer": "initializer",
+    "loss": "loss",
+    "optimizer": "optimizer",
+    "schedule": "schedule",
+    "model.finetune.initializer": "initializer",
+    "data.augment": "augment",
+    "data.eval_augment": "augment",
+    "callbacks": "callback",
+    "metrics": "metric",
+    "evaluate.metrics": "metric",
+}
+
+# In the order of their arguments in scripts.
 FIT_KEYS = tuple(name for name, field in Recipe.model_fields.items() if _OfFit in field.metadata)
 
-# Keys of a file that are worked in before it is checked, and are not part of the resolved recipe.
+# Keys of a file that are resolved before the checks, and are not part of the resolved recipe.
 FILE_KEYS = ("base", "variables")
 
 
 def fields_at(location: Sequence[Any]) -> List[str]:
-    """Keys that the section at a place of a recipe may have; of a component its own ones.
+    """Accepted keys of the section at a location; of a component the keys beside its arguments.
 
     >>> fields_at(["optimizer", "multipliers", "*.bias"]), fields_at(["metrics", 0])
     (['lr', 'wd'], ['name'])
     """
-    found: Any = Recipe
+    kind: Any = Recipe
     for key in location:
-        if isinstance(found, type) and issubclass(found, BaseModel):
-            field = found.model_fields.get(key)
-            found = None if field is None else field.annotation
-        else:  # a number in a list, or a key that is free
-            found = next((one for one in get_args(found) if get_args(one) or _is_section(one)), None)
-        found = _without_none(found)
-    keys = list(found.model_fields) if _is_section(found) else []
+        if _is_section(kind):
+            field = kind.model_fields.get(key)
+            kind = None if field is None else field.annotation
+        else:  # a number in a list, or a free key of a mapping
+            kind = next((one for one in get_args(kind) if get_args(one) or _is_section(one)), None)
+        while get_origin(kind) in (Annotated, Union):
+            kind = next((one for one in get_args(kind) if one is not type(None)), None)
+    keys = list(kind.model_fields) if _is_section(kind) else []
     return keys if location else [*keys, *FILE_KEYS]
 
 
 def _is_section(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def _without_none(annotation: Any) -> Any:
-    """What is inside of Annotated and Optional."""
-    while get_origin(annotation) in (Annotated, Union):
-        annotation = next((one for one in get_args(annotation) if one is not type(None)), None)
-    return annotation

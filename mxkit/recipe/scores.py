@@ -1,6 +1,7 @@
-"""The scores of a recipe's net: the calls that compute them, and the lines that tell them."""
+"""The scores of a recipe's net: the calls that compute them, and their lines of text."""
 
-from typing import Any, Dict, List, Mapping
+import math
+from typing import Any, Callable, Dict, List, Mapping
 
 from mxkit.data.splits import Splits
 from mxkit.losses.distances import pair_accuracy, triplet_accuracy
@@ -23,7 +24,7 @@ import mxnet as mx
 
 
 def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
-    """Loss and metrics of the recipe over one part of the data; for pairs also how often their distances are right."""
+    """Loss and metrics of a recipe over one part of the data; for pairs also the accuracy of their distances."""
     calls = [*augment_calls(recipe), loader_call(recipe, data, split, "scored")]
     if recipe.data.pairs is not None and split != "valid" and has_samples(data.valid):
         calls.append(loader_call(recipe, data, "valid", "valid"))
@@ -33,31 +34,32 @@ def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[s
 
 
 def score_calls(recipe: Recipe, data: Splits) -> List[Call]:
-    """What is reported when training has ended."""
+    """The calls that compute the final scores after the training."""
     best = Call(load_checkpoint, (InFolder("checkpoints"), Name("net")), {"which": "best"})
     calls = _score_calls(recipe, data, recipe.evaluate.split, scored_name(recipe))
     return [best, *calls] if recipe.evaluate.which == "best" else calls
 
 
-def _score_calls(recipe: Recipe, data: Splits, split: str, scored: str) -> List[Call]:
-    named = {"loss": short(recipe.loss), "metrics": [short(one) for one in recipe.scored_metrics]}
-    named = {name: value for name, value in named.items() if value}
-    calls = [Call(evaluate, (Name("net"), Name(scored)), named, result="scores")]
+def _score_calls(recipe: Recipe, data: Splits, split: str, loader: str) -> List[Call]:
+    named: Dict[str, Any] = {"loss": short(recipe.loss)}
+    if recipe.scored_metrics:
+        named["metrics"] = [short(one) for one in recipe.scored_metrics]
+    calls = [Call(evaluate, (Name("net"), Name(loader)), named, result="scores")]
     if recipe.data.pairs is None:
         return calls
     update = Name("scores.update")
     if recipe.data.pairs.kind == "triplets":
-        found = Call(triplet_accuracy, (Name("anchor"), Name("positive"), Name("negative")))
+        accuracy = Call(triplet_accuracy, (Name("anchor"), Name("positive"), Name("negative")))
         return [
             *calls,
-            Call(predict, (Name("net"), Name(scored)), result="anchor, positive, negative"),
-            Call(update, (), {"triplet_accuracy": found}),
+            Call(predict, (Name("net"), Name(loader)), result="anchor, positive, negative"),
+            Call(update, (), {"triplet_accuracy": accuracy}),
         ]
     threshold = {}
-    if split != "valid" and has_samples(data.valid):  # the one that is best on the validation part's pairs
+    if split != "valid" and has_samples(data.valid):  # the best threshold for the pairs of the validation part
         calls += _pair_calls("valid", "best", {})
         threshold = {"threshold": Name("best.threshold")}
-    calls += _pair_calls(scored, "found", threshold)
+    calls += _pair_calls(loader, "found", threshold)
     return [*calls, Call(update, (), {"pair_accuracy": Name("found.accuracy")})]
 
 
@@ -75,7 +77,7 @@ def _labels(pairs: Any) -> Any:
 
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:
-    """One line a number, like `test accuracy 0.9899`; one a row of a matrix."""
+    """One line per number, like `test accuracy 0.9899`; one line per row of a matrix."""
     return [f"{split} {name} {row}" for name, value in scores.items() for row in _rows(value)]
 
 
@@ -85,3 +87,23 @@ def _rows(value: Any) -> List[str]:
     if any(isinstance(one, list) for one in value):
         return [row for one in value for row in _rows(one)]
     return [" ".join(f"{one:4}" if isinstance(one, int) else fixed(one) for one in value)]
+
+
+def null_for_nan(value: Any) -> Any:
+    """Replace NaN and infinity by None, because JSON has neither; also in lists and mappings.
+
+    >>> null_for_nan({"test": {"loss": float("nan"), "accuracy": 0.5}})
+    {'test': {'loss': None, 'accuracy': 0.5}}
+    """
+    return _replaced(value, lambda one: None if isinstance(one, float) and not math.isfinite(one) else one)
+
+
+def nan_for_null(value: Any) -> Any:
+    """Replace None by NaN in the content of `scores.json`, where null is a score that was NaN or infinite."""
+    return _replaced(value, lambda one: math.nan if one is None else one)
+
+
+def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _replaced(one, change) for key, one in value.items()}
+    return [_replaced(one, change) for one in value] if isinstance(value, list) else change(value)

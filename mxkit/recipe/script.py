@@ -1,9 +1,9 @@
-"""A recipe as the Python that does the same: its plan of calls, printed."""
+"""Prints the plan of a recipe as a Python script."""
 
 import inspect
 import json
 import re
-from typing import Any, Iterable, List, Mapping
+from typing import Any, List, Mapping
 
 import mxkit.data as data_room
 from mxkit.recipe.building import Call, InFolder, Name, data_call, fit_call, loader_calls, net_calls
@@ -12,21 +12,21 @@ from mxkit.recipe.schema import Recipe
 from mxkit.recipe.scores import score_calls
 
 _WIDTH = 110
-# Of the functions that a plan calls, those at the root of the package.
+# Functions of a plan that are public at the root of the package.
 _AT_ROOT = {"Checkpoints", "evaluate", "finetune", "fit", "freeze", "initialize", "load_checkpoint", "load_parameters"}
 _AT_ROOT |= {"predict", "seed_all", "to"}
 
 
 def as_script(recipe: Recipe) -> str:
-    """Write the Python that does what a recipe says, to the same numbers.
+    """Write a Python script that gives the same numbers as the recipe.
 
-    The recipe's data is looked at, because loaders differ for arrays and for files.
+    The recipe's data is loaded, because arrays and files need different loaders.
 
     Args:
-        recipe: Checked.
+        recipe: The checked recipe.
 
     Returns:
-        A script; its checkpoints go to `scripts/<name>`, from which it goes on when it is run again.
+        The script. It writes its checkpoints to `scripts/<name>`, and resumes from them when it is run again.
 
     Raises:
         MxkitError: The data cannot be loaded.
@@ -35,11 +35,11 @@ def as_script(recipe: Recipe) -> str:
     head = f"{recipe.description or recipe.name}\n\nWritten by `mxkit show --as-script {recipe.name}`.\n"
     head = head.replace("\\", "\\\\").replace('"""', "'''")
     blocks = [
-        _lines([data_call(recipe), *loader_calls(recipe, data)]),
-        _lines(net_calls(recipe)),
-        _lines([fit_call(recipe, data)]),
+        map(written, [data_call(recipe), *loader_calls(recipe, data)]),
+        map(written, net_calls(recipe)),
+        [written(fit_call(recipe, data))],
         [
-            *_lines(score_calls(recipe, data)),
+            *map(written, score_calls(recipe, data)),
             "for name, value in scores.items():",
             f"    print({literal(recipe.evaluate.split)}, name, value)",
         ],
@@ -54,12 +54,8 @@ def as_script(recipe: Recipe) -> str:
     return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
 
 
-def _lines(calls: Iterable[Call]) -> List[str]:
-    return [written(one) for one in calls]
-
-
 def literal(value: Any) -> str:
-    """Write an argument of a plan.
+    """An argument of a plan as Python code.
 
     >>> print(literal({"a": [1, None], "b": Name("x"), "c": Call(max, (Name("x"), 2))}))
     {"a": [1, None], "b": x, "c": builtins.max(x, 2)}
@@ -81,7 +77,7 @@ def literal(value: Any) -> str:
 
 
 def written(call: Call) -> str:
-    """Write a call, one argument a line where it is long.
+    """A call of a plan as Python code, with one argument per line if it is long.
 
     >>> print(written(Call(Name("f"), (Name("x"),), {"a": "b"}, "y")))
     y = f(x, a="b")
@@ -96,18 +92,18 @@ def written(call: Call) -> str:
     if len(line) <= _WIDTH:
         return line
     broken = [
-        one if len(one) <= _WIDTH or not isinstance(value, list) else _one_a_line(name, value)
+        one if len(one) <= _WIDTH or not isinstance(value, list) else _one_per_line(name, value)
         for one, (name, value) in zip(arguments, values)
     ]
     return f"{begin}(\n" + "".join(f"    {one},\n" for one in broken) + ")"
 
 
-def _one_a_line(name: str, elements: List[Any]) -> str:
+def _one_per_line(name: str, elements: List[Any]) -> str:
     return f"{name}[\n" + "".join(f"        {literal(one)},\n" for one in elements) + "    ]"
 
 
 def public_name(function: Any) -> str:
-    """How a script calls a function: `mxkit.data.digits`, or with its module where it is a user's own.
+    """Name of a function in a script: `mxkit.data.digits`; a user's function with its module.
 
     >>> public_name(load_data), public_name(data_room.digits), public_name(data_room.Augment.preset)
     ('mxkit.recipe.load_data', 'mxkit.data.digits', 'mxkit.data.Augment.preset')

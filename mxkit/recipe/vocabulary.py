@@ -1,4 +1,4 @@
-"""Names that a recipe may use, the arguments that each takes, and own names."""
+"""The names that a recipe may use, their arguments, and names that users register."""
 
 import collections.abc as abc
 from functools import lru_cache, wraps
@@ -59,10 +59,10 @@ CALLBACKS: Dict[str, Builder] = {
     "time_limit": TimeLimit,
 }
 
-# Nets made of other nets: each of their arguments is a model itself.
+# Nets that consist of other nets: each of their arguments is a model.
 COMPOSED: Dict[str, Builder] = {"siamese": Siamese}
 
-# Texts that MXNet looks at only when they are used, or that have few values.
+# Arguments with few values; MXNet checks some of them only when it uses them.
 _CHOICES: Dict[str, Dict[str, Any]] = {
     "initializer": {
         "rnd_type": Literal["uniform", "gaussian"],
@@ -74,10 +74,10 @@ _CHOICES: Dict[str, Dict[str, Any]] = {
 }
 NOTHING = object()
 _UNIONS = {Union, getattr(types, "UnionType", Union)}
-# YAML has lists alone, which a strict tuple would refuse; Python's mappings may have tuples.
+# YAML has only lists, and a strict tuple refuses them; a mapping from Python may have tuples.
 _LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value)
 _TUPLE = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
-# Gluon's Trainer sets these itself; a scheduler is an object, which YAML cannot hold.
+# Gluon's Trainer sets these itself; a scheduler is an object, and YAML has none.
 _NOT_FOR_RECIPES = {"self", "param_idx2name", "sym", "param_dict", "begin_num_update", "lr_scheduler", "rescale_grad"}
 _ZOO = {"classes": int, "pretrained": bool, "root": str}
 _ZOO_MORE: Dict[str, Dict[str, Any]] = {"resnet": {"thumbnail": bool}, "densenet": {"bn_size": float, "dropout": float}}
@@ -87,9 +87,9 @@ class Kind(NamedTuple):
     """One kind of component.
 
     Attributes:
-        names: Every known name.
-        builder: What a name is built with, for its signature; None where that is not known.
-        own: Where `register` puts a name of this kind; None where MXNet has a registry of its own for it.
+        names: Returns all known names.
+        builder: Returns the function or class of a name, or None if it is unknown.
+        own: The table in which `register` puts names; None if MXNet has a registry for this kind.
     """
 
     names: Callable[[], Iterable[str]]
@@ -101,8 +101,8 @@ class Argument(NamedTuple):
     """One argument of a builder.
 
     Attributes:
-        kind: The type of what a recipe may say, made of types that YAML holds and pydantic checks.
-        required: It has no default.
+        kind: The type of the value, made of types that YAML has and pydantic checks.
+        required: True if the argument has no default.
     """
 
     kind: Any
@@ -139,25 +139,25 @@ def _preset(*, size: Optional[int] = None, white: float = 1.0) -> None:
 
 
 def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Function]:
-    """Let recipes use a function or a class of your own by name; a decorator.
+    """Let recipes use your own function or class by name; a decorator.
 
-    A recipe names the module by `imports: [my_module]`, and then the name as one of mxkit's. Its arguments are
-    checked against the signature, so annotate them. Losses, models, metrics and steps of augmentation are known to
-    `mxkit.fit`, `get_model` and `Augment` too. MXNet's own registries take initializers (`mx.init.register`) and
-    optimizers (`mx.optimizer.Optimizer.register`), and recipes know what is in them.
+    A recipe lists the module in `imports: [my_module]` and then uses the name like one of mxkit's. Its arguments are
+    checked against the signature, so annotate them. `mxkit.fit`, `get_model` and `Augment` also accept registered
+    losses, metrics, models and steps of augmentation. Register initializers and optimizers with MXNet
+    (`mx.init.register`, `mx.optimizer.Optimizer.register`); recipes accept all of them.
 
     Args:
         kind: "data": returns `Splits`, whose parts are a `Split`, a Dataset or a loader. "model": returns a block.
             "loss": returns what `loss=` of `fit` may be. "metric": returns a `Metric`. "callback": returns a
             `Callback`. "augment": returns a function of `(image, rng)`, as for `Augment`.
-        name: In recipes; by default the function's.
+        name: The name in recipes; None takes the function's own.
 
     Returns:
         A decorator, which returns the function or class unchanged.
 
     Raises:
         UnknownNameError: `kind` is none of these.
-        ValueError: Something else has the name. The same function of the same module takes its own place, as in a
+        ValueError: Another function has the name. A function of the same module and name is replaced, as in a
             notebook's cell that runs twice.
 
     >>> @register("model")
@@ -167,41 +167,41 @@ def register(kind: str, name: Optional[str] = None) -> Callable[[_Function], _Fu
     Dense(None -> 3, Activation(relu))
     >>> del mxkit.models.registry.MODELS["two_layers"]
     """
-    tables_of = {known: one.own for known, one in KINDS.items() if one.own is not None}
-    if kind not in tables_of:
-        raise unknown_name("kind of component", kind, tables_of)
-    table = tables_of[kind]
+    tables_by_kind = {known: one.own for known, one in KINDS.items() if one.own is not None}
+    if kind not in tables_by_kind:
+        raise unknown_name("kind of component", kind, tables_by_kind)
+    table = tables_by_kind[kind]
 
     def put(function: _Function) -> _Function:
         own = name or function.__name__
         other = table.get(own)
         if other is None and own in set(KINDS[kind].names()):
             raise ValueError(f"register: {kind} {own!r} is a name of mxkit; choose another")
-        if other is not None and _place(other) != _place(function):
-            raise ValueError(f"register: {kind} {own!r} is {'.'.join(_place(other))} already; choose another name")
+        if other is not None and _full_name(other) != _full_name(function):
+            raise ValueError(f"register: {kind} {own!r} is {_full_name(other)} already; choose another name")
         table[own] = _as_step(function) if kind == "augment" else function
         return function
 
     return put
 
 
-def _place(function: Builder) -> List[str]:
-    return [str(getattr(function, "__module__", "")), str(getattr(function, "__qualname__", function))]
+def _full_name(function: Builder) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
 def _as_step(function: Builder) -> Builder:
     @wraps(function)
     def step(**arguments: Any) -> Any:
-        made = function(**arguments)
-        if not callable(made):
-            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {made!r}")
-        return Foreign(made)
+        result = function(**arguments)
+        if not callable(result):
+            raise TypeError(f"{function.__name__}: expected a function of (image, rng); received {result!r}")
+        return Foreign(result)
 
     return step
 
 
 def is_known(kind: str, name: str) -> bool:
-    """Whether a component of this kind has this name; `gluoncv:` names ask gluoncv."""
+    """Whether a component of this kind has this name; for `gluoncv:` names gluoncv is imported."""
     if kind == "model" and name.startswith("gluoncv:"):
         return name[len("gluoncv:") :] in model_names("gluoncv")
     if kind in ("initializer", "optimizer") or (kind == "metric" and name not in METRICS):
@@ -210,7 +210,7 @@ def is_known(kind: str, name: str) -> bool:
 
 
 def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
-    """Arguments that a component takes, or None where only building it can tell.
+    """Arguments that a component accepts, or None if they are unknown.
 
     Raises:
         UnknownNameError: There is no such component.
@@ -218,7 +218,7 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
     if not is_known(kind, name):
         raise UnknownNameError(f"unknown {kind} {name!r}")
     if kind == "model" and name.startswith("zoo:"):
-        more = next((found for family, found in _ZOO_MORE.items() if name.startswith(f"zoo:{family}")), {})
+        more = next((extra for family, extra in _ZOO_MORE.items() if name.startswith(f"zoo:{family}")), {})
         return {key: Argument(kind, False) for key, kind in {**_ZOO, **more}.items()}
     target = KINDS[kind].builder(name)
     if target is None:
@@ -227,9 +227,9 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
     for key, choices in _CHOICES.get(kind, {}).items():
         if key in accepted and target.__module__.startswith(("mxkit.", "mxnet.")):
             accepted[key] = accepted[key]._replace(kind=choices)
-    if kind == "optimizer":  # every optimizer hands the rest to its base
+    if kind == "optimizer":  # every optimizer passes other arguments to its base class
         everything = {**arguments_of(mx.optimizer.Optimizer)[0], **accepted}
-        # MXNet takes text for a number without a word (T26), and some hyper-parameters are objects
+        # MXNet accepts a text as a number (T26), and some hyper-parameters are objects
         number = Argument(Union[float, bool, None], False)
         return {key: number for key in everything if key not in _NOT_FOR_RECIPES}
     if kind == "metric" and isinstance(target, type) and issubclass(target, Metric):
@@ -237,7 +237,7 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
     if kind == "schedule":
         taken = [*TAKES[name][0], *TAKES[name][1]]
         return {key: accepted[key]._replace(required=key in TAKES[name][0]) for key in taken}
-    if kind == "loss":  # HybridBlock's own two
+    if kind == "loss":  # without the two arguments of HybridBlock
         return {key: one for key, one in accepted.items() if key not in ("prefix", "params")}
     if name in COMPOSED and kind == "model":
         return accepted
@@ -245,14 +245,14 @@ def accepted_arguments(kind: str, name: str) -> Optional[Dict[str, Argument]]:
 
 
 def _of_metric(metric: type) -> Optional[Dict[str, Argument]]:
-    """Arguments of a metric and of the classes that it hands the others to."""
-    found: Dict[str, Argument] = {}
+    """Arguments of a metric and of its base classes, to which it passes `**kwargs`."""
+    arguments: Dict[str, Argument] = {}
     for kind in metric.__mro__:
         if "__init__" in vars(kind) and kind is not object:
             accepted, open_ended = arguments_of(kind)
-            found = {**accepted, **found}
+            arguments = {**accepted, **arguments}
             if not open_ended:
-                return found
+                return arguments
     return None
 
 
@@ -260,10 +260,10 @@ def arguments_of(target: Builder) -> Tuple[Dict[str, Argument], bool]:
     """Read the signature of a function or a class.
 
     Args:
-        target: Its annotations are used, and where there are none the types of the defaults.
+        target: The function or class. The type of an argument is its annotation, or else the type of its default.
 
     Returns:
-        Arguments by name, without those that YAML cannot hold, as functions; and whether it takes others too.
+        Arguments by name, without those that YAML has no type for, such as functions; and True if it has `**kwargs`.
 
     >>> arguments_of(lambda size=8, *, deep=False: None)[0]["deep"]
     Argument(kind=<class 'bool'>, required=False)
@@ -273,7 +273,7 @@ def arguments_of(target: Builder) -> Tuple[Dict[str, Argument], bool]:
         hints = typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
         hints = {}
-    found: Dict[str, Argument] = {}
+    arguments: Dict[str, Argument] = {}
     open_ended = False
     for name, parameter in inspect.signature(target).parameters.items():
         open_ended = open_ended or parameter.kind is parameter.VAR_KEYWORD
@@ -281,18 +281,18 @@ def arguments_of(target: Builder) -> Tuple[Dict[str, Argument], bool]:
             required = parameter.default is parameter.empty
             kind = kind_of(hints[name]) if name in hints else _of_default(parameter.default)
             if kind is not NOTHING:
-                found[name] = Argument(kind, required)
-    return found, open_ended
+                arguments[name] = Argument(kind, required)
+    return arguments, open_ended
 
 
 def _of_default(default: Any) -> Any:
     if isinstance(default, (bool, str)):
         return type(default)
-    return float if isinstance(default, (int, float)) else Any  # an undocumented 1 may well be meant as 1.0
+    return float if isinstance(default, (int, float)) else Any  # a default of 1 may mean 1.0
 
 
 def kind_of(annotation: Any) -> Any:
-    """The part of a type that YAML can hold, or `NOTHING`.
+    """The part of a type that YAML has, or `NOTHING`.
 
     >>> kind_of(Union[int, str, Callable[[], int]])
     typing.Union[int, str]
@@ -325,7 +325,7 @@ def kind_of(annotation: Any) -> Any:
 
 
 def adapter_of(arguments: Mapping[str, Argument]) -> "TypeAdapter[Any]":
-    """What checks keys and values of a recipe against arguments, and writes them as JSON schema.
+    """Pydantic's adapter, which checks values of a recipe against arguments and makes their JSON schema.
 
     >>> adapter_of({"size": Argument(int, True)}).json_schema()["required"]
     ['size']
@@ -333,11 +333,11 @@ def adapter_of(arguments: Mapping[str, Argument]) -> "TypeAdapter[Any]":
     return _adapter(tuple(arguments.items()))
 
 
-@lru_cache(maxsize=None)  # pydantic takes milliseconds for each
+@lru_cache(maxsize=None)  # pydantic needs milliseconds for each
 def _adapter(arguments: Tuple[Tuple[str, Argument], ...]) -> "TypeAdapter[Any]":
     keys = {name: Required[one.kind] if one.required else NotRequired[one.kind] for name, one in arguments}
-    make: Any = TypedDict  # mypy wants its keys written out
-    made = make("Arguments", keys)
-    # 3 is no "3", and true is no 1: what pydantic would turn into another type is refused
-    made.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    return TypeAdapter(made)
+    make: Any = TypedDict  # mypy requires literal keys
+    typed = make("Arguments", keys)
+    # strict: pydantic would otherwise convert "3" to 3 and true to 1
+    typed.__pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    return TypeAdapter(typed)

@@ -1,4 +1,4 @@
-"""Several runs side by side: what their recipes say differently, and whose scores are best."""
+"""Compares runs: the differences of their recipes, and their scores with the best ones marked."""
 
 import math
 import re
@@ -8,11 +8,11 @@ from mxkit.recipe.changed_keys import flattened
 from mxkit.reports.run_files import RunFiles, is_number
 import yaml
 
-# Of mxkit's and MXNet's metrics. For any other nobody but its user knows which end is good, so nothing is marked.
+# Metrics of mxkit and MXNet. For others it is unknown whether high or low is better, so no value is marked.
 _HIGHER = {"accuracy", "subset_accuracy", "f1", "precision", "recall", "mcc", "pearsonr", "r2"}
 _HIGHER |= {"pair_accuracy", "triplet_accuracy"}
 _LOWER = {"loss", "mae", "mse", "rmse", "perplexity", "cross-entropy", "nll-loss"}
-# Keys of `data` that leave what is evaluated as it is.
+# Keys of `data` that do not change the evaluated samples.
 _OF_TRAINING = {"batch_size", "eval_batch_size", "workers", "drop_last", "augment"}
 
 
@@ -20,10 +20,10 @@ class Compared(NamedTuple):
     """One line of a table of runs.
 
     Attributes:
-        name: What is compared.
-        values: One a run; None where a run has none.
-        best: Numbers of the runs with the best value; none where it is unknown which end is good, all are equal, or
-            the runs were not measured alike.
+        name: A key of recipes or a score.
+        values: One value per run; None for a run without it.
+        best: Indices of the runs with the best value; empty if it is unknown whether high or low is better, if all
+            values are equal, or if the runs were measured differently.
     """
 
     name: str
@@ -32,20 +32,20 @@ class Compared(NamedTuple):
 
 
 def recipe_differences(runs: Sequence[RunFiles]) -> List[Compared]:
-    """Dotted paths of the resolved recipes whose values are not the same in all runs, with the values as text."""
+    """Dotted paths of the resolved recipes whose values differ between the runs, with the values as text."""
     flat = [flattened(run.recipe) for run in runs]
     lines = []
     for path in dict.fromkeys(path for one in flat for path in one):
-        values = [_said(one[path]) if path in one else "(not said)" for one in flat]
+        values = [_as_yaml(one[path]) if path in one else "(not said)" for one in flat]
         if len(set(values)) > 1:
             lines.append(Compared(path, values, []))
     return lines
 
 
-def _said(value: Any) -> str:
-    """A value as YAML has it.
+def _as_yaml(value: Any) -> str:
+    """A value as YAML.
 
-    >>> _said(True), _said("adam"), _said([]), _said(None)
+    >>> _as_yaml(True), _as_yaml("adam"), _as_yaml([]), _as_yaml(None)
     ('true', 'adam', '[]', 'null')
     """
     text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=1000)
@@ -71,7 +71,7 @@ def compared_scores(runs: Sequence[RunFiles]) -> List[Compared]:
 
 
 def direction(metric: str, runs: Sequence[RunFiles] = ()) -> Optional[Callable[[Sequence[float]], float]]:
-    """`min` or `max` for a metric that it is known of, or that a recipe's `keep_best` tells of; else None.
+    """`min` or `max`, whichever is better, for known metrics and for the metric of a recipe's `keep_best`; else None.
 
     >>> direction("test top_5_accuracy"), direction("last epoch: valid_loss"), direction("my_metric")
     (<built-in function max>, <built-in function min>, None)
@@ -89,21 +89,21 @@ def direction(metric: str, runs: Sequence[RunFiles] = ()) -> Optional[Callable[[
 
 
 def best_column(run: RunFiles) -> Optional[Sequence[str]]:
-    """What the recipe's `keep_best` watches and whether it wants "min" or "max"."""
+    """The recipe's `keep_best`: a column of the history, and "min" or "max"."""
     checkpoints = run.recipe.get("checkpoints")
-    found = checkpoints.get("keep_best") if isinstance(checkpoints, dict) else None
-    fits = isinstance(found, list) and len(found) == 2 and all(isinstance(one, str) for one in found)
-    return found if fits else None
+    pair = checkpoints.get("keep_best") if isinstance(checkpoints, dict) else None
+    fits = isinstance(pair, list) and len(pair) == 2 and all(isinstance(one, str) for one in pair)
+    return pair if fits else None
 
 
 def _comparable(name: str, values: Sequence[Any], runs: Sequence[RunFiles]) -> bool:
-    """Whether the runs that have a score were measured on the same data and, for a loss, with the same one."""
-    having = [run.recipe for run, value in zip(runs, values) if value is not None]
+    """Whether the runs that have a score were measured on the same data and, for a loss, with the same loss."""
+    recipes = [run.recipe for run, value in zip(runs, values) if value is not None]
     keys = ["data", "loss"] if name.endswith("loss") else ["data"]
-    found = [{key: flattened(recipe.get(key)) for key in keys} for recipe in having]
-    for one in found:
+    measured = [{key: flattened(recipe.get(key)) for key in keys} for recipe in recipes]
+    for one in measured:
         one["data"] = {path: value for path, value in one["data"].items() if path.split(".")[0] not in _OF_TRAINING}
-    return all(one == found[0] for one in found)
+    return all(one == measured[0] for one in measured)
 
 
 def _best(values: Sequence[Any], choose: Optional[Callable[[Sequence[float]], float]]) -> List[int]:

@@ -1,16 +1,17 @@
-"""Curves of one run or several as SVG that a page holds, in the page's own colour of text."""
+"""Curves of one run or several as SVG for a page, with axes in the page's text colour."""
 
 import io
 import math
 import re
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
+from markupsafe import Markup
 from mxkit.plots.plotting import columns_by_quantity, new_figure, scale_epochs
 from mxkit.reports.run_files import RunFiles, is_number
 
-# They are told apart on white and on black.
+# They differ enough on white and on black.
 COLOURS = ("#4287d6", "#e07b39", "#3fa66a", "#b565c9", "#c9a227", "#d64f6a", "#2aa5a5", "#8c7b6b")
-# matplotlib has no name for the colour of the text around; this one is replaced by it.
+# matplotlib does not know `currentColor`, the colour of the page's text, which replaces this colour.
 _INK = "#010203"
 _LABELS = {"learning_rate": "learning rate, after the epoch", "samples_per_second": "samples per second, in training"}
 
@@ -19,10 +20,10 @@ class Line(NamedTuple):
     """One line of a panel.
 
     Attributes:
-        label: For the legend.
-        colour: Of `COLOURS`.
-        dashed: For training, where several runs are drawn.
-        points: Epochs and values; what is not finite is left out.
+        label: Text in the legend.
+        colour: One of `COLOURS`.
+        dashed: True for training, if several runs are drawn.
+        points: Epochs and finite values.
     """
 
     label: str
@@ -32,18 +33,18 @@ class Line(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One picture.
+    """The picture of one quantity.
 
     Attributes:
-        title: What is drawn.
-        lines: Of it.
-        svg: The picture; empty where no value is finite.
-        lost: How many values are NaN or infinite.
+        title: Name of the quantity.
+        lines: Its lines.
+        svg: The picture; empty if no value is finite.
+        lost: Number of values that are NaN or infinite.
     """
 
     title: str
     lines: List[Line]
-    svg: str
+    svg: Markup
     lost: int
 
 
@@ -51,7 +52,7 @@ def panels(runs: Sequence[RunFiles]) -> List[Panel]:
     """Draw each loss and metric, the learning rate and the throughput over epochs, the losses first.
 
     Args:
-        runs: One run has a line for training and one for validation; several have one colour each.
+        runs: One run has one colour for training and one for validation; of several runs each has one colour.
     """
     rows = [row for run in runs for row in run.rows]
     quantities = columns_by_quantity(rows)
@@ -61,7 +62,7 @@ def panels(runs: Sequence[RunFiles]) -> List[Panel]:
 
 
 def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> Panel:
-    lines, lost = [], 0
+    lines, lost, several = [], 0, len(runs) > 1
     for number, run in enumerate(runs):
         for column in sorted(columns):
             part = column.partition("_")[0] if quantity not in _LABELS else ""
@@ -70,16 +71,15 @@ def _panel(quantity: str, columns: Sequence[str], runs: Sequence[RunFiles]) -> P
                 continue
             points = [one for one in values if math.isfinite(one[1])]
             lost += len(values) - len(points)
-            several = len(runs) > 1
             colour = COLOURS[(number if several else part == "valid") % len(COLOURS)]
             label = f"{run.name} {part}".strip() if several else part
             lines.append(Line(label, colour, several and part == "train", points))
     title = _LABELS.get(quantity, quantity.replace("_", " "))
     drawn = [line for line in lines if line.points]
-    return Panel(title, lines, _svg(title, drawn, quantity) if drawn else "", lost)
+    return Panel(title, lines, _svg(title, drawn, quantity) if drawn else Markup(), lost)
 
 
-def _svg(title: str, lines: Sequence[Line], quantity: str) -> str:
+def _svg(title: str, lines: Sequence[Line], quantity: str) -> Markup:
     from matplotlib import rc_context
 
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.size": 9}):
@@ -101,12 +101,11 @@ def _svg(title: str, lines: Sequence[Line], quantity: str) -> str:
         return _inline(figure)
 
 
-def _inline(figure: Any) -> str:
+def _inline(figure: Any) -> Markup:
     text = io.StringIO()
-    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-    figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    figure.savefig(text, format="svg", transparent=True, metadata=dict.fromkeys(["Creator", "Date", "Format", "Type"]))
     svg = text.getvalue()
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
-    # names like axes_1, which no part of a picture refers to, would stand in the page once a picture
+    # unused ids like axes_1 would be in the page once per picture
     svg = re.sub(r' id="[^"]*_\d+"', "", svg)
-    return re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2)
+    return Markup(re.sub(r' (width|height)="[\d.]+pt"', "", svg, count=2))  # it holds only numbers and our own words

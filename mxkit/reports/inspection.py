@@ -1,4 +1,4 @@
-"""A run's net and data, loaded again to be looked at; what cannot be had is told instead."""
+"""Loads the net and the data of a run for its page, and explains what cannot be loaded."""
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -9,19 +9,19 @@ from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.net_facts import empty_net, facts_of, read_facts
 from mxkit.recipe.schema import Recipe
-from mxkit.reports.predictions import Predictions, look_at_predictions, pictures
+from mxkit.reports.predictions import Predictions, pictures, predict_part
 from mxkit.reports.run_files import RunFiles
 from mxkit.storage.snapshot import load_checkpoint
 
 
 class Inspection(NamedTuple):
-    """What a page shows beyond the files.
+    """Parts of a page that need the net or the data.
 
     Attributes:
-        layers: The table of layers as HTML; empty where there is none.
-        predictions: None where there are none.
-        pictures: Of its mistakes, as `data:` addresses; empty where there are none.
-        missing: Why, for "layers", "predictions" and "pictures".
+        layers: The table of layers as HTML, or an empty string.
+        predictions: Confusion matrix and mistakes, or None.
+        pictures: Pictures of the mistakes as `data:` addresses; may be empty.
+        missing: Reasons why "layers", "predictions" or "pictures" are missing.
     """
 
     layers: str
@@ -31,19 +31,19 @@ class Inspection(NamedTuple):
 
 
 def inspect_run(run: RunFiles) -> Inspection:
-    """Rebuild a run's net from the checkpoint that its scores are of, and let it classify what they are of.
+    """Build a run's net, load the checkpoint of its final scores, and predict the part of the data they are of.
 
-    Nothing is raised because of what the folder, the data or the user's own modules do: the page tells it.
+    Errors of the folder, the data or the user's own modules are not raised; `missing` has their texts.
 
     Side effects:
-        Imports the modules of the recipe's `imports`. A run of devices that are not here is looked at on the CPU.
+        Imports the modules of the recipe's `imports`. If the run's devices do not exist here, the CPU is used.
     """
     recipe, why = _tried(lambda: _recipe(run))
     if recipe is None:
         return Inspection("", None, [], {"layers": why, "predictions": why})
     data, no_data = _tried(lambda: load_data(recipe))
     facts, no_facts = _tried(lambda: read_facts(run.path))
-    if facts is None and not no_facts:  # a run of an earlier mxkit
+    if facts is None and not no_facts:  # the run of an earlier mxkit
         facts, no_facts = _tried(lambda: facts_of(recipe, data)) if data is not None else (None, no_data)
     sample, no_sample = _tried(facts.sample) if facts is not None else (None, no_facts)
     missing = {"layers": f"The sizes of its inputs are not known, because the data cannot be read: {no_sample}"}
@@ -54,15 +54,15 @@ def inspect_run(run: RunFiles) -> Inspection:
     shapes = () if sample is None else tuple(one.shape for one in sample)
     table, why = _tried(lambda: layers(net, *shapes))
     missing = {"layers": why or (missing["layers"] if sample is None else "")}
-    found, no_pictures = None, ""
+    predictions, no_pictures = None, ""
     images: List[str] = []
     why = f"the data cannot be read: {no_data}" if data is None else no_values
     if not why:
-        found, why = _tried(lambda: look_at_predictions(recipe, net, data))
-    if found is not None:
-        images, no_pictures = pictures(recipe, found.mistakes)
+        predictions, why = _tried(lambda: predict_part(recipe, net, data))
+    if predictions is not None:
+        images, no_pictures = pictures(recipe, predictions.mistakes)
     missing.update(predictions=why, pictures=no_pictures)
-    return Inspection("" if table is None else table._repr_html_(), found, images, missing)
+    return Inspection("" if table is None else table._repr_html_(), predictions, images, missing)
 
 
 def _recipe(run: RunFiles) -> Recipe:
@@ -86,7 +86,7 @@ def _load(run: RunFiles, recipe: Recipe, net: Any) -> None:
 
 
 def _tried(function: Callable[[], Any]) -> Tuple[Any, str]:
-    """What a function returns, or why it raised: data and nets may be the users' own, so anything may come."""
+    """The result of a function, or the text of its error: data and nets of users raise any error."""
     try:
         return function(), ""
     except Exception as error:

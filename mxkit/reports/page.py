@@ -1,4 +1,4 @@
-"""One HTML page of a run, or of several compared: no network, no script, everything inside."""
+"""An HTML page of a run, or of several runs compared: one file, without network and scripts."""
 
 import math
 from pathlib import Path
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 import yaml
 
 _LOG_LINES = 40
-# A matrix of more classes would be wider than any screen; the pairs that are confused most stand in its place.
+# A matrix of more classes is wider than a screen; the page then lists the most frequent confusions.
 _MATRIX_CLASSES = 30
 _CONFUSED_PAIRS = 20
 
@@ -33,33 +33,33 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
     """Write a page that shows a run, or compares several.
 
     It holds the final scores, the recipe, curves, metrics, throughput, confusion matrix and worst mistakes, the table
-    of layers, the environment that the run had, its checkpoints and the end of its log. For the matrix, the mistakes
-    and the layers the net is rebuilt and its data read again; what cannot be had, the page says.
+    of layers, the environment of the run, its checkpoints and the end of its log. The net is built and the data read
+    for the matrix, the mistakes and the layers; if one of them is missing, the page has the reason.
 
     Args:
         runs: Folders of runs.
-        out: The file. None is `report.html` in the run's folder, of several runs in the current one. A folder gets a
-            `report.html` in it.
+        out: The file, or a folder for the file `report.html`. None is the run's folder; for several runs the current
+            folder.
 
     Returns:
         The file.
 
     Raises:
-        RecipeError: No run is given, or there is no such folder, or one without a recipe.yaml that can be read.
+        RecipeError: `runs` is empty, or a folder does not exist or has no readable recipe.yaml.
         OSError: The file cannot be written; the text names it.
 
     Side effects:
-        As `inspect_run` says. Missing folders of `out` are made.
+        Those of `inspect_run`. Missing folders of `out` are made.
     """
-    found = [read_run(path) for path in runs]
-    if not found:
+    read = [read_run(path) for path in runs]
+    if not read:
         raise RecipeError("report: expected at least one folder of a run")
-    for run in found:
+    for run in read:
         if not run.recipe:
             raise RecipeError(f"{run.path} is no folder of a run: {'; '.join(run.problems)}")
-    file = Path(out) if out is not None else (found[0].path if len(found) == 1 else Path()) / "report.html"
+    file = Path(out) if out is not None else (read[0].path if len(read) == 1 else Path()) / "report.html"
     file = file / "report.html" if file.is_dir() else file
-    content = render(found)
+    content = render(read)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, content.encode())
@@ -71,7 +71,7 @@ def write_report(runs: Sequence[PathLike], out: Optional[PathLike] = None) -> Pa
 
 
 def render(runs: Sequence[RunFiles]) -> str:
-    """The page as text; everything that a user or a file says is escaped by jinja2."""
+    """The page as HTML; jinja2 escapes all texts of users and files."""
     environment = Environment(
         loader=FileSystemLoader(str(Path(__file__).parent)),
         autoescape=True,
@@ -85,7 +85,7 @@ def render(runs: Sequence[RunFiles]) -> str:
         runs=[_run_view(run) for run in runs],
         several=several,
         title="Runs compared: " + ", ".join(run.name for run in runs) if several else runs[0].name,
-        panels=[_panel_view(panel) for panel in panels(runs)] if several else [],
+        panels=panels(runs) if several else [],
         scores=compared_scores(runs) if several else [],
         differences=recipe_differences(runs) if several else [],
         colours=[COLOURS[place % len(COLOURS)] for place in range(len(runs))],
@@ -94,7 +94,7 @@ def render(runs: Sequence[RunFiles]) -> str:
 
 
 def _run_view(run: RunFiles) -> Dict[str, Any]:
-    looked = inspect_run(run)
+    inspection = inspect_run(run)
     checkpoints, no_checkpoints = _checkpoints(run)
     rows = [{name: one for name, one in row.items() if one is None or is_number(one)} for row in run.rows]
     return {
@@ -103,32 +103,28 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "description": str(run.recipe.get("description") or ""),
         "scores": _numbers(run.scores),
         "changed": _changed(run),
-        "panels": [_panel_view(panel) for panel in panels([run])],
+        "panels": panels([run]),
         "columns": list(dict.fromkeys(name for row in rows for name in row)),
         "rows": rows,
         "samples": sum(row["samples"] for row in rows if is_number(row.get("samples"))),
-        "predictions": None if looked.predictions is None else _predictions_view(looked.predictions, looked.pictures),
-        "layers": Markup(looked.layers),  # its own cells are escaped
-        "missing": {"pictures": "", **looked.missing},
+        "predictions": inspection.predictions and _predictions_view(inspection.predictions, inspection.pictures),
+        "layers": Markup(inspection.layers),  # its cells are escaped already
+        "missing": {"pictures": "", **inspection.missing},
         "checkpoints": checkpoints,
         "no_checkpoints": no_checkpoints,
         "log": run.log[-_LOG_LINES:],
     }
 
 
-def _panel_view(panel: Any) -> Dict[str, Any]:
-    return {**panel._asdict(), "svg": Markup(panel.svg)}  # it holds numbers, and words of ours
-
-
 def _numbers(scores: Dict[str, Dict[str, Any]]) -> List[Tuple[str, float]]:
-    """Final scores that are one number each."""
+    """Final scores that are numbers."""
     return [
-        (f"{split} {name}", one) for split, found in scores.items() for name, one in found.items() if is_number(one)
+        (f"{split} {name}", one) for split, named in scores.items() for name, one in named.items() if is_number(one)
     ]
 
 
 def _changed(run: RunFiles) -> Optional[str]:
-    """What the recipe says other than the defaults, as YAML; None where this mxkit knows no such recipe."""
+    """The values of the recipe that differ from the defaults, as YAML; None if this mxkit refuses the recipe."""
     try:
         recipe = Recipe.model_validate(run.recipe)
     except ValidationError:
@@ -142,22 +138,26 @@ def _checkpoints(run: RunFiles) -> Tuple[List[Any], str]:
     if not folder.is_dir():
         return [], "The run has no folder of checkpoints."
     try:
-        found = list_checkpoints(folder)
+        checkpoints = list_checkpoints(folder)
     except OSError as error:
         return [], str(error)
-    return found, "" if found else "The run has no checkpoint: none was due yet, or they were deleted."
+    return checkpoints, "" if checkpoints else "The run has no checkpoint: none was due yet, or they were deleted."
 
 
-def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, Any]:
-    matrix, classes = found.matrix, found.classes
+def _predictions_view(predictions: Predictions, images: Sequence[str]) -> Dict[str, Any]:
+    matrix, classes = predictions.matrix, predictions.classes
     if matrix.ndim == 3:
-        return {"split": found.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
+        return {"split": predictions.split, "labels": [_label_view(*pair) for pair in zip(classes, matrix)]}
     totals, guessed = matrix.sum(axis=1), matrix.sum(axis=0)
-    off = sorted(
-        ((int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j), key=lambda one: (-one[0], *one[1:])
-    )
+    confused = sorted((-int(matrix[i, j]), i, j) for i, j in zip(*matrix.nonzero()) if i != j)
+    mistakes = None
+    if predictions.mistakes is not None:
+        mistakes = [
+            {**one._asdict(), "truth": classes[one.truth], "guess": classes[one.guess], "image": image}
+            for one, image in zip(predictions.mistakes, images or [""] * len(predictions.mistakes))
+        ]
     return {
-        "split": found.split,
+        "split": predictions.split,
         "classes": classes,
         "samples": int(matrix.sum()),
         "right": int(matrix.trace()),
@@ -171,19 +171,8 @@ def _predictions_view(found: Predictions, images: Sequence[str]) -> Dict[str, An
             for place, row in enumerate(matrix)
         ],
         "precision": [matrix[place, place] / total if total else None for place, total in enumerate(guessed)],
-        "pairs": [(classes[i], classes[j], count, count / totals[i]) for count, i, j in off[:_CONFUSED_PAIRS]],
-        "mistakes": None
-        if found.mistakes is None
-        else [
-            {
-                "number": one.number,
-                "truth": classes[one.truth],
-                "guess": classes[one.guess],
-                "probability": one.probability,
-                "image": images[place] if images else "",
-            }
-            for place, one in enumerate(found.mistakes)
-        ],
+        "pairs": [(classes[i], classes[j], -count, -count / totals[i]) for count, i, j in confused[:_CONFUSED_PAIRS]],
+        "mistakes": mistakes,
     }
 
 
@@ -198,7 +187,7 @@ def _label_view(name: str, matrix: Any) -> Dict[str, Any]:
 
 
 def number(value: Any) -> str:
-    """Write a number as a table shows it.
+    """Format a number for a table.
 
     >>> number(0.90541), number(1.5e-05), number(1354), number(float("nan")), number(None)
     ('0.9054', '1.5e-05', '1,354', 'NaN', '')
@@ -216,5 +205,5 @@ def number(value: Any) -> str:
 
 
 def share(value: Optional[float]) -> str:
-    """Write a share of 1 with two digits; a dash where there is nothing to share."""
+    """Format a share of 1 with two digits; None is a dash."""
     return "-" if value is None else f"{value:.2f}"

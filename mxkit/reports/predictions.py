@@ -1,4 +1,4 @@
-"""What a run's net says of the part of the data that its scores are of: a confusion matrix, and its worst mistakes."""
+"""Predictions of a run's net: a confusion matrix, and the worst mistakes."""
 
 import base64
 from heapq import nsmallest
@@ -17,21 +17,22 @@ from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import augment_of, batches
 from mxkit.recipe.schema import Recipe
 from mxkit.training.evaluation import predict
+import mxnet as mx
 import numpy as np
 
-# Pixels of the longer side of a picture in a page; smaller ones stay as they are.
+# Pixels of the longer side of a picture in a page; smaller pictures are not enlarged.
 _LARGEST = 192
 
 
 class Mistake(NamedTuple):
-    """A sample whose class the net got wrong.
+    """A sample for which the net predicts a wrong class.
 
     Attributes:
-        number: Of the sample in its part of the data, from 0.
-        truth: Its class number.
-        guess: What the net said.
-        probability: How sure it was of that.
-        inputs: What the net got, without the axis of samples.
+        number: Index of the sample in its part of the data.
+        truth: True class number.
+        guess: Predicted class number.
+        probability: Probability of the predicted class.
+        inputs: Input of the net, without the axis of samples.
     """
 
     number: int
@@ -42,15 +43,15 @@ class Mistake(NamedTuple):
 
 
 class Predictions(NamedTuple):
-    """Of a part of the data.
+    """Predictions for a part of the data.
 
     Attributes:
-        split: That part.
-        classes: Name of each class or label, its number where the data has no names.
+        split: The part.
+        classes: Name of each class or label; its number if the data has no names.
         matrix: int64 of shape (classes, classes): counts of samples by true class (row) and prediction. For several
-            labels a sample (labels, 2, 2).
-        mistakes: The most confident ones, the surest first; None where a sample has several labels, or the loss trains
-            no probabilities.
+            labels per sample (labels, 2, 2).
+        mistakes: Mistakes with the highest probabilities, in descending order; None if a sample has several labels, or
+            the loss trains no probabilities.
     """
 
     split: str
@@ -59,17 +60,17 @@ class Predictions(NamedTuple):
     mistakes: Optional[List[Mistake]]
 
 
-def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> Predictions:
-    """Let a net classify the part of the data that its recipe reports on.
+def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> Predictions:
+    """Classify the part of the data that the final scores are of.
 
     Args:
-        recipe: Of the run.
-        net: Trained.
-        data: Of the recipe.
-        worst: How many mistakes are kept, at most.
+        recipe: Recipe of the run.
+        net: The trained net.
+        data: Data of the recipe.
+        worst: Largest number of mistakes to keep.
 
     Raises:
-        DataError: The recipe's job is no classification; the text says what it is.
+        DataError: The net does not classify; the text says what it does.
     """
     split = recipe.evaluate.split
     if recipe.data.pairs is not None:
@@ -86,7 +87,7 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
         task, truth, guess = _class_numbers(counts, scores, labels)
         ranked = task.kind == CLASSES or (task.kind == BINARY and task.outputs is not None)
         if ranked:
-            sure = _sureness(task, scores.asnumpy())
+            sure = _probabilities(task, scores).asnumpy()
             for row in np.flatnonzero(truth != guess).tolist():
                 image = as_ndarray(inputs[0])[row].asnumpy()
                 probability = float(sure[row, guess[row]])
@@ -99,42 +100,38 @@ def look_at_predictions(recipe: Recipe, net: Any, data: Splits, *, worst: int = 
 
 
 def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) -> Tuple[Task, Any, Any]:
-    """The task, and labels and guesses of a batch as int64 of shape (B,), after counting them."""
+    """Count a batch; return the task, and labels and predictions of the batch as int64 of shape (B,)."""
     if isinstance(scores, tuple) or len(labels) != 1 or scores.ndim > 2:
         several = scores if isinstance(scores, tuple) else (scores,)
         shapes = ", ".join(str(one.shape[1:]) for one in several)
         raise DataError(f"the net gives {shapes} a sample, which is no score for each of several classes")
     if not np.isfinite(scores.asnumpy()).all():
         raise DataError("the net's outputs hold NaN or infinity, which is no class")
-    given = [as_ndarray(labels[0]).as_in_context(scores.context)]
-    counts.update(given, scores)
-    task, truth, guess = counts.read(given, scores)
+    arrays = [as_ndarray(labels[0]).as_in_context(scores.context)]
+    counts.update(arrays, scores)
+    task, truth, guess = counts.read(arrays, scores)
     return task, truth.asnumpy().astype(np.int64), guess.asnumpy().astype(np.int64)
 
 
-def _sureness(task: Task, scores: "np.ndarray") -> "np.ndarray":
+def _probabilities(task: Task, scores: Any) -> Any:
     """Probability of each class, float64 of shape (B, classes)."""
-    wide = scores.astype(np.float64)
+    scores = scores.astype("float64")
     if task.kind == BINARY:
-        first = wide.reshape((-1, 1))
-        ones = first if task.outputs == PROBABILITIES else 1 / (1 + np.exp(-np.clip(first, -700, 700)))
-        return np.concatenate([1 - ones, ones], axis=1)
-    if task.outputs == PROBABILITIES or (task.outputs is None and _are_shares(wide)):
-        return wide
-    powers: np.ndarray = np.exp(wide - wide.max(axis=1, keepdims=True))
-    powers /= powers.sum(axis=1, keepdims=True)
-    return powers
-
-
-def _are_shares(rows: "np.ndarray") -> bool:
-    return bool((rows >= 0).all() and np.allclose(rows.sum(axis=1), 1, atol=1e-3))
+        scores = scores.reshape((-1, 1))
+        second = scores if task.outputs == PROBABILITIES else scores.sigmoid()
+        return mx.nd.concat(1 - second, second, dim=1)
+    host = scores.asnumpy()
+    sums_to_1 = bool((host >= 0).all() and np.allclose(host.sum(axis=1), 1, atol=1e-3))
+    if task.outputs == PROBABILITIES or (task.outputs is None and sums_to_1):
+        return scores
+    return scores.softmax(axis=1)
 
 
 def pictures(recipe: Recipe, mistakes: Optional[Sequence[Mistake]]) -> Tuple[List[str], str]:
-    """Images of mistakes as `data:` addresses, with what `data.eval_augment` normalized by undone.
+    """Images of mistakes as `data:` addresses, without the normalization of `data.eval_augment`.
 
     Returns:
-        The addresses; or none, and why there are none.
+        The addresses, or an empty list and the reason.
     """
     if not mistakes:
         return [], ""

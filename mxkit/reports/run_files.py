@@ -1,4 +1,4 @@
-"""What the files of a run's folder say, also where it ended early or a file is damaged."""
+"""Reads the files of a run's folder, also if the run ended early or a file is damaged."""
 
 import json
 from pathlib import Path
@@ -7,21 +7,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
 from mxkit.recipe.folder import STATE, RunState, parse_state
-from mxkit.recipe.scores import describe_scores
+from mxkit.recipe.scores import nan_for_null
 from mxkit.training.history import Row
 import yaml
 
-# Width of the time and the two spaces that begin each line of log.txt.
-_TIME, _TEXT = 19, 21
-_BEGINS = ("training starts", "training goes on")
-
 
 class State(NamedTuple):
-    """What a run does, or how it ended.
+    """The state of a run.
 
     Attributes:
-        word: "finished", "stopped", "failed", "running?" where no end is written, or "broken".
-        reason: Why, or an empty string. Of a run that may be running, how far it has come.
+        word: "finished", "stopped", "failed", "broken", "unknown" without state.json, or "running?" for a run that is
+            training or was killed.
+        reason: The reason, or an empty string; for "running?" the last epoch and update.
     """
 
     word: str
@@ -32,26 +29,25 @@ class State(NamedTuple):
 
 
 class RunFiles(NamedTuple):
-    """A run's folder, read.
+    """The content of a run's files.
 
     Attributes:
         path: The folder.
-        recipe: Keys and values of recipe.yaml; empty where it cannot be read.
-        recipe_text: The file as it is.
-        rows: Of history.json, one an epoch.
-        stopped: Why training ended before its last epoch, as history.json has it.
-        scores: Of scores.json: names and values by part of the data.
-        recorded: Of state.json; None for a run of an mxkit that did not write it.
+        recipe: Keys and values of recipe.yaml; empty if it cannot be read.
+        recipe_text: The text of recipe.yaml.
+        rows: Rows of history.json, one per epoch.
+        scores: Names and values by part of the data, from scores.json. A score that is null in the file was NaN or
+            infinite, and is NaN here.
+        recorded: Content of state.json, or None.
         log: Lines of log.txt.
-        environments: Of environment.json; empty for a run of an mxkit that did not write it.
-        problems: What could not be read, a line each.
+        environments: Content of environment.json, which earlier versions of mxkit did not write.
+        problems: Files that cannot be read, with the reason.
     """
 
     path: Path
     recipe: Dict[str, Any]
     recipe_text: str
     rows: List[Row]
-    stopped: Optional[str]
     scores: Dict[str, Dict[str, Any]]
     recorded: Optional[RunState]
     log: List[str]
@@ -65,49 +61,29 @@ class RunFiles(NamedTuple):
 
     @property
     def started(self) -> str:
-        """Time at which the run began, or an empty string."""
-        recorded = self.recorded.started if self.recorded else ""
-        return recorded or (self.log[0][:_TIME] if self.log else "")
+        """When the run began, or an empty string."""
+        return self.recorded.started if self.recorded else ""
 
     @property
     def seconds(self) -> float:
-        """Spent in training, without validation."""
+        """Seconds of training, without validation."""
         return sum(float(row["seconds"]) for row in self.rows if is_number(row.get("seconds")))
 
     @property
     def state(self) -> State:
-        """What the run does, or how it ended."""
+        """The state of the run."""
         if not self.recipe:
             return State("broken", "; ".join(self.problems))
         if self.recorded is None:
-            return state_of_log(self)
-        if self.recorded.state == "running":  # or killed, which it could not write
+            return State("unknown", "it has no state.json")
+        if self.recorded.state == "running":  # a killed run leaves this state too
             reached = f"epoch {self.recorded.epoch}, update {self.recorded.updates}"
             return State("running?", f"{reached} at {self.recorded.changed}")
         return State(self.recorded.state, self.recorded.reason)
 
 
-def state_of_log(run: RunFiles) -> State:
-    """How a run ended by the newest sitting in its log, for a run of an mxkit that wrote no state.json."""
-    lines = [line[_TEXT:] for line in run.log]
-    begins = [number for number, line in enumerate(lines) if line.startswith(_BEGINS)]
-    sitting = lines[begins[-1] + 1 :] if begins else []
-    traces = [number for number, line in enumerate(sitting) if line.startswith("Traceback (most recent call last)")]
-    if traces:
-        told = (line for line in sitting[traces[-1] + 1 :] if line and not line.startswith(" "))
-        return State("failed", next(told, ""))
-    stops = [line[len("stopped by ") :] for line in sitting if line.startswith("stopped by ")]
-    if stops:
-        return State("stopped", stops[-1])
-    ended = [line for split, scores in run.scores.items() for line in describe_scores(split, scores)]
-    # a log of before wrote -0.0000
-    if any(line.replace(" -0.0000", " 0.0000") in ended for line in sitting) or (run.scores and not run.log):
-        return State("stopped", run.stopped) if run.stopped else State("finished")
-    return State("running?", f"last line of {run.log[-1][:_TIME]}" if run.log else "it has no log")
-
-
 def read_run(path: Union[str, Path]) -> RunFiles:
-    """Read the files of a run; one that is missing or damaged is among `problems`.
+    """Read the files of a run; `problems` lists those that are missing or damaged.
 
     Raises:
         RecipeError: There is no such folder.
@@ -117,24 +93,23 @@ def read_run(path: Union[str, Path]) -> RunFiles:
         raise RecipeError(f"{path} is no folder of a run: expected a folder with a file recipe.yaml")
     problems: List[str] = []
     text = _text(path / "recipe.yaml", problems)
-    recipe = _parsed(path / "recipe.yaml", text, yaml.safe_load, lambda found: isinstance(found, dict), problems)
+    recipe = _parsed(path / "recipe.yaml", text, yaml.safe_load, lambda content: isinstance(content, dict), problems)
 
     def content(name: str, fits: Callable[[Any], bool], empty: Any, parse: Callable[[str], Any] = json.loads) -> Any:
-        # a run that has not come so far has none of these
-        found = _text(path / name, problems) if (path / name).exists() else ""
-        return _parsed(path / name, found, parse, fits, problems) or empty
+        # a run that ended early does not have all files
+        text = _text(path / name, problems) if (path / name).exists() else ""
+        return _parsed(path / name, text, parse, fits, problems) or empty
 
     history = content("history.json", _is_history, {"epochs": [], "stopped": None})
-    scores = content("scores.json", _is_scores, {})
+    scores = content("scores.json", _is_scores, {}, lambda text: nan_for_null(json.loads(text)))
     environments = content(ENVIRONMENT, _is_list_of_mappings, [])
-    recorded = content(STATE, lambda found: True, None, parse_state)
+    recorded = content(STATE, lambda state: True, None, parse_state)
     log = _text(path / "log.txt", problems) if (path / "log.txt").exists() else ""
     return RunFiles(
         path=path,
         recipe=recipe or {},
         recipe_text=text,
         rows=history["epochs"],
-        stopped=history["stopped"],
         scores=scores,
         recorded=recorded,
         log=log.splitlines(),
@@ -159,36 +134,34 @@ def _parsed(
     if not text:
         return None
     try:
-        found = parse(text)
+        content = parse(text)
     except (ValueError, yaml.YAMLError) as error:
         problems.append(f"{path.name} is damaged: {' '.join(str(error).split())}")
         return None
-    if fits(found):
-        return found
+    if fits(content):
+        return content
     problems.append(f"{path.name} holds something else than mxkit writes there")
     return None
 
 
-def _is_list_of_mappings(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(one, dict) for one in found)
+def _is_list_of_mappings(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(one, dict) for one in content)
 
 
-def _is_history(found: Any) -> bool:
-    if not isinstance(found, dict) or not _is_list_of_mappings(found.get("epochs")):
+def _is_history(content: Any) -> bool:
+    if not isinstance(content, dict) or not _is_list_of_mappings(content.get("epochs")):
         return False
-    reason = found.get("stopped")
-    return (reason is None or isinstance(reason, str)) and all(is_number(row.get("epoch")) for row in found["epochs"])
+    rows, reason = content["epochs"], content.get("stopped")
+    return (reason is None or isinstance(reason, str)) and all(is_number(row.get("epoch")) for row in rows)
 
 
-def _is_scores(found: Any) -> bool:
-    if not isinstance(found, dict):
-        return False
-    return all(
+def _is_scores(content: Any) -> bool:
+    return isinstance(content, dict) and all(
         isinstance(scores, dict) and all(is_number(value) or isinstance(value, list) for value in scores.values())
-        for scores in found.values()
+        for scores in content.values()
     )
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of a history is one number, and no confusion matrix or None."""
+    """Whether a value of a history is a number, and not a confusion matrix or None."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)

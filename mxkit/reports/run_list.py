@@ -1,4 +1,4 @@
-"""Runs as a table, sorted by any of its columns."""
+"""A table of runs, sorted by any of its columns."""
 
 from contextlib import suppress
 import json
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.errors import RecipeError, unknown_name
+from mxkit.recipe.scores import null_for_nan
 from mxkit.reports.comparing import best_column
 from mxkit.reports.run_files import RunFiles, is_number, read_run
 from mxkit.training.history import fixed
@@ -18,16 +19,16 @@ class ListedRun(NamedTuple):
     """One run of a folder of runs.
 
     Attributes:
-        name: Of its folder.
-        started: Time at which its folder was made, or an empty string.
-        state: "finished", "stopped", "failed", "running?" or "broken".
-        reason: Of the state, or an empty string.
-        epochs: In its history.
-        seconds: Spent in training, without validation.
-        size: Bytes of all its files.
-        best: Column, value and epoch of the best validation: of what the recipe's `keep_best` watches, else of the
-            lowest validation loss; None without one.
-        scores: Final ones that are numbers, by name.
+        name: Name of the folder.
+        started: When the folder was made, or an empty string.
+        state: "finished", "stopped", "failed", "running?", "unknown" or "broken".
+        reason: Reason of the state, or an empty string.
+        epochs: Number of complete epochs.
+        seconds: Seconds of training, without validation.
+        size: Bytes of all files.
+        best: Column, value and epoch of the best validation by the recipe's `keep_best`, else by the validation loss;
+            None without a validation.
+        scores: Final scores that are numbers, by name.
         last: Losses and metrics of the last epoch that are numbers, by column.
     """
 
@@ -44,13 +45,16 @@ class ListedRun(NamedTuple):
 
 
 def list_runs(directory: Union[str, Path] = "runs", *, sort: str = "started") -> List[ListedRun]:
-    """List the runs in a folder; one that is broken is a line like the others.
+    """List the runs in a folder, broken ones included.
 
     Args:
-        directory: Holds the folders of runs, or is one.
+        directory: A folder with the folders of runs, or the folder of one run.
         sort: "name", "started", "state", "epochs", "seconds", "size", a final score like "accuracy", or a column of
-            the history's last epoch like "valid_loss". "-accuracy" puts the highest first. Runs without a number there
-            come last.
+            the history's last epoch like "valid_loss". "-accuracy" puts the highest first. Runs without a number in
+            this column come last.
+
+    Returns:
+        One entry per run.
 
     Raises:
         RecipeError: There is no such folder.
@@ -83,7 +87,7 @@ def _listed(run: RunFiles) -> ListedRun:
 def _size(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
-        with suppress(OSError):  # a run that is training may prune it just now
+        with suppress(OSError):  # the training may delete the file now
             total += path.stat().st_size if path.is_file() else 0
     return total
 
@@ -106,24 +110,18 @@ def _sorted(runs: Sequence[ListedRun], sort: str) -> List[ListedRun]:
     def value(run: ListedRun) -> Any:
         return getattr(run, column) if column in _OWN else run.scores.get(column, run.last.get(column))
 
-    have = [run for run in runs if value(run) is not None and value(run) == value(run)]  # NaN is not itself
-    without = [run for run in runs if run not in have]
-    return [*sorted(have, key=value, reverse=downward), *without]
+    comparable = [run for run in runs if value(run) is not None and value(run) == value(run)]  # NaN is not itself
+    others = [run for run in runs if run not in comparable]
+    return [*sorted(comparable, key=value, reverse=downward), *others]
 
 
 def to_json(runs: Sequence[ListedRun]) -> str:
-    """The runs for programs: a list of mappings with the attributes of `ListedRun`; numbers not finite are null."""
-    return json.dumps([_finite(run._asdict()) for run in runs], indent=1)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """The runs as JSON: a list of mappings with the attributes of `ListedRun`; NaN and infinity are null."""
+    return json.dumps([null_for_nan(run._asdict()) for run in runs], indent=1)
 
 
 def table_of_runs(runs: Sequence[ListedRun]) -> List[List[str]]:
-    """The runs as lines of cells, the names first; a column for each final score."""
+    """The runs as rows of cells, after a row of column names; each final score has a column."""
     names = list(dict.fromkeys(name for run in runs for name in run.scores))
     lines = [["name", "started", "state", "epochs", *names, "best valid", "time", "size"]]
     for run in runs:
@@ -136,7 +134,7 @@ def table_of_runs(runs: Sequence[ListedRun]) -> List[List[str]]:
 
 
 def duration(seconds: float) -> str:
-    """Write a time with the two units that matter.
+    """Write a time with its two largest units.
 
     >>> duration(0.25), duration(75), duration(7260)
     ('0.2 s', '1 min 15 s', '2 h 1 min')

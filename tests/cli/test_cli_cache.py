@@ -2,8 +2,8 @@
 
 import os
 
-from mxkit.cli import main
 import pytest
+from sharing import command
 
 
 @pytest.fixture
@@ -20,37 +20,30 @@ def home(tmp_path, monkeypatch):
     return folder
 
 
-def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as caught:
-        main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return caught.value.code, out, err
-
-
-def test_lists_and_cleans(home, capsys):
-    code, out, err = command(capsys, "cache")
+def test_lists_and_cleans(home):
+    code, out, err = command("cache")
     assert (code, err) == (0, "")
     assert [word in out for word in ("own", "2.0 MB", "unknown", "partial")] == [True] * 4
     assert out.splitlines()[-1].endswith(f"new files go to {home}")
 
-    code, out, _ = command(capsys, "cache", "clean", "--dry-run")
+    code, out, _ = command("cache", "clean", "--dry-run")
     assert code == 0
     assert "would delete" in out
     assert (home / "models" / ".net.params.part").exists()
-    code, out, _ = command(capsys, "cache", "clean")
+    code, out, _ = command("cache", "clean")
     assert code == 0
     assert ".net.params.part" in out
     assert not (home / "models" / ".net.params.part").exists()
     assert (home / "datasets" / "own" / "a.bin").exists()
 
 
-def test_brackets_in_paths_are_shown_as_they_are(capsys, monkeypatch, tmp_path):
+def test_brackets_in_paths_are_shown_as_they_are(monkeypatch, tmp_path):
     """rich would read `[old]` as a style, and `[/x]` would end the command with an error."""
     folder = tmp_path / "[old]" / "[" / "x]"
     (folder / "datasets" / "[bold]own").mkdir(parents=True)
     (folder / "datasets" / "[bold]own" / "a.bin").write_bytes(b"x")
     monkeypatch.setenv("MXNET_HOME", str(folder))
-    code, out, err = command(capsys, "cache")
+    code, out, err = command("cache")
     assert (code, err) == (0, "")
     row = next(line for line in out.splitlines() if "[bold]own" in line)
     assert row.endswith(f"{tmp_path}/[old]/[/x]/datasets")

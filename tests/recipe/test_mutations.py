@@ -9,58 +9,23 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mxkit.errors import RecipeError
 from mxkit.recipe.checking import components
-from mxkit.recipe.reading import _read as read_file
-from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, recipe_names
+from mxkit.recipe.reading import find_recipe, lay_over_bases, load_recipe, read_file
 import pytest
+from recipe_parts import RICH
 from sharing import examples
 
-# says as much as a recipe can
 RICH = {
-    "name": "rich",
-    "description": "all of it",
+    **RICH,
     "variables": {"width": 64},
-    "seed": 3,
-    "devices": "cpu:2",
-    "data": {
-        "name": "digits",
-        "size": 28,
-        "batch_size": 32,
-        "augment": [
-            {"name": "crop", "size": 28, "padding": 2},
-            "to_tensor",
-            {"name": "normalize", "mean": 0.1, "std": 0.3},
-        ],
-        "eval_augment": ["to_tensor", {"name": "normalize", "mean": 0.1, "std": 0.3}],
-    },
     "model": {"name": "mlp", "classes": 10, "hidden": ["${width}", 16], "dropout": 0.2},
     "initializer": {"name": "xavier", "rnd_type": "gaussian", "magnitude": 2},
-    "freeze": ["1.*"],
-    "loss": {"name": "label_smoothing", "epsilon": 0.1},
-    "optimizer": {
-        "name": "sgd",
-        "learning_rate": 0.1,
-        "momentum": 0.9,
-        "multipliers": {"3.*": {"lr": 0.5, "wd": 0}},
-        "no_weight_decay": True,
-    },
-    "schedule": {"name": "cosine", "warmup": "2 updates", "final": 0.01},
-    "updates": 4,
     "accumulate": 2,
-    "clip_norm": 1.0,
     "amp": "bfloat16",
-    "validate_every": 2,
-    "callbacks": [
-        {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
-        {"name": "ema", "decay": 0.9},
-        {"name": "csv", "path": "log.csv"},
-        {"name": "freeze", "patterns": "3.*", "until": "1 epoch"},
-    ],
-    "checkpoints": {"every": "2 updates", "keep_best": ["valid_accuracy", "max"]},
-    "metrics": ["accuracy", {"name": "top_k", "k": 3}],
-    "evaluate": {"split": "valid", "which": "best", "metrics": ["accuracy"]},
+    "callbacks": [*RICH["callbacks"], {"name": "freeze", "patterns": "3.*", "until": "1 epoch"}],
 }
 SIAMESE = {**RICH, "model": {"name": "siamese", "branch": {"name": "mlp", "hidden": ["${width}"]}}}
-SHIPPED = {name: find_recipe(name, Path()) for name in recipe_names()}
+# with a base, with variables and imports, with lists of steps
+SHIPPED = {name: find_recipe(name, Path()) for name in ("accumulation", "finetune_image_folder", "nin")}
 CONTENTS = {"rich": RICH, "siamese": SIAMESE, **{name: read_file(path) for name, path in SHIPPED.items()}}
 slow = settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 

@@ -4,15 +4,16 @@ import re
 import textwrap
 
 import mxkit
-from mxkit.cli import main
 from mxkit.data import Split, Splits
 from mxkit.errors import RecipeError, TrapWarning
 from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.net_facts import facts_of
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.run import load_run, run_recipe
+from mxkit.recipe.run import load_run, run_facts, run_recipe
 from mxkit.recipe.vocabulary import DATASETS
 import numpy as np
 import pytest
+from sharing import command
 
 X = np.random.RandomState(0).rand(40, 5).astype(np.float32)
 Y = (X @ np.arange(5, dtype=np.float32))[:, None]
@@ -40,15 +41,9 @@ class Pictures(Rows):
 def recipe():
     """A function that gives the recipe of a data function's result."""
 
-    def make(result, takes_size=False, **data):
-        if takes_size:
-
-            def own(batch_size: int = 8):
-                return result(batch_size)
-        else:
-
-            def own():
-                return result
+    def make(result, **data):
+        def own():
+            return result
 
         mxkit.register("data", "own_data")(own)
         model = {"name": "mlp", "classes": 1, "hidden": [4]}
@@ -66,9 +61,7 @@ def loader(size=8):
 
 def test_vectors_need_no_augmentation_and_quantities_no_classes(recipe, tmp_path, capsys):
     run = run_recipe(recipe(Splits(Rows(), None, Rows())), output=tmp_path, progress=False)
-    with pytest.raises(SystemExit):
-        main(["predict", str(run.folder), "1.png"])
-    told = capsys.readouterr().err
+    told = command("predict", run.folder, "1.png")[2]
     assert "error: images need a net trained on images; data 'own_data' has none" in told
     (lines,) = re.findall(r":\n((?:  .*\n){3})", told)
     exec(textwrap.dedent(lines).replace("RUN", str(run.folder)), {"x": X[:2]})  # what it says can be run
@@ -148,22 +141,20 @@ def test_keys_that_loaders_of_their_own_make_no_use_of_are_refused(recipe, tmp_p
 
 
 def test_a_function_that_takes_batch_size_is_given_it(recipe, tmp_path):
-    sizes = []
+    sizes, content = [], recipe(None)
 
-    def result(size):
-        sizes.append(size)
-        return Splits(loader(size), None, Split(X, Y))
+    def own(batch_size: int = 8):
+        sizes.append(batch_size)
+        return Splits(loader(batch_size), None, Split(X, Y))
 
-    own = recipe(result, takes_size=True)
-    run = run_recipe(own, overrides=["data.batch_size=20"], output=tmp_path, progress=False)
+    DATASETS["own_data"] = own
+    run = run_recipe(content, overrides=["data.batch_size=20"], output=tmp_path, progress=False)
     assert sizes == [20]
     assert run.history[-1]["updates"] == 2
 
 
 def test_a_look_at_the_data_changes_nothing_of_it(recipe):
     """The shapes for net.json are read before training begins."""
-    from mxkit.recipe.net_facts import facts_of
-
     shuffled = mxkit.data.ArrayLoader(X, Y, 8, shuffle=True, seed=3)
     loaded = load_recipe({**recipe(Splits(shuffled, None, shuffled))})
     facts = facts_of(loaded, load_data(loaded))
@@ -180,8 +171,6 @@ def test_what_can_be_read_once_is_not_read_for_its_shapes(recipe, tmp_path):
     run = run_recipe(recipe(Splits(loader(), None, once())), output=tmp_path, progress=False)
     whole = mxkit.evaluate(run.net, loader(), loss="l2")
     assert run.scores["loss"] == pytest.approx(whole["loss"], rel=1e-6)
-    from mxkit.recipe.run import run_facts
-
     with pytest.raises(RecipeError, match="the shapes of the net's inputs are not known"):
         run_facts(run.folder, load_run(run.folder)[0]).sample()
 
@@ -201,9 +190,7 @@ def test_a_module_that_is_no_python_is_a_problem_of_the_recipe(tmp_path):
         load_recipe({**recipe, "loss": "softmax_ce", "optimizer": "adam", "epochs": 1})
 
 
-def test_lines_that_a_user_may_get_wrong_end_without_a_traceback(tmp_path, capsys):
-    from mxkit.cli import main
-
+def test_lines_that_a_user_may_get_wrong_end_without_a_traceback(tmp_path):
     (tmp_path / "file").write_text("")
     place = str(tmp_path / "file")
     short = ["--set", "data.size=8", "--set", "model=mlp", "--set", "epochs=1", "--quiet"]
@@ -217,7 +204,5 @@ def test_lines_that_a_user_may_get_wrong_end_without_a_traceback(tmp_path, capsy
         (["checkpoints", place], 1, "is no folder of a run, and no directory of checkpoints"),
     ]
     for arguments, code, expected in lines:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        told = capsys.readouterr().err
-        assert (caught.value.code, expected in told, "Traceback" in told) == (code, True, False), (arguments, told)
+        found, _, err = command(*arguments)
+        assert (found, expected in err, "Traceback" in err) == (code, True, False), (arguments, err)

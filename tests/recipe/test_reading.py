@@ -1,28 +1,16 @@
 """Recipes that cannot be run are answered with path, received, accepted and nearest."""
 
 from pathlib import Path
+import re
 
-import mxkit
-from mxkit.errors import RecipeError
 from mxkit.losses.by_name import get_loss
 from mxkit.recipe.reading import RECIPE_FOLDERS, dump_recipe, load_recipe, recipe_names
 import pytest
+from recipe_parts import SMALL, prepared, refusal
 import yaml
 
-SMALL = {
-    "name": "small",
-    "data": {"name": "digits", "batch_size": 32},
-    "model": "softmax_regression",
-    "loss": "softmax_ce",
-    "optimizer": {"name": "sgd", "learning_rate": 0.1},
-    "epochs": 1,
-}
-
-
-def refusal(recipe, *overrides):
-    with pytest.raises(RecipeError) as caught:
-        load_recipe(recipe, overrides)
-    return str(caught.value)
+SMALL = {**SMALL, "model": "softmax_regression", "metrics": [], "epochs": 1}
+SMALL.pop("updates")
 
 
 @pytest.mark.parametrize("name", recipe_names())
@@ -73,30 +61,19 @@ def test_a_mapping_given_is_not_changed():
     [
         ("epoch=3", "epoch: unknown key; received 3; accepted: format, name,.*did you mean 'epochs'"),
         ("epochs=0", "epochs: input should be greater than or equal to 1; received 0"),
-        ("epochs=many", "epochs: input should be a valid integer.*; received 'many'"),
-        ("accumulate=0", "accumulate: input should be greater than or equal to 1; received 0"),
         ("format=2", "format: input should be 1; received 2"),
         ("name=../escape", r"name: string should match pattern.*; received '../escape'"),
         ("loss=sotfmax_ce", "loss.name: unknown; received 'sotfmax_ce'; accepted: .*; did you mean 'softmax_ce'"),
         ("loss=bce", "loss.name: unknown; received 'bce'; accepted: .*; did you mean 'sigmoid_bce'"),
         ("schedule.name=multifactor", "schedule.name: unknown; received 'multifactor'; .*did you mean 'multi_step'"),
         ("loss=3", "loss: input should be a valid dictionary or .*; received 3"),
-        ("loss.axs=1", "loss.axs: softmax_ce takes no such argument; received 1; accepted: axis,.*mean 'axis'"),
-        ("model=lennet", "model.name: unknown; received 'lennet'; .*did you mean 'lenet'"),
-        ("model=zoo:resnet18v1", "model.name: .*did you mean 'zoo:resnet18_v1'"),
-        ("model.class=3", "model.class: softmax_regression takes no .*did you mean 'classes'"),
-        ("optimizer.name=adm", "optimizer.name: unknown; received 'adm'; .*did you mean 'adam'"),
         (
             "optimizer.learning_rat=1",
             "optimizer.learning_rat: sgd takes no .*; received 1; .*did you mean 'learning_rate'",
         ),
         ("optimizer.learning_rate=fast", "optimizer.learning_rate: expected a number, .*; received 'fast'"),
         ("optimizer.lr_scheduler=poly", "optimizer.lr_scheduler: sgd takes no such argument; received 'poly'"),
-        ("initializer=xavir", "initializer.name: unknown; received 'xavir'; .*did you mean 'xavier'"),
-        ("metrics=[accuracy, accurcy]", "metrics.1.name: unknown; received 'accurcy'; .*did you mean 'accuracy'"),
-        ("data.name=digit", "data.name: unknown; received 'digit'; accepted: .*digits.*; did you mean 'digits'"),
         ("data.batchsize=3", "data.batchsize: digits takes no .*accepted: batch_size, .*did you mean 'batch_size'"),
-        ("data.batch_size=0", "data.batch_size: input should be greater than or equal to 1; received 0"),
         ("nonsense", "--set 'nonsense': expected a.b=value"),
         ("a..b=1", "--set 'a..b=1': expected a.b=value"),
         ("epochs.x=1", "--set 'epochs.x=1': epochs is 1, which has no keys"),
@@ -104,15 +81,8 @@ def test_a_mapping_given_is_not_changed():
     ],
 )
 def test_wrong_overrides(override, expected):
-    import re
-
     text = refusal(SMALL, override)
     assert re.search(expected, text, re.DOTALL), text
-
-
-def test_every_problem_is_listed_at_once():
-    text = refusal(SMALL, "loss=softmax", "model=lennet", "optimizer.momentun=0.9")
-    assert text.count("did you mean") == 3
 
 
 def test_missing_sections_are_named():
@@ -125,7 +95,7 @@ def test_missing_sections_are_named():
     [
         ("? [a]\n: 1\n", "the key ['a'] is no text"),
         ("1: 2\n", "the key 1 is no text"),
-        ("epochs: 1\nepochs: 2\n", "the key 'epochs' stands twice"),
+        ("epochs: 1\nepochs: 2\n", "the key 'epochs' appears twice"),
         ("- a\n- b\n", "expected keys and values, like `epochs: 20`; received ['a', 'b']"),
         ("epochs: [1", "cannot be read"),
         ("", "expected keys and values"),
@@ -144,18 +114,14 @@ def test_unknown_recipe_lists_the_known_ones():
     assert "did you mean 'digits_lenet'" in text
 
 
-def test_values_that_only_building_can_judge(tmp_path):
-    with pytest.raises(RecipeError, match="data.size: expected 8, or .* received 9"):
-        mxkit.run_recipe(SMALL, overrides=["data.size=9"], output=tmp_path)
-    with pytest.raises(RecipeError, match="model.dropout: mlp: dropout must be at least 0 and below 1; received 2"):
-        mxkit.run_recipe(SMALL, overrides=["model.name=mlp", "model.dropout=2"], output=tmp_path)
-    for override, text in {
-        "metrics=[{name: top_k, k: 0}]": "metrics.0.k: TopK: k: expected a whole number, at least 1",
-        "metrics=[accuracy, accuracy]": r"\n  metrics: names must differ",
-    }.items():
-        with pytest.raises(RecipeError, match=text):
-            mxkit.run_recipe(SMALL, overrides=[override], output=tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_values_that_only_building_can_judge():
+    text = refusal(SMALL, "data.size=9", "model.name=mlp", "model.dropout=2", check=prepared)  # both at once
+    assert re.search("data.size: expected 8, or .* received 9", text)
+    assert "model.dropout: mlp: dropout must be at least 0 and below 1; received 2" in text
+    assert "metrics.0.k: TopK: k: expected a whole number, at least 1" in refusal(
+        SMALL, "metrics=[{name: top_k, k: 0}]"
+    )
+    assert "\n  metrics: names must differ" in refusal(SMALL, "metrics=[accuracy, accuracy]")
 
 
 def test_a_run_of_an_earlier_mxkit_names_callbacks_that_are_gone():

@@ -10,7 +10,6 @@ import sys
 import warnings
 
 import mxkit
-from mxkit.cli import main
 from mxkit.recipe.answers import answers
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import load_recipe
@@ -19,6 +18,7 @@ import mxnet as mx
 import numpy as np
 from PIL import Image
 import pytest
+from sharing import command
 
 MODULE = """
 import mxkit
@@ -41,18 +41,11 @@ def body(width):
 """
 # Runs commands in one process; prints what each of them printed, and which packages were imported after the first.
 CHILD = """
-import contextlib, io, json, sys
-from mxkit.cli import main
+import json, sys
+from sharing import command
 done = []
 for arguments in json.loads(sys.argv[1]):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            main(arguments)
-        except SystemExit as stopped:
-            code = stopped.code or 0
-    loaded = [name for name in ("sklearn", "gluoncv", "matplotlib", "scipy.stats") if sys.modules.get(name)]
-    done.append([code, out.getvalue(), err.getvalue(), loaded])
+    done.append([*command(*arguments), [one for one in ("sklearn", "gluoncv", "matplotlib") if sys.modules.get(one)]])
 print(json.dumps(done))
 """
 
@@ -133,7 +126,8 @@ def moved(photos, tmp_path_factory):
         "evaluate valid": ["evaluate", name, "--split", "valid"],
         "report": ["report", name, "--out", "page.html"],
     }
-    environment = {**os.environ, "PYTHONPATH": str(Path(mxkit.__file__).parents[1])}
+    paths = [Path(mxkit.__file__).parents[1], Path(__file__).parents[1]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(list(commands.values()))],
@@ -189,7 +183,7 @@ def test_a_bad_image_is_named_and_the_others_are_answered(moved):
     lines = err.splitlines()
     assert lines[0].startswith("error: broken.png: the PNG ends before its end")
     assert lines[1].startswith("error: missing.png cannot be read as an image:")
-    assert lines[2] == "error: 2 of 4 files were passed over"
+    assert lines[2] == "error: 2 of 4 files were skipped"
 
 
 def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, moved):
@@ -311,24 +305,20 @@ def test_devices_that_are_not_here(copied):
     assert net[0].weight.list_ctx() == [mx.cpu()]
 
 
-def test_a_run_of_an_earlier_mxkit_reads_its_data(photos, copied, tmp_path, capsys):
+def test_a_run_of_an_earlier_mxkit_reads_its_data(photos, copied, tmp_path):
     (copied / "net.json").unlink()
     shutil.rmtree(str(copied / "code"))
     draw(tmp_path / "a.png", 150, 95)
-    with pytest.raises(SystemExit) as caught:
-        main(["predict", str(copied), str(tmp_path / "a.png")])
-    assert not caught.value.code
+    code, out, _ = command("predict", copied, tmp_path / "a.png")
+    assert code == 0
     sure = expected(photos[1], [tmp_path / "a.png"])[0]
-    name, probability = capsys.readouterr().out.split()[-2:]
+    name, probability = out.split()[-2:]
     assert (name, float(probability)) == (["day", "night"][sure.argmax()], pytest.approx(sure.max(), abs=6e-5))
     text = (copied / "recipe.yaml").read_text()
     (copied / "recipe.yaml").write_text(text.replace(str(photos[0] / "photos"), "/nowhere/photos"))
-    with pytest.raises(SystemExit) as caught:
-        main(["predict", str(copied), str(tmp_path / "a.png")])
-    assert caught.value.code == 2
-    assert "has no net.json, because an earlier mxkit trained the run, and its data cannot be read" in (
-        capsys.readouterr().err
-    )
+    code, _, err = command("predict", copied, tmp_path / "a.png")
+    assert code == 2
+    assert "has no net.json, because an earlier mxkit trained the run, and its data cannot be read" in err
 
 
 # What an output is, by the loss

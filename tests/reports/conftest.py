@@ -17,6 +17,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
+        self.source = text
         self.tags, self.headings, self.tables, self.values, self.items, self.text = [], [], {}, [], [], ""
         self._open = []
         self.feed(text)

@@ -2,22 +2,18 @@
 
 import json
 
-from mxkit.cli import main
 from mxkit.recipe.changed_keys import differences
 from mxkit.recipe.reading import load_recipe
 from mxkit.reports.comparing import Compared, compared_scores, direction, recipe_differences
 from mxkit.reports.curves import COLOURS, panels
 from mxkit.reports.page import write_report
 from mxkit.reports.run_files import read_run
-import pytest
+from sharing import command
 
 
-def test_the_page_of_several_runs_lies_here(adam, sgd, tmp_path, capsys, monkeypatch, read_page):
+def test_the_page_of_several_runs_lies_here(adam, sgd, tmp_path, monkeypatch, read_page):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as caught:
-        main(["report", str(adam), str(sgd)])
-    assert not caught.value.code
-    assert capsys.readouterr().out == "page report.html\n"
+    assert command("report", adam, sgd)[:2] == (0, "page report.html\n")
     page = read_page(tmp_path / "report.html")
     assert page.headings[:4] == ["2 runs compared", "Scores", "Curves", "Recipes"]
     head, *lines = page.tables["compared scores"]

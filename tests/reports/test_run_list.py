@@ -5,9 +5,9 @@ import os
 import shutil
 
 import mxkit
-from mxkit.cli import main
 from mxkit.reports.run_list import list_runs, to_json
 import pytest
+from sharing import command
 
 
 @pytest.fixture(scope="module")
@@ -24,19 +24,12 @@ def several(adam, sgd, regression, failed, tmp_path_factory):
     return folder
 
 
-def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as caught:
-        main([str(one) for one in arguments])
-    told = capsys.readouterr()
-    return caught.value.code or 0, told.out, told.err
-
-
 def test_a_run_as_its_files_say(several, sgd):
     run = next(one for one in list_runs(several) if one.name == "b")
     scores = json.loads((sgd / "scores.json").read_text())["test"]
     rows = json.loads((sgd / "history.json").read_text())["epochs"]
     assert (run.state, run.reason, run.epochs, run.scores) == ("finished", "", 2, scores)
-    assert run.started == (sgd / "log.txt").read_text()[:19]
+    assert run.started == json.loads((sgd / "state.json").read_text())["started"]
     assert run.seconds == sum(row["seconds"] for row in rows)
     best = max(row["valid_accuracy"] for row in rows)
     epoch = next(row["epoch"] for row in rows if row["valid_accuracy"] == best)
@@ -52,8 +45,8 @@ def test_without_keep_best_the_lowest_validation_loss_is_the_best(several, adam)
     assert run.best["column"] == "valid_loss"
 
 
-def test_broken_folders_are_lines(several, capsys):
-    code, told, err = command(capsys, "runs", several)
+def test_broken_folders_are_lines(several):
+    code, told, err = command("runs", several)
     assert (code, err) == (0, "")
     lines = told.splitlines()
     assert len(lines) >= 7
@@ -84,29 +77,29 @@ def test_sorted_by_any_column(several):
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_brackets_in_paths_are_no_markup(adam, tmp_path, capsys):
+def test_brackets_in_paths_are_no_markup(adam, tmp_path):
     """rich would leave out `[old]`, and end the command with an error at `[/x]`."""
     folder = tmp_path / "[old]" / "["
     shutil.copytree(str(adam), str(folder / "x]"))
     for file in (folder / "x]").glob("checkpoints/*/net.params"):
         file.unlink()
-    code, told, err = command(capsys, "checkpoints", folder / "x]")
+    code, told, err = command("checkpoints", folder / "x]")
     assert (code, err) == (0, "")
     assert f"{tmp_path}/[old]/[/x]/checkpoints" in told
-    assert command(capsys, "runs", folder)[1].splitlines()[1].startswith("x]  ")
-    assert command(capsys, "report", folder / "x]")[1] == f"page {tmp_path}/[old]/[/x]/report.html\n"
+    assert command("runs", folder)[1].splitlines()[1].startswith("x]  ")
+    assert command("report", folder / "x]")[1] == f"page {tmp_path}/[old]/[/x]/report.html\n"
 
 
-def test_an_unknown_column_is_answered(several, capsys):
-    code, told, err = command(capsys, "runs", several, "--sort", "-acuracy")
+def test_an_unknown_column_is_answered(several):
+    code, told, err = command("runs", several, "--sort", "-acuracy")
     assert (code, told) == (2, "")
     assert "unknown column to sort runs by 'acuracy': did you mean 'accuracy'?" in err
     assert "valid_loss" in err
     assert "seconds" in err
 
 
-def test_json(several, capsys):
-    code, told, _ = command(capsys, "runs", several, "--json", "--sort", "-accuracy")
+def test_json(several):
+    code, told, _ = command("runs", several, "--json", "--sort", "-accuracy")
     assert code == 0
     found = json.loads(told)
     assert [one["name"] for one in found] == [one.name for one in list_runs(several, sort="-accuracy")]
@@ -123,11 +116,11 @@ def test_nan_is_null_and_comes_last(several, tmp_path):
     assert [one["scores"]["loss"] for one in found] == [0.5, None, None]
 
 
-def test_one_run_no_run_and_no_folder(several, tmp_path, capsys):
+def test_one_run_no_run_and_no_folder(several, tmp_path):
     assert [one.name for one in list_runs(several / "a")] == ["a"]
-    code, told, _ = command(capsys, "runs", tmp_path)
+    code, told, _ = command("runs", tmp_path)
     assert (code, told) == (0, f"no run in {tmp_path}\n")
-    code, _, err = command(capsys, "runs", tmp_path / "none")
+    code, _, err = command("runs", tmp_path / "none")
     assert code == 2
     assert "is no folder" in err
     with pytest.raises(mxkit.errors.RecipeError):

@@ -14,7 +14,7 @@ import numpy as np
 _IGNORED = {
     *vars(gluon.HybridBlock(prefix="")),
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
-    *("skip_states", "_counter", "_init_counter", "_prev_output"),
+    *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
     *(CALL, MADE),
 }
 _DEFERRED = ("in_units", "in_channels", "input_size")

@@ -220,7 +220,7 @@ class _Rows:
         own = [parameter for name, parameter in self._own[path] if self._first[id(parameter)] == name]
         return Layer(
             path=path,
-            kind=type(block).__name__,
+            kind=getattr(block, "mxkit_name", "") or type(block).__name__,
             arguments=arguments_of(block),
             outputs=tuple(one.shape for one in outputs),
             dtypes=tuple(one.dtype for one in outputs),

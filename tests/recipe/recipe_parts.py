@@ -1,0 +1,67 @@
+"""Recipes that several tests change."""
+
+from mxkit.errors import RecipeError
+from mxkit.recipe.reading import load_recipe
+from mxkit.recipe.run import prepare
+import pytest
+
+SMALL = {
+    "name": "small",
+    "data": {"name": "digits", "batch_size": 64},
+    "model": {"name": "mlp", "hidden": [16]},
+    "loss": "softmax_ce",
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "updates": 4,
+    "metrics": ["accuracy"],
+}
+STEPS = ["to_tensor", {"name": "normalize", "mean": 0.2, "std": 0.4}]
+# has nearly every key
+RICH = {
+    "name": "rich",
+    "description": 'says "a lot"',
+    "seed": 5,
+    "devices": "cpu:2",
+    "data": {
+        "name": "digits",
+        "size": 16,
+        "batch_size": 100,
+        "drop_last": True,
+        "augment": [{"name": "crop", "size": 16, "padding": 2}, *STEPS],
+        "eval_augment": STEPS,
+    },
+    "model": {"name": "lenet", "classes": 10},
+    "initializer": {"name": "normal", "sigma": 0.1},
+    "freeze": ["0.*"],
+    "loss": {"name": "label_smoothing", "epsilon": 0.1},
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": 0.05,
+        "momentum": 0.9,
+        "multipliers": {"2.*": {"lr": 0.5}},
+        "no_weight_decay": True,
+        "wd": 0.001,
+    },
+    "schedule": {"name": "cosine", "warmup": "2 updates"},
+    "updates": 20,
+    "clip_norm": 1.0,
+    "validate_every": 2,
+    "callbacks": [
+        {"name": "early_stopping", "monitor": "valid_loss", "mode": "min", "patience": 3},
+        {"name": "ema", "decay": 0.9},
+        {"name": "csv", "path": "rows.csv"},
+    ],
+    "checkpoints": {"every": "16 updates", "keep_best": ["valid_accuracy", "max"]},
+    "metrics": ["accuracy", {"name": "top_k", "k": 3}],
+    "evaluate": {"split": "test", "which": "best", "metrics": ["accuracy", "f1"]},
+}
+
+
+def refusal(recipe, *overrides, check=load_recipe):
+    """Text of the error that refuses a recipe; `check=prepared` also loads its data and makes its net."""
+    with pytest.raises(RecipeError) as caught:
+        check(recipe, overrides)
+    return str(caught.value)
+
+
+def prepared(recipe, overrides=()):
+    return prepare(load_recipe(recipe, overrides))
