@@ -3,8 +3,9 @@
 First what Gluon does with the code as a tutorial has it, then, after a blank line, what to write. S0 to S4 are the
 tutorials' numbers in SEEDS.md. A row is short here; what stands behind it is tested in depth where its module is.
 
-This file: layers and losses of one's own (groups D and E). `test_seed_rows_data.py`: arrays, autograd, data, augmentation, dtypes (A to C, F, G, T). `test_seed_rows_files.py`:
-features and files (P, Q).
+This file: layers and losses of one's own (groups D and E). `test_seed_rows_data.py`: arrays, autograd, data,
+augmentation, dtypes (A to C, F, G, T). `test_seed_rows_files.py`: features and files (P, Q). The other rows are tested
+where their modules are.
 """
 
 import mxkit
