@@ -105,9 +105,6 @@ def test_skip_leaves_the_rest_of_that_epoch_as_it_is(workers, method):
         loader.epoch = 0
         loader.skip(skipped)
         assert_same(read(loader), whole[skipped:])
-
-
-def test_skipped_samples_are_not_read():
     dataset = Counted(10)
     loader = DatasetLoader(dataset, 3)
     loader.skip(2)
@@ -359,16 +356,6 @@ def left():
     return len(list(Path("/proc/self/fd").iterdir())), sorted("".join(children).split()), len(working)
 
 
-def test_threads_are_used_again_by_the_next_epoch_and_the_next_loader():
-    # each thread that ran an operator keeps 4.9 MB for good
-    for _ in range(3):
-        read(DatasetLoader(Counted(30), 2, workers="thread:3"))
-    count = threading.active_count()
-    for _ in range(10):
-        read(DatasetLoader(Counted(30), 2, workers="thread:3"))
-    assert threading.active_count() == count
-
-
 class SlowToTrace(gluon.HybridBlock):
     draws = ()
     traced = 0
@@ -428,20 +415,6 @@ def test_processes_stay_inside_of_with():
     del loader  # a forgotten loader takes its processes with it
     gc.collect()
     assert left() == before
-
-
-def test_fit_reads_it():
-    rng = np.random.RandomState(0)
-    data = [(rng.rand(4).astype("float32"), i % 2) for i in range(12)]
-    results = []
-    for workers in (0, "process:2"):
-        mxkit.seed_all(0)
-        net = mxkit.models.softmax_regression(classes=2)
-        mxkit.initialize(net, "xavier")
-        loader = DatasetLoader(data, 5, workers=workers, shuffle=True, seed=1, transform=noisy)
-        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
-        results.append(net[-1].weight.data().asnumpy())
-    np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize(

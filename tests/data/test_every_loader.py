@@ -174,6 +174,13 @@ def lines(folder, **options):
 
 
 RUNS = {
+    "dataset": (
+        dense,
+        "softmax_ce",
+        lambda folder: DatasetLoader(
+            mx.gluon.data.ArrayDataset(ROWS, LABELS), 4, workers="process:2", shuffle=True, seed=8, transform=noisy
+        ),
+    ),
     "lines": (dense, "softmax_ce", lines),
     "lines, prefetch": (dense, "softmax_ce", lambda folder: lines(folder, prefetch=2)),
     "buckets": (
@@ -194,7 +201,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", ["lines", long("lines, prefetch"), "buckets", long("pairs"), "triplets"])
+@pytest.mark.parametrize("name", ["dataset", "lines", long("lines, prefetch"), "buckets", long("pairs"), "triplets"])
 def test_a_killed_run_ends_where_the_uninterrupted_one_does(name, tmp_path):
     make_net, loss, make_data = RUNS[name]
 
