@@ -192,14 +192,14 @@ class TestCache:
         told = text_of(CheckpointError, get_model, name, **asking)
         assert f"{path} is not the published file, and was left as it is" in told
         assert f"expected SHA-1 {sha1[:8]}..., found {found}... of {len(content)} bytes" in told
-        assert "a whole parameter file of 137 arrays, but with other numbers" in told
+        assert "a complete parameter file of 137 arrays, with other values" in told
         assert f"get_model('{name}', weights='{path}')" in told
         assert f"{NET}-{sha1[:8]}.zip" in told
         assert path.read_bytes() == content
         path.write_bytes(content[:70_000])
         told = text_of(CheckpointError, get_model, name, **asking)
         assert "of 70000 bytes" in told
-        assert "no whole parameter file, as a download leaves it that broke off" in told
+        assert "incomplete or damaged, as an interrupted download leaves it" in told
         assert path.read_bytes() == content[:70_000]
         assert server[1] == []
         assert [one.name for one in cache.iterdir()] == [path.name]
@@ -211,10 +211,12 @@ class TestCache:
         sha1, name = _store(gluoncv)._model_sha1[NET], f"{'gluoncv' if gluoncv else 'zoo'}:{NET}"
         (cache / f"{NET}-mine.params").write_bytes(trained[1].read_bytes())
         told = text_of(DownloadError, get_model, name, **asking)
-        assert "could not be had: the network is not to be used (MXKIT_OFFLINE)" in told
+        assert "are missing and cannot be downloaded: MXKIT_OFFLINE forbids the network" in told
         assert f"expected: {NET}-{sha1[:8]}.params in {cache}, SHA-1 {sha1}" in told
-        assert f"fetch http://127.0.0.1:9/gluon/models/{NET}-{sha1[:8]}.zip, unpack it, and put the file there" in told
-        assert f"there is: {cache / f'{NET}-mine.params'}" in told
+        assert (
+            f"download http://127.0.0.1:9/gluon/models/{NET}-{sha1[:8]}.zip, unpack it, and put the file there" in told
+        )
+        assert f"files in these folders: {cache / f'{NET}-mine.params'}" in told
 
     def test_no_weights_were_published(self, cache):
         assert "no weights of it were published; pass weights=" in text_of(
@@ -258,7 +260,7 @@ class TestFetching:
         monkeypatch.setattr(download, "sleep", lambda seconds: None)
         told = text_of(DownloadError, get_model, f"zoo:{NET}", weights="pretrained")
         assert "ConnectionError" in told
-        assert "put the file there\n  a file that you have elsewhere: weights='its path'" in told
+        assert "put the file there\n  or pass a file that you have, without a checksum: weights='its path'" in told
 
 
 def _store(gluoncv):
