@@ -198,14 +198,11 @@ def _read(name: str, data: Any, limit: Optional[int]) -> PartDescription:
         batches = (_batch_of_one(data[row]) for row in range(len(data)))
     else:
         batches = read_epoch(data, name=f"describe: {name}", keep_count=True)
-    read = 0
     for batch in islice(batches, limit):
         part.add(batch)
-        read += 1
     if not part.samples:
         raise EmptyDataError(f"describe: {name} has no sample")
-    total = -(-len(data.x) // _ROWS) if isinstance(data, Split) else len(data) if hasattr(data, "__len__") else None
-    part.whole = limit is None or read < limit or read == total
+    part.whole = next(batches, None) is None
     if isinstance(data, mx.io.DataIter):
         data.reset()
     return part

@@ -100,8 +100,10 @@ def check_shape(net: SizedNet, shape: Shape) -> None:
             net,
         )
     traced = _traced(net, shape)
-    fault = None if traced is None else _fault(net, traced, shape)
-    if fault is not None and traced is not None:
+    if traced is None:
+        return
+    fault = _fault(net, traced, shape)
+    if fault is not None:
         raise ForwardError(f"{fault}{_usable(net, traced, shape)}", fault.path, fault.block) from fault.__cause__
 
 
@@ -192,26 +194,21 @@ def _fault(net: SizedNet, traced: Trace, shape: Shape) -> Optional[ForwardError]
     if _positions(net, taken) == 1:
         return None
     path, last = list(child_blocks(net).items())[-1]
-    height, width = taken[2:]
-    return ForwardError(
+    _, classes, height, width = taken
+    text = (
         f"{path!r} ({type(last).__name__}) gets {height} x {width} positions from the pooling before "
-        f"it for shape {shape}, and would give {taken[1]} x {height} x {width} = {taken[1] * height * width} numbers a "
-        f"sample in place of {taken[1]}. Take smaller images, or a global pooling",
-        path,
-        last,
+        f"it for shape {shape}, and would give {classes} x {height} x {width} = {classes * height * width} numbers a "
+        f"sample in place of {classes}. Take smaller images, or a global pooling"
     )
-
-
-def _fits(net: SizedNet, traced: Trace, shape: Shape) -> bool:
-    try:
-        return _positions(net, _inferred(traced, shape)[0]) == 1
-    except (mx.MXNetError, ValueError):
-        return False
+    return ForwardError(text, path, last)
 
 
 def _range(net: SizedNet, traced: Trace, channels: int) -> List[int]:
     def fits(size: int) -> bool:
-        return _fits(net, traced, (1, channels, size, size))
+        try:
+            return _positions(net, _inferred(traced, (1, channels, size, size))[0]) == 1
+        except (mx.MXNetError, ValueError):
+            return False
 
     least = next((size for size in range(1, LARGEST + 1) if fits(size)), None)
     if least is None:
@@ -222,13 +219,13 @@ def _range(net: SizedNet, traced: Trace, channels: int) -> List[int]:
 
 
 def _usable(net: SizedNet, traced: Trace, shape: Shape) -> str:
+    """Sentence about the sizes that the net takes; empty if no size fits."""
     first = _first_layer(net)
     other_channels = isinstance(first, nn.Conv2D) and first.weight.shape[1] not in (0, *shape[1:2])
     sizes = [] if len(shape) != 4 or other_channels else _range(net, traced, shape[1])
     if not sizes:
         return ""
     least, most = sizes
-    text = f"{least} x {least}"
-    text += " and larger" if most == LARGEST else f" to {most} x {most}" if most > least else " only"
+    rest = " and larger" if most == LARGEST else f" to {most} x {most}" if most > least else " only"
     channels = f"{shape[1]} channel{'s' if shape[1] > 1 else ''}"
-    return f". Of square images with {channels} the net takes {text}"
+    return f". Of square images with {channels} the net takes {least} x {least}{rest}"

@@ -107,7 +107,7 @@ def find_weights(name: str, root: Union[None, str, Path] = None) -> Path:
     if wrong:
         raise CheckpointError(_explain(published, wrong[0]))
     if is_offline():
-        raise _by_hand(published, folders, "the network is not to be used (MXKIT_OFFLINE)")
+        raise _by_hand(published, folders, "MXKIT_OFFLINE forbids the network")
     try:
         folders[0].mkdir(parents=True, exist_ok=True)
         with locked(folders[0]):
@@ -160,14 +160,14 @@ def _explain(published: _Published, path: Path) -> str:
         sha1 = file_digest(path, "sha1")
         lines.append(f"expected SHA-1 {published.sha1[:8]}..., found {sha1[:8]}... of {path.stat().st_size} bytes")
         try:
-            lines.append(f"it is a whole parameter file of {len(describe_file(path))} arrays, but with other numbers")
+            lines.append(f"it is a complete parameter file of {len(describe_file(path))} arrays, with other values")
         except CheckpointError as error:
-            lines.append(f"it is no whole parameter file, as a download leaves it that broke off: {error}")
+            lines.append(f"it is incomplete or damaged, as an interrupted download leaves it: {error}")
     else:
-        lines.append("it is a folder, or a link that leads nowhere")
-    lines.append(f"to use it all the same: get_model({published.net!r}, weights={str(path)!r})")
-    lines.append(f"to get the published one: move it away and call again, or fetch {published.url} and unpack it there")
-    lines.append("a file of your own is better off under another name: weights= takes any path")
+        lines.append("it is a folder, or a broken link")
+    lines.append(f"to use it anyway: get_model({published.net!r}, weights={str(path)!r})")
+    lines.append(f"to get the published file: move this one away and call again, or unpack {published.url} there")
+    lines.append("give a file of your own another name: weights= takes any path")
     return "\n  ".join(lines)
 
 
@@ -175,12 +175,12 @@ def _by_hand(published: _Published, folders: Sequence[Path], why: str) -> Downlo
     stem = published.net.rpartition(":")[2]
     others = sorted({str(path) for folder in folders for path in folder.glob(f"{stem}*.params")})
     lines = [
-        f"weights of {published.net!r} could not be had: {why}",
+        f"weights of {published.net!r} are missing and cannot be downloaded: {why}",
         f"expected: {published.file} in {folders[0].absolute()}, SHA-1 {published.sha1}",
-        f"by hand: fetch {published.url}, unpack it, and put the file there",
-        "a file that you have elsewhere: weights='its path', without a checksum",
+        f"by hand: download {published.url}, unpack it, and put the file there",
+        "or pass a file that you have, without a checksum: weights='its path'",
     ]
-    lines += [f"there is: {', '.join(others)}"] if others else []
+    lines += [f"files in these folders: {', '.join(others)}"] if others else []
     return DownloadError("\n  ".join(lines))
 
 

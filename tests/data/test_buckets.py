@@ -1,5 +1,6 @@
 """BucketLoader: each sequence once, padded as little as its bucket allows, in an order of (seed, epoch)."""
 
+from batches import assert_same, read
 from gluoncv.data.batchify import Pad
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,10 +16,6 @@ from sharing import examples
 def sequences(lengths, shape=(), dtype="float32"):
     """Sequence i holds i + 1 throughout."""
     return [np.full((length, *shape), number + 1, dtype) for number, length in enumerate(lengths)]
-
-
-def read(loader):
-    return [(x.asnumpy(), lengths.asnumpy(), y.asnumpy()) for (x, lengths), y in loader]
 
 
 @settings(max_examples=examples(80))
@@ -59,11 +56,7 @@ def test_each_epoch_holds_every_sequence_once(lengths, batch_size, buckets, pad_
     again = BucketLoader(sequences(lengths), numbers, batch_size, drop_last=drop_last, **arguments)
     again.epoch = epoch
     again.skip(skipped)
-    rest = read(again)
-    assert len(rest) == len(batches) - skipped
-    for one, other in zip(rest, batches[skipped:]):
-        for a, b in zip(one, other):
-            np.testing.assert_array_equal(a, b)
+    assert_same(read(again), batches[skipped:])
 
 
 def test_padding_equals_gluoncvs():

@@ -8,20 +8,18 @@ import time
 import traceback
 import warnings
 
+from batches import assert_same, read
 import gluoncv
-from hypothesis import given, settings
-from hypothesis import strategies as st
 import mxkit
 from mxkit.data import samples, threads
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.samples import drawn_by_dataset, drawn_by_transform
-from mxkit.errors import DataError, EmptyDataError, TrapWarning
+from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.data.vision import transforms
 import numpy as np
 import pytest
-from sharing import examples
 
 WAYS = [(0, None), ("thread:1", None), ("thread:3", None), ("process:1", "fork"), ("process:2", "fork")]
 
@@ -60,27 +58,6 @@ def noisy(image, rng):
     return image + rng.random(image.shape)
 
 
-def host(batch):
-    return tuple(map(host, batch)) if isinstance(batch, tuple) else batch.asnumpy()
-
-
-def flat(batch):
-    return [leaf for part in batch for leaf in flat(part)] if isinstance(batch, tuple) else [batch]
-
-
-def read(loader):
-    return [host(batch) for batch in loader]
-
-
-def assert_same(one, other):
-    assert len(one) == len(other)
-    for left, right in zip(one, other):
-        assert len(flat(left)) == len(flat(right))
-        for a, b in zip(flat(left), flat(right)):
-            assert a.dtype == b.dtype
-            np.testing.assert_array_equal(a, b)
-
-
 def quiet_loader(*arguments, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TrapWarning)
@@ -105,9 +82,6 @@ def test_skip_leaves_the_rest_of_that_epoch_as_it_is(workers, method):
         loader.epoch = 0
         loader.skip(skipped)
         assert_same(read(loader), whole[skipped:])
-
-
-def test_skipped_samples_are_not_read():
     dataset = Counted(10)
     loader = DatasetLoader(dataset, 3)
     loader.skip(2)
@@ -123,32 +97,6 @@ def test_a_sample_differs_between_epochs_and_neighbours_but_not_by_batch_size():
     np.testing.assert_array_equal(np.concatenate([x for x, _ in read(small)]), first[0])
     ((other, _),) = read(DatasetLoader(Drawing(), 11, seed=6))
     assert not np.intersect1d(first[0][:, :3], other[:, :3]).size
-
-
-@settings(max_examples=examples(40))
-@given(
-    size=st.integers(1, 30), batch_size=st.integers(1, 32), shuffle=st.booleans(), drop_last=st.booleans(),
-    workers=st.sampled_from([0, "thread:1", "thread:4", "process:1", "process:3"]), prefetch=st.integers(1, 3),
-    data=st.data(),
-)  # fmt: skip
-def test_each_epoch_holds_every_sample_once(size, batch_size, shuffle, drop_last, workers, prefetch, data):
-    options = {"shuffle": shuffle, "drop_last": drop_last, "seed": 1, "workers": workers, "prefetch": prefetch}
-    if drop_last and size < batch_size:
-        with pytest.raises(EmptyDataError, match="drop_last leaves no batch"):
-            DatasetLoader(Counted(size), batch_size, **options)
-        return
-    loader = DatasetLoader(Counted(size), batch_size, **options)
-    batches = read(loader)
-    labels = np.concatenate([y for _, y in batches])
-    np.testing.assert_array_equal(labels, loader.order(0)[: len(labels)])
-    assert len(batches) == len(loader)
-    assert len(labels) == (size - size % batch_size if drop_last else size)
-    arrays = mxkit.data.ArrayLoader(labels, labels, batch_size, shuffle=shuffle, drop_last=drop_last, seed=1)
-    assert len(arrays) == len(loader)
-    skipped = data.draw(st.integers(0, len(loader)))
-    loader.epoch = 0
-    loader.skip(skipped)
-    assert_same(read(loader), batches[skipped:])
 
 
 def test_the_generators_of_the_caller_are_left_alone():
@@ -359,16 +307,6 @@ def left():
     return len(list(Path("/proc/self/fd").iterdir())), sorted("".join(children).split()), len(working)
 
 
-def test_threads_are_used_again_by_the_next_epoch_and_the_next_loader():
-    # each thread that ran an operator keeps 4.9 MB for good
-    for _ in range(3):
-        read(DatasetLoader(Counted(30), 2, workers="thread:3"))
-    count = threading.active_count()
-    for _ in range(10):
-        read(DatasetLoader(Counted(30), 2, workers="thread:3"))
-    assert threading.active_count() == count
-
-
 class SlowToTrace(gluon.HybridBlock):
     draws = ()
     traced = 0
@@ -428,20 +366,6 @@ def test_processes_stay_inside_of_with():
     del loader  # a forgotten loader takes its processes with it
     gc.collect()
     assert left() == before
-
-
-def test_fit_reads_it():
-    rng = np.random.RandomState(0)
-    data = [(rng.rand(4).astype("float32"), i % 2) for i in range(12)]
-    results = []
-    for workers in (0, "process:2"):
-        mxkit.seed_all(0)
-        net = mxkit.models.softmax_regression(classes=2)
-        mxkit.initialize(net, "xavier")
-        loader = DatasetLoader(data, 5, workers=workers, shuffle=True, seed=1, transform=noisy)
-        mxkit.fit(net, loader, loss="softmax_ce", trainer="sgd", epochs=2, progress=False)
-        results.append(net[-1].weight.data().asnumpy())
-    np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import random
 
+from batches import assert_same, leaves, read
+from hypothesis import given, settings
+from hypothesis import strategies as st
 import mxkit
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import long
+from sharing import examples, long
 
 X = np.arange(12.0)  # each sample is its own number
 Y = np.repeat([3, 1, 7], [4, 6, 2])
@@ -32,8 +35,48 @@ ORDERS_OF_SEED_7 = {
 }
 
 
-def leaves(part):
-    return [leaf for one in part for leaf in leaves(one)] if isinstance(part, (tuple, list)) else [part]
+def make(kind, size, batch_size, shuffle, drop_last, workers, prefetch):
+    x, y = np.arange(size) / 2, np.arange(size)
+    options = {"drop_last": drop_last, "seed": 3}
+    if kind == "arrays":
+        return ArrayLoader(x, y, batch_size, shuffle=shuffle > 1, prefetch=prefetch, **options)
+    if kind == "dataset":
+        pairs = list(zip(x, y))
+        return DatasetLoader(pairs, batch_size, shuffle=shuffle > 1, workers=workers, prefetch=prefetch + 1, **options)
+    return StreamLoader(
+        lambda: zip(x, y), batch_size, shuffle_buffer=shuffle, length=size, prefetch=prefetch, **options
+    )
+
+
+@settings(max_examples=examples(120))
+@given(
+    kind=st.sampled_from(["arrays", "dataset", "stream"]), size=st.integers(1, 50), batch_size=st.integers(1, 20),
+    shuffle=st.integers(0, 60), drop_last=st.booleans(), epoch=st.integers(0, 1000),
+    ways=st.lists(st.tuples(st.sampled_from([0, "thread:4", "process:1", "process:3"]), st.integers(0, 3)), min_size=2,
+                  max_size=2), data=st.data(),
+)  # fmt: skip
+def test_each_epoch_holds_every_sample_once_and_skip_gives_the_rest(
+    kind, size, batch_size, shuffle, drop_last, epoch, ways, data
+):
+    batch_size = min(batch_size, size)
+    loader, again = (make(kind, size, batch_size, shuffle, drop_last, *way) for way in ways)
+    loader.epoch = epoch
+    batches = read(loader)
+    assert len(batches) == len(loader)
+    assert {len(y) for _, y in batches[:-1]} <= {batch_size}
+    y = np.concatenate([y for _, y in batches])
+    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), y / 2)
+    assert len(set(y.tolist())) == len(y) == (size - size % batch_size if drop_last else size)
+    if shuffle < 2:
+        np.testing.assert_array_equal(y, np.arange(len(y)))
+    elif kind == "stream":  # no sample comes before it could be in the buffer
+        assert (y - np.arange(len(y)) < shuffle).all()
+    else:
+        np.testing.assert_array_equal(y, make(kind, size, 1, shuffle, False, 0, 0).order(epoch)[: len(y)])
+    for skipped in (data.draw(st.integers(0, len(batches))), 0):
+        again.epoch = epoch
+        again.skip(skipped)
+        assert_same(read(again), batches[skipped:])
 
 
 def samples_of(loader):
@@ -174,6 +217,13 @@ def lines(folder, **options):
 
 
 RUNS = {
+    "dataset": (
+        dense,
+        "softmax_ce",
+        lambda folder: DatasetLoader(
+            mx.gluon.data.ArrayDataset(ROWS, LABELS), 4, workers="process:2", shuffle=True, seed=8, transform=noisy
+        ),
+    ),
     "lines": (dense, "softmax_ce", lines),
     "lines, prefetch": (dense, "softmax_ce", lambda folder: lines(folder, prefetch=2)),
     "buckets": (
@@ -194,7 +244,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", ["lines", long("lines, prefetch"), "buckets", long("pairs"), "triplets"])
+@pytest.mark.parametrize("name", ["dataset", "lines", long("lines, prefetch"), "buckets", long("pairs"), "triplets"])
 def test_a_killed_run_ends_where_the_uninterrupted_one_does(name, tmp_path):
     make_net, loss, make_data = RUNS[name]
 

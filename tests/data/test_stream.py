@@ -7,15 +7,13 @@ from itertools import count, islice
 import threading
 import weakref
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from batches import read
 from mxkit.data.stream import StreamLoader
 from mxkit.data.text_lines import from_lines
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import examples
 
 
 def numbers(size):
@@ -26,45 +24,8 @@ def numbers(size):
     return samples
 
 
-def read(loader):
-    return [tuple(part.asnumpy() for part in batch) for batch in loader]
-
-
 def labels(loader):
     return [batch[-1].asnumpy().tolist() for batch in loader]
-
-
-@settings(max_examples=examples(60))
-@given(
-    size=st.integers(1, 60), batch_size=st.integers(1, 20), buffer=st.integers(0, 70), epoch=st.integers(0, 1000),
-    drop_last=st.booleans(), data=st.data(),
-)  # fmt: skip
-def test_each_epoch_holds_every_sample_once_and_skip_gives_the_rest(size, batch_size, buffer, epoch, drop_last, data):
-    if drop_last and batch_size > size:
-        batch_size = size
-    arguments = {"shuffle_buffer": buffer, "seed": 3, "drop_last": drop_last, "length": size}
-    loader = StreamLoader(numbers(size), batch_size, **arguments)
-    loader.epoch = epoch
-    batches = read(loader)
-    assert len(batches) == len(loader)
-    assert {len(y) for _, y in batches[:-1]} <= {batch_size}
-    y = np.concatenate([y for _, y in batches])
-    np.testing.assert_array_equal(np.concatenate([x for x, _ in batches]), np.stack([y / 2, y / 2], axis=1))
-    assert len(set(y.tolist())) == len(y) == (size // batch_size * batch_size if drop_last else size)
-    if buffer < 2:
-        np.testing.assert_array_equal(y, np.arange(len(y)))
-    else:  # no sample comes before it could be in the buffer
-        assert (y - np.arange(len(y)) < buffer).all()
-    again = StreamLoader(numbers(size), batch_size, prefetch=data.draw(st.sampled_from([0, 2])), **arguments)
-    for skipped in (data.draw(st.integers(0, len(batches))), 0):
-        again.epoch = epoch
-        again.skip(skipped)
-        rest = read(again)
-        assert len(rest) == len(batches) - skipped
-        for one, other in zip(rest, batches[skipped:]):
-            for a, b in zip(one, other):
-                assert a.dtype == b.dtype
-                np.testing.assert_array_equal(a, b)
 
 
 def test_ready_batches():

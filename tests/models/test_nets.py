@@ -1,4 +1,7 @@
-"""Every net of mxkit.models: counted, trained at its smallest size, exported, described, rebuilt."""
+"""Every net of mxkit.models: counted, trained at its smallest size, exported, described, rebuilt.
+
+`heavy_epochs.py` trains the large ones for an epoch; `make zoo` runs it.
+"""
 
 import json
 from math import prod
@@ -7,6 +10,7 @@ from pathlib import Path
 import subprocess
 import sys
 
+from heavy_epochs import HEAVY, LIGHT, digits_of, epoch_of, share_left
 import mxkit
 from mxkit.core.blocks import blocks_by_path
 from mxkit.models import Siamese, get_model, lenet, mlp, model_names, usable_sizes
@@ -41,34 +45,6 @@ ZOO = {
     **{name: name for name in ("vgg11", "vgg13", "vgg16", "vgg19", "densenet121")},
     **{name: f"{name}_v1" for name in ("resnet18", "resnet34", "resnet50")},
 }
-# Name, arguments, channels, and the smallest size: that of SEEDS' table 2 where it has one.
-SMALLEST = [
-    ("softmax_regression", {}, 1, 1),
-    ("mlp", {"dropout": 0.5}, 1, 1),
-    ("lenet", {}, 1, 16),
-    ("lenet", {"kernel_sizes": (5, 3), "batch_norm": True}, 1, 12),
-    ("lenet5", {}, 1, 12),
-    ("lenet5", {"batch_norm": True}, 1, 12),
-    ("alexnet", {}, 3, 67),
-    ("alexnet", {"small": True}, 3, 15),
-    ("vgg11", {}, 3, 32),
-    ("vgg13", {}, 3, 32),
-    ("vgg16", {}, 3, 32),
-    ("vgg19", {}, 3, 32),
-    ("nin", {}, 3, 195),
-    ("nin", {"small": True}, 3, 15),
-    ("googlenet", {}, 3, 93),
-    ("googlenet", {"small": True}, 3, 7),
-    ("resnet18", {}, 3, 1),
-    ("resnet18", {"small": True}, 3, 1),
-    ("resnet18", {"tutorial": True}, 3, 75),
-    ("resnet34", {}, 3, 1),
-    ("resnet50", {}, 3, 1),
-    ("densenet121", {}, 3, 29),
-    ("densenet121", {"small": True}, 3, 8),
-    ("densenet121", {"tutorial": True}, 3, 29),
-    ("densenet121", {"tutorial": True, "small": True}, 3, 8),
-]
 
 
 def counted(net):
@@ -99,17 +75,16 @@ def test_counts_of_the_zoos_own_nets(name):
 
 
 def test_every_net_is_tried():
-    assert {one[0] for one in SMALLEST} | {"linear_regression"} == set(model_names())
+    assert {one[0] for one in LIGHT + HEAVY} | {"linear_regression"} == set(model_names())
 
 
-# Those that take seconds. A smaller one of most families is tried in `make test`.
-LARGE = [("nin", {}), ("googlenet", {}), ("resnet18", {}), ("resnet18", {"tutorial": True})]
-FAMILIES = ("alexnet", "vgg13", "vgg16", "vgg19", "resnet34", "resnet50", "densenet121")
-LARGE += [one[:2] for one in SMALLEST if one[0] in FAMILIES]
+# The heavy nets that take less than some seconds; `make long` tries the others.
+QUICK = [("vgg11", {}), ("nin", {"small": True}), ("googlenet", {"small": True})]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "channels", "least"), [long(*one) if one[:2] in LARGE else one for one in SMALLEST]
+    ("name", "arguments", "channels", "least"),
+    [*LIGHT, *(one if one[:2] in QUICK else long(*one) for one in HEAVY)],
 )
 def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, tmp_path):
     net = get_model(name, classes=4, **arguments)
@@ -217,3 +192,18 @@ def test_sizes_are_whole_numbers(name):
 def test_wrong_arguments(name, arguments, text):
     with pytest.raises(ValueError, match=text):
         get_model(name, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "channels", "least"),
+    [long(*one) if one[0] == "resnet18" or one[:2] == ("lenet5", {}) else one for one in LIGHT],
+)
+def test_one_epoch_of_digits_lowers_the_loss(name, arguments, channels, least):
+    assert epoch_of(name, arguments, channels, least)[1] < 0.9
+
+
+def test_one_epoch_of_digits_lowers_the_loss_of_linear_regression():
+    net = get_model("linear_regression")
+    mxkit.initialize(net)
+    x, y = digits_of(8, 1, 320)
+    assert share_left(net, x, y.astype("float32")[:, None] / 9, "l2", 1e-2) < 0.5

@@ -77,7 +77,7 @@ def test_numbers_come_only_where_they_are_asked_for(source, tmp_path, monkeypatc
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("MXKIT_OFFLINE", "1")
     for asking in ({"pretrained": True}, {"weights": "pretrained"}):
-        with pytest.raises(DownloadError, match=f"weights of '{source}' could not be had: the network is not to be"):
+        with pytest.raises(DownloadError, match=f"weights of '{source}' are missing and cannot be downloaded: "):
             get_model(source, **asking)
     net = get_model(source, pretrained=False, root="nowhere", ctx=None)
     assert getattr(net, MADE) == (source, {})
