@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 from mxkit.core.arrays import to_host
 from mxkit.plots import grids
 from mxkit.plots.grids import Channels
-from mxkit.plots.plotting import BLUE, GREY, PathLike, new_figure
+from mxkit.plots.plotting import BLUE, GREY, PathLike, finite_range, new_figure
 import numpy as np
 
 
@@ -147,8 +147,7 @@ def _input_picture(image: Any, sample: int) -> Any:
     values = to_host(image).astype("float64")
     if colours_first:
         values = np.moveaxis(values, 0, -1)
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    low, high = finite_range(values)
     values = np.nan_to_num((values - low) / ((high - low) or 1.0)).clip(0, 1)
     return values[..., 0] if values.shape[-1] == 1 else values
 

@@ -12,7 +12,7 @@ from mxkit.data.augmentation.augment import Augment
 from mxkit.data.describing import DataDescription, class_name
 from mxkit.data.source import Data, is_one_shot, read_epoch
 from mxkit.errors import DataError
-from mxkit.plots.plotting import CHARACTER, PathLike, new_figure, saved
+from mxkit.plots.plotting import CHARACTER, PathLike, finite_range, new_figure, saved
 import mxnet as mx
 import numpy as np
 
@@ -213,8 +213,7 @@ def _pixels(images: Any, mean: Any = None, std: Any = None, white: Optional[floa
 
 def _white(images: Sequence[Any]) -> float:
     """The value of white in float images, by their range."""
-    finite = np.concatenate([image[np.isfinite(image)] for image in images])
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 0.0)
+    low, high = finite_range(np.concatenate([image.ravel() for image in images]))
     if low < -1e-3 or high > 256:
         raise DataError(
             f"show_images: the pixels go from {low:.3g} to {high:.3g}; expected 0 to 1, or 0 to 255. Images that were "

@@ -12,8 +12,8 @@ import numpy as np
 def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optional[PathLike] = None) -> Any:
     """Draw a histogram of each feature over the whole batch: a panel for each layer, in one figure.
 
-    The title of a panel has mean and standard deviation, the share of exact zeros, the number of dead units (0, or a
-    constant, for every sample and position), and the number of values that are not finite, which nothing else counts.
+    The title of a panel has mean and standard deviation, the share of exact zeros, the number of dead units (constant
+    over all samples and positions), and the number of values that are not finite, which are left out of the rest.
     If one panel needs a logarithmic axis for counts, all have one. Units are on axis 1, for (N, T, C) on axis 2.
 
     Args:

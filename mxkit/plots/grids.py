@@ -5,7 +5,7 @@ import textwrap
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.plots.plotting import CHARACTER, GREY, new_figure
+from mxkit.plots.plotting import CHARACTER, GREY, finite_range, new_figure
 import mxnet as mx
 import numpy as np
 
@@ -153,8 +153,7 @@ def colour_scale(values: Any) -> Dict[str, Any]:
     import matplotlib
     from matplotlib.colors import Normalize
 
-    finite = values[np.isfinite(values)]
-    low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
+    low, high = finite_range(values)
     name = "viridis"
     if low < 0 < high:
         name, high = "RdBu_r", max(-low, high)

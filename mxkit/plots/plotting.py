@@ -2,7 +2,9 @@
 
 import io
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import numpy as np
 
 PathLike = Union[str, Path]
 
@@ -77,6 +79,12 @@ def scale_epochs(axes: Any, quantity: str, values: Sequence[float], **label: Any
         axes.set_yscale("log")
     axes.set_xlabel("epoch", **label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def finite_range(values: Any) -> Tuple[float, float]:
+    """Smallest and largest finite value of an array; 0 and 1 if no value is finite."""
+    finite = values[np.isfinite(values)]
+    return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0)
 
 
 def saved(figure: Any, path: Optional[PathLike]) -> Any:

@@ -16,7 +16,7 @@ def generator(*key):
     return np.random.Generator(np.random.PCG64(list(key)))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_mixup_is_the_mean_of_two_samples_and_of_their_labels(seed):
     x, soft = mixup(X, Y, generator(seed), classes=CLASSES, alpha=1.0)
     rng = generator(seed)
@@ -28,7 +28,7 @@ def test_mixup_is_the_mean_of_two_samples_and_of_their_labels(seed):
     assert (x.dtype, soft.dtype) == (np.float32, np.float32)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8])
 def test_cutmix_counts_the_pixels_that_came_from_the_partner(seed, dtype):
     # each image is its own number everywhere, so every pixel tells where it came from
@@ -47,11 +47,11 @@ def test_cutmix_counts_the_pixels_that_came_from_the_partner(seed, dtype):
 
 
 def test_cutmix_draws_shares_of_all_sizes_and_places():
-    kept = [cutmix(X, Y, generator(seed), classes=CLASSES)[1].max() for seed in range(300)]
-    assert min(kept) < 0.55
-    assert max(kept) == 1
-    changed = sum((cutmix(X, Y, generator(seed), classes=CLASSES)[0] != X).any(axis=(0, 1)) for seed in range(300))
-    assert (changed > 0).all()
+    images, labels = zip(*(cutmix(X, Y, generator(seed), classes=CLASSES) for seed in range(200)))
+    shares = [soft.max() for soft in labels]
+    assert min(shares) < 0.55
+    assert max(shares) == 1
+    assert (np.array([(x != X).any(axis=(0, 1)) for x in images]).sum(axis=0) > 0).all()
 
 
 def test_smoothed_labels():

@@ -68,13 +68,6 @@ def test_row15_recording_and_training_are_two_things():
     assert seen == {1.0, 3.0}
 
 
-def test_row16_backward_twice_and_without_record():
-    f = grad(lambda x: x.square())
-    equal(f(X), 2 * X.asnumpy())
-    equal(f(X), 2 * X.asnumpy())
-    assert not autograd.is_recording()
-
-
 @pytest.mark.parametrize(
     "cut",
     [

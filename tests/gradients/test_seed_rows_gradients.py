@@ -5,6 +5,7 @@ from mxkit.losses.by_name import LOSSES, get_loss
 from mxnet import autograd, gluon, nd
 import numpy as np
 import pytest
+from sharing import pairs
 
 B, C = 5, 4
 RANDOM = np.random.RandomState(0)
@@ -76,35 +77,35 @@ def gradient(function, x):
     return x.grad.asnumpy()
 
 
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
-class TestEveryLoss:
-    @pytest.mark.parametrize("name", sorted(LOSSES))
-    def test_at_a_random_point(self, name, hybridize):
-        arrays, wrt = POINTS[name]
-        found = check(name, *arrays, wrt=wrt, hybridize=hybridize, **(COARSE if name == "ctc" else {}))
-        assert found.compared >= B * C
-        assert found.kinks == 0
+@pytest.mark.parametrize(("name", "hybridize"), pairs(sorted(LOSSES), [False, True]))
+def test_every_loss_at_a_random_point(name, hybridize):
+    arrays, wrt = POINTS[name]
+    found = check(name, *arrays, wrt=wrt, hybridize=hybridize, **(COARSE if name == "ctc" else {}))
+    assert found.compared >= B * C
+    assert found.kinks == 0
 
-    @pytest.mark.parametrize("name", sorted(set(LOSSES) - {"triplet"}))  # Gluon's takes no weights
-    def test_with_weights_of_0(self, name, hybridize):
-        arrays, _ = POINTS[name]
-        loss, dtype = get_loss((name, {"weight": 3.0})), "float32" if name == "ctc" else "float64"
-        loss.hybridize(hybridize)
-        group = [one.astype(dtype) for one in (arrays[0] if isinstance(arrays[0], list) else arrays[:1])]
-        weights = nd.zeros((B,) if name == "ctc" else (B, 1), dtype=dtype)
 
-        def weighed(x):
-            return loss([x, *group[1:]] if len(group) > 1 else x, *arrays[1:], weights)
+@pytest.mark.parametrize(("name", "hybridize"), pairs(sorted(set(LOSSES) - {"triplet"}), [False, True]))
+def test_every_loss_with_weights_of_0(name, hybridize):  # Gluon's triplet takes no weights
+    arrays, _ = POINTS[name]
+    loss, dtype = get_loss((name, {"weight": 3.0})), "float32" if name == "ctc" else "float64"
+    loss.hybridize(hybridize)
+    group = [one.astype(dtype) for one in (arrays[0] if isinstance(arrays[0], list) else arrays[:1])]
+    weights = nd.zeros((B,) if name == "ctc" else (B, 1), dtype=dtype)
 
-        assert not gradient(weighed, group[0]).any()
+    def weighed(x):
+        return loss([x, *group[1:]] if len(group) > 1 else x, *arrays[1:], weights)
+
+    assert not gradient(weighed, group[0]).any()
 
 
 CLASS_LOSSES = ["softmax_ce", "focal", ("focal", {"gamma": 0.5}), ("focal", {"gamma": 0}), "label_smoothing"]
 
 
-@pytest.mark.parametrize("scale", [200, -200, 0], ids=["all right", "all wrong", "undecided"])
-@pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+@pytest.mark.parametrize(("scale", "hybridize"), pairs([200, -200, 0], [False, True]))
 class TestFarScores:
+    """Scores that are all right, all wrong, or undecided."""
+
     @pytest.mark.parametrize("loss", CLASS_LOSSES, ids=str)
     def test_classes(self, loss, scale, hybridize):
         check(loss, RIGHT * scale, CLASSES, hybridize=hybridize)

@@ -190,7 +190,7 @@ def test_values_that_are_not_finite_are_told_and_leave_the_scale_alone():
         figure.canvas.draw()
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 3, 3), (1, 1, 1, 1), (1, 4), (1, 2, 3), (1, 2, 1, 50)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (1, 4), (1, 2, 3), long((1, 2, 3, 3)), long((1, 2, 1, 50))])
 def test_one_and_the_same_number_everywhere_can_be_drawn(shape):
     plot_features({"a": mx.nd.full(shape, -2.5)})["a"].canvas.draw()
     plot_activations({"a": mx.nd.zeros(shape)}).canvas.draw()
@@ -480,7 +480,7 @@ def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
             parameter.grad()[:] = 60000
     else:  # a gradient stays to be seen after the update
         gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1}).step(6)
-    figure = plot_gradients(net, path=tmp_path / "gradients.png")
+    figure = plot_gradients(net, path=tmp_path / "gradients.png" if dtype == "float32" else None)
     parameters = net._collect_params_with_prefix()
     left, right = figure.axes
     assert [text.get_text() for text in left.get_yticklabels()] == list(parameters)
@@ -493,7 +493,7 @@ def test_bars_are_the_norms_in_the_order_of_the_net(dtype, tmp_path):
     assert left.get_xscale() == right.get_xscale() == "log"
     assert left.get_ylim()[0] > left.get_ylim()[1]  # the first layer is on top
     assert title(figure) == "HybridSequential: gradients of 4 parameters"
-    assert (tmp_path / "gradients.png").exists()
+    assert (tmp_path / "gradients.png").exists() == (dtype == "float32")
 
 
 def test_rows_without_a_whole_bar_say_why():

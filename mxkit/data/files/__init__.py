@@ -1,1 +1,1 @@
-"""Datasets as files: where they come from, where they are kept, and how they are read."""
+"""Files of datasets: downloads, the cache, and readers of their formats."""

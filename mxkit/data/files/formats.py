@@ -144,20 +144,20 @@ def _members(place: Path, names: List[str]) -> Dict[str, bytes]:
     """Content of files by name; the folders inside an archive are ignored."""
     if place.is_dir():
         return {name: (place / name).read_bytes() for name in names if (place / name).is_file()}
-    found: Dict[str, bytes] = {}
+    contents: Dict[str, bytes] = {}
     try:
         with tarfile.open(str(place), "r:*") as archive:
             for member in archive:
                 name = member.name.rsplit("/", 1)[-1]
                 if name not in names or not member.isfile():
                     continue
-                if name in found or member.size > _LARGEST_MEMBER:
+                if name in contents or member.size > _LARGEST_MEMBER:
                     raise DataError(f"{place}: {member.name} is there twice, or too large ({member.size} bytes)")
                 content = archive.extractfile(member)
-                found[name] = content.read() if content else b""
+                contents[name] = content.read() if content else b""
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(f"{place}: the archive is damaged or was cut off ({error}). Fetch it again") from error
-    return found
+    return contents
 
 
 def _binary_batch(content: bytes, files: CifarFiles, where: str) -> Tuple["np.ndarray", "np.ndarray"]:

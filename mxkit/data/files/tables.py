@@ -140,13 +140,13 @@ def lines(
     samples: List[Tuple[np.ndarray, np.ndarray]] = []
     first = ""
     read = TextLines(paths, parse, encoding=encoding, bad="raise", shuffle=False)
-    for place, sample in read(np.random.default_rng(0)):
-        samples.append(_pair(sample, place))
+    for place, result in read(np.random.default_rng(0)):
+        samples.append(_pair(result, place))
         first = first or place
-        for what, one, now in zip(("x", "y"), samples[0], samples[-1]):
-            if one.shape != now.shape:
+        for name, array, expected in zip(("x", "y"), samples[-1], samples[0]):
+            if array.shape != expected.shape:
                 raise DataError(
-                    f"{what} has shape {one.shape} in {first} and {now.shape} in {place}; expected one shape"
+                    f"{name} has shape {expected.shape} in {first} and {array.shape} in {place}; expected one shape"
                 )
     if not samples:
         raise DataError(f"lines: there is no sample in {paths}")
