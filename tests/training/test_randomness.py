@@ -98,9 +98,9 @@ def test_updates_tell_where_a_run_can_go_on_exactly():
     assert told(make_net(), augmented(BATCHES), seed=1) == [RESEED_EVERY]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("data", [list, augmented], ids=["list", "augmented"])
+@pytest.mark.parametrize(
+    ("dropout", "accumulate", "data"), [(0.0, 1, list), (0.5, 2, list), (0.0, 2, augmented), (0.5, 1, augmented)]
+)
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 def test_an_epoch_goes_on_where_it_stopped(dropout, accumulate, data):
     batches = make_batches([4] * 40)
