@@ -191,25 +191,6 @@ def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     fit(net, (batch for batch in batches))
 
 
-def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
-    class Once:
-        def __init__(self):
-            self.left = make_batches([4, 4])
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            if not self.left:
-                raise StopIteration
-            return self.left.pop()
-
-    with pytest.raises(
-        EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"
-    ):
-        fit(make_net(), Once(), epochs=2)
-
-
 def test_data_that_is_no_data():
     with pytest.raises(DataError, match=r"train: expected an iterable of batches \(x, y\).* received int"):
         train(make_net(), 5)
