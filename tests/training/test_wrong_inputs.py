@@ -21,18 +21,13 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
+from oracle import CLASSES, FEATURES, SOFTMAX, fit, make_batches, make_net, replicas, weights
 import pytest
 
 
 def train(net, data, **changes):
     arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), **changes}
     return list(mxkit.updates(net, data, **arguments))
-
-
-def fit(net, data, **changes):
-    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes}
-    return mxkit.fit(net, data, **arguments)
 
 
 def make_trainer(net, on_kvstore):
