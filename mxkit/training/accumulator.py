@@ -1,16 +1,13 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
-import json
 from types import TracebackType
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core.lengths import Length, length
 from mxkit.core.replicas import gradients_of, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
-    DRIFTING,
     begin_kvstore,
     gradient_scale,
-    kvstore_settings,
     shall_step_on_kvstore,
     steps_on_kvstore,
     trainer_devices,
@@ -18,8 +15,9 @@ from mxkit.core.trainers import (
 )
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.batch_loss import checked_count
-from mxkit.training.checks import check_sparse
+from mxkit.training.checks import check_replicas, check_sparse
 from mxkit.training.ledger import Update
+from mxkit.training.loss_checks import refuse_means
 from mxkit.training.norms import sum_of_squares
 from mxkit.training.precision import MixedPrecision
 import mxnet as mx
@@ -28,11 +26,6 @@ from mxnet import autograd, gluon
 # Accumulators inside `with`. The reference keeps the Trainer's arrays alive until the garbage collector closes an
 # abandoned generator: `__exit__` on arrays that are freed already would end the process.
 _OPEN: Set["Accumulator"] = set()
-
-# Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
-_SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "Cast", "Reshape")
-_PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
-_REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
 
 
 class Accumulator:
@@ -91,7 +84,7 @@ class Accumulator:
         for name, limit in (("clip_norm", clip_norm), ("clip_value", clip_value)):
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name}: expected a number above 0, or None; received {limit!r:.100}")
-        _refuse_trainer(trainer)
+        check_replicas(trainer)
         if precision is not None:
             precision.check_devices(trainer_devices(trainer))
         if len(trainer_devices(trainer)) > 1 and shall_step_on_kvstore(trainer):
@@ -197,7 +190,7 @@ class Accumulator:
             )
         if (1,) in shapes and not self._means_refused:
             self._means_refused = True
-            _refuse_means(parts)
+            refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
         self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
@@ -357,37 +350,6 @@ class Accumulator:
             mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
 
 
-def _refuse_means(losses: Sequence[Any]) -> None:
-    """Refuse a loss that is a mean or a sum over the samples: it would count as one sample.
-
-    Raises:
-        LossShapeError: The recorded graph of a loss ends in a reduction.
-    """
-    for loss in losses:
-        if loss.shape != (1,):
-            continue
-        graph = json.loads(autograd.get_symbol(loss).tojson())
-        if _is_reduced(graph["nodes"], graph["heads"][0][0]):
-            raise LossShapeError(
-                "Accumulator.backward: expected losses of shape (B,), one per sample; received a mean or a sum over "
-                "the samples, which would count as one sample. Pass one loss per sample, without .mean() or .sum()"
-            )
-
-
-def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
-    """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
-    node = nodes[number]
-    if node["op"] in _REDUCTIONS:
-        attributes = node.get("attrs", {})
-        axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
-        return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
-    inputs = [place[0] for place in node["inputs"]]
-    if node["op"] in _SAME_SHAPE:
-        return _is_reduced(nodes, inputs[0])
-    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and node["op"].endswith(_PAIRS)
-    return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
-
-
 def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
     """Losses as float32 of shape (B,), detached from their graph."""
     losses = losses.detach().astype("float32", copy=False)
@@ -398,36 +360,3 @@ def _sum_of_replicas(replicas: Sequence[Any]) -> Any:
     if len(replicas) == 1:
         return replicas[0]
     return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
-
-
-def _refuse_trainer(trainer: "gluon.Trainer") -> None:
-    """Refuse a Trainer that cannot step, skips steps, or would let replicas drift apart without an error (T24)."""
-    if not isinstance(trainer, gluon.Trainer):
-        raise TypeError(
-            f"Accumulator: expected a gluon.Trainer; received {type(trainer).__name__}. Make one over the net: "
-            "gluon.Trainer(net.collect_params(), 'sgd')"
-        )
-    if getattr(trainer, "_amp_loss_scaler", None) is not None:
-        raise ValueError(
-            "the Trainer was passed to amp.init_trainer, and would skip updates by its own loss scale. Make a new "
-            "Trainer and pass amp='float16'"
-        )
-    contexts = trainer_devices(trainer)
-    settings = kvstore_settings(trainer)
-    if len(contexts) < 2:
-        if settings["update_on_kvstore"] and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
-            raise ValueError(
-                f"the Trainer has update_on_kvstore=True on one device {contexts}, where Gluon makes no kvstore and "
-                "fails at the first step. Leave the argument out"
-            )
-        return
-    if settings["kvstore"] is None:
-        raise ValueError(
-            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy. "
-            "Make it with kvstore='device' (T24)"
-        )
-    if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
-        raise ValueError(
-            f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
-            "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"
-        )

@@ -11,7 +11,13 @@ from mxkit.core.graphs import graph_json
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import infer_shapes, trace
-from mxkit.core.trainers import trainer_parameters
+from mxkit.core.trainers import (
+    DRIFTING,
+    kvstore_settings,
+    shall_step_on_kvstore,
+    trainer_devices,
+    trainer_parameters,
+)
 from mxkit.data.data_warnings import SINGLE_SAMPLE, cast_hint, channels_last, not_scaled
 from mxkit.errors import DataError, ForwardError, TrapWarning
 from mxkit.runtime.exact import switches_off
@@ -102,6 +108,39 @@ def check_trainer(net: Any, trainer: Any, *, warn: bool = True) -> None:
         _warn(
             f"{text.format(len(missing), _some(missing))}. If this is intended, freeze them, which gives the same "
             f"weights faster: mxkit.freeze(net, {missing[0]!r}), or a glob (T19)"
+        )
+
+
+def check_replicas(trainer: "gluon.Trainer") -> None:
+    """Refuse a Trainer that cannot step, skips steps, or would let replicas drift apart without an error (T24)."""
+    if not isinstance(trainer, gluon.Trainer):
+        raise TypeError(
+            f"Accumulator: expected a gluon.Trainer; received {type(trainer).__name__}. Make one over the net: "
+            "gluon.Trainer(net.collect_params(), 'sgd')"
+        )
+    if getattr(trainer, "_amp_loss_scaler", None) is not None:
+        raise ValueError(
+            "the Trainer was passed to amp.init_trainer, and would skip updates by its own loss scale. Make a new "
+            "Trainer and pass amp='float16'"
+        )
+    contexts = trainer_devices(trainer)
+    settings = kvstore_settings(trainer)
+    if len(contexts) < 2:
+        if settings["update_on_kvstore"] and isinstance(settings["kvstore"], str) and "dist" not in settings["kvstore"]:
+            raise ValueError(
+                f"the Trainer has update_on_kvstore=True on one device {contexts}, where Gluon makes no kvstore and "
+                "fails at the first step. Leave the argument out"
+            )
+        return
+    if settings["kvstore"] is None:
+        raise ValueError(
+            f"the Trainer has kvstore=None on {len(contexts)} devices {contexts}: each would train its own copy. "
+            "Make it with kvstore='device' (T24)"
+        )
+    if isinstance(trainer.optimizer, DRIFTING) and not shall_step_on_kvstore(trainer):
+        raise ValueError(
+            f"{type(trainer.optimizer).__name__} with update_on_kvstore=False on {len(contexts)} devices lets the "
+            "replicas drift apart. Make the Trainer with update_on_kvstore=True (T24)"
         )
 
 

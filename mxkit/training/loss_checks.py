@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 from contextvars import ContextVar
 import json
-from typing import Any, Iterator, Optional, Sequence
+from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
 from mxkit.core import loss_kinds as kinds
@@ -17,7 +17,7 @@ from mxkit.losses.by_name import Loss
 from mxkit.losses.label_values import ROUNDED, label_rules, refuse_labels, some_values
 from mxkit.losses.shapes import weight_place
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 import numpy as np
 
 # Largest array of labels that is checked for the whole epoch; of larger ones only the first batch is checked.
@@ -26,6 +26,11 @@ CHECKED_BYTES = 2**28
 SEVERAL = 16
 # Operators that may follow the last activation.
 _PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
+
+# Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
+_SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "Cast", "Reshape")
+_PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
+_REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
 
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
@@ -59,6 +64,37 @@ def check_loss_shape(losses: Any, samples: int) -> None:
         f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples; "
         f"received {shape}. {way}"
     )
+
+
+def refuse_means(losses: Sequence[Any]) -> None:
+    """Refuse a loss that is a mean or a sum over the samples: it would count as one sample.
+
+    Raises:
+        LossShapeError: The recorded graph of a loss ends in a reduction.
+    """
+    for loss in losses:
+        if loss.shape != (1,):
+            continue
+        graph = json.loads(autograd.get_symbol(loss).tojson())
+        if _is_reduced(graph["nodes"], graph["heads"][0][0]):
+            raise LossShapeError(
+                "Accumulator.backward: expected losses of shape (B,), one per sample; received a mean or a sum over "
+                "the samples, which would count as one sample. Pass one loss per sample, without .mean() or .sum()"
+            )
+
+
+def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
+    """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
+    node = nodes[number]
+    if node["op"] in _REDUCTIONS:
+        attributes = node.get("attrs", {})
+        axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
+        return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
+    inputs = [place[0] for place in node["inputs"]]
+    if node["op"] in _SAME_SHAPE:
+        return _is_reduced(nodes, inputs[0])
+    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and node["op"].endswith(_PAIRS)
+    return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
 
 
 def warn_of_two_losses(output: Any, losses: Any) -> None:

@@ -87,6 +87,11 @@ def weights(net):
     return first
 
 
+def fit(net, data, **changes):
+    """`mxkit.fit` for one silent epoch by softmax cross-entropy and SGD, but for `changes`."""
+    return mxkit.fit(net, data, **{"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes})
+
+
 def train_by_hand(net, batches, optimizer, epochs=1, trainer=None):
     """Gluon's own loop on one device, dividing by the true number of samples; returns the Trainer."""
     if trainer is None:

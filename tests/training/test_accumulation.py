@@ -100,30 +100,6 @@ def test_t24_an_accumulator_outside_of_with_zeroes_idle_devices_too():
     assert_close_to_one_big_batch(net, expected)
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_t1_a_broken_window_leaves_nothing_behind(accumulate):
-    batches = make_batches([6, 1])
-    expected, net = make_net(), make_net("cpu:2")
-    trainer = make_trainer(net, OPTIMIZERS[0], False)
-    accumulator = mxkit.Accumulator(trainer, every=2)
-
-    def half_a_window():
-        with accumulator:
-            shards = mxkit.data.split_batch(batches[0], mxkit.devices("cpu:2"))
-            with autograd.record():
-                losses = [SOFTMAX(net(*shard.inputs), *shard.labels) for shard in shards]
-            accumulator.backward(losses)
-            assert accumulator.step() is None
-
-    text = "last window held 1 micro-batches, 6 samples, .* after 0 updates. Call accumulator.flush"
-    with pytest.raises(RuntimeError, match=text):
-        half_a_window()
-    assert (accumulator.micro_batches, accumulator.samples) == (0, 0)
-    train_by_hand(expected, batches[1:], OPTIMIZERS[0])
-    list(mxkit.updates(net, batches[1:], loss="softmax_ce", trainer=trainer, accumulate=accumulate))
-    assert_close_to_one_big_batch(net, expected)
-
-
 def test_t6_replicas_are_reduced_once_an_update():
     net = make_net("cpu:2")
     trainer = make_trainer(net, OPTIMIZERS[0], False)

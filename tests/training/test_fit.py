@@ -13,15 +13,8 @@ BATCHES = make_batches([8, 8, 3])
 
 
 def run(net=None, data=BATCHES, **changes):
-    arguments = {
-        "loss": "softmax_ce",
-        "trainer": ("sgd", {"learning_rate": 0.1}),
-        "epochs": 3,
-        "metrics": ["accuracy"],
-        "progress": False,
-        **changes,
-    }
-    return mxkit.fit(net or make_net(), data, **arguments)
+    arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "metrics": ["accuracy"], **changes}
+    return mxkit.fit(net or make_net(), data, **{"epochs": 3, "progress": False, **arguments})
 
 
 # history
@@ -29,18 +22,8 @@ def run(net=None, data=BATCHES, **changes):
 
 def test_rows_hold_what_the_docstring_says():
     history = run(valid=BATCHES[:1])
-    assert history.columns == [
-        "epoch",
-        "updates",
-        "samples",
-        "seconds",
-        "samples_per_second",
-        "learning_rate",
-        "train_loss",
-        "train_accuracy",
-        "valid_loss",
-        "valid_accuracy",
-    ]
+    expected = "epoch updates samples seconds samples_per_second learning_rate train_loss train_accuracy valid_loss "
+    assert " ".join(history.columns) == expected + "valid_accuracy"
     assert history.column("epoch") == [1, 2, 3]
     assert history.column("updates") == [3, 6, 9]
     assert history.column("samples") == [19, 19, 19]
@@ -222,14 +205,7 @@ def test_a_history_as_a_dataframe_and_as_a_table():
     assert frame["train_loss"].tolist() == history.column("train_loss")
     assert frame["valid_loss"].isna().tolist() == [True, False, False]
     lines = history.table().splitlines()
-    assert lines[0].split() == [
-        "epoch",
-        "learning_rate",
-        "train_loss",
-        "train_accuracy",
-        "valid_loss",
-        "valid_accuracy",
-    ]
+    assert " ".join(lines[0].split()) == "epoch learning_rate train_loss train_accuracy valid_loss valid_accuracy"
     assert {len(line) for line in lines[2:]} == {len(lines[0])}  # line 1 ends with empty cells
     assert lines[3].split()[2] == f"{history[2]['train_loss']:.5g}"
 

@@ -9,7 +9,7 @@ from mxkit.losses.by_name import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import FEATURES, make_net, weights
+from oracle import FEATURES, fit, make_net, weights
 import pytest
 from sharing import pairs
 
@@ -27,7 +27,7 @@ def refused(error, text, labels, loss, net=None, x=X, batch_size=6):
     for hybridize, data in ((False, [(x, labels)]), (True, mxkit.data.ArrayLoader(x, labels, batch_size))):
         net.hybridize(hybridize)
         with pytest.raises(error, match=text):
-            mxkit.fit(net, data, loss=loss, trainer="sgd", epochs=1, progress=False)
+            fit(net, data, loss=loss)
         with pytest.raises(error, match=text):
             mxkit.evaluate(net, data, loss=loss)
     np.testing.assert_array_equal(weights(net), before)
@@ -133,12 +133,12 @@ def test_a_wrong_label_of_a_later_batch_is_found_in_labels_with_weights_too():
     labels = np.array([0, 1, 2, 0, 1, 7])
     loader = mxkit.data.ArrayLoader(X, (labels, np.ones(B)), 3)
     with pytest.raises(LabelError, match="received 7 in 1 of 6 labels"):
-        mxkit.fit(make_net(), loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(make_net(), loader)
 
 
 def test_labels_that_a_transform_makes_are_those_that_are_checked():
     loader = mxkit.data.ArrayLoader(X, np.arange(3, 0, -1).repeat(2), 3, transform=lambda x, y, rng: (x, y - 1))
-    mxkit.fit(make_net(), loader, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    fit(make_net(), loader)
     loader.transform = lambda x, y, rng: (x, y)
     with pytest.raises(LabelError, match="received 3"):
         mxkit.evaluate(make_net(), loader, loss="softmax_ce")
@@ -154,7 +154,7 @@ def test_whole_numbers_are_targets_as_floats_are(name, hybridize):
     def trained(dtype):
         net = make_net(hybridize=hybridize)
         loader = mxkit.data.ArrayLoader(X, labels.astype(dtype), 3)
-        rows = mxkit.fit(net, loader, loss=name, trainer="sgd", epochs=2, progress=False)
+        rows = fit(net, loader, loss=name, epochs=2)
         return weights(net), rows.column("train_loss")
 
     (expected, losses), (found, same) = trained("float32"), trained("int32")
@@ -204,9 +204,7 @@ class TestActivations:
         text = r"applies a sigmoid to them again. Take the sigmoid out of the net; .* \(T12\)"
         with pytest.warns(TrapWarning, match=text):
             mxkit.evaluate(net, [(X, labels)], loss=loss)
-        run = lambda: mxkit.fit(  # noqa: E731
-            net, [(X, labels)], loss=loss, trainer="sgd", epochs=3, valid=[(X, labels)], progress=False
-        )
+        run = lambda: fit(net, [(X, labels)], loss=loss, epochs=3, valid=[(X, labels)])  # noqa: E731
         assert len([one for one in traps(run) if "T12" in one]) == 1  # once, not for each validation
 
     def test_scores_that_lie_between_0_and_1_are_no_sigmoid(self):

@@ -9,6 +9,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import STATIC, convolutions, weights
 import pytest
+from sharing import pairs
 
 RANDOM = np.random.RandomState(0)
 X = RANDOM.randint(0, 256, (44, 1, 12, 12), dtype=np.uint8)
@@ -66,8 +67,7 @@ def as_on_gpus(monkeypatch):
         monkeypatch.setattr(f"mxkit.training.{module}.worth_packing", lambda devices: True)
 
 
-@pytest.mark.parametrize("scale", [1 / 255, 0.3, 0.017])
-@pytest.mark.parametrize("flags", [None, {}, STATIC], ids=["plain", "hybridized", "static"])
+@pytest.mark.parametrize(("flags", "scale"), pairs([None, {}, STATIC], [1 / 255, 0.3, 0.017]))
 def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
     told = train(convolutions(flags), loader(scale=scale))
     casts = len(unpackings)

@@ -7,7 +7,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import SOFTMAX, joined, make_batches, make_net, weights
+from oracle import SOFTMAX, fit, joined, make_batches, make_net, weights
 import pytest
 
 BATCHES = make_batches([8, 8, 3])
@@ -39,10 +39,6 @@ def scaled_data(values):
     return [(np.full((2, 4), value, "float32"), np.zeros(2, "float32")) for value in values]
 
 
-def fit(net, data=BATCHES, **arguments):
-    return mxkit.fit(net, data, **{"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **arguments})
-
-
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybridize):
@@ -55,8 +51,8 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
 
     watch = mxkit.callbacks.LambdaCallback(on_update=look)
     before = weights(low)
-    half = fit(low, amp="bfloat16", callbacks=[watch], **arguments)
-    whole = fit(full, **arguments)
+    half = fit(low, BATCHES, amp="bfloat16", callbacks=[watch], **arguments)
+    whole = fit(full, BATCHES, **arguments)
     distance = np.abs(weights(low) - weights(full)).max()
     assert 0 < distance < 0.02 * np.abs(weights(full) - before).max()  # 8 bits of digits
     assert all("amp_cast" in graph and "bfloat16" in graph for graph in seen)
@@ -113,7 +109,7 @@ def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense.export(str(tmp_path / "net"))
     exported = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
     graph = exported._cached_graph
-    fit(exported, amp="bfloat16")
+    fit(exported, BATCHES, amp="bfloat16")
     assert exported._cached_graph is graph
     assert exported(BATCHES[0][0]).shape == (8, 3)
 
@@ -215,7 +211,7 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     before = weights(net)
     arguments = {"loss": "softmax_ce", "trainer": "sgd"}
     with pytest.raises(DeviceError, match=REFUSED):  # and not CheckpointError: there is nothing to resume
-        fit(net, amp="bfloat16", checkpoint=tmp_path / "none", resume=True)
+        fit(net, BATCHES, amp="bfloat16", checkpoint=tmp_path / "none", resume=True)
     for amp in ("bfloat16", MixedPrecision("bfloat16")):
         with pytest.raises(DeviceError, match=REFUSED):
             mxkit.updates(net, BATCHES, amp=amp, **arguments)
@@ -223,7 +219,7 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     with pytest.raises(DeviceError, match=REFUSED):
         mxkit.Accumulator(trainer, precision=MixedPrecision("bfloat16"))
     np.testing.assert_array_equal(weights(net), before)
-    history = fit(make_net("cpu"), amp="bfloat16")
+    history = fit(make_net("cpu"), BATCHES, amp="bfloat16")
     assert history[0]["updates"] == 3  # on cpu(0), which is none
     pair = scaled_net("cpu:2")
     data, float16 = scaled_data([0.5]), {"loss": own_loss, "trainer": "sgd", "amp": "float16"}
@@ -241,17 +237,17 @@ def test_t134_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
 def test_what_cannot_be_is_refused():
     net = make_net()
     with pytest.raises(ValueError, match="amp: expected 'float16' or 'bfloat16', or None; received 'half'"):
-        fit(net, amp="half")
+        fit(net, BATCHES, amp="half")
     plain = nn.Sequential()
     plain.add(nn.Dense(3, in_units=5))
     mxkit.initialize(plain)
     with pytest.raises(TypeError, match="amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"):
-        fit(plain, amp="bfloat16")
+        fit(plain, BATCHES, amp="bfloat16")
     two = make_net("cpu:2")
     trainer = gluon.Trainer(two.collect_params(), "sgd", kvstore="device", update_on_kvstore=True)
     with pytest.raises(ValueError, match="amp='float16': .*no overflow can be seen.*update_on_kvstore=False"):
-        fit(two, trainer=trainer, amp="float16")
+        fit(two, BATCHES, trainer=trainer, amp="float16")
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
     with pytest.raises(ValueError, match=r"passed to amp.init_trainer.*Make a new Trainer and pass amp='float16'"):
-        fit(net, trainer=trainer)
+        fit(net, BATCHES, trainer=trainer)

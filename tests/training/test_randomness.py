@@ -29,26 +29,18 @@ def augmented(batches):
     return read
 
 
-@pytest.mark.parametrize("before", [0, 1])
-def test_a_seed_decides_dropout_and_augmentation_whatever_was_drawn_before(before):
+def fit(net, data, **arguments):
+    return mxkit.fit(net, data, loss="softmax_ce", epochs=2, progress=False, **arguments)
+
+
+def test_a_seed_decides_dropout_and_augmentation_whatever_was_drawn_before():
     ends = []
-    for disturbance in (0, before):
+    for disturbances in (0, 1):
         net = make_net(dropout=0.5)
-        for _ in range(disturbance):
-            draws()
-        shaken = mxkit.callbacks.LambdaCallback(
-            on_epoch=lambda state, row, times=disturbance: [draws() for _ in range(times)]
-        )
-        history = mxkit.fit(
-            net,
-            augmented(BATCHES),
-            loss="softmax_ce",
-            trainer="adam",
-            epochs=2,
-            seed=5,
-            callbacks=[shaken],
-            progress=False,
-        )
+        shake = lambda *_, times=disturbances: [draws() for _ in range(times)]  # noqa: E731
+        shake()
+        shaken = mxkit.callbacks.LambdaCallback(on_epoch=shake)
+        history = fit(net, augmented(BATCHES), trainer="adam", seed=5, callbacks=[shaken])
         ends.append((weights(net), history.column("train_loss")))
     np.testing.assert_array_equal(ends[0][0], ends[1][0])
     assert ends[0][1] == ends[1][1]
@@ -58,9 +50,7 @@ def test_epochs_and_seeds_draw_differently():
     def run(seed):
         net = make_net(dropout=0.5)
         frozen = ("sgd", {"learning_rate": 0.0})
-        return mxkit.fit(net, BATCHES, loss="softmax_ce", trainer=frozen, epochs=2, seed=seed, progress=False).column(
-            "train_loss"
-        )
+        return fit(net, BATCHES, trainer=frozen, seed=seed).column("train_loss")
 
     first, second = run(5)
     assert first != second
@@ -70,9 +60,7 @@ def test_epochs_and_seeds_draw_differently():
 
 def test_t67_the_generators_are_seeded_on_the_grid_and_a_hand_written_loop_can_follow():
     net, twin = make_net(dropout=0.5), make_net(dropout=0.5)
-    mxkit.fit(
-        net, BATCHES, loss="softmax_ce", trainer=("sgd", {"learning_rate": 0.3}), epochs=2, seed=5, progress=False
-    )
+    fit(net, BATCHES, trainer=("sgd", {"learning_rate": 0.3}), seed=5)
     trainer = gluon.Trainer(twin.collect_params(), "sgd", {"learning_rate": 0.3})
     for epoch in range(2):
         for number, (x, y) in enumerate(BATCHES):
@@ -98,9 +86,9 @@ def test_updates_tell_where_a_run_can_go_on_exactly():
     assert told(make_net(), augmented(BATCHES), seed=1) == [RESEED_EVERY]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("data", [list, augmented], ids=["list", "augmented"])
+@pytest.mark.parametrize(
+    ("dropout", "accumulate", "data"), [(0.0, 1, list), (0.5, 2, list), (0.0, 2, augmented), (0.5, 1, augmented)]
+)
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")
 def test_an_epoch_goes_on_where_it_stopped(dropout, accumulate, data):
     batches = make_batches([4] * 40)

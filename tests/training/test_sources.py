@@ -8,20 +8,19 @@ from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, weights
+from oracle import CLASSES, FEATURES, SOFTMAX, fit, make_batches, make_net, weights
 import pytest
 
 X = np.random.RandomState(0).randn(11, FEATURES).astype("float32")
 Y = np.random.RandomState(1).randint(0, CLASSES, 11).astype("int32")
 TRUE = [(X[i : i + 4], Y[i : i + 4]) for i in range(0, 11, 4)]  # 4, 4 and 3 samples
+DATASET = gluon.data.ArrayDataset(X, Y)
 EPOCHS = 2
 
 
 def trained(data, **arguments):
     net = make_net()
-    history = mxkit.fit(
-        net, data, loss="softmax_ce", trainer=("adam", {}), epochs=EPOCHS, valid=data, progress=False, **arguments
-    )
+    history = fit(net, data, trainer="adam", epochs=EPOCHS, valid=data, **arguments)
     return weights(net), history
 
 
@@ -37,10 +36,8 @@ SOURCES = {
     "list of lists": lambda: [[x, y] for x, y in TRUE],
     "generator factory": lambda: lambda: (batch for batch in TRUE),
     "iterable": Restarting,
-    "DataLoader": lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), batch_size=4, last_batch="keep"),
-    "DataLoader with threads (T44)": lambda: gluon.data.DataLoader(
-        gluon.data.ArrayDataset(X, Y), batch_size=4, last_batch="keep", num_workers=1, thread_pool=True
-    ),
+    "DataLoader": lambda: gluon.data.DataLoader(DATASET, 4, last_batch="keep"),
+    "DataLoader with threads (T44)": lambda: gluon.data.DataLoader(DATASET, 4, num_workers=1, thread_pool=True),
     "NDArrayIter with padding": lambda: mx.io.NDArrayIter(X, Y, batch_size=4, last_batch_handle="pad"),
     "ArrayLoader": lambda: mxkit.data.ArrayLoader(X, Y, batch_size=4),
 }
@@ -99,7 +96,7 @@ def test_a_shuffling_loader_gets_the_epoch_and_another_order_each_time(epochs):
 
     loader = mxkit.data.ArrayLoader(X, np.arange(11), batch_size=11, shuffle=True, seed=5)
     list(loader)  # read before: no matter
-    mxkit.fit(make_net(), loader, loss=loss, trainer="sgd", epochs=epochs, progress=False)
+    fit(make_net(), loader, loss=loss, epochs=epochs)
     assert seen == [loader.order(epoch).tolist() for epoch in range(epochs)]
 
 
@@ -115,9 +112,7 @@ def seen_by_fit(data, epochs):
         seen.extend(labels[0].asnumpy().astype(int).tolist())
         return SOFTMAX(net(*inputs), labels[0] * 0)
 
-    history = mxkit.fit(
-        make_net(), data, loss=mxkit.losses.BatchLoss(forward=note), trainer="sgd", epochs=epochs, progress=False
-    )
+    history = fit(make_net(), data, loss=mxkit.losses.BatchLoss(forward=note), epochs=epochs)
     counts = [row["samples"] for row in history]
     return counts, [seen[sum(counts[:i]) : sum(counts[: i + 1])] for i in range(epochs)]
 
@@ -134,14 +129,8 @@ def test_t122_samples_that_roll_over_to_the_next_epoch_are_trained(wrapped):
 def csv_rows(folder, **arguments):
     np.savetxt(folder / "x.csv", np.repeat(np.arange(10.0)[:, None], FEATURES, 1), delimiter=",")
     np.savetxt(folder / "y.csv", np.arange(10.0), delimiter=",")
-    return mx.io.CSVIter(
-        data_csv=str(folder / "x.csv"),
-        data_shape=(FEATURES,),
-        label_csv=str(folder / "y.csv"),
-        label_shape=(1,),
-        batch_size=4,
-        **arguments,
-    )
+    files = {"data_csv": str(folder / "x.csv"), "label_csv": str(folder / "y.csv")}
+    return mx.io.CSVIter(data_shape=(FEATURES,), label_shape=(1,), batch_size=4, **files, **arguments)
 
 
 def test_t122_an_iterator_of_c_plus_plus_loses_no_row(tmp_path):
@@ -167,14 +156,8 @@ PARTIAL = {
     "roll_over inside": (lambda: mx.io.PrefetchingIter(rolling()), "PrefetchingIter has last_batch_handle='roll_over'"),
     "discard": (lambda: mx.io.NDArrayIter(X, Y, 4, last_batch_handle="discard"), "last_batch_handle='discard'"),
     "ResizeIter": (lambda: mx.io.ResizeIter(mx.io.NDArrayIter(X, Y, 4), 4), "ResizeIter gives a number of batches"),
-    "rollover": (
-        lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), batch_size=4, last_batch="rollover"),
-        "DataLoader has last_batch='rollover'.* Make it with 'keep'",
-    ),
-    "drop_last": (
-        lambda: mxkit.data.ArrayLoader(X, Y, 4, drop_last=True),
-        "ArrayLoader has drop_last=True, which leaves out 3. Make it without drop_last",
-    ),
+    "rollover": (lambda: gluon.data.DataLoader(DATASET, 4, last_batch="rollover"), "last_batch='rollover'.* 'keep'"),
+    "drop_last": (lambda: mxkit.data.ArrayLoader(X, Y, 4, drop_last=True), "drop_last=True, which leaves out 3. Make"),
 }
 
 
@@ -184,7 +167,7 @@ def test_t122_a_pass_that_leaves_samples_out_is_no_evaluation(kind):
     for call in (
         lambda: mxkit.predict(make_net(), make()),
         lambda: mxkit.evaluate(make_net(), make(), loss="softmax_ce"),
-        lambda: mxkit.fit(make_net(), TRUE, valid=make(), loss="softmax_ce", trainer="sgd", epochs=1, progress=False),
+        lambda: fit(make_net(), TRUE, valid=make()),
     ):
         with pytest.raises(DataError, match=text):
             call()
@@ -199,13 +182,13 @@ def test_t122_nothing_is_left_out_where_batches_divide_the_samples():
 def test_an_iterator_with_samples_on_another_axis_is_refused():
     data = mx.io.NDArrayIter(np.zeros((4, 4, FEATURES), "float32"), np.zeros((4, 4)), batch_size=2, layout="TNC")
     with pytest.raises(DataError, match="train: NDArrayIter has the layout 'TNC', with samples on axis 1"):
-        mxkit.fit(make_net(), data, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(make_net(), data)
 
 
 WHOLE = {
     "Split": lambda: mxkit.data.Split(X, Y),
     "pair of arrays": lambda: (X, mx.nd.array(Y, dtype="int32")),
-    "dataset": lambda: gluon.data.ArrayDataset(X, Y),
+    "dataset": lambda: DATASET,
 }
 
 
@@ -214,10 +197,7 @@ def test_samples_that_are_no_batches_are_evaluated_as_a_whole(kind):
     part = WHOLE[kind]()
     expected = mxkit.evaluate(make_net(), TRUE, loss="softmax_ce", metrics=["accuracy"])
     assert mxkit.evaluate(make_net(), part, loss="softmax_ce", metrics=["accuracy"]) == pytest.approx(expected)
-    (row,) = mxkit.fit(
-        make_net(), TRUE, valid=part, loss="softmax_ce", trainer=("sgd", {"learning_rate": 1e-9}), epochs=1,
-        progress=False,
-    )  # fmt: skip
+    (row,) = fit(make_net(), TRUE, valid=part, trainer=("sgd", {"learning_rate": 1e-9}))
     assert row["valid_loss"] == pytest.approx(expected["loss"], rel=1e-5)
     if kind != "pair of arrays":
         np.testing.assert_allclose(
@@ -245,7 +225,7 @@ def test_predict_of_two_inputs_names_the_way():
         ((X, Y), r"received a tuple of 2 arrays. Make batches of it: mxkit.data.ArrayLoader\(x, y, batch_size=64"),
         (((X, X), Y), r"received a tuple of 2 arrays"),
         (X, r"received one array of shape \(11, 5\). Make batches"),
-        (gluon.data.ArrayDataset(X, Y), r"received ArrayDataset, a dataset of single samples.*DatasetLoader\(dataset"),
+        (DATASET, r"received ArrayDataset, a dataset of single samples.*DatasetLoader\(dataset"),
         (mxkit.data.Splits(*[mxkit.data.Split(X, Y)] * 3, []), "received Splits.* Pass one of them, like splits.train"),
     ],
 )
@@ -253,7 +233,7 @@ def test_training_on_what_is_not_cut_into_batches_names_the_loader(data, text):
     net = make_net()
     before = weights(net)
     with pytest.raises(DataError, match="train: .*" + text):
-        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, data)
     with pytest.raises(DataError, match=text):
         list(mxkit.updates(net, data, loss="softmax_ce", trainer="sgd"))
     np.testing.assert_array_equal(weights(net), before)
@@ -291,7 +271,7 @@ def test_processes_of_a_loader_stay_for_all_epochs_of_a_fit_and_end_with_it():
     net = gluon.nn.Dense(2, in_units=4)
     mxkit.initialize(net)
     loader = mxkit.data.DatasetLoader(Samples(), 2, workers="process:2")
-    mxkit.fit(net, loader, loss=mxkit.losses.BatchLoss(forward=note), trainer="sgd", epochs=3, progress=False)
+    fit(net, loader, loss=mxkit.losses.BatchLoss(forward=note), epochs=3)
     assert len(set.union(*seen)) == 2
     assert len(seen) >= 12
     assert not multiprocessing.active_children()

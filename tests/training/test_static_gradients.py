@@ -36,9 +36,10 @@ def test_t109_gluon_loses_gradients_that_were_made_anew():
     assert not net[0].weight.grad().asnumpy().any(), "MXNet is mended: drop_static_graphs is not needed"
 
 
-@pytest.mark.parametrize("amp", [None, "bfloat16"])
-@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize(
+    ("devices", "accumulate", "amp"),
+    [("cpu:1", 1, None), ("cpu:2", 2, None), ("cpu:2", 1, "bfloat16"), ("cpu:1", 2, "bfloat16")],
+)
 def test_t109_epochs_of_accumulated_batches(devices, accumulate, amp):
     def trained(flags):
         net = make_net(devices)
@@ -70,8 +71,7 @@ def anew(net):
 CHANGES = [by_hand, by_mxkit, anew]
 
 
-@pytest.mark.parametrize("one_graph", [True, False])
-@pytest.mark.parametrize("inside", [True, False], ids=["at_an_update", "after_an_epoch"])
+@pytest.mark.parametrize(("inside", "one_graph"), [(True, True), (True, False), (False, True)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
     class Changes(mxkit.Callback):
@@ -124,7 +124,8 @@ def test_t109_a_window_in_a_loop_of_ones_own_leaves_the_gradients_where_they_are
         net = static_net(hybridize)
         trainer = gluon.Trainer(net.collect_params(), *SGD)
         for _ in range(3):
-            with pytest.raises(RuntimeError, match="flush"):  # the fifth batch is dropped
+            text = "last window held 1 micro-batches, 6 samples, .* after 2 updates. Call accumulator.flush"
+            with pytest.raises(RuntimeError, match=text):
                 epoch(net, trainer)
         for x, y in make_batches([6] * 2):  # with "write" again
             backward(net, x, y)

@@ -21,18 +21,13 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, SOFTMAX, make_batches, make_net, replicas, weights
+from oracle import CLASSES, FEATURES, SOFTMAX, fit, make_batches, make_net, replicas, weights
 import pytest
 
 
 def train(net, data, **changes):
     arguments = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), **changes}
     return list(mxkit.updates(net, data, **arguments))
-
-
-def fit(net, data, **changes):
-    arguments = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes}
-    return mxkit.fit(net, data, **arguments)
 
 
 def make_trainer(net, on_kvstore):
@@ -189,25 +184,6 @@ def test_t62_a_generator_for_several_epochs_is_refused_before_training():
         fit(net, batches, valid=zip(batches), epochs=3)
     np.testing.assert_array_equal(weights(net), before)
     fit(net, (batch for batch in batches))
-
-
-def test_t62_an_iterator_that_is_used_up_in_the_second_epoch():
-    class Once:
-        def __init__(self):
-            self.left = make_batches([4, 4])
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            if not self.left:
-                raise StopIteration
-            return self.left.pop()
-
-    with pytest.raises(
-        EmptyDataError, match="train gave no batch in epoch 2: it is an iterator that earlier epochs used"
-    ):
-        fit(make_net(), Once(), epochs=2)
 
 
 def test_data_that_is_no_data():
