@@ -1,9 +1,10 @@
 """Writes checkpoints during `fit`, and removes old ones."""
 
+from contextlib import contextmanager
 from pathlib import Path
 import signal
 import time
-from typing import Any, Mapping, Optional, Tuple, Union
+from typing import Any, Iterator, Mapping, Optional, Tuple, Type, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -135,25 +136,19 @@ class Checkpoints(Callback):
         self.signals.raise_caught()
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
-        try:
+        with _disk_errors_warn():
             self._writer.wait()
-        except OSError as failed:
-            _warn_of_write(failed)
         snapshot, self._copy = self._copy, None
         wanted = state.stop_is_for_now if error is None else not isinstance(error, NonFiniteError)
         if snapshot is not None and snapshot.step > self._written and wanted:
-            try:
+            with _disk_errors_warn(MXNetError):  # `fit` raises the error that ended the run
                 self._write(snapshot)
-            except (OSError, MXNetError) as failed:  # `fit` raises the error that ended the run
-                _warn_of_write(failed)
         if error is None and self.signals.caught == signal.SIGTERM:  # received after the last update
             deliver(signal.SIGTERM)
 
     def _save(self, state: FitState, *, after_epoch: bool = False, row: Optional[Row] = None) -> None:
-        try:
+        with _disk_errors_warn():
             self._writer.wait()  # one at a time, so that memory holds one copy
-        except OSError as error:
-            _warn_of_write(error)
         self._copy = None
         snapshot = capture(state, after_epoch=after_epoch, score=self._score(row))
         self._written = state.updates
@@ -180,10 +175,8 @@ class Checkpoints(Callback):
 
     def _check_writer(self) -> None:
         """Raise an error of the writing thread here; an error of the disk is only a warning."""
-        try:
+        with _disk_errors_warn():
             self._writer.check()
-        except OSError as error:
-            _warn_of_write(error)
 
 
 def get_checkpoints(spec: Any) -> Optional[Checkpoints]:
@@ -205,12 +198,16 @@ def refuse_mixed_runs(directory: Path) -> None:
         )
 
 
-def _warn_of_write(error: BaseException) -> None:
-    _warn(f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}", 5)
+@contextmanager
+def _disk_errors_warn(*more: Type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, *more) as error:
+        _warn(f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}")
 
 
-def _warn(text: str, stacklevel: int = 4) -> None:
-    warnings.warn(text, CheckpointWarning, stacklevel=stacklevel)
+def _warn(text: str) -> None:
+    warnings.warn(text, CheckpointWarning, stacklevel=4)
 
 
 def _pair(value: Any) -> Tuple[str, str]:

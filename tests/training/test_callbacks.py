@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock, call
 
 from callback_runs import BATCHES, VALID, Failing, fail, norm_net, run
 import mxkit
@@ -32,18 +33,13 @@ class Score(mxkit.Callback):
 
 
 def test_list_order_is_call_order():
-    calls = []
+    calls, hooks = [], ["on_fit_begin", "on_update", "on_epoch", "on_fit_end"]
 
     def tracer(name):
-        def note(hook):
-            return lambda *_: calls.append(f"{hook} {name}")
-
-        return LambdaCallback(**{hook: note(hook) for hook in ["on_fit_begin", "on_update", "on_epoch", "on_fit_end"]})
+        return LambdaCallback(**{hook: lambda *_, hook=hook: calls.append(hook + name) for hook in hooks})
 
     run(make_net(), tracer("b"), tracer("a"), data=BATCHES[:1], epochs=1)
-    assert calls == [
-        f"{hook} {name}" for hook in ["on_fit_begin", "on_update", "on_epoch", "on_fit_end"] for name in "ba"
-    ]
+    assert calls == [hook + name for hook in hooks for name in "ba"]
 
 
 def test_lambda_gets_what_the_methods_get():
@@ -70,16 +66,12 @@ WATCHERS = {
 @pytest.mark.parametrize("watcher", list(WATCHERS))
 def test_a_column_that_cannot_be_watched_is_refused_before_training(watcher, tmp_path):
     net, before = make_net(), weights(make_net())
+    lists = {"metrics": ["confusion", ("f1", {"average": "none"})]}
     for column, options, error, text in [
         ("val_acc", {}, UnknownNameError, "unknown column of the history 'val_acc': did you mean 'valid_accuracy'"),
         ("val_loss", {"valid": None}, UnknownNameError, "'val_loss': nothing is validated without fit"),
-        (
-            "valid_confusion",
-            {"metrics": ["confusion"]},
-            TypeError,
-            "holds a list of .* in each epoch, .*Watch another col",
-        ),
-        ("train_f1", {"metrics": [("f1", {"average": "none"})]}, TypeError, "holds a list .*Take average='macro'"),
+        ("valid_confusion", lists, TypeError, "holds a list of .* in each epoch, .*Watch another column"),
+        ("train_f1", lists, TypeError, "holds a list .*Take average='macro'"),
     ]:
         how = {"metrics": ["accuracy"], "valid": VALID, **options, **WATCHERS[watcher](column, tmp_path / "run")}
         with pytest.raises(error, match=text):
@@ -88,60 +80,45 @@ def test_a_column_that_cannot_be_watched_is_refused_before_training(watcher, tmp
     assert not (tmp_path / "run").exists()
 
 
-def method(name):
-    return type("Mine", (mxkit.Callback,), {name: fail})()
-
-
 @pytest.mark.parametrize(
-    ("wrong", "error", "text"),
+    ("name", "text"),
     [
-        (
-            method("on_epoch_end"),
-            UnknownNameError,
-            "Mine has a method 'on_epoch_end', which fit never.* mean 'on_epoch'",
-        ),
-        (method("on_batch_end"), UnknownNameError, "'on_batch_end', which fit never calls: did you mean 'on_update'"),
-        (method("on_train_begin"), UnknownNameError, "did you mean 'on_fit_begin'"),
-        (method("on_updates"), UnknownNameError, "did you mean 'on_update'"),
-        (
-            method("on_full_moon"),
-            UnknownNameError,
-            "give it another name, like _on_full_moon. fit calls on_fit_begin, ",
-        ),
-        (EarlyStopping, TypeError, r"received the class EarlyStopping. Pass an object: EarlyStopping\(...\)"),
-        (
-            mx.callback.Speedometer(8),
-            TypeError,
-            r"received Speedometer. Pass mxkit.callbacks.LambdaCallback\(on_epoch=...\)",
-        ),
-        (3, TypeError, "expected objects of mxkit.Callback; received int"),
+        ("on_epoch_end", "Mine has a method 'on_epoch_end', which fit never calls: did you mean 'on_epoch'"),
+        ("on_batch_end", "'on_batch_end', which fit never calls: did you mean 'on_update'"),
+        ("on_train_begin", "did you mean 'on_fit_begin'"),
+        ("on_updates", "did you mean 'on_update'"),
+        ("on_full_moon", "give it another name, like _on_full_moon. fit calls on_fit_begin, "),
     ],
 )
-def test_what_fit_would_never_call_is_refused_before_training(wrong, error, text):
+def test_a_method_that_fit_would_never_call_is_refused_before_training(name, text):
     net, before = make_net(), weights(make_net())
-    with pytest.raises(error, match=text):
-        run(net, TimeLimit(5), wrong)
-    with pytest.raises(TypeError, match=r"callbacks: expected a list; received TimeLimit. Pass callbacks=\[...\]"):
-        mxkit.fit(net, BATCHES, loss="l2", trainer="sgd", epochs=1, callbacks=TimeLimit(5), progress=False)
+    with pytest.raises(UnknownNameError, match=text):
+        run(net, TimeLimit(5), type("Mine", (mxkit.Callback,), {name: fail})())
     np.testing.assert_array_equal(weights(net), before)
 
 
 @pytest.mark.parametrize(
-    ("make", "text"),
+    ("callbacks", "text"),
     [
-        (lambda: EarlyStopping("train_loss", "min", patience=0), "patience: expected a whole number, at least 1; rec"),
-        *[
-            (
-                lambda seconds=seconds: TimeLimit(seconds),
-                "TimeLimit: limit: expected a length like '30 seconds', '5 min",
-            )
-            for seconds in (0, -1, float("nan"))
-        ],
+        ([EarlyStopping], r"received the class EarlyStopping. Pass an object: EarlyStopping\(...\)"),
+        ([mx.callback.Speedometer(8)], r"received Speedometer. Pass mxkit.callbacks.LambdaCallback\(on_epoch=...\)"),
+        ([3], "expected objects of mxkit.Callback; received int"),
+        (TimeLimit(5), r"callbacks: expected a list; received TimeLimit. Pass callbacks=\[...\]"),
     ],
 )
-def test_arguments_out_of_range(make, text):
-    with pytest.raises(ValueError, match=text):
-        make()
+def test_what_is_no_callback_is_refused(callbacks, text):
+    with pytest.raises(TypeError, match=text):
+        mxkit.fit(make_net(), BATCHES, loss="l2", trainer="sgd", epochs=1, callbacks=callbacks, progress=False)
+
+
+def test_arguments_out_of_range():
+    with pytest.raises(ValueError, match="patience: expected a whole number, at least 1; received 0"):
+        EarlyStopping("train_loss", "min", patience=0)
+    for seconds in (0, -1, float("nan")):
+        with pytest.raises(
+            ValueError, match="TimeLimit: limit: expected a length like '30 seconds', '5 minutes' or '8"
+        ):
+            TimeLimit(seconds)
 
 
 # early stopping
@@ -226,19 +203,16 @@ class Clock:
         return self.now
 
 
-def test_time_limit_stops_after_the_update_that_passes_it():
+@pytest.mark.parametrize(
+    ("limit", "validates", "updates", "text"),
+    [(45, False, [3, 5], "50.0 s, in epoch 2, after update 5"), (35, True, [3], "40.0 s, in epoch 1, after update 3")],
+)
+def test_time_limit_stops_after_the_update_or_validation_that_passes_it(limit, validates, updates, text):
     clock = Clock()
-    history = run(make_net(), clock.ticking, TimeLimit(45, clock=clock), epochs=9)
-    assert history.column("updates") == [3, 5]
-    assert history.stopped == "time limit of 45 s passed after 50.0 s, in epoch 2, after update 5"
-
-
-def test_time_limit_counts_validation_and_begins_no_further_epoch():
-    clock = Clock()
-    slow = LambdaCallback(on_epoch=clock.tick)
-    history = run(make_net(), clock.ticking, slow, TimeLimit(35, clock=clock), epochs=9)
-    assert history.column("updates") == [3]
-    assert history.stopped == "time limit of 35 s passed after 40.0 s, in epoch 1, after update 3"
+    validation = [LambdaCallback(on_epoch=clock.tick)] * validates
+    history = run(make_net(), clock.ticking, *validation, TimeLimit(limit, clock=clock), epochs=9)
+    assert history.column("updates") == updates
+    assert history.stopped == f"time limit of {limit} s passed after {text}"
 
 
 def test_time_limit_leaves_another_reason_alone():
@@ -270,19 +244,16 @@ def lines(path):
 
 def test_metrics_that_give_lists_are_shown_and_logged(tmp_path, capsys):
     metrics = ["confusion", ("f1", {"average": "none"}), ("recall", {"average": "none"})]
-    texts = []
+    texts, csv_log = [], CSVLog(tmp_path / "log.csv")
     log = LambdaCallback(on_epoch=lambda state, row: texts.append(repr(state.history)))
-    csv_log = CSVLog(tmp_path / "log.csv")
-    net = make_net()
     how = {"loss": "softmax_ce", "trainer": "sgd", "epochs": 3, "valid": VALID, "validate_every": 2}
-    history = mxkit.fit(net, BATCHES, metrics=metrics, callbacks=[log, csv_log], **how)
+    history = mxkit.fit(make_net(), BATCHES, metrics=metrics, callbacks=[log, csv_log], **how)
     row = history[-1]
     f1 = ", ".join(f"{value:.4g}" for value in row["valid_f1"])
     assert f"valid_confusion=(3, 3), valid_f1=[{f1}], valid_recall=[" in repr(history)
     assert "valid_loss=None, valid_confusion=None" in texts[0]
     assert "(3, 3)" in history.table().splitlines()[-1]
-    with (tmp_path / "log.csv").open() as file:
-        assert json.loads(list(csv.DictReader(file))[-1]["valid_confusion"]) == row["valid_confusion"]
+    assert json.loads(lines(csv_log.path)[-1]["valid_confusion"]) == row["valid_confusion"]
     assert [axes.get_title() for axes in history.plot().axes] == ["loss"]
     assert "train_loss" in capsys.readouterr().err
 
@@ -334,55 +305,29 @@ def test_csv_log_resumed_equals_the_uninterrupted_one(tmp_path, append):
 def test_csv_log_appends_to_nothing_but_csv(tmp_path, text):
     path = tmp_path / "log.csv"
     path.write_bytes(text)
-    with pytest.raises(
-        DataError, match="CSVLog: nothing can be appended to .*log.csv: expected a CSV file with a line"
-    ):
+    with pytest.raises(DataError, match="CSVLog: nothing can be appended to .*log.csv: expected a CSV file with a l"):
         run(make_net(), CSVLog(path, append=True))
     assert path.read_bytes() == text
-
-
-def test_csv_log_refuses_a_directory(tmp_path):
     with pytest.raises(IsADirectoryError, match="CSVLog: expected the path of a file; .* is a directory"):
         run(make_net(), CSVLog(tmp_path))
 
 
-class Writer:
-    """Stands for tensorboardX's SummaryWriter."""
-
-    def __init__(self, logdir, purge_step):
-        self.logdir, self.purge_step, self.scalars, self.calls = logdir, purge_step, [], []
-        Writer.last = self
-
-    def add_scalar(self, name, value, step):
-        self.scalars.append((name, value, step))
-
-    def flush(self):
-        self.calls.append("flush")
-
-    def close(self):
-        self.calls.append("close")
-
-
-def test_tensorboard_log_writes_each_number_over_epochs(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+def test_tensorboard_log_writes_each_number_over_epochs_and_closes_after_an_error(tmp_path, monkeypatch):
+    kind = Mock()
+    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=kind))
     history = run(make_net(), TensorBoardLog(tmp_path), valid=VALID, epochs=2)
-    writer = Writer.last
-    assert (writer.logdir, writer.purge_step, writer.calls) == (str(tmp_path), None, ["flush", "flush", "close"])
-    assert writer.scalars == [
-        (name, value, row["epoch"]) for row in history for name, value in row.items() if name != "epoch"
-    ]
+    expected = []
+    for row in history:
+        expected += [call.add_scalar(name, value, row["epoch"]) for name, value in row.items() if name != "epoch"]
+        expected.append(call.flush())
+    assert kind.call_args == call(logdir=str(tmp_path), purge_step=None)
+    assert kind.return_value.mock_calls == [*expected, call.close()]
     TensorBoardLog(tmp_path).on_fit_begin(SimpleNamespace(epoch=5))
-    assert Writer.last.purge_step == 5
-
-
-def test_tensorboard_log_closes_after_an_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", SimpleNamespace(SummaryWriter=Writer))
+    assert kind.call_args == call(logdir=str(tmp_path), purge_step=5)
+    kind.reset_mock()
     with pytest.raises(Failing):
         run(make_net(), TensorBoardLog(tmp_path), LambdaCallback(on_update=fail))
-    assert Writer.last.calls == ["close"]
-
-
-def test_tensorboard_log_says_what_to_install(tmp_path, monkeypatch):
+    assert kind.return_value.mock_calls == [call.close()]
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ImportError, match="Install it with: pip install tensorboardX"):
         run(make_net(), TensorBoardLog(tmp_path))

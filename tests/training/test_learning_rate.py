@@ -133,18 +133,22 @@ def scripted(plateau, values, rate=1.0):
     return rates
 
 
-def test_plateau_reduces_after_patience_and_counts_anew():
-    values = [3.0, 2.0, 2.0, 2.5, 2.0, 2.0, 1.0, float("nan"), 1.5]
-    rates = scripted(Plateau("score", mode="min", factor=0.5, patience=2), values)
-    assert rates == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
-    rates = scripted(Plateau("score", mode="max", factor=0.5, patience=2), [-value for value in values])
-    assert rates == [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125]
-
-
-def test_plateau_stops_at_the_lowest_rate_and_wants_a_real_gain():
-    assert scripted(Plateau("score", mode="min", patience=1, min_rate=0.05), [1, 1, 1, 1]) == [1, 0.1, 0.05, 0.05]
-    assert scripted(Plateau("score", mode="max", patience=1, min_rate=2.0), [1, 1]) == [1, 1]
-    assert scripted(Plateau("score", mode="min", patience=1, min_delta=0.5), [3, 2.8, 2.0]) == [1, 0.1, 0.1]
+@pytest.mark.parametrize(
+    ("options", "values", "rates"),
+    [
+        (
+            {"factor": 0.5, "patience": 2},
+            [3, 2, 2, 2.5, 2, 2, 1, np.nan, 1.5],
+            [1, 1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125],
+        ),
+        ({"patience": 1, "min_rate": 0.05}, [1, 1, 1, 1], [1, 0.1, 0.05, 0.05]),
+        ({"patience": 1, "min_rate": 2.0}, [1, 1], [1, 1]),
+        ({"patience": 1, "min_delta": 0.5}, [3, 2.8, 2.0], [1, 0.1, 0.1]),
+    ],
+)
+def test_plateau_reduces_after_patience(options, values, rates):
+    assert scripted(Plateau("score", mode="min", **options), values) == rates
+    assert scripted(Plateau("score", mode="max", **options), [-value for value in values]) == rates
 
 
 def test_plateau_goes_on_with_a_state_and_counts_no_epoch_without_a_value():
@@ -174,6 +178,10 @@ def test_wrong_plateaus(arguments, text):
 
 
 # find_learning_rate
+
+
+def search(net, data=BATCHES, **changes):
+    return find_learning_rate(net, data, **{"loss": "softmax_ce", "trainer": "sgd", "updates": 20, **changes})
 
 
 def traces(net, trainer):
@@ -231,18 +239,17 @@ def test_a_search_leaves_no_trace(devices, accumulate, fails):
 
     before = traces(net, trainer)
     with pytest.raises(OSError, match="disk is gone") if fails else contextlib.nullcontext():
-        find_learning_rate(net, data, loss="softmax_ce", trainer=trainer, accumulate=accumulate, end=10.0, updates=12)
+        search(net, data, trainer=trainer, accumulate=accumulate, end=10.0, updates=12)
     assert traces(net, trainer) == before
 
 
 def test_a_search_with_a_used_trainer_sees_what_a_new_one_sees():
     net, trainer = make_used("cpu")
-    used = find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=trainer, updates=20)
-    spec = ("sgd", {"learning_rate": 3.0, "momentum": 0.9})
-    new = find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=spec, updates=20)
+    used = search(net, trainer=trainer)
+    new = search(net, trainer=("sgd", {"learning_rate": 3.0, "momentum": 0.9}))
     assert (used.rates, used.losses) == (new.rates, new.losses)
     made = mx.optimizer.SGD(momentum=0.9, lr_scheduler=mx.lr_scheduler.FactorScheduler(5))
-    assert find_learning_rate(net, BATCHES, loss="softmax_ce", trainer=made, updates=20).losses == new.losses
+    assert search(net, trainer=made).losses == new.losses
     assert made.num_update == 0
     assert made.lr_scheduler is not None
 
@@ -253,58 +260,51 @@ def test_unknown_shapes_come_from_the_first_batch_which_is_trained_on_too():
         mxkit.seed_all(2)
         nets.append(nn.Dense(3, in_units=known))
         mxkit.initialize(nets[-1], "zeros")
-    runs = [find_learning_rate(net, BATCHES, loss="softmax_ce", trainer="sgd", updates=10) for net in nets]
-    assert runs[0].losses == runs[1].losses
+    known, deferred = (search(net, updates=10) for net in nets)
+    assert known.losses == deferred.losses
     assert (nets[1].weight.data().asnumpy() == 0).all()
 
 
 def test_a_source_that_ends_and_one_that_is_reset():
     net = make_net()
-    once = find_learning_rate(net, iter(BATCHES), loss="softmax_ce", trainer="sgd", updates=30)
+    once = search(net, iter(BATCHES))
     assert len(once.rates) == len(once.losses) == 4
-    x, y = BATCHES[0]
-    again = find_learning_rate(net, mx.io.NDArrayIter(x, y, 4), loss="softmax_ce", trainer="sgd", updates=30)
-    assert len(again.losses) == 30
+    again = search(net, mx.io.NDArrayIter(*BATCHES[0], 4))
+    assert len(again.losses) == 20
     assert again.rates[0] == 1e-7
     assert again.rates[-1] == pytest.approx(1.0)
 
 
-def test_the_suggestion_on_real_digits(tmp_path):
+def test_the_suggestion_on_real_digits():
     train = mxkit.data.digits().train
     loader = mxkit.data.ArrayLoader(train.x, train.y, 64, shuffle=True, seed=0)
     mxkit.seed_all(0)
     net = mxkit.models.mlp(hidden=[32])
     mxkit.initialize(net)
-    found = find_learning_rate(net, loader, loss="softmax_ce", trainer="sgd", start=1e-4, end=100.0)
+    found = search(net, loader, start=1e-4, end=100.0, updates=100)
     assert loader.epoch == 0
     assert 0.02 < found.suggestion < 5
-    history = mxkit.fit(
-        net, loader, loss="softmax_ce", trainer=("sgd", {"learning_rate": found.suggestion}), epochs=5,
-        metrics=["accuracy"], progress=False,
-    )  # fmt: skip
-    assert history[-1]["train_accuracy"] > 0.9
-    figure = found.plot(tmp_path / "search.png")
-    assert figure.axes[0].get_xscale() == "log"
-    assert (tmp_path / "search.png").stat().st_size > 5000
+    optimizer = ("sgd", {"learning_rate": found.suggestion})
+    assert run(net, [], optimizer, loader, 5, metrics=["accuracy"])[-1]["train_accuracy"] > 0.9
     assert repr(found).startswith("LearningRateSearch(")
 
 
-def test_the_suggestion_is_the_steepest_point_of_a_known_curve():
+def test_the_suggestion_is_the_steepest_point_of_a_known_curve(tmp_path):
     rates = [10 ** (-5 + 0.05 * number) for number in range(100)]
     losses = [2 - np.tanh(3 * (np.log10(rate) + 2)) + max(0, np.log10(rate) + 0.5) * 9 for rate in rates]
     found = LearningRateSearch(rates, losses)
     assert found.suggestion == pytest.approx(1e-2, rel=0.2)
     np.testing.assert_allclose(LearningRateSearch(rates, [2.0] * 100).smoothed, 2.0)
+    assert found.plot(tmp_path / "search.png").axes[0].get_xscale() == "log"
+    assert (tmp_path / "search.png").stat().st_size > 5000
     rising = LearningRateSearch(rates[:20], list(range(20)))
-    with pytest.raises(
-        ValueError, match="the loss did not fall in 20 updates from 1e-05 to .*: no rate can be suggested"
-    ):
+    with pytest.raises(ValueError, match="loss did not fall in 20 updates from 1e-05 to .*: no rate can be suggested"):
         _ = rising.suggestion
     assert "did not fall" in rising.plot().axes[0].get_title()
 
 
 def test_a_search_stops_where_the_loss_diverges():
-    found = find_learning_rate(make_net(), BATCHES, loss="softmax_ce", trainer="sgd", start=1e-3, end=1e6, updates=60)
+    found = search(make_net(), start=1e-3, end=1e6, updates=60)
     assert len(found.losses) < 60
     assert found.losses[-1] > 4 * min(found.losses) or np.isfinite(found.losses).all()
 
@@ -322,33 +322,30 @@ def test_a_search_stops_where_the_loss_diverges():
 )
 def test_wrong_searches(arguments, message):
     with pytest.raises(ValueError, match=message):
-        find_learning_rate(make_net(), BATCHES, **{"loss": "softmax_ce", "trainer": "sgd", **arguments})
+        search(make_net(), **arguments)
 
 
 def test_an_error_of_the_net_is_told_with_its_place():
     with pytest.raises(TrainingError, match="update 1, batch"):
-        find_learning_rate(make_net(), [(np.zeros((2, 9)), np.zeros(2))], loss="softmax_ce", trainer="sgd")
+        search(make_net(), [(np.zeros((2, 9)), np.zeros(2))])
 
 
 def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.2})
 
-    def fit(*callbacks, **arguments):
-        mxkit.fit(
-            net, BATCHES, loss="softmax_ce", trainer=trainer, callbacks=callbacks, progress=False,
-            **{"epochs": 2, **arguments},
-        )  # fmt: skip
+    def fit(*callbacks, epochs=2):
+        run(net, callbacks, trainer, epochs=epochs)
 
-    fit(mxkit.callbacks.LearningRate("cosine"))
+    fit(LearningRate("cosine"))
     before = weights(net)
     text = r"learning rate is \S+, left by the schedule of an earlier fit, which began with 0.2: this fit"
     with pytest.warns(TrapWarning, match=text):
         fit()
     np.testing.assert_allclose(weights(net), before, atol=1e-6)
-    fit(mxkit.callbacks.LearningRate(("cosine", {"base": 0.2})), epochs=3)
+    fit(LearningRate(("cosine", {"base": 0.2})), epochs=3)
     with pytest.warns(TrapWarning, match=text), pytest.raises(ValueError, match="base") as caught:
-        fit(mxkit.callbacks.LearningRate("cosine"))
+        fit(LearningRate("cosine"))
     told = str(caught.value)
     assert "takes the Trainer's learning rate, which is 0, left by an earlier fit with a schedule from 0.2; " in told
     assert 'LearningRate(("cosine", {"base": 0.2})), or call trainer.set_learning_rate(0.2)' in told
@@ -359,12 +356,8 @@ def test_a_trainer_that_a_schedule_brought_to_0_is_told_at_the_next_fit():
 
 def test_a_rate_of_0_by_mxnets_own_schedule_is_told_and_a_warm_up_is_not():
     net = make_net()
-
-    def fit(trainer):
-        mxkit.fit(net, BATCHES, loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
-
     curve = mx.lr_scheduler.PolyScheduler(len(BATCHES), base_lr=0.1, warmup_steps=2, warmup_begin_lr=0)
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"lr_scheduler": curve})
-    fit(trainer)  # which begins with 0
+    run(net, [], trainer, epochs=1)  # which begins with 0
     with pytest.warns(TrapWarning, match="the Trainer's learning rate is 0: this fit changes next to nothing"):
-        fit(trainer)
+        run(net, [], trainer, epochs=1)

@@ -1,6 +1,5 @@
 """A run that is stopped anywhere and resumed ends bit for bit as the run that never was."""
 
-import json
 import warnings
 
 import mxkit
@@ -58,8 +57,8 @@ def updates_an_epoch(arguments):
     return -(-50 // accumulate) if isinstance(accumulate, int) else 50
 
 
-def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer="adam", resume="auto", **arguments):
-    net = net or make_net(devices)
+def run(directory, *, devices="cpu", dropout=0.5, data=loader, dies=None, optimizer="adam", **arguments):
+    net = make_net(devices, dropout)
 
     def die(state, update):
         if update.step == dies:
@@ -82,7 +81,7 @@ def run(directory, *, net=None, devices="cpu", data=loader, dies=None, optimizer
         metrics=["accuracy", "f1", mx.metric.Accuracy(name="mxnets")],
         seed=5,
         checkpoint=mxkit.Checkpoints(directory, **settings),
-        resume=resume,
+        resume="auto",
         callbacks=callbacks,
         progress=False,
         **{"epochs": 2, **arguments},
@@ -96,14 +95,11 @@ def rows(history):
 
 def everything(net, trainer):
     """Bits of all replicas of all parameters, and of the optimizer's arrays."""
-    arrays = [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
+    arrays = [array for p in net.collect_params().values() for array in p.list_data()]
     for updater in trainer._updaters or [trainer._kvstore._updater]:
-        for index in sorted(updater.states):
-            state = updater.states[index]
-            for array in state if isinstance(state, tuple) else [state]:
-                if array is not None:
-                    arrays.append(array.asnumpy())
-    return arrays
+        for _, state in sorted(updater.states.items()):
+            arrays += state if isinstance(state, tuple) else [state]
+    return [array.asnumpy() for array in arrays if array is not None]
 
 
 def assert_same(one, other):
@@ -114,52 +110,43 @@ def assert_same(one, other):
         np.testing.assert_array_equal(a, b)
 
 
-def killed_and_resumed(tmp_path, deaths, **arguments):
+def assert_resumes_exactly(tmp_path, deaths, **arguments):
+    """A run that dies at these updates and is resumed equals one that does not; return the latter's history."""
+    whole = run(tmp_path / "whole", **arguments)
     for death in deaths:
         with pytest.raises(Killed):
             run(tmp_path / "killed", dies=death, **arguments)
-    return run(tmp_path / "killed", **arguments)
+    assert_same(run(tmp_path / "killed", **arguments), whole)
+    return whole[2]
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:accumulated micro-batches")
+COMBINATIONS = [
+    (devices, every, data) for devices in ("cpu", "cpu:2") for every in (1, 3) for data in (loader, augmented)
+]
+SHORT = [("cpu", 3, augmented), ("cpu:2", 1, loader)]
 
 
 @pytest.mark.parametrize(
-    ("devices", "accumulate", "data"),
-    [
-        ("cpu", 3, augmented),
-        ("cpu:2", 1, loader),
-        long("cpu", 1, loader),
-        long("cpu", 1, augmented),
-        long("cpu", 3, loader),
-        long("cpu:2", 1, augmented),
-        long("cpu:2", 3, loader),
-        long("cpu:2", 3, augmented),
-    ],
+    ("devices", "accumulate", "data"), [*SHORT, *(long(*values) for values in COMBINATIONS if values not in SHORT)]
 )
 def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumulate, data, tmp_path):
-    arguments = {"devices": devices, "accumulate": accumulate, "data": data}
     per_epoch = -(-50 // accumulate)
-    whole = run(tmp_path / "whole", **arguments)
-    assert_same(killed_and_resumed(tmp_path, [5, per_epoch - 1, per_epoch, 2 * per_epoch], **arguments), whole)
-    assert len(whole[2]) == 2
+    deaths = [5, per_epoch - 1, per_epoch, 2 * per_epoch]
+    assert len(assert_resumes_exactly(tmp_path, deaths, devices=devices, accumulate=accumulate, data=data)) == 2
 
 
 @pytest.mark.parametrize("optimizer", [*map(long, ["sgd", "nadam", "nag", "rmsprop", "adagrad", "lamb"])])
 def test_optimizers_go_on_inside_an_epoch(optimizer, tmp_path):
-    whole = run(tmp_path / "whole", optimizer=optimizer)
-    assert_same(killed_and_resumed(tmp_path, [70], optimizer=optimizer), whole)
+    assert_resumes_exactly(tmp_path, [70], optimizer=optimizer)
 
 
 def test_a_net_that_draws_nothing_goes_on_after_any_update(tmp_path):
-    def quiet(directory, **arguments):
-        return run(directory, net=make_net(dropout=0.0), settings={"every": "7 updates"}, **arguments)
-
-    whole = quiet(tmp_path / "whole")
+    quiet = {"dropout": 0.0, "settings": {"every": "7 updates"}}
+    assert_resumes_exactly(tmp_path, [23], **quiet)
     with pytest.raises(Killed):
-        quiet(tmp_path / "killed", dies=23)
-    assert find_checkpoint(tmp_path / "killed").step == 21
-    assert_same(quiet(tmp_path / "killed"), whole)
+        run(tmp_path / "again", dies=23, **quiet)
+    assert find_checkpoint(tmp_path / "again").step == 21
 
 
 def test_a_finished_run_returns_its_results_again(tmp_path):
@@ -171,68 +158,50 @@ def test_a_finished_run_returns_its_results_again(tmp_path):
 
 def plain(directory, net, data=None, **arguments):
     """Without a schedule that would depend on the length."""
-    return mxkit.fit(
-        net,
-        data or loader(),
-        **{
-            "loss": "softmax_ce",
-            "trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}),
-            "seed": 5,
-            "checkpoint": directory,
-            "progress": False,
-            **arguments,
-        },
-    )
+    how = {"trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}), "seed": 5, "checkpoint": directory}
+    return mxkit.fit(net, data or loader(), loss="softmax_ce", **{"progress": False, **how, **arguments})
 
 
 @pytest.mark.parametrize(
     ("first", "then", "steps"),
     [
-        ({"epochs": 1}, {"epochs": 3}, [50, 100, 150]),
-        ({"epochs": "66 updates"}, {"epochs": 2}, [50, 100]),
-        ({"epochs": "50 updates"}, {"epochs": "120 updates"}, [50, 100, 120]),
+        (1, 2, [50, 100]),
+        ("66 updates", 2, [50, 100]),
+        ("50 updates", "120 updates", [50, 100, 120]),
     ],
 )
 def test_a_longer_run_equals_one_that_was_long_from_the_start(first, then, steps, tmp_path):
     net, whole = make_net(), make_net()
-    plain(tmp_path / "a", net, **first)
-    net = make_net()  # of another process
-    history = plain(tmp_path / "a", net, resume=True, **then)
-    expected = plain(tmp_path / "b", whole, **then)
+    plain(tmp_path / "a", make_net(), epochs=first)
+    history = plain(tmp_path / "a", net, resume=True, epochs=then)
+    expected = plain(tmp_path / "b", whole, epochs=then)
     assert history.column("updates") == steps
     assert rows(history) == rows(expected)
     np.testing.assert_array_equal(weights(net), weights(whole))
 
 
 def test_a_run_that_a_callback_ended_stays_ended_and_one_out_of_time_goes_on(tmp_path):
-    def stop(state, row):
-        if row["epoch"] == 2:
-            state.stop("good enough")
-
-    history = plain(tmp_path / "a", make_net(), epochs=4, callbacks=[mxkit.callbacks.LambdaCallback(on_epoch=stop)])
-    assert (len(history), history.stopped) == (2, "good enough")
-    history = plain(tmp_path / "a", make_net(), epochs=4, resume=True)
-    assert (len(history), history.stopped) == (2, "good enough")
+    stop = mxkit.callbacks.LambdaCallback(on_epoch=lambda state, row: state.stop("good enough"))
+    for more in ({"callbacks": [stop]}, {"resume": True}):
+        history = plain(tmp_path / "a", make_net(), epochs=2, **more)
+        assert (len(history), history.stopped) == (1, "good enough")
 
     def late(limit):
         clock = iter(range(10000))  # a second each time that somebody looks
         return [mxkit.callbacks.TimeLimit(limit, clock=lambda: next(clock))]
 
     net, whole = make_net(), make_net()
-    history = plain(tmp_path / "b", net, epochs=3, callbacks=late(40))
+    history = plain(tmp_path / "b", make_net(), epochs=2, callbacks=late(40))
     assert history.stopped.startswith("time limit of 40 s passed")
-    net = make_net()
-    history = plain(tmp_path / "b", net, epochs=3, callbacks=late(10**6), resume="auto")
-    assert rows(history) == rows(plain(tmp_path / "c", whole, epochs=3))
+    history = plain(tmp_path / "b", net, epochs=2, callbacks=late(10**6), resume="auto")
+    assert rows(history) == rows(plain(tmp_path / "c", whole, epochs=2))
     np.testing.assert_array_equal(weights(net), weights(whole))
 
 
 def test_a_seed_is_drawn_and_kept_where_none_is_given(tmp_path):
     def unseeded(directory, net, **arguments):
         shuffled = mxkit.data.ArrayLoader(X[:200], Y[:200], 4, shuffle=True)  # draws a seed too
-        return mxkit.fit(
-            net, shuffled, loss="softmax_ce", trainer="adam", checkpoint=directory, progress=False, **arguments
-        )
+        return plain(directory, net, data=shuffled, seed=None, **arguments)
 
     whole, net = make_net(), make_net()
     history = unseeded(tmp_path, whole, epochs=2)
@@ -306,15 +275,6 @@ def test_other_metrics_inside_an_epoch_are_refused(tmp_path):
             plain(tmp_path, make_net(), epochs="20 updates", metrics=metrics, resume=True)
 
 
-def test_the_manifest_is_plain_json(tmp_path):
-    plain(tmp_path, make_net(), epochs=1)
-    manifest = json.loads((find_checkpoint(tmp_path).path / "run.json").read_text())
-    assert manifest["run"]["epoch"] == 2
-    assert manifest["run"]["history"][0]["updates"] == 50
-    assert sorted(manifest["files"]) == ["net.params", "optimizer.params"]
-    assert [found.step for found in manifests(tmp_path)] == [50]
-
-
 def test_an_end_between_the_grid_is_kept_and_going_on_from_it_is_told(tmp_path):
     net = make_net()
     history = plain(tmp_path, net, epochs="60 updates")
@@ -359,15 +319,12 @@ def buffered():
 
 @pytest.mark.parametrize("accumulate", [2, long("3 samples")])
 def test_what_a_generator_carries_over_is_drawn_again(accumulate, tmp_path):
-    arguments = {"data": buffered, "accumulate": accumulate}
-    whole = run(tmp_path / "whole", **arguments)
-    assert_same(killed_and_resumed(tmp_path, [20, 40], **arguments), whole)
+    assert_resumes_exactly(tmp_path, [20, 40], data=buffered, accumulate=accumulate)
 
 
 @pytest.mark.parametrize("data", [lambda: gluons(shuffle=True), plain_iterator])
 def test_gluons_own_loaders_are_gone_on_with(data, tmp_path):
-    whole = run(tmp_path / "whole", data=data)
-    assert_same(killed_and_resumed(tmp_path, [70], data=data), whole)
+    assert_resumes_exactly(tmp_path, [70], data=data)
 
 
 def test_t99_iterators_that_shuffle_what_they_shuffled(tmp_path):

@@ -24,7 +24,6 @@ SCHEDULES = [
 @pytest.mark.parametrize(
     ("ours", "made"),
     [
-        (schedule("step", base=0.3, every="5 updates", factor=0.5), lambda: theirs.FactorScheduler(5, 0.5, 0, 0.3)),
         (
             schedule("step", base=0.3, every="5 updates", warmup="4 updates"),
             lambda: theirs.FactorScheduler(5, 0.1, 0, 0.3, 4),

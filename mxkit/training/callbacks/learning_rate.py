@@ -55,23 +55,22 @@ class LearningRate(Callback):
         )
         self._base = self.schedule.base
         self._running: Optional[Schedule] = None
-        self._state: Optional[FitState] = None
 
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set; set the rate of the first update."""
-        refuse_fixed_rate(state.trainer)
+        trainer = state.trainer
+        refuse_fixed_rate(trainer)
         if self._base is None:
-            warn_of_rate_0(state.trainer)
-            self._refuse_base_0(state.trainer)
-        _BASES.pop(state.trainer, None)
-        self._base = float(state.trainer.learning_rate) if self._base is None else self._base
-        self._state = state
-        self._complete_schedule(state)
+            warn_of_rate_0(trainer)
+            self._refuse_base_0(trainer)
+            self._base = float(trainer.learning_rate)
+        _BASES.pop(trainer, None)
+        self._running = self.schedule.completed(self._base, state.length)
         ends_at_0 = "total" in TAKES[self.schedule.name][1] and not self.schedule.final
-        if ends_at_0 and isinstance(state.trainer.optimizer, NEEDS_RATE):
+        if ends_at_0 and isinstance(trainer.optimizer, NEEDS_RATE):
             raise ValueError(
                 f"schedule {self.schedule.name!r} ends at a rate of 0, with which "
-                f"{type(state.trainer.optimizer).__name__} cannot step. Pass final=1e-6, or another small number"
+                f"{type(trainer.optimizer).__name__} cannot step. Pass final=1e-6, or another small number"
             )
         self._set_rate(state)
 
@@ -83,7 +82,6 @@ class LearningRate(Callback):
         """Keep the rate."""
         if self._running is not None and self._running.base is not None:
             _BASES[state.trainer] = self._running.base
-        self._state = None
 
     def state_dict(self) -> Dict[str, Any]:
         """The base rate, which does not follow from the changed rate of a resumed optimizer."""
@@ -92,9 +90,6 @@ class LearningRate(Callback):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the base rate; the rest follows from the number of updates."""
         self._base = state["base"] if self.schedule.base is None else self.schedule.base
-        if self._state is not None:
-            self._complete_schedule(self._state)
-            self._set_rate(self._state)
 
     def _refuse_base_0(self, trainer: Any) -> None:
         if float(trainer.learning_rate) > 0:
@@ -107,10 +102,6 @@ class LearningRate(Callback):
             f"{float(trainer.learning_rate):g}{reason}; expected a number above 0. Pass the base, like "
             f'LearningRate(("cosine", {{"base": {base}}})), or call trainer.set_learning_rate({base}) before fit'
         )
-
-    def _complete_schedule(self, state: FitState) -> None:
-        base = self._base if self._base is not None else float(state.trainer.learning_rate)
-        self._running = self.schedule.completed(base, state.length)
 
     def _set_rate(self, state: FitState) -> None:
         if self._running is not None:
