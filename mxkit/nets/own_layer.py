@@ -71,9 +71,8 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
         self._check_name(name)
         if init is None:
             init = next((default for end, default in _INITIALIZERS.items() if name.endswith(end)), None)
-        made = self.params.get(name, shape=tuple(shape), init=init, allow_deferred_init=True, **settings)
-        setattr(self, name, made)
-        return made
+        setattr(self, name, self.params.get(name, shape=tuple(shape), init=init, allow_deferred_init=True, **settings))
+        return getattr(self, name)
 
     def constant(self, name: str, value: Any) -> Any:
         """Declare an array that is saved, moved and cast with the parameters, but never trained.
@@ -89,9 +88,8 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
             ValueError: The name cannot be an attribute's name, or is taken.
         """
         self._check_name(name)
-        made = self.params.get_constant(name, value)
-        setattr(self, name, made)
-        return made
+        setattr(self, name, self.params.get_constant(name, value))
+        return getattr(self, name)
 
     def infer(self, *shapes: Any) -> Dict[str, Shape]:
         """Return the shapes of parameters for inputs of some shapes; override it if MXNet cannot infer them.

@@ -1,30 +1,27 @@
-"""A table of a net's parameters: shapes, counts, states, sharing, and norms of values and gradients."""
+"""A table of a net's parameters: shapes, counts, states, sharing."""
 
-from copy import copy
 import math
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from mxkit.core.arrays import item_size
-from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unknown_path, wait_before_reading
-from mxkit.core.replicas import gradients_of, is_initialized, values_of
-from mxkit.core.text import aligned, dataframe
+from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unknown_path
+from mxkit.core.replicas import is_initialized
+from mxkit.core.text import aligned
 from mxkit.errors import NotInitializedError, nearest
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
-import numpy as np
 
 Row = Dict[str, Any]
 
 _STATES = ("trained", "frozen", "statistics", "fixed")
-_MEASURED = ("norm", "gradient_norm", "update_ratio")
 _LEFT = ("path", "shape", "dtype", "state", "devices", "shared_with")
 
 
 class Parameters(Mapping[str, Any]):
     """Gluon Parameters by structural path, in the order of the net; prints as a table. `parameters(net)` returns it.
 
-    Rows are read from the Parameters each time; only the paths and the results of `with_norms` are stored. A parameter
-    that several blocks share stands under each of its paths.
+    Rows are read from the Parameters each time; only the paths are stored. A parameter that several blocks share
+    stands under each of its paths.
 
     Columns: `path`; `shape`, with `?` for sizes that are not known yet; `dtype`; `count` of numbers; `state`;
     `lr_mult` and `wd_mult` if one is not 1; `devices`; `shared_with` if two paths hold one parameter. A state is
@@ -45,7 +42,6 @@ class Parameters(Mapping[str, Any]):
     def __init__(self, net: Any) -> None:
         self._parameters = parameters_by_path(net)
         self._never = never_trained(net)
-        self._measured: Dict[int, Row] = {}
         self._paths: Dict[int, List[str]] = {}
         for path, parameter in self._parameters.items():
             self._paths.setdefault(id(parameter), []).append(path)
@@ -96,7 +92,6 @@ class Parameters(Mapping[str, Any]):
             "lr_mult": parameter.lr_mult,
             "wd_mult": parameter.wd_mult,
             "devices": list(map(str, parameter.list_ctx())) if is_initialized(parameter) else None,
-            **self._measured.get(id(parameter), {}),
             "shared_with": [other for other in self._paths[id(parameter)] if other != path],
         }
 
@@ -124,71 +119,6 @@ class Parameters(Mapping[str, Any]):
             totals[row["state"]] += row["count"]
             totals["bytes"] += row["count"] * item_size(row["dtype"])
         return totals
-
-    def copies(self) -> Dict[str, Any]:
-        """Copy the present values on the first device, for a later `with_norms(since=...)`.
-
-        The call does not wait for the device. The copies need as much memory as the values on one device.
-        """
-        values = {first: values_of(self._parameters[first]) for first, *_ in self._paths.values()}
-        return {path: replicas[0].copy() for path, replicas in values.items() if replicas is not None}
-
-    def with_norms(self, since: Optional[Mapping[str, Any]] = None) -> "Parameters":
-        """Measure values, gradients and updates: the same table with three more columns.
-
-        - `norm`: L2 norm of the values.
-        - `gradient_norm`: L2 norm of the gradient in memory, not divided by a number of samples; None without a
-          gradient. Between backward and the Trainer's step it is the sum over the samples of the first device, of all
-          micro-batches so far inside an `Accumulator`. After a step it is the sum over all devices if the Trainer
-          reduces gradients itself (one device, or `update_on_kvstore=False`), and 0 if an `Accumulator` with `every`
-          above 1 has zeroed it.
-        - `update_ratio`: L2 norm of the change since the call of `copies`, divided by the norm at that time; None
-          without `since`, if that norm is 0, and if the shape has changed.
-
-        They are computed in float64 on the first device's replica, and are None without values. MXNet's own `norm`
-        and `multi_sum_sq` add up in float32 one by one: on the CPU their error for 16 million numbers is 3%.
-
-        Args:
-            since: The result of `copies` before the updates that are measured.
-
-        Side effects:
-            Waits for the device.
-
-        >>> net = mx.gluon.nn.Dense(1, in_units=2, use_bias=False); net.initialize(mx.init.One())
-        >>> before = parameters(net).copies(); net.weight.set_data(net.weight.data() * 1.25)
-        >>> row = parameters(net).with_norms(since=before).rows[0]
-        >>> round(row["norm"], 4), row["gradient_norm"], row["update_ratio"]
-        (1.7678, 0.0, 0.25)
-        """
-        wait_before_reading()
-        squares: Dict[Tuple[int, str], Any] = {}
-        for key, (first, *_) in self._paths.items():
-            parameter = self._parameters[first]
-            replicas, gradients = values_of(parameter), gradients_of(parameter)
-            if replicas is None:
-                continue
-            value, old = as_float64(replicas[0]), (since or {}).get(first)
-            squares[key, "norm"] = square(value)
-            if gradients is not None:
-                squares[key, "gradient_norm"] = square(as_float64(gradients[0]))
-            if old is not None and old.shape == value.shape:
-                old = as_float64(old).as_in_context(value.context)
-                squares[key, "old"], squares[key, "change"] = square(old), square(value - old)
-        norms = _roots(squares)
-        for key, name in list(norms):
-            if name == "change" and norms[key, "old"]:
-                norms[key, "update_ratio"] = norms[key, name] / norms[key, "old"]
-        measured = copy(self)
-        measured._measured = {key: {name: norms.get((key, name)) for name in _MEASURED} for key in self._paths}
-        return measured
-
-    def to_dataframe(self) -> Any:
-        """Return the rows as a pandas DataFrame with the path as its index.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return dataframe("Parameters", self.rows, "path")
 
     def __repr__(self) -> str:
         rows, totals = self.rows, self.totals
@@ -265,19 +195,11 @@ def square(array: Any) -> Any:
     return mx.nd.dot(flat, flat)  # a sixth of the time of square().sum() on the CPU
 
 
-def _roots(squares: Mapping[Tuple[int, str], Any]) -> Dict[Tuple[int, str], float]:
-    """Return the square roots of arrays of shape (1,) on any devices, after a single wait."""
-    if not squares:
-        return {}
-    joined = mx.nd.concat(*[array.as_in_context(mx.cpu()) for array in squares.values()], dim=0)
-    return dict(zip(squares, np.sqrt(joined.asnumpy()).tolist()))
-
-
 def _lines(rows: Sequence[Row]) -> List[str]:
     """Return a line of column names and a line per row; a column with default values only is left out."""
     if not rows:
         return []
-    defaults: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": [], **dict.fromkeys(_MEASURED)}
+    defaults: Row = {"lr_mult": 1, "wd_mult": 1, "shared_with": []}
     shown = [name for name in rows[0] if name not in defaults or any(row[name] != defaults[name] for row in rows)]
     lines = [shown, *([_cell(name, row[name]) for name in shown] for row in rows)]
     return aligned(lines, [number for number, name in enumerate(shown) if name in _LEFT])
@@ -285,7 +207,7 @@ def _lines(rows: Sequence[Row]) -> List[str]:
 
 def _cell(name: str, value: Any) -> str:
     if value is None:
-        return "" if name in _MEASURED else "?"
+        return "?"
     if name == "shape":
         sizes = [str(size) if size > 0 else "?" for size in value]
         return f"({sizes[0]},)" if len(sizes) == 1 else f"({', '.join(sizes)})"

@@ -3,7 +3,7 @@
 from typing import Any, Dict, Iterator, List, Tuple
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, check_net, child_blocks, parameters_by_path, unknown_path
+from mxkit.core.blocks import blocks_by_path, check_net, child_blocks, join_path, parameters_by_path, unknown_path
 from mxkit.core.graphs import drop_graph, hybridize_like
 from mxkit.core.replicas import trainer_of
 from mxkit.core.trainers import trainer_parameters
@@ -74,7 +74,7 @@ def replace(net: Any, path: str, block: Any) -> Any:
 def _walk(block: Any, path: str = "", above: Tuple[Any, ...] = ()) -> Iterator[_Place]:
     above = (*above, block)
     for name, child in child_blocks(block).items():
-        inner = f"{path}.{name}" if path else name
+        inner = join_path(path, name)
         yield inner, block, name, above
         yield from _walk(child, inner, above)
 

@@ -1,6 +1,5 @@
 """Changes of existing optimizers and parameters: hyper-parameters, multipliers, freezing."""
 
-import math
 from numbers import Real
 from typing import Any, List, Mapping, Optional, Set, Tuple
 
@@ -144,9 +143,7 @@ def set_multipliers(net: Any, multipliers: Mapping[str, Mapping[str, float]]) ->
         for name, value in values.items():
             if name not in _MULTIPLIERS:
                 raise unknown_name("multiplier", name, _MULTIPLIERS)
-            number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or value < 0:
-                raise ValueError(f"{glob!r}: {name}: expected a number, at least 0; received {value!r}")
+            check_number(f"{glob!r}: {name}", value)
             planned.extend((parameter, f"{name}_mult", float(value)) for parameter in parameters.values())
     for parameter, _, _ in planned:
         trainer = trainer_of(parameter)

@@ -44,7 +44,6 @@ READERS = {
     "export": lambda net, folder: mxkit.export(net, folder / "net"),
     "save_checkpoint": lambda net, folder: mxkit.save_checkpoint(folder, net, step=1),
     "compare": lambda net, folder: mxkit.nets.compare(net, net),
-    "with_norms": lambda net, folder: mxkit.parameters(net).with_norms(),
     "plot_filters": lambda net, folder: plot_filters(net, "0"),
     "check_gradient": lambda net, folder: mxkit.gradients.check_gradient(
         net, mx.nd.random.uniform(shape=(1, 3, 5, 5)), wrt=[], limit=1

@@ -1,6 +1,6 @@
 """Fine-tuning: what is copied, frozen and replaced, what it is worth on ten samples a class, and preprocessing."""
 
-from built_nets import stack
+from built_nets import hybrid_net, stack
 import mxkit
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
@@ -15,20 +15,10 @@ X = np.random.RandomState(0).rand(6, 3, 12, 12).astype("float32")
 Y = np.array([0, 1, 2, 0, 1, 2])
 
 
-class Small(nn.HybridBlock):
+def small(classes=4):
     """Features and output, as the zoos' nets have them."""
-
-    def __init__(self, classes=4, **kwargs):
-        super().__init__(**kwargs)
-        with self.name_scope():
-            self.features = nn.HybridSequential()
-            self.features.add(
-                nn.Conv2D(5, 3), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Flatten()
-            )
-            self.output = nn.Dense(classes)
-
-    def hybrid_forward(self, F, x):
-        return self.output(self.features(x))
+    features = stack(nn.Conv2D(5, 3), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Flatten())
+    return hybrid_net(lambda net, F, x: net.output(net.features(x)), features=features, output=nn.Dense(classes))
 
 
 def trained(net, devices="cpu", hybridize=False):
@@ -42,11 +32,8 @@ def trained(net, devices="cpu", hybridize=False):
 
 
 def values(net):
-    found = {}
-    for path, parameter in mxkit.parameters(net).items():
-        for device in parameter.list_ctx():
-            found[path, device] = parameter.data(device).asnumpy()
-    return found
+    named = mxkit.parameters(net).items()
+    return {(path, device): one.data(device).asnumpy() for path, one in named for device in one.list_ctx()}
 
 
 def same(ours, theirs):
@@ -57,16 +44,15 @@ def trained_paths(net):
     return [path for path, parameter in mxkit.parameters(net).items() if parameter.grad_req != "null"]
 
 
-def train(net, data, epochs=2, rate=0.1):
-    return mxkit.fit(
-        net, data, loss="softmax_ce", trainer=("sgd", {"learning_rate": rate}), epochs=epochs, progress=False
-    )
+def train(net):
+    trainer = ("sgd", {"learning_rate": 0.1})
+    mxkit.fit(net, [(X, Y)], loss="softmax_ce", trainer=trainer, epochs=2, progress=False)
 
 
 class TestCopies:
     @pytest.mark.parametrize(("devices", "hybridize"), [("cpu", True), ("cpu:2", False)])
     def test_a_copy_computes_and_learns_as_the_net_does_and_shares_nothing(self, devices, hybridize):
-        net = trained(Small(3), devices, hybridize)
+        net = trained(small(3), devices, hybridize)
         twin = copy_net(net)
         before = values(net)
         assert same(values(twin), before)
@@ -74,15 +60,15 @@ class TestCopies:
         ours, theirs = {id(one) for one in mxkit.parameters(net).values()}, mxkit.parameters(twin).values()
         assert not ours & {id(one) for one in theirs}
         assert all(one._trainer is None for one in theirs)
-        train(twin, [(X, Y)])
+        train(twin)
         learned = values(twin)
         assert not same(learned, before)
         assert same(values(net), before)
-        train(net, [(X, Y)])
+        train(net)
         assert same(values(net), learned)
 
     def test_the_original_keeps_its_graph_and_hooks(self):
-        net = trained(Small(3), hybridize=True)
+        net = trained(small(3), hybridize=True)
         calls = []
         net.register_forward_hook(lambda *_: calls.append(1))
         graph = net._cached_op
@@ -94,8 +80,7 @@ class TestCopies:
         assert calls == [1]
 
     def test_shared_parameters_stay_shared_among_themselves(self):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(3, in_units=3))
+        net = stack(nn.Dense(3, in_units=3))
         net.add(nn.Dense(3, in_units=3, params=net[0].params))
         mxkit.initialize(net, devices="cpu")
         twin = copy_net(net)
@@ -107,7 +92,7 @@ class TestCopies:
 
     @pytest.mark.filterwarnings("ignore:.*Cannot decide type")
     def test_a_symbol_block(self, tmp_path):
-        net = trained(Small(3), hybridize=True)
+        net = trained(small(3), hybridize=True)
         net.export(str(tmp_path / "net"))
         loaded = gluon.SymbolBlock.imports(
             str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params")
@@ -123,7 +108,7 @@ class TestCopies:
 class TestFinetune:
     @pytest.mark.parametrize(("devices", "hybridize"), [("cpu", False), ("cpu:2", True)])
     def test_row127_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize):
-        base = trained(Small(4), devices, hybridize)
+        base = trained(small(4), devices, hybridize)
         x = mx.nd.array(X)
         before, outputs = values(base), base(x).asnumpy()
         net = finetune(base, 3)
@@ -133,7 +118,7 @@ class TestFinetune:
         assert net(x).shape == (6, 3)
         assert net._active is hybridize
         start = values(net)
-        train(net, [(X, Y)])
+        train(net)
         for (path, device), found in values(net).items():
             assert (found == start[path, device]).all() == (not path.startswith("output"))
             if not path.startswith("output"):  # the first device's, as a Trainer's first step makes them (T98)
@@ -144,7 +129,7 @@ class TestFinetune:
         assert not base.features[1]._kwargs["use_global_stats"]
 
     def test_frozen_features_are_the_same_in_training_and_prediction(self):
-        base = trained(Small(4), hybridize=True)
+        base = trained(small(4), hybridize=True)
         net = finetune(base, 3)
         x = mx.nd.array(X)
         with autograd.record():
@@ -155,7 +140,7 @@ class TestFinetune:
         assert np.abs(moving.asnumpy() - base.features(x).asnumpy()).max() > 1e-2
 
     def test_freezing_by_glob_or_not_at_all(self):
-        base = trained(Small(4))
+        base = trained(small(4))
         net = finetune(base, 3, freeze="features.0.*", head_multiplier=2)
         assert trained_paths(net) == ["features.1.gamma", "features.1.beta", "output.weight", "output.bias"]
         assert not net.features[1]._kwargs["use_global_stats"]
@@ -165,16 +150,16 @@ class TestFinetune:
         assert not net.features[1]._kwargs["use_global_stats"]
 
     def test_unfrozen_features_learn_with_fixed_statistics(self):
-        net = finetune(trained(Small(4)), 3)
+        net = finetune(trained(small(4)), 3)
         mxkit.unfreeze(net, "features.*")
         start = values(net)
-        train(net, [(X, Y)])
+        train(net)
         moved = {path for (path, _), found in values(net).items() if not (found == start[path, mx.cpu()]).all()}
         assert {"features.0.weight", "features.1.gamma", "output.weight"} <= moved
         assert "features.1.running_mean" not in moved
 
     def test_without_a_copy_the_base_is_changed(self):
-        base = trained(Small(4))
+        base = trained(small(4))
         with pytest.warns(TrapWarning, match="a Trainer exists over parameters of the net"):
             net = finetune(base, 3, copy=False)
         assert net is base
@@ -209,7 +194,7 @@ class TestFinetune:
         assert finetune(base, 3, head="0")[0].weight.data().dtype == np.float16
 
     def test_wrong_arguments_change_nothing(self):
-        base = trained(Small(4))
+        base = trained(small(4))
         before = values(base)
         with pytest.raises(UnknownNameError, match=r"no block stands at 'outptu': did you mean 'output'"):
             finetune(base, 3, head="outptu", copy=False)
@@ -225,8 +210,8 @@ class TestFinetune:
         assert same(values(base), before)
         assert base.output.weight.lr_mult == 1
         with pytest.raises(NotInitializedError, match="parameter 'features.0.weight' of the base has no value yet"):
-            finetune(Small(), 3)
-        late = Small()
+            finetune(small(), 3)
+        late = small()
         mxkit.initialize(late, devices="cpu")
         with pytest.raises(NotInitializedError, match="has no value yet"):
             finetune(late, 3)
@@ -312,7 +297,7 @@ class TestPreprocess:
 
 
 def test_t54_a_net_whose_layers_ran_inside_another_one_is_copied():
-    nets = [Small(5), Small(5)]
+    nets = [small(5), small(5)]
     x = mx.nd.array(X)
     for net in nets:
         mxkit.initialize(net, sample=x)

@@ -1,7 +1,6 @@
 """`save_net` and `load_net`: a whole net in a file, and files that are none."""
 
 import hashlib
-import io
 import json
 import random
 import zipfile
@@ -39,10 +38,8 @@ def values(net):
 def trained(net, devices, batches=3):
     trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
     for _ in range(batches):
-        losses = []
         with mx.autograd.record():
-            for device in devices:
-                losses.append((net(batch(3, 5).as_in_context(device)) ** 2).sum())
+            losses = [(net(batch(3, 5).as_in_context(device)) ** 2).sum() for device in devices]
         mx.autograd.backward(losses)
         trainer.step(3 * len(devices))
     return net
@@ -141,14 +138,11 @@ def test_a_block_of_ones_own_needs_its_class(tmp_path, monkeypatch):
         load_net(path)
 
 
-def test_values_that_wait_are_an_error_that_says_so(tmp_path):
+def test_a_net_that_cannot_be_saved_leaves_the_file_as_it_was(tmp_path):
     for net in (mxkit.models.mlp(3), small_net()):
         with pytest.raises(NotInitializedError, match="run it once on a batch"):
             save_net(tmp_path / "net.mxk", net)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_net_that_cannot_be_described_leaves_the_file_as_it_was(tmp_path):
     net = small_net()
     net(batch(2, 5))
     path = save_net(tmp_path / "net.mxk", net)
@@ -289,14 +283,9 @@ def test_folders_and_missing_files(tmp_path):
     (tmp_path / "text.mxk").write_text("hello")
     with pytest.raises(CheckpointError, match="no file of save_net"):
         load_net(tmp_path / "text.mxk")
-    buffer = io.BytesIO()
-    np.save(buffer, np.ones(3))
-    (tmp_path / "array.mxk").write_bytes(buffer.getvalue())
-    with pytest.raises(CheckpointError, match="no file of save_net"):
-        load_net(tmp_path / "array.mxk")
     net = nn.Dense(1, in_units=1)
     net.initialize()
     (tmp_path / "folder.mxk").mkdir()
     with pytest.raises(OSError, match="folder"):
         save_net(tmp_path / "folder.mxk", net)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["array.mxk", "folder.mxk", "text.mxk"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["folder.mxk", "text.mxk"]

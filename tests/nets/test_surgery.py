@@ -157,10 +157,7 @@ def state(net):
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        (
-            "outptu",
-            "replace: no block stands at 'outptu': did you mean 'output'? Paths of the net: features, features.0, ",
-        ),
+        ("outptu", "replace: no block stands at 'outptu': did you mean 'output'? Paths of the net: features, feat"),
         ("features.2", "did you mean 'features"),
         ("output.weight", "this is a parameter; its block stands one name above."),
         (0, "no block stands at 0: Paths of the net: features"),
@@ -172,6 +169,8 @@ def test_t37_wrong_paths(path, told):
     with pytest.raises(UnknownPathError) as caught:
         replace(net, path, dense(3))
     assert told in str(caught.value)
+    with pytest.raises(TypeError, match="replace: 'output': expected a gluon Block; received"):
+        replace(net, "output", mx.nd.ones(3))
     assert state(net) == before
 
 
@@ -187,40 +186,24 @@ def holding(net, container):
 CYCLE = "the new block holds, {}, a {} that 'features.0' is part of"
 KEEPS = "the Model above 'output' keeps it in its {} 'blocks' too"
 REFUSED = {
-    "no block": ("output", lambda net: mx.nd.ones(3), TypeError, "replace: 'output': expected a gluon Block; received"),
-    "the net": ("", lambda net: dense(3), ValueError, "'' is the net itself, with nothing above it"),
-    "plain": (
-        "features.0",
-        lambda net: Plain(),
-        ValueError,
-        "'features.0' is part of a HybridSequential, which takes Hybrid",
-    ),
-    "cycle": ("features.0", lambda net: net, ValueError, CYCLE.format("itself", "Model")),
-    "deeper cycle": (
-        "features.0",
-        lambda net: around(net.features),
-        ValueError,
-        CYCLE.format("at '1'", "HybridSequential"),
-    ),
-    "name": (
-        "output",
-        lambda net: nn.Dense(3, prefix=net.features[0].prefix),
-        ValueError,
-        "would have the Gluon name .*prefix='new_'",
-    ),
-    "list": ("output", lambda net: holding(net, [net.output]), ValueError, KEEPS.format("list")),
-    "tuple": ("output", lambda net: holding(net, (net.output,)), ValueError, KEEPS.format("tuple")),
-    "dict": ("output", lambda net: holding(net, {"x": net.output}), ValueError, KEEPS.format("dict")),
+    "the net": ("", lambda net: dense(3), "'' is the net itself, with nothing above it"),
+    "plain": ("features.0", lambda net: Plain(), "'features.0' is part of a HybridSequential, which takes Hybrid"),
+    "cycle": ("features.0", lambda net: net, CYCLE.format("itself", "Model")),
+    "deeper cycle": ("features.0", lambda net: around(net.features), CYCLE.format("at '1'", "HybridSequential")),
+    "name": ("output", lambda net: nn.Dense(3, prefix=net.features[0].prefix), "the Gluon name .*prefix='new_'"),
+    "list": ("output", lambda net: holding(net, [net.output]), KEEPS.format("list")),
+    "tuple": ("output", lambda net: holding(net, (net.output,)), KEEPS.format("tuple")),
+    "dict": ("output", lambda net: holding(net, {"x": net.output}), KEEPS.format("dict")),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_refused_before_harm(kind):
-    path, make_block, error, text = REFUSED[kind]
+    path, make_block, text = REFUSED[kind]
     net = make({})
     block = make_block(net)
     before = state(net)
-    with pytest.raises(error, match=text):
+    with pytest.raises(ValueError, match=text):
         replace(net, path, block)
     assert state(net) == before
     assert before[2] is not None

@@ -7,17 +7,13 @@ billion layers of an LSTM fill the memory.
 import json
 import math
 from numbers import Integral, Real
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
 from mxkit.storage.parameter_file import dtype_name
 import mxnet as mx
 import numpy as np
 
-_LARGEST = 2**31 - 1
-_ACTIVATIONS = ("relu", "sigmoid", "softrelu", "softsign", "tanh")
-_LAYOUTS = ("NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC", "TNC", "NTC")
 _DTYPES = tuple(dtype_name(dtype) for dtype in mx.nd.ndarray._DTYPE_NP_TO_MX if dtype is not None)
-_GRAD_REQS = ("write", "add", "null")
 
 
 class Kind(NamedTuple):
@@ -32,22 +28,15 @@ class Kind(NamedTuple):
     fits: Callable[[Any], bool]
 
 
-def _whole(least: int) -> Kind:
-    return Kind(
-        f"a whole number from {least} to {_LARGEST}",
-        lambda value: type(value) is int and least <= value <= _LARGEST,
-    )
+def _whole(least: int, most: int = 2**31 - 1) -> Kind:
+    expected = f"a whole number from {least} to {most}"
+    return Kind(expected, lambda value: type(value) is int and least <= value <= most)
 
 
-def _some(kind: Kind, lengths: Tuple[int, ...], expected: str) -> Kind:
+def _some(kind: Kind, lengths: Sequence[int]) -> Kind:
     """Return the kind of values that are of `kind`, or lists of them with one of these lengths."""
-    return Kind(
-        f"{kind.expected}, or {expected}",
-        lambda value: (
-            kind.fits(value)
-            or (isinstance(value, (list, tuple)) and len(value) in lengths and all(map(kind.fits, value)))
-        ),
-    )
+    expected = f"{kind.expected}, or a list of one for each axis"
+    return Kind(expected, lambda value: kind.fits(value) or _is_list(value, kind, lengths))
 
 
 def _one_of(*choices: str) -> Kind:
@@ -62,12 +51,8 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _is_input_shape(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and 2 <= len(value) <= 4 and all(map(COUNT.fits, value))
-
-
-def _is_axes(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) <= 32 and all(map(_AXIS.fits, value))
+def _is_list(value: Any, kind: Kind, lengths: Sequence[int]) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) in lengths and all(map(kind.fits, value))
 
 
 def _is_nested(value: Any, kind: Kind, depth: int = 0) -> bool:
@@ -75,10 +60,6 @@ def _is_nested(value: Any, kind: Kind, depth: int = 0) -> bool:
     if isinstance(value, (list, tuple)):
         return depth < 10 and bool(value) and all(_is_nested(one, kind, depth + 1) for one in value)
     return kind.fits(value)
-
-
-def _is_operator(value: Any) -> bool:
-    return isinstance(value, str) and operator(value) is not None
 
 
 def _is_initializer(value: Any) -> bool:
@@ -92,21 +73,16 @@ def _is_initializer(value: Any) -> bool:
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 NUMBER = Kind("a finite number", _is_number)
 SIZE, COUNT = _whole(1), _whole(0)
-_AXIS = Kind("an axis from -32 to 31", lambda value: type(value) is int and -32 <= value < 32)
+_AXIS = Kind("an axis from -32 to 31", _whole(-32, 31).fits)
 _SHARE = Kind("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1)
 _TEXT = Kind("a text", lambda value: isinstance(value, str))
-_SIZES = _some(SIZE, (1, 2, 3), "a list of one for each axis")
-_COUNTS = _some(COUNT, (1, 2, 3, 8), "a list of one for each axis")
-_ACTIVATION = _or_none(_one_of(*_ACTIVATIONS))
+_SIZES, _COUNTS = _some(SIZE, (1, 2, 3)), _some(COUNT, (1, 2, 3, 8))
+_ACTIVATION = _or_none(_one_of("relu", "sigmoid", "softrelu", "softsign", "tanh"))
+_LAYOUT = _one_of("NCW", "NWC", "NCHW", "NHWC", "NCDHW", "NDHWC", "TNC", "NTC")
 DTYPE = _one_of(*_DTYPES)
-SHAPE = Kind(
-    "a list of sizes", lambda value: isinstance(value, list) and len(value) <= 32 and all(map(SIZE.fits, value))
-)
-GRAD_REQ = _one_of(*_GRAD_REQS)
-INITIALIZER = Kind(
-    'null, the name of an initializer of MXNet, or ["xavier", {"magnitude": 2}]',
-    _is_initializer,
-)
+SHAPE = Kind("a list of sizes", lambda value: _is_list(value, SIZE, range(33)))
+GRAD_REQ = _one_of("write", "add", "null")
+INITIALIZER = Kind('null, the name of an initializer of MXNet, or ["xavier", {"magnitude": 2}]', _is_initializer)
 
 # Kinds by the name of the argument, which has one meaning in all constructors of MXNet.
 KINDS: Dict[str, Kind] = {
@@ -126,13 +102,18 @@ KINDS: Dict[str, Kind] = {
     **dict.fromkeys(["activation", "recurrent_activation"], _ACTIVATION),
     "projection_size": _or_none(SIZE),
     # MXNet's pattern for the names of layers reads one digit
-    "num_layers": Kind("a whole number from 1 to 10", lambda value: type(value) is int and 1 <= value <= 10),
+    "num_layers": _whole(1, 10),
     "axis": _AXIS,
-    "axes": Kind("a list of axes", _is_axes),
-    **dict.fromkeys(["layout", "conv_layout"], _one_of(*_LAYOUTS)),
-    "input_shape": Kind("a list of 2 to 4 sizes, 0 for an unknown one", _is_input_shape),
+    "axes": Kind("a list of axes", lambda value: _is_list(value, _AXIS, range(33))),
+    **dict.fromkeys(["layout", "conv_layout"], _LAYOUT),
+    "input_shape": Kind(
+        "a list of 2 to 4 sizes, 0 for an unknown one", lambda value: _is_list(value, COUNT, (2, 3, 4))
+    ),
     "dtype": DTYPE,
-    "function": Kind("the name of an operator of mx.nd, without underscore in front", _is_operator),
+    "function": Kind(
+        "the name of an operator of mx.nd, without underscore in front",
+        lambda value: isinstance(value, str) and operator(value) is not None,
+    ),
     "graph": Kind("a graph as Symbol.tojson gives it", lambda value: isinstance(value, dict)),
     "inputs": Kind("a name, or a list of names nested as in a call", lambda value: _is_nested(value, _TEXT)),
     "outputs": Kind("0 for one output, or a list of such", lambda value: _is_nested(value, COUNT)),

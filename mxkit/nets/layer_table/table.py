@@ -5,7 +5,6 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import blocks_by_path, parameters_by_path, unknown_path
-from mxkit.core.text import dataframe
 from mxkit.errors import nearest
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.graph import Measures, Output
@@ -114,14 +113,6 @@ class LayerTable(Sequence[Layer]):
                 return row
         text = f"no row for {key!r}: it lies below `depth`" if key in self._paths else f"no block stands at {key!r}"
         raise unknown_path(text, nearest(key, self._paths), [row.path for row in self._rows[1:]])
-
-    def to_dataframe(self) -> Any:
-        """Return the rows as a pandas DataFrame with the path as its index.
-
-        Raises:
-            ImportError: pandas is not installed.
-        """
-        return dataframe("LayerTable", self._rows, "path", Layer._fields)
 
     def __repr__(self) -> str:
         return text_table(self)
