@@ -5,7 +5,7 @@ from pathlib import Path
 import shutil
 import sys
 
-from fake_cuda import SONAMES, library, needs_compiler, needs_no_driver, nvidia_wheels, real_mxnet_for_cuda
+from fake_cuda import SONAMES, fakes_nvidia, library, needs_compiler, nvidia_wheels, real_mxnet_for_cuda
 from mxkit.runtime.architectures import CU112, Architectures
 from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.doctor.accelerators import accelerator_lines
@@ -59,8 +59,7 @@ def test_nvrtc_says_what_it_can(tmp_path):
 
 
 @pytest.mark.long
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_the_doctor_asks_in_mxnets_own_process(site, cudnn, tmp_path, monkeypatch):
     nvidia_wheels(site, {soname: REQUIREMENTS[soname] for soname in SONAMES}, without=["libcudnn.so.8"])
     nvrtc = site / "nvidia" / "cuda_nvrtc" / "lib" / "libnvrtc.so.11.2"
