@@ -18,56 +18,56 @@ _NOTABLE = 0.1
 _IDLE = 0.2
 
 
-def advice(found: Profile, net: Any) -> List[str]:
+def advice(profile: Profile, net: Any) -> List[str]:
     """Sentences that say what would make the training faster, with figures; at least one.
 
     Args:
-        found: The figures.
+        profile: The figures.
         net: The trained net.
     """
-    rules = (_data(found), _reads(found), _overhead(found, net), _threads(found), _double(net))
-    return list(chain(*rules, _not_onednn(found), _paddings(found))) or [_nothing(found)]
+    rules = (_data(profile), _reads(profile), _overhead(profile, net), _threads(profile), _double(net))
+    return list(chain(*rules, _not_onednn(profile), _paddings(profile))) or [_nothing(profile)]
 
 
-def _data(found: Profile) -> List[str]:
-    data = found.phase("data").python_ms
-    if data < _IDLE * found.ms or found.busy > 1 - _IDLE:
+def _data(profile: Profile) -> List[str]:
+    data = profile.phase("data").python_ms
+    if data < _IDLE * profile.ms or profile.busy > 1 - _IDLE:
         return []
     return [
-        f"the data takes {data:.3g} of {found.ms:.3g} ms an update, and the engine idles {1 - found.busy:.0%} of the "
-        "time: read it beside the training (DatasetLoader's and DataLoader's workers), or do less for a sample"
+        f"the data takes {data:.3g} of {profile.ms:.3g} ms per update, and the engine idles {1 - profile.busy:.0%} of "
+        "the time: read it beside the training (DatasetLoader's and DataLoader's workers), or do less for a sample"
     ]
 
 
-def _reads(found: Profile) -> List[str]:
+def _reads(profile: Profile) -> List[str]:
     return [
-        f"{read.place} waits for the engine {read.calls:.3g} times an update, {read.ms:.3g} of {found.ms:.3g} ms: "
+        f"{read.place} waits for the engine {read.calls:.3g} times per update, {read.ms:.3g} of {profile.ms:.3g} ms: "
         "keep arrays, and read them once in many updates"
-        for read in found.reads
+        for read in profile.reads
         if read.calls > 0.5 and not read.place.startswith("mxkit/")
     ]
 
 
-def _overhead(found: Profile, net: Any) -> List[str]:
+def _overhead(profile: Profile, net: Any) -> List[str]:
     lines = []
-    milliseconds = {name: found.phase(name).python_ms for name in PHASES}
+    milliseconds = {name: profile.phase(name).python_ms for name in PHASES}
     python = sum(milliseconds.values()) - milliseconds["data"] - milliseconds["waiting"]
-    if python > 0.5 * found.ms:
+    if python > 0.5 * profile.ms:
         lines.append(
-            f"Python prepares work for {python:.3g} of {found.ms:.3g} ms an update ({python / found.ms:.0%}), whatever "
-            f"the batch holds: larger batches cost little more than these {found.samples:g} samples"
+            f"Python prepares work for {python:.3g} of {profile.ms:.3g} ms per update ({python / profile.ms:.0%}), "
+            f"whatever the batch holds: larger batches cost little more than these {profile.samples:g} samples"
         )
     if isinstance(net, gluon.HybridBlock) and not is_hybridized(net):
         passes = milliseconds["forward"] + milliseconds["backward"]
         lines.append(
-            f"the net is not hybridized: Python calls each layer, {passes:.3g} ms an update for forward and backward. "
+            f"the net is not hybridized: Python calls each layer, {passes:.3g} ms per update for forward and backward. "
             "net.hybridize(static_alloc=True) makes it one call"
         )
     return lines
 
 
-def _threads(found: Profile) -> List[str]:
-    if not any(device.startswith("cpu") for device in found.devices):
+def _threads(profile: Profile) -> List[str]:
+    if not any(device.startswith("cpu") for device in profile.devices):
         return []
     line = thread_line(read_processors(), os.environ)
     return [f"{line.value}: {' '.join(line.fix.split())}"] if line.fix else []
@@ -83,8 +83,9 @@ def _double(net: Any) -> List[str]:
     ]
 
 
-def _not_onednn(found: Profile) -> List[str]:
-    slow = [operator for operator in found.operators if operator.onednn is False and operator.ms >= _NOTABLE * found.ms]
+def _not_onednn(profile: Profile) -> List[str]:
+    notable = [operator for operator in profile.operators if operator.ms >= _NOTABLE * profile.ms]
+    slow = [operator for operator in notable if operator.onednn is False]
     if not slow:
         return []
     named = ", ".join(f"{short_name(operator.name, 40)} {operator.share:.0%}" for operator in slow)
@@ -93,8 +94,8 @@ def _not_onednn(found: Profile) -> List[str]:
     return [f"not computed by oneDNN, with their share of the operators' time: {named}{way}"]
 
 
-def _paddings(found: Profile) -> List[str]:
-    gains = [padding for padding in found.paddings if padding.padded_ms < (1 - _NOTABLE) * padding.ms]
+def _paddings(profile: Profile) -> List[str]:
+    gains = [padding for padding in profile.paddings if padding.padded_ms < (1 - _NOTABLE) * padding.ms]
     if not gains:
         return []
     saved = sum(padding.ms - padding.padded_ms for padding in gains)
@@ -105,6 +106,6 @@ def _paddings(found: Profile) -> List[str]:
     ]
 
 
-def _nothing(found: Profile) -> str:
-    top = next((f": {short_name(one.name, 40)} alone takes {one.share:.0%}" for one in found.operators), "")
-    return f"the engine computes {found.busy:.0%} of the time; only less computing would be faster{top}"
+def _nothing(profile: Profile) -> str:
+    top = next((f": {short_name(one.name, 40)} alone takes {one.share:.0%}" for one in profile.operators), "")
+    return f"the engine computes {profile.busy:.0%} of the time; only less computing would be faster{top}"

@@ -74,7 +74,7 @@ class Operators:
             finally:
                 profiler.set_state("stop")
                 profiler.dumps(reset=True)  # writes the file
-            self.runs = _runs(_events(file.read_text(encoding="utf-8")))
+            self.runs = _runs(file.read_text(encoding="utf-8"))
 
     def busy(self) -> float:
         """Seconds in which at least one operator ran."""
@@ -104,13 +104,9 @@ def by_onednn(name: str, dtype: str) -> Optional[bool]:
     return dtype in ("float32", "bfloat16") and re.sub("^_backward_", "", name) in ONEDNN
 
 
-def _events(text: str) -> List[Dict[str, Any]]:
+def _runs(text: str) -> List[Run]:
     # From the second file of a process on, MXNet writes a comma before the first event (T108).
-    events: List[Dict[str, Any]] = json.loads(text.replace(_LEADING_COMMA, _LEADING_COMMA[:-1], 1))["traceEvents"]
-    return events
-
-
-def _runs(events: Sequence[Dict[str, Any]]) -> List[Run]:
+    events = json.loads(text.replace(_LEADING_COMMA, _LEADING_COMMA[:-1], 1))["traceEvents"]
     workers: Dict[Any, int] = {}
     begun: Dict[Any, List[Dict[str, Any]]] = {}
     runs = []

@@ -153,22 +153,23 @@ class Profile:
 
     def _headline(self) -> str:
         return (
-            f"{self.updates} updates of {self.samples:g} samples on {', '.join(self.devices)}: {self.ms:.4g} ms an "
+            f"{self.updates} updates of {self.samples:g} samples on {', '.join(self.devices)}: {self.ms:.4g} ms per "
             f"update, {self.samples_per_second:,.0f} samples/s\n"
-            f"under MXNet's profiler the engine computed {self.floor_ms:.4g} ms an update, {self.busy:.0%} of the time"
+            f"under MXNet's profiler the engine computed {self.floor_ms:.4g} ms per update, {self.busy:.0%} of the time"
         )
 
 
 def _plot_operators(axes: Any, operators: Sequence[Operator]) -> None:
-    names = [short_name(one.name, 28) for one in operators][::-1]
-    colours = ["#DD8452" if one.onednn is False else "#4C72B0" for one in operators][::-1]
-    bars = axes.barh(range(len(names)), [one.ms for one in operators][::-1], color=colours)
-    axes.bar_label(bars, [f"{one.share:.0%}" for one in operators][::-1], padding=3, fontsize=7)
+    slowest_on_top = operators[::-1]
+    names = [short_name(operator.name, 28) for operator in slowest_on_top]
+    colours = ["#DD8452" if operator.onednn is False else "#4C72B0" for operator in slowest_on_top]
+    bars = axes.barh(range(len(names)), [operator.ms for operator in slowest_on_top], color=colours)
+    axes.bar_label(bars, [f"{operator.share:.0%}" for operator in slowest_on_top], padding=3, fontsize=7)
     axes.set_yticks(range(len(names)))
     axes.set_yticklabels(names, fontsize=7)
     axes.margins(x=0.12)
     axes.set_title("operators (orange: not by oneDNN)" if "#DD8452" in colours else "operators")
-    axes.set_xlabel("ms an update")
+    axes.set_xlabel("ms per update")
 
 
 def short_name(name: str, width: int) -> str:
@@ -191,8 +192,8 @@ def _phase_table(profile: Profile) -> List[str]:
         rows.append([name, f"{python_ms:.3f}", f"{python_ms / profile.ms:.0%}", *alone])
     rows.append(["all", f"{profile.ms:.3f}", "", f"{total:.3f}", "", ""])
     note = (
-        "milliseconds an update. As it runs: of the thread that trains, while the engine computes behind it. Alone: "
-        "until\nthe engine has ended the phase too, before the next begins (median)"
+        "milliseconds per update. As it runs: time of the training's thread, while the engine computes in the "
+        "background.\nAlone: the engine ends each phase before the next begins (median)"
     )
     return ["", *aligned(rows), note]
 

@@ -243,7 +243,8 @@ class _Loader:
 
     def _candidates(self, soname: str) -> List[str]:
         own = [str(folder / soname) for folder in self._folders if (folder / soname).is_file()]
-        wheels = [str(path) for path in _in_wheels(soname)]
+        folders = [Path(entry or ".").absolute() / "nvidia" for entry in dict.fromkeys(sys.path)]
+        wheels = [str(path) for folder in folders for path in sorted(folder.glob(f"*/lib/{soname}"))]
         wheels.sort(key=lambda path: bool(_source(path, self._major)[1]))
         # One name can belong to several versions of CUDA (libcurand.so.10 is in 11, 12 and 13), so the system's is
         # taken first only if the system's CUDA is known to be the right one.
@@ -254,11 +255,6 @@ class _Loader:
 
 def _library_path() -> List[str]:
     return [os.path.normpath(entry) for entry in re.split("[:;]", os.environ.get("LD_LIBRARY_PATH", "")) if entry]
-
-
-def _in_wheels(soname: str) -> Iterator[Path]:
-    for entry in dict.fromkeys(sys.path):
-        yield from sorted((Path(entry or ".").absolute() / "nvidia").glob(f"*/lib/{soname}"))
 
 
 class _LinkMap(ctypes.Structure):

@@ -8,17 +8,14 @@ MXNet's `num_gpus()`, which every script for GPUs calls, initializes CUDA too.
 import ctypes
 from dataclasses import dataclass
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 import uuid
 
-from mxkit.runtime.driver_stand_in import DRIVER_FOLDERS, SONAME, in_use
+from mxkit.runtime.driver_stand_in import in_use, open_driver
 
 # Driver 450.80.02 and newer run programs built with any CUDA 11 ("minor version compatibility" in NVIDIA's CUDA
 # Compatibility guide), and so MXNet's wheels for CUDA 11.2 and 11.7.
 OLDEST_CUDA = (11, 0)
-
-# The first one is searched for in the linker's own folders.
-_LIBRARIES = (SONAME, *(f"{folder}/{SONAME}" for folder in DRIVER_FOLDERS))
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
@@ -121,22 +118,18 @@ def read_driver() -> Driver:
 
 
 def _load() -> Any:
-    reasons: List[str] = []
-    for name in () if in_use() else _LIBRARIES:  # a loaded stand-in answers to the first of these names
-        try:
-            return ctypes.CDLL(name)
-        except OSError as error:
-            if not (str(error).startswith(f"{name}:") and "No such file" in str(error)):
-                reasons.append(str(error))
-    if reasons:
+    library, problem = (None, "") if in_use() else open_driver()  # a loaded stand-in has the driver's name
+    if problem:
         raise OSError(
-            f"the NVIDIA driver's libcuda.so.1 cannot be loaded: {reasons[0]}. Install the driver again; in a "
+            f"the NVIDIA driver's libcuda.so.1 cannot be loaded: {problem}. Install the driver again; in a "
             "container, start it with its GPUs (`docker run --gpus all`)"
         )
-    raise OSError(
-        "no NVIDIA driver: libcuda.so.1 was not found. Install the driver, 450.80.02 or newer, not the CUDA toolkit; "
-        "in a container, start it with its GPUs (`docker run --gpus all`)"
-    )
+    if library is None:
+        raise OSError(
+            "no NVIDIA driver: libcuda.so.1 was not found. Install the driver, 450.80.02 or newer, not the CUDA "
+            "toolkit; in a container, start it with its GPUs (`docker run --gpus all`)"
+        )
+    return library
 
 
 def _gpu(library: Any, index: int) -> Gpu:
@@ -150,15 +143,12 @@ def _gpu(library: Any, index: int) -> Gpu:
         _number(library, "cuDeviceGetAttribute", _MAJOR, device),
         _number(library, "cuDeviceGetAttribute", _MINOR, device),
     )
-    return Gpu(index, name.value.decode(errors="replace"), capability, memory.value, _uuid(library, device))
-
-
-def _uuid(library: Any, device: ctypes.c_int) -> str:
-    if not hasattr(library, "cuDeviceGetUuid"):  # before CUDA 9.2
-        return ""
-    data = ctypes.create_string_buffer(16)
-    _call(library, "cuDeviceGetUuid", data, device)
-    return f"GPU-{uuid.UUID(bytes=data.raw)}"
+    identity = ctypes.create_string_buffer(16)
+    has_uuid = hasattr(library, "cuDeviceGetUuid")  # since CUDA 9.2
+    if has_uuid:
+        _call(library, "cuDeviceGetUuid", identity, device)
+    printed = f"GPU-{uuid.UUID(bytes=identity.raw)}" if has_uuid else ""
+    return Gpu(index, name.value.decode(errors="replace"), capability, memory.value, printed)
 
 
 def _number(library: Any, function: str, *arguments: Any) -> int:
@@ -183,15 +173,13 @@ def _explain(library: Any, function: str, code: int) -> str:
             f"CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU from this process ({_ERRORS[code][0]}): unset it, or "
             "name GPUs of `nvidia-smi -L` in it"
         )
-    name, way_out = _ERRORS.get(code) or (_name(library, code), "see that `nvidia-smi` lists the GPUs")
+    name, way_out = _ERRORS.get(code, ("", "see that `nvidia-smi` lists the GPUs"))
+    if not name:
+        pointer = ctypes.c_char_p()
+        if hasattr(library, "cuGetErrorName"):
+            library.cuGetErrorName(code, ctypes.byref(pointer))
+        name = (pointer.value or b"an error without a name").decode(errors="replace")
     return f"the NVIDIA driver fails in {function}: {name} ({code}): {way_out}"
-
-
-def _name(library: Any, code: int) -> str:
-    name = ctypes.c_char_p()
-    if hasattr(library, "cuGetErrorName"):
-        library.cuGetErrorName(code, ctypes.byref(name))
-    return (name.value or b"an error without a name").decode(errors="replace")
 
 
 def _too_old(version: Tuple[int, int]) -> str:

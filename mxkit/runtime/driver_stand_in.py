@@ -61,7 +61,13 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
     global _stand_in
     if in_use():
         return None
-    driver = _find_driver()
+    driver, problem = open_driver()
+    if problem:
+        raise MXNetImportError(
+            f"{SONAME}, the library of the NVIDIA driver, is there but does not load: {problem}. "
+            "Install the driver again: `nvidia-smi` must list the GPUs",
+            name="mxnet",
+        )
     if driver is None:
         if platform.machine() != "x86_64":
             reason = f"mxkit has no stand-in for it on {platform.machine()}"
@@ -71,20 +77,21 @@ def provide_driver(library: Path) -> Optional[ctypes.CDLL]:
     return driver
 
 
-def _find_driver() -> Optional[ctypes.CDLL]:
-    folders = (Path(folder) / SONAME for folder in DRIVER_FOLDERS)
-    for candidate in (SONAME, *(str(path) for path in folders if path.exists())):
+def open_driver() -> Tuple[Optional[ctypes.CDLL], str]:
+    """Load the driver's library, searched for in the linker's folders first.
+
+    Returns:
+        The library, or None; and the error of the linker if there is a library that does not load.
+    """
+    problem = ""
+    for name in (SONAME, *(f"{folder}/{SONAME}" for folder in DRIVER_FOLDERS)):
         try:
-            return ctypes.CDLL(candidate)
+            return ctypes.CDLL(name), ""
         except OSError as error:
             # The linker names a file that it did not find as it was asked for, and one that it refused by its path.
-            if candidate != SONAME or not str(error).startswith(f"{SONAME}: "):
-                raise MXNetImportError(
-                    f"{SONAME}, the library of the NVIDIA driver, is there but does not load: {error}. "
-                    "Install the driver again: `nvidia-smi` must list the GPUs",
-                    name="mxnet",
-                ) from error
-    return None
+            if not (str(error).startswith(f"{name}: ") and "No such file" in str(error)):
+                problem = problem or str(error)
+    return None, problem
 
 
 def _load(stand_in: bytes, library: Path) -> ctypes.CDLL:

@@ -87,7 +87,10 @@ def wheel_problem() -> Optional[str]:
         wheels = installed_wheels()
         return _damaged(wheels[0], f"its package folder {wheels[0].folder / 'mxnet'}") if wheels else _not_installed()
     if spec.submodule_search_locations is None:
-        return _hidden(Path(spec.origin))
+        return (
+            f"`import mxnet` would load {Path(spec.origin)}, which is a single file and not MXNet. "
+            "Rename that file, or run from another folder."
+        )
     package = Path(spec.origin).resolve().parent
     wheels = _wheels_in(package.parent)
     if len({wheel.name for wheel in wheels}) > 1:
@@ -185,11 +188,4 @@ def _damaged(wheel: Wheel, lacks: str) -> str:
     return (
         f"{wheel} is installed, but {lacks} is missing or empty. Type\n"
         f"    pip install --force-reinstall --no-deps {wheel.name}=={wheel.version}"
-    )
-
-
-def _hidden(origin: Path) -> str:
-    return (
-        f"`import mxnet` would load {origin}, which is a single file and not MXNet. "
-        "Rename that file, or run from another folder."
     )

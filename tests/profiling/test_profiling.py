@@ -1,8 +1,9 @@
 """`profile`: what it charges to which phase, and that nothing of it stays."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 import json
 import random
+import threading
 import time
 
 import mxkit
@@ -17,18 +18,30 @@ from mxnet import autograd, gluon
 import numpy as np
 import pytest
 
-PAUSE = 0.03
+PAUSE = 0.01
 
 
-def made(samples=20, batch_size=10, **arguments):
+def made(samples=20, batch_size=10):
     x = np.random.RandomState(0).rand(samples, 6).astype("float32")
-    return mxkit.data.ArrayLoader(x, np.arange(samples) % 3, batch_size=batch_size, **arguments)
+    return mxkit.data.ArrayLoader(x, np.arange(samples) % 3, batch_size=batch_size)
 
 
-def ready(net=None, **arguments):
-    net = mxkit.models.mlp(hidden=[8], classes=3) if net is None else net
+def without_end():
+    while True:
+        yield from made()
+
+
+def ready(hybridize=False, **arguments):
+    net = mxkit.models.mlp(hidden=[8], classes=3)
     mxkit.initialize(net, **arguments)
+    if hybridize:
+        net.hybridize(static_alloc=True)
     return net
+
+
+def profiled(net=None, data=None, **arguments):
+    chosen = {"loss": "softmax_ce", "trainer": "sgd", **arguments}
+    return mxkit.profiling.profile(net or ready(), data or made(), **chosen)
 
 
 def losses_of(net, inputs, labels):
@@ -83,21 +96,17 @@ SLOW = {
 
 @pytest.mark.parametrize("phase", list(SLOW))
 def test_what_is_slow_is_charged_to_its_phase(phase):
-    chosen = {"loss": "softmax_ce", "trainer": "sgd", "data": made(), **SLOW[phase]}
-    found = mxkit.profiling.profile(ready(), updates=2, **chosen)
-    (one,) = [one for one in found.phases if one.name == phase]
-    assert one.alone_ms >= PAUSE * 1e3
+    found = profiled(updates=2, **SLOW[phase]).phase(phase)
+    assert found.alone_ms >= PAUSE * 1e3
     # SlowBackward sleeps in a thread of the engine, while Python goes on
-    assert one.python_ms >= PAUSE * 1e3 or phase == "backward"
+    assert found.python_ms >= PAUSE * 1e3 or phase == "backward"
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_phases_add_up_to_the_time_that_passed(devices):
-    found = mxkit.profiling.profile(
-        ready(devices=devices), made(), loss="softmax_ce", trainer="adam", updates=4, metrics=["accuracy"], accumulate=2
-    )
-    assert [one.name for one in found.phases] == list(PHASES)
-    assert sum(one.python_ms for one in found.phases) == pytest.approx(found.ms, rel=1e-9)
+    found = profiled(ready(devices=devices), trainer="adam", updates=4, metrics=["accuracy"], accumulate=2)
+    assert [phase.name for phase in found.phases] == list(PHASES)
+    assert sum(phase.python_ms for phase in found.phases) == pytest.approx(found.ms, rel=1e-9)
     assert len(found.rows) == 4
     assert all(set(row) <= set(PHASES[:-1]) for row in found.rows)
     assert found.samples == 20
@@ -107,17 +116,16 @@ def test_phases_add_up_to_the_time_that_passed(devices):
 
 
 def test_operators_are_those_of_the_update():
-    net = ready()
-    net.hybridize(static_alloc=True)
-    found = mxkit.profiling.profile(net, made(), loss="softmax_ce", trainer="adam", updates=3, accumulate=2)
-    calls = {one.name: one.calls for one in found.operators}
+    found = profiled(ready(hybridize=True), trainer="adam", updates=3, accumulate=2).operators
+    calls = {operator.name: operator.calls for operator in found}
     assert "ImperativeBulk" not in calls
     assert calls["FullyConnected"] == calls["_backward_FullyConnected"] == 2 * 2  # layers x batches
     assert calls["adam_update"] == 4
-    assert sum(one.share for one in found.operators) == pytest.approx(1)
-    assert [one.ms for one in found.operators] == sorted((one.ms for one in found.operators), reverse=True)
-    assert {one.name for one in found.operators if one.onednn} >= {"FullyConnected", "_backward_FullyConnected"}
-    assert {one.name for one in found.operators if one.onednn is False} >= {"adam_update", "pick"}
+    assert sum(operator.share for operator in found) == pytest.approx(1)
+    assert [operator.ms for operator in found] == sorted((operator.ms for operator in found), reverse=True)
+    onednn = {operator.name: operator.onednn for operator in found}
+    assert onednn["FullyConnected"] is onednn["_backward_FullyConnected"] is True
+    assert onednn["adam_update"] is onednn["pick"] is False
 
 
 def test_who_waits_for_the_engine_is_named():
@@ -126,9 +134,7 @@ def test_who_waits_for_the_engine_is_named():
         losses.mean().asscalar()
         return losses
 
-    found = mxkit.profiling.profile(
-        ready(), made(), loss=mxkit.losses.BatchLoss(forward=reading), trainer="sgd", updates=3
-    )
+    found = profiled(loss=mxkit.losses.BatchLoss(forward=reading), updates=3)
     (read,) = [one for one in found.reads if one.calls >= 1]
     line = reading.__code__.co_firstlineno + 2
     assert read.place == f"profiling/test_profiling.py:{line}"
@@ -151,7 +157,8 @@ def wrapped():
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_stays(fails):
-    net = ready(mxkit.models.lenet(batch_norm=True), sample=mx.nd.zeros((1, 1, 28, 28)))
+    net = mxkit.models.lenet(batch_norm=True)
+    mxkit.initialize(net, sample=mx.nd.zeros((1, 1, 28, 28)))
     data = mxkit.data.ArrayLoader(np.random.rand(12, 1, 28, 28).astype("float32"), np.arange(12) % 3, batch_size=4)
     trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 0.1})
     metric = get_metric("accuracy")
@@ -172,10 +179,7 @@ def test_nothing_stays(fails):
         return gluon.loss.SoftmaxCELoss()(output, *labels), output
 
     chosen = {"loss": mxkit.losses.BatchLoss(forward=forward), "trainer": trainer, "metrics": [metric]}
-    if fails:
-        with pytest.raises(mxkit.errors.TrainingError):
-            mxkit.profiling.profile(net, data, updates=3, **chosen)
-    else:
+    with pytest.raises(mxkit.errors.TrainingError) if fails else nullcontext():
         mxkit.profiling.profile(net, data, updates=3, **chosen)
     assert wrapped() == own
     assert state_of(net) == before
@@ -193,14 +197,10 @@ def test_the_training_is_that_of_updates():
         seen.append(float(losses.mean().asscalar()))
         return losses
 
-    def without_end():
-        while True:
-            yield from made()
-
     loss = mxkit.losses.BatchLoss(forward=watched)
     chosen = {"loss": loss, "trainer": ("sgd", {"learning_rate": 0.1}), "clip_norm": 0.1}
     net = ready()
-    mxkit.profiling.profile(net, made(), updates=2, **chosen)
+    profiled(net, updates=2, **chosen)
     assert len(seen) == 3 * 7
     told, seen = seen[:7], []  # five that are not counted, and two
     with closing(mxkit.updates(net, without_end, **chosen)) as stream:
@@ -210,21 +210,10 @@ def test_the_training_is_that_of_updates():
 
 
 def test_operators_are_those_that_updates_runs_without_being_timed():
-    def hybridized():
-        net = ready()
-        net.hybridize(static_alloc=True)
-        return net
-
-    found = mxkit.profiling.profile(
-        hybridized(), made(), loss="softmax_ce", trainer="adam", metrics=["accuracy"], updates=2
-    )
-    metrics, operators = get_metrics(["accuracy"]), Operators()
-
-    def without_end():
-        while True:
-            yield from made()
-
-    stream = mxkit.updates(hybridized(), without_end, loss="softmax_ce", trainer="adam", metrics=metrics)
+    chosen = {"loss": "softmax_ce", "trainer": "adam"}
+    found = profiled(ready(hybridize=True), metrics=["accuracy"], updates=2, **chosen)
+    operators = Operators()
+    stream = mxkit.updates(ready(hybridize=True), without_end, metrics=get_metrics(["accuracy"]), **chosen)
     with closing(stream):
         for _ in zip(range(5), stream):
             mx.nd.waitall()
@@ -232,7 +221,7 @@ def test_operators_are_those_that_updates_runs_without_being_timed():
             for _ in zip(range(2), stream):
                 mx.nd.waitall()
     expected = {name: calls / 2 for name, (calls, _) in operators.by_name().items()}
-    told = {one.name: one.calls for one in found.operators}
+    told = {operator.name: operator.calls for operator in found.operators}
     for counts in (expected, told):
         counts.pop("DeleteVariable", None)  # memory that Python lets go, at some moment
     assert told == expected
@@ -240,30 +229,26 @@ def test_operators_are_those_that_updates_runs_without_being_timed():
 
 def test_sources_of_all_kinds():
     iterator = mx.io.NDArrayIter(np.random.rand(20, 6).astype("float32"), np.arange(20.0) % 3, batch_size=10)
-    for data in (list(made()), slow_batches, iterator):
-        assert mxkit.profiling.profile(ready(), data, loss="softmax_ce", trainer="sgd", updates=1).samples == 10
+    for data in (list(made()), made, iterator):
+        assert profiled(data=data, updates=1).samples == 10
     with pytest.raises(DataError, match="only once"):
-        mxkit.profiling.profile(ready(), slow_batches(), loss="softmax_ce", trainer="sgd")
+        profiled(data=slow_batches())
 
 
-def test_wrong_arguments_are_refused_before_anything_runs(tmp_path):
+@pytest.mark.parametrize(
+    ("error", "text", "arguments"),
+    [
+        (ValueError, "updates", {"updates": 0}),
+        (FileNotFoundError, "no directory", {"trace": "none/trace.json"}),
+        (TypeError, "accumulates", {"accumulates": 2}),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_runs(error, text, arguments):
     def never(net, inputs, labels):
         raise AssertionError
 
-    with pytest.raises(ValueError, match="updates"):
-        mxkit.profiling.profile(ready(), made(), loss=mxkit.losses.BatchLoss(forward=never), trainer="sgd", updates=0)
-    with pytest.raises(FileNotFoundError, match="no directory"):
-        mxkit.profiling.profile(
-            ready(),
-            made(),
-            loss=mxkit.losses.BatchLoss(forward=never),
-            trainer="sgd",
-            trace=tmp_path / "none" / "trace.json",
-        )
-    with pytest.raises(TypeError, match="accumulates"):
-        mxkit.profiling.profile(
-            ready(), made(), loss=mxkit.losses.BatchLoss(forward=never), trainer="sgd", accumulates=2
-        )
+    with pytest.raises(error, match=text):
+        profiled(loss=mxkit.losses.BatchLoss(forward=never), **arguments)
 
 
 def test_a_clock_counts_only_between_begin_and_finish():
@@ -279,8 +264,6 @@ def test_a_clock_counts_only_between_begin_and_finish():
 
 
 def test_waits_of_other_threads_are_not_the_trainings():
-    import threading
-
     clock = Clock(alone=False)
     with clock.watching():
         clock.begin()

@@ -187,8 +187,8 @@ def test_a_profile_as_text_as_json_and_as_a_picture(tmp_path):
     found = profile_of(paddings=[Padding("0", (1, 20), 3.0, (1, 32), 2.0, 16)])
     found.advice = ["do less"]
     assert str(found) == (
-        "2 updates of 64 samples on cpu(0): 10 ms an update, 6,400 samples/s\n"
-        "under MXNet's profiler the engine computed 9 ms an update, 90% of the time\n"
+        "2 updates of 64 samples on cpu(0): 10 ms per update, 6,400 samples/s\n"
+        "under MXNet's profiler the engine computed 9 ms per update, 90% of the time\n"
         "\n"
         "phase     as it runs       alone            quartiles\n"
         "data           1.000  10%  1.000  20%  0.500 to 2.000\n"
@@ -197,9 +197,9 @@ def test_a_profile_as_text_as_json_and_as_a_picture(tmp_path):
         "update         1.000  10%  1.000  20%  0.500 to 2.000\n"
         "waiting        5.000  50%\n"
         "all           10.000       5.000\n"
-        "milliseconds an update. As it runs: of the thread that trains, while the engine computes behind it. Alone: "
-        "until\n"
-        "the engine has ended the phase too, before the next begins (median)\n"
+        "milliseconds per update. As it runs: time of the training's thread, while the engine computes in the "
+        "background.\n"
+        "Alone: the engine ends each phase before the next begins (median)\n"
         "\n"
         "operator     calls     ms  share  oneDNN\n"
         "Convolution      2  6.000    75%     yes\n"
@@ -243,11 +243,11 @@ def hybrid(dtype="float32", active=True):
 IDLE = {"busy": 0.3, "phases": {"data": 6.0, "waiting": 0.0}}
 RULES = [
     ({}, {}, [": only less computing"]),
-    (IDLE, {}, ["the data takes 6 of 10 ms an update, and the engine idles 70% of the time"]),
+    (IDLE, {}, ["the data takes 6 of 10 ms per update, and the engine idles 70% of the time"]),
     ({"busy": 0.9, "phases": {"data": 6.0}}, {}, [": only less computing"]),
-    ({"reads": [Read("a/b.py:3", 1.0, 4.0)]}, {}, ["a/b.py:3 waits for the engine 1 times an update, 4 of 10 ms"]),
-    ({"phases": {"forward": 6.0, "waiting": 1.0}}, {}, ["Python prepares work for 8 of 10 ms an update (80%)"]),
-    ({}, {"active": False}, ["the net is not hybridized: Python calls each layer, 3 ms an update"]),
+    ({"reads": [Read("a/b.py:3", 1.0, 4.0)]}, {}, ["a/b.py:3 waits for the engine 1 times per update, 4 of 10 ms"]),
+    ({"phases": {"forward": 6.0, "waiting": 1.0}}, {}, ["Python prepares work for 8 of 10 ms per update (80%)"]),
+    ({}, {"active": False}, ["the net is not hybridized: Python calls each layer, 3 ms per update"]),
     ({}, {"dtype": "float64"}, ["2 parameters are float64, '0.weight' among them"]),
     ({"operators": [Operator("relu", 1.0, 4.0, 0.5, False)]}, {}, ["relu 50%: nn.Activation('relu') is"]),
     ({"operators": [Operator("_backward_sort", 1.0, 4.0, 0.5, False)]}, {}, ["_backward_sort 50%"]),

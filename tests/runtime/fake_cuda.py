@@ -39,6 +39,16 @@ needs_compiler = pytest.mark.skipif(
     COMPILER is None or not sys.platform.startswith("linux"), reason="small libraries are made with a C compiler here"
 )
 needs_no_driver = pytest.mark.skipif(has_driver(), reason="this machine has an NVIDIA driver")
+fakes_nvidia = pytest.mark.skipif(
+    needs_compiler.args[0] or needs_no_driver.args[0], reason="it needs a C compiler, and a machine without a driver"
+)
+
+
+def refusal(done) -> str:
+    """The text of the MXNetImportError that ended a process."""
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
+    assert "mxkit.errors.MXNetImportError: " in done.stderr, done.stderr
+    return done.stderr.split("mxkit.errors.MXNetImportError: ")[1]
 
 
 def library(path: Path, soname: str, needed: Sequence[str] = (), code: str = "", flags: Sequence[str] = ()) -> Path:

@@ -88,6 +88,7 @@ int cuGetErrorName(int code, const char** name) {
 
 H200 = "9 0 139 NVIDIA H200"
 RTX_3090 = "8 6 24 NVIDIA GeForce RTX 3090"
+PACKAGES = str(Path(mxkit.__file__).parents[1])
 
 
 def build(folder, *options, source=SOURCE):
@@ -102,11 +103,8 @@ def build(folder, *options, source=SOURCE):
 
 def run(folder, code, **variables):
     """Run code in an interpreter that finds the driver of `folder`; returns what it prints."""
-    paths = [str(Path(mxkit.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
-    environment.update(
-        {"LD_LIBRARY_PATH": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, paths)), **variables}
-    )
+    environment.update(LD_LIBRARY_PATH=str(folder), PYTHONPATH=os.pathsep.join([PACKAGES, *sys.path]), **variables)
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, env=environment, cwd=str(folder), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

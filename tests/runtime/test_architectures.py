@@ -18,10 +18,6 @@ COMPRESSED, ONLY, FAMILY = 0x2000, 0x100000, 0x200000
 
 # Entries' headers as nvcc 13.0 wrote them, with what follows each left out.
 BY_NVCC = {
-    "sm_90": """
-        02000101 40000000 700e0000 00000000 00000000 00000000 08000100 5a000000
-        00000000 00000000 11000000 00000000 00000000 00000000 00000000 00000000
-    """,
     "sm_90a": """
         02000101 40000000 700e0000 00000000 00000000 00000000 08000100 5a000000
         00000000 00000000 11001000 00000000 00000000 00000000 00000000 00000000
@@ -35,16 +31,6 @@ BY_NVCC = {
     "compute_80": """
         01000101 50000000 00010000 00000000 fb000000 40000000 00000900 50000000
         00000000 00000000 11800000 00000000 00000000 00000000 89010000 00000000
-        48000000 00000000 00000000 00000000
-    """,
-    "compute_100a": """
-        01000101 50000000 08010000 00000000 01010000 40000000 00000900 64000000
-        00000000 00000000 11801000 00000000 00000000 00000000 97010000 00000000
-        48000000 00000000 00000000 00000000
-    """,
-    "compute_100f": """
-        01000101 50000000 08010000 00000000 01010000 40000000 00000900 64000000
-        00000000 00000000 11802000 00000000 00000000 00000000 97010000 00000000
         48000000 00000000 00000000 00000000
     """,
     "lto_90": """
@@ -107,15 +93,14 @@ def test_t83_the_format_of_mxnets_wheels(library):
 
 def test_entries_as_nvcc_writes_them(library):
     expected = {
-        "sm_90": Architectures(machine_code=((9, 0),)),
         "sm_90a": Architectures(exact=((9, 0),)),
         "sm_100f": Architectures(machine_code=((10, 0),)),
         "compute_80": Architectures(ptx=((8, 0),)),
-        "compute_100a": Architectures(exact=((10, 0),)),
-        "compute_100f": Architectures(machine_code=((10, 0),)),
         "lto_90": Architectures(),
     }
     assert {name: read(library, elf((b".nv_fatbin", fat_binary(by_nvcc(name))))) for name in BY_NVCC} == expected
+    for flag, found in ((ONLY, Architectures(exact=((10, 0),))), (FAMILY, Architectures(machine_code=((10, 0),)))):
+        assert read(library, elf((b".nv_fatbin", fat_binary(entry(PTX, 100, 0x11 | flag))))) == found
 
 
 def test_what_every_fat_binary_holds_counts(library):
@@ -194,21 +179,22 @@ def test_what_is_no_library_is_told(tmp_path, library):
     assert f"it is cut off: {len(SMALL) - 1} bytes, {len(SMALL)} expected" in read(library, SMALL[:-1]).problem
 
 
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        (b"\x01" * 8 + WHEEL, "no fat binary at byte 64"),
-        (WHEEL[:-8], "no fat binary at byte 64"),
-        (b"\x51" + WHEEL[1:], "no fat binary at byte 64"),
-        (WHEEL[:6] + b"\0\0" + WHEEL[8:], "no fat binary at byte 64"),
-        (WHEEL[:20] + b"\0\0\0\0" + WHEEL[24:], "no entry of a fat binary at byte 80"),
-        (WHEEL[:24] + b"\xff" * 8 + WHEEL[32:], "no entry of a fat binary at byte 80"),
-        (WHEEL[:8] + b"\xff" * 8 + WHEEL[16:], "no fat binary at byte 64"),
-    ],
-)
-def test_damaged_gpu_code_is_told(library, damage, problem):
-    found = read(library, elf((b".nv_fatbin", damage)))
-    assert found.problem == f"{library}: its GPU code is damaged: {problem}"
+NO_FAT_BINARY, NO_ENTRY = "no fat binary at byte 64", "no entry of a fat binary at byte 80"
+DAMAGED = [
+    (b"\x01" * 8 + WHEEL, NO_FAT_BINARY),
+    (WHEEL[:-8], NO_FAT_BINARY),
+    (b"\x51" + WHEEL[1:], NO_FAT_BINARY),
+    (WHEEL[:6] + b"\0\0" + WHEEL[8:], NO_FAT_BINARY),
+    (WHEEL[:8] + b"\xff" * 8 + WHEEL[16:], NO_FAT_BINARY),
+    (WHEEL[:20] + b"\0\0\0\0" + WHEEL[24:], NO_ENTRY),
+    (WHEEL[:24] + b"\xff" * 8 + WHEEL[32:], NO_ENTRY),
+]
+
+
+def test_damaged_gpu_code_is_told(library):
+    for damage, problem in DAMAGED:
+        found = read(library, elf((b".nv_fatbin", damage)))
+        assert found.problem == f"{library}: its GPU code is damaged: {problem}"
 
 
 @pytest.mark.parametrize("field", [24, 32])
@@ -246,16 +232,13 @@ def test_damaged_files_never_raise(library, edits):
     assert isinstance(read(library, data), Architectures)
 
 
-@pytest.mark.parametrize(
-    ("architectures", "runs", "fails"),
-    [
+def test_application_compatibility():
+    for architectures, runs, fails in [
         (CU112, [(5, 0), (5, 2), (6, 1), (7, 5), (8, 0), (8, 6), (8, 9)], [(3, 5), (9, 0), (10, 0), (12, 0)]),
         (Architectures(machine_code=((8, 6),)), [(8, 6), (8, 9)], [(8, 0), (9, 0), (7, 5)]),
         (Architectures(ptx=((7, 0),)), [(7, 0), (7, 5), (9, 0), (12, 0)], [(6, 1), (5, 2)]),
         (Architectures(exact=((9, 0),)), [(9, 0)], [(9, 1), (8, 9), (10, 0)]),
         (Architectures(), [], [(5, 0), (9, 0)]),
-    ],
-)
-def test_application_compatibility(architectures, runs, fails):
-    assert all(runs_on(architectures, capability) for capability in runs)
-    assert not any(runs_on(architectures, capability) for capability in fails)
+    ]:
+        expected = {**dict.fromkeys(runs, True), **dict.fromkeys(fails, False)}
+        assert {capability: runs_on(architectures, capability) for capability in expected} == expected

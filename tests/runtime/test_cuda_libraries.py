@@ -6,13 +6,14 @@ import sys
 from fake_cuda import (
     NEEDED,
     SONAMES,
+    fakes_nvidia,
     library,
     mxnet_wheel,
     needs_compiler,
-    needs_no_driver,
     nvidia_wheel,
     nvidia_wheels,
     real_mxnet_for_cuda,
+    refusal,
 )
 from mxkit.runtime.cuda_libraries import (
     REQUIREMENTS,
@@ -41,12 +42,6 @@ def shown(done):
     assert done.returncode == 0, done.stderr
     lines = [line.split("|") for line in done.stdout.splitlines() if "|" in line]
     return {soname: CudaLibrary(soname, path, provider, problem) for soname, path, provider, problem in lines}
-
-
-def message(done):
-    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
-    assert "mxkit.errors.MXNetImportError: " in done.stderr, done.stderr
-    return done.stderr.split("mxkit.errors.MXNetImportError: ")[1]
 
 
 def test_the_cpu_wheel_needs_nothing():
@@ -110,8 +105,7 @@ if __name__ == "__main__":
 """
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_the_real_mxnet_and_its_workers_compute_with_nvidias_wheels(run_python, site, tmp_path, monkeypatch):
     nvidia_wheels(site, WANTED)
     monkeypatch.setenv("MXNET_LIBRARY_PATH", str(real_mxnet_for_cuda(tmp_path)))
@@ -130,8 +124,7 @@ def test_the_real_mxnet_and_its_workers_compute_with_nvidias_wheels(run_python, 
     assert "Warning" not in done.stderr
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_who_wins(bare_python, site, tmp_path):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"], flags=["-Wl,-rpath,$ORIGIN"])
     nvidia_wheels(site, WANTED)
@@ -150,8 +143,7 @@ def test_who_wins(bare_python, site, tmp_path):
 AS_SYSTEM = "import os; del os.environ['LD_LIBRARY_PATH']\n"
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_a_whole_cuda_11_of_the_system_wins(bare_python, site, tmp_path):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     nvidia_wheels(site, WANTED)
@@ -163,8 +155,7 @@ def test_a_whole_cuda_11_of_the_system_wins(bare_python, site, tmp_path):
     assert found["libcufft.so.10"].provider == "nvidia-cufft-cu11 10.9.0.58"
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_another_cuda_of_the_system_does_not(bare_python, site, tmp_path):
     # libcurand.so.10 is the name in CUDA 11, 12 and 13
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
@@ -181,8 +172,7 @@ def test_another_cuda_of_the_system_does_not(bare_python, site, tmp_path):
     assert "TrapWarning: mxnet-cu112 1.9.1 gets libraries that were made for another version of CUDA" in done.stderr
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_wheels_for_cuda_12_that_overwrote_those_for_11_are_told(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     nvidia_wheels(site, WANTED)
@@ -199,13 +189,12 @@ def test_wheels_for_cuda_12_that_overwrote_those_for_11_are_told(bare_python, si
     assert shown(done)["libnccl.so.2"].provider == "nvidia-nccl-cu11 2.21.5"
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_one_that_needs_more_of_cuda_12_is_loaded_only_with_that(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     nvidia_wheels(site, WANTED)
     nvidia_wheel(site, "nvidia-cusolver-cu12==11.4.5.107", "libcusolver.so.11", ["libcublas.so.12"], padding=5000)
-    said = message(bare_python("-c", SHOW, site=site))
+    said = refusal(bare_python("-c", SHOW, site=site))
     assert "libcusolver.so.11: libcublas.so.12: cannot open shared object file" in said
     assert "was written by nvidia-cusolver-cu12 11.4.5.107, for CUDA 12 instead of 11" in said
     assert "pip install --force-reinstall --no-deps nvidia-cusolver-cu11==11.4.1.48 " in said
@@ -217,8 +206,7 @@ def test_one_that_needs_more_of_cuda_12_is_loaded_only_with_that(bare_python, si
     assert found["libcublas.so.11"].provider == "nvidia-cublas-cu11 11.11.3.6"
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_a_wheel_for_cuda_13_in_its_own_folder_comes_last(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     nvidia_wheels(site, WANTED, without=["libcurand.so.10"])
@@ -242,7 +230,7 @@ def test_a_library_that_is_cut_off_is_an_error_and_does_not_end_the_process(bare
     nvidia_wheels(site, WANTED, without=["libnccl.so.2"])
     path = nvidia_wheel(site, WANTED["libnccl.so.2"], "libnccl.so.2", padding=100000)
     path.write_bytes(path.read_bytes()[:size])
-    said = message(bare_python("-c", SHOW, site=site))
+    said = refusal(bare_python("-c", SHOW, site=site))
     assert f"    libnccl.so.2: {path} is " in said
     assert "    pip install --force-reinstall --no-deps nvidia-nccl-cu11==2.21.5 " in said
 

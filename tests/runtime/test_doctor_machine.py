@@ -100,7 +100,7 @@ WORKER = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
 @pytest.mark.parametrize(
     ("processors", "variables", "value", "fix"),
     [
-        (Processors(2, 2, None), {}, "MXNet takes 2: one a core; mxkit chose it, MXNet alone takes 1", ""),
+        (Processors(2, 2, None), {}, "MXNet takes 2: one per core; mxkit chose it, MXNet alone takes 1", ""),
         (Processors(64, 32, 4.0), {}, "MXNet takes 4: the quota is 4; mxkit chose it, MXNet alone takes 32", ""),
         (Processors(8, 4, None), {"OMP_NUM_THREADS": "8"}, "MXNet takes 8, with OMP_NUM_THREADS=8, yours", ""),
         (Processors(8, 4, None), {"OMP_NUM_THREADS": "16"}, "MXNet takes 16, ", "OMP_NUM_THREADS=4 "),
@@ -109,10 +109,10 @@ WORKER = {"DMLC_ROLE": "worker", "DMLC_NUM_WORKER": "4"}
         (
             Processors(8, 8, None),
             {**WORKER, "DMLC_JOB_CLUSTER": "local"},
-            "MXNet takes 2: one a core, shared by 4 workers on this host; mxkit chose it, MXNet alone takes 4",
+            "MXNet takes 2: one per core, shared by 4 workers on this host; mxkit chose it, MXNet alone takes 4",
             "",
         ),
-        (Processors(8, 4, None), WORKER, "MXNet takes 4: one a core; 4 workers compute, here", "OMP_NUM_THREADS=N "),
+        (Processors(8, 4, None), WORKER, "MXNet takes 4: one per core; 4 workers compute, here", "OMP_NUM_THREADS=N "),
     ],
 )
 def test_threads(monkeypatch, processors, variables, value, fix):

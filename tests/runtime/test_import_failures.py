@@ -4,7 +4,7 @@ Each is met for real: in a process of its own, with a library that the dynamic l
 twice or not at all.
 """
 
-from fake_cuda import SONAMES, library, mxnet_wheel, needs_compiler, needs_no_driver, nvidia_wheels
+from fake_cuda import SONAMES, fakes_nvidia, library, mxnet_wheel, needs_compiler, nvidia_wheels, refusal
 from mxkit.runtime.cuda_libraries import REQUIREMENTS
 from mxkit.runtime.wheels import load_problem
 import pytest
@@ -17,12 +17,6 @@ def plain_error(done):
     """The last line of what Python says without mxkit."""
     assert done.returncode == 1
     return done.stderr.strip().splitlines()[-1]
-
-
-def answer(done):
-    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
-    assert "mxkit.errors.MXNetImportError: " in done.stderr, done.stderr
-    return done.stderr.split("mxkit.errors.MXNetImportError: ")[1]
 
 
 MISSING = {
@@ -40,7 +34,7 @@ def test_libraries_of_cuda_are_missing(bare_python, site):
     assert "cannot open shared object file: No such file or directory" in plain_error(
         bare_python("-c", "import mxnet", site=site)
     )
-    said = answer(bare_python("-c", IMPORT, site=site))
+    said = refusal(bare_python("-c", IMPORT, site=site))
     missing = "".join(f"    {soname}: not found\n" for soname in MISSING)
     assert said.startswith(
         f"mxnet-cu112 1.9.1 needs libraries of NVIDIA that are not usable here:\n{missing}Type one of\n"
@@ -56,14 +50,13 @@ def test_all_libraries_of_cuda_are_missing(bare_python, site):
     mxnet_wheel(site, "mxnet-cu117", [*SONAMES, "libcuda.so.1"])
     # colabtools#5514: there is cuDNN, but of another version
     library(site / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9", "libcudnn.so.9")
-    said = answer(bare_python("-c", IMPORT, site=site))
+    said = refusal(bare_python("-c", IMPORT, site=site))
     for soname in SONAMES:
         assert f"    {soname}: not found\n" in said
     assert "pip install 'mxkit[cu117]' " in said
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_the_driver_is_missing(bare_python, site):  # 6787
     mxnet_wheel(site, "mxnet-cu112", ["libcuda.so.1"])
     assert plain_error(bare_python("-c", "import mxnet", site=site)) == (
@@ -78,7 +71,7 @@ def test_the_driver_is_older_than_the_library(bare_python, site, tmp_path):
     driver = library(tmp_path / "driver" / "libcuda.so.1", "libcuda.so.1")
     old = {"LD_LIBRARY_PATH": str(driver.parent)}
     assert "undefined symbol: cuGraphNodeGetType" in plain_error(bare_python("-c", "import mxnet", site=site, **old))
-    said = answer(bare_python("-c", IMPORT, site=site, **old))
+    said = refusal(bare_python("-c", IMPORT, site=site, **old))
     assert "The NVIDIA driver on this machine has no cuGraphNodeGetType: it is older than the CUDA" in said
     assert "`nvidia-smi`" in said
     assert CPU_INSTEAD in said
@@ -94,7 +87,7 @@ def test_the_driver_is_older_than_the_library(bare_python, site, tmp_path):
 )
 def test_a_library_of_the_system_is_missing(bare_python, site, wheel, soname, answered):
     path = mxnet_wheel(site, wheel, [soname])
-    said = answer(bare_python("-c", IMPORT, site=site))
+    said = refusal(bare_python("-c", IMPORT, site=site))
     who = f"{wheel} 1.9.1" if wheel else f"MXNet's library {path}"
     assert said.startswith(f"{who} does not load: {soname}: cannot open shared object file: No such file or directory")
     assert answered in said
@@ -122,7 +115,7 @@ def test_the_library_is_cut_off(bare_python, site, size):
     path.write_bytes(path.read_bytes()[:size])
     # Without mxkit an error, or the end of the process: SIGBUS
     assert bare_python("-c", "import mxnet", site=site).returncode not in (0, 2)
-    said = answer(bare_python("-c", IMPORT, site=site))
+    said = refusal(bare_python("-c", IMPORT, site=site))
     assert said.startswith(f"mxnet-cu112 1.9.1 does not load: {path} is ")
     assert said.endswith("    pip install --force-reinstall --no-deps mxnet-cu112==1.9.1\n")
 
@@ -133,26 +126,24 @@ def test_the_library_is_for_other_processors(bare_python, site):
     data = bytearray(path.read_bytes())
     data[18:20] = b"\xb7\0"  # aarch64
     path.write_bytes(data)
-    said = answer(bare_python("-c", IMPORT, site=site))
+    said = refusal(bare_python("-c", IMPORT, site=site))
     assert said.startswith(f"mxnet 1.9.1 does not load: {path}: ")
     assert "pip install --force-reinstall --no-deps mxnet==1.9.1" in said
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_mxnet_was_tried_before_mxkit(bare_python, site):
     mxnet_wheel(site, "mxnet-cu112", [*SONAMES, "libcuda.so.1"])
     first = "try:\n    import mxnet\nexcept OSError as error:\n    print(error)\n"
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout == "libcudnn.so.8: cannot open shared object file: No such file or directory\n"
-    assert "libcudnn.so.8: not found" in answer(done)
+    assert "libcudnn.so.8: not found" in refusal(done)
     nvidia_wheels(site, REQUIREMENTS)
     done = bare_python("-c", first + IMPORT, site=site)
     assert done.stdout.splitlines()[1:] == ["MXNet is loaded"], done.stderr
 
 
-@needs_compiler
-@needs_no_driver
+@fakes_nvidia
 def test_what_is_installed_meanwhile_is_found_by_the_same_process(bare_python, site, tmp_path):
     mxnet_wheel(site, "mxnet-cu112", ["libcudart.so.11.0", "libcuda.so.1"])
     nvidia_wheels(tmp_path / "pip", {"libcudart.so.11.0": REQUIREMENTS["libcudart.so.11.0"]})

@@ -39,8 +39,8 @@ if __name__ == "__main__":
     [
         ("fork", 2, 2),
         ("spawn", 1, 1),
-        long("spawn", 2, 2),
-        long("forkserver", 2, 2),
+        long("spawn", 2, 1),
+        long("forkserver", 2, 1),
     ],
 )
 def test_a_loader_with_processes_gives_its_batches(fork_python, method, loaders, workers):

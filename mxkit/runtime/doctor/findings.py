@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 import json
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 from mxkit.version import __version__
 
@@ -95,21 +95,14 @@ def rows(report: Report) -> Iterator[Tuple[str, str]]:
     for section in report.sections:
         yield section.title, "title"
         for line in section.lines:
-            yield from ((text, line.status) for text in _render_line(line, width))
+            first, *rest = line.value.splitlines() or [""]
+            yield f"{_MARKS[line.status]}   {line.name:<{width}}  {first}".rstrip(), line.status
+            yield from ((" " * (width + 6) + text, line.status) for text in rest)
         yield "", "ok"
     for line in (*report.problems, *report.warnings):
         first, *rest = line.value.splitlines() or [""]
         yield f"{line.status}: {line.name}: {first}", line.status
         yield from ((f"    {text}", "fix") for text in [*rest, *line.fix.splitlines()])
     worst = "problem" if report.problems else "warning" if report.warnings else "ok"
-    yield f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}", worst
-
-
-def _render_line(line: Line, width: int) -> List[str]:
-    first, *rest = line.value.splitlines() or [""]
-    indent = " " * (width + 6)
-    return [f"{_MARKS[line.status]}   {line.name:<{width}}  {first}".rstrip(), *(indent + more for more in rest)]
-
-
-def _count(lines: Tuple[Line, ...], word: str) -> str:
-    return f"{len(lines)} {word}{'' if len(lines) == 1 else 's'}"
+    counts = {"problem": len(report.problems), "warning": len(report.warnings)}
+    yield ", ".join(f"{count} {word}{'' if count == 1 else 's'}" for word, count in counts.items()), worst

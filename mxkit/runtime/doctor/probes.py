@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 _SECONDS = 180.0
 
@@ -28,12 +28,6 @@ class Probe(NamedTuple):
     noise: str
 
 
-class _Run(NamedTuple):
-    code: Optional[int]
-    answers: Dict[str, Dict[str, Any]]
-    noise: str
-
-
 def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, seconds: float = _SECONDS) -> Probe:
     """Import modules one after the other in another process.
 
@@ -49,37 +43,27 @@ def probe(names: Sequence[str], variables: Optional[Mapping[str, str]] = None, s
     noise: List[str] = []
     left = list(names)
     while left:
-        run = _run(left, dict(variables or {}), seconds)
-        answers.update(run.answers)
-        noise.append(run.noise)
+        code, output, errors = _run(left, variables or {}, seconds)
+        answers.update(_parse(output))
+        noise.append(errors)
         left = [name for name in left if name not in answers]
         if left:
-            answers[left.pop(0)] = _ended(run, seconds)
+            answers[left.pop(0)] = _ended(code, errors, seconds)
     return Probe(answers, "".join(noise))
 
 
-def _run(names: List[str], variables: Dict[str, str], seconds: float) -> _Run:
+def _run(names: List[str], variables: Mapping[str, str], seconds: float) -> Tuple[Optional[int], bytes, str]:
     here = Path(__file__).resolve()
     request = {"names": names, "path": sys.path, "root": str(here.parents[2])}
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-    command = [
-        sys.executable,
-        *(["-S"] if sys.flags.no_site else []),
-        "-Wignore",
-        str(here.parent / "child.py"),
-        json.dumps(request),
-    ]
+    no_site = ["-S"] if sys.flags.no_site else []
+    command = [sys.executable, *no_site, "-Wignore", str(here.parent / "child.py"), json.dumps(request)]
+    environment.update(variables)
     try:
-        done = subprocess.run(
-            command,
-            env={**environment, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-        )
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
     except subprocess.TimeoutExpired as error:
-        return _Run(None, _parse(error.stdout or b""), (error.stderr or b"").decode(errors="replace"))
-    return _Run(done.returncode, _parse(done.stdout), done.stderr.decode(errors="replace"))
+        return None, error.stdout or b"", (error.stderr or b"").decode(errors="replace")
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 
 
 def _parse(output: bytes) -> Dict[str, Dict[str, Any]]:
@@ -89,11 +73,11 @@ def _parse(output: bytes) -> Dict[str, Dict[str, Any]]:
     return {answer["name"]: answer for answer in answers}
 
 
-def _ended(run: _Run, seconds: float) -> Dict[str, Any]:
-    if run.code is None:
+def _ended(code: Optional[int], errors: str, seconds: float) -> Dict[str, Any]:
+    if code is None:
         return {"error": "no answer", "text": f"the import did not end within {seconds:.0f} s"}
-    name = signal.Signals(-run.code).name if run.code < 0 else f"exit code {run.code}"
-    last = [line.strip() for line in run.noise.splitlines() if line.strip() and "dnnl_verbose" not in line]
+    name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    last = [line.strip() for line in errors.splitlines() if line.strip() and "dnnl_verbose" not in line]
     return {"error": name, "text": "the import ended the process: " + " ".join(last[-2:] or ["without a word"])}
 
 

@@ -51,7 +51,7 @@ def thread_line(processors: Processors, environment: Mapping[str, str]) -> Line:
 
 def _chosen(processors: Processors, environment: Mapping[str, str], choice: Choice, data: Mapping[str, Any]) -> Line:
     workers = local_workers(environment)
-    why = "one a core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
+    why = "one per core" if processors.threads == processors.cores else f"the quota is {processors.quota:g}"
     shared = f", shared by {workers} workers on this host" if workers and workers > 1 else ""
     whose = f"; mxkit chose it, MXNet alone takes {choice.alone}" if choice.by_mxkit else ""
     said = f"MXNet takes {choice.taken}: {why}{shared}{whose}"

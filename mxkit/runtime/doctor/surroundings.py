@@ -41,30 +41,20 @@ _LIMITS = (
 
 def interpreter_lines(numpy: Mapping[str, Any]) -> Tuple[Line, ...]:
     """Lines about Python, its environment, the platform, and NumPy, from the answer of its probe."""
-    return (_python(), Line("executable", sys.executable or "unknown"), _installer(), _platform(), _numpy(numpy))
-
-
-def _python() -> Line:
-    fix = "mxkit is tested on Python 3.8 to 3.13: make an environment with one of them"
-    return judged("version", platform.python_version(), _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1], fix)
-
-
-def _installer() -> Line:
+    is_tested = _PYTHONS[0] <= sys.version_info[:2] <= _PYTHONS[1]
+    python = "mxkit is tested on Python 3.8 to 3.13: make an environment with one of them"
+    linux = (platform.system(), platform.machine()) == ("Linux", "x86_64")
     kind = "virtual environment" if sys.prefix != sys.base_prefix else "not in a virtual environment"
     uv = f"uv: `uv pip install --python {sys.executable}`" if shutil.which("uv") else "no pip"
-    return Line("packages", f"{sysconfig.get_path('purelib')} ({kind}, {'pip' if find_spec('pip') else uv})")
-
-
-def _platform() -> Line:
-    tested = (platform.system(), platform.machine()) == ("Linux", "x86_64")
-    return judged("platform", platform.platform(), tested, "mxkit is tested on Linux with x86-64 processors only")
-
-
-def _numpy(numpy: Mapping[str, Any]) -> Line:
-    if not numpy["error"]:
-        return Line("numpy", numpy["version"])
-    said = f"{numpy['error']}: {numpy['text'].splitlines()[0]}"
-    return Line("numpy", said, "problem", "python -m pip install --force-reinstall numpy")
+    said = f"{numpy['error']}: {numpy['text'].partition(chr(10))[0]}" if numpy["error"] else numpy["version"]
+    reinstall = "python -m pip install --force-reinstall numpy"
+    return (
+        judged("version", platform.python_version(), is_tested, python),
+        Line("executable", sys.executable or "unknown"),
+        Line("packages", f"{sysconfig.get_path('purelib')} ({kind}, {'pip' if find_spec('pip') else uv})"),
+        judged("platform", platform.platform(), linux, "mxkit is tested on Linux with x86-64 processors only"),
+        judged("numpy", said, not numpy["error"], reinstall, status="problem"),
+    )
 
 
 def variable_lines(noise: str, openmp: Tuple[str, ...]) -> Tuple[Line, ...]:
