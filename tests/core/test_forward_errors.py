@@ -556,14 +556,6 @@ def test_a_late_error_at_a_wait_inside_the_net_is_sought_from_the_outermost_call
         net(ones((2, 3)))
 
 
-def test_a_shared_block_stands_under_its_first_path():
-    shared = nn.Dense(4, in_units=4)
-    net = nn.Sequential()
-    net.add(shared, nn.Dense(3, in_units=4), shared)
-    net.initialize()
-    assert failure(net, ones((2, 4))).path == "0"
-
-
 def test_several_devices():
     net = Net(nn.Dense(5, in_units=4))
     mxkit.initialize(net, devices="cpu:2")
