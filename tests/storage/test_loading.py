@@ -670,7 +670,7 @@ UNORDERED = {
         ),
         r"by order 'bn1_beta' \(2,\) of the file would be '0.gamma' of the net",
     ),
-    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "running means and variances may stand"),
+    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "means and variances may be beside"),
     "the net's own names": (
         three,
         {f"{i}.{one}": MATRIX if one == "weight" else VECTOR for i in (2, 1, 0) for one in ("weight", "bias")},
