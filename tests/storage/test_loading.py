@@ -293,7 +293,7 @@ def write_layouts(net, folder, size):
 
 
 ZOO = [("resnet18_v1", 32), ("mobilenetv2_0.25", 32)]
-ZOO += [long("resnet18_v2", 32), long("squeezenet1.1", 224), long("densenet121", 224)]
+ZOO += [long("squeezenet1.1", 224), long("densenet121", 224)]
 
 
 @pytest.mark.parametrize(("name", "size"), ZOO)
