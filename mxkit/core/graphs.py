@@ -114,13 +114,13 @@ def attributes_restored(things: Iterable[Any]) -> Iterator[None]:
 def graphs_left_aside(net: Any) -> Iterator[None]:
     """Let blocks trace new graphs inside `with`, and restore their earlier graphs after it."""
     blocks = [block for _, block in blocks_by_path(net) if isinstance(block, gluon.HybridBlock)]
-    kept = [(block, {name: vars(block)[name] for name in _CACHED if name in vars(block)}) for block in blocks]
+    graphs = [(block, {name: vars(block)[name] for name in _CACHED if name in vars(block)}) for block in blocks]
     try:
         for block in blocks:
             drop_graph(block)
         yield
     finally:
-        for block, attributes in kept:
+        for block, attributes in graphs:
             vars(block).update(attributes)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Set, 
 from uuid import uuid4
 import warnings
 
-from mxkit.core.files import flush_directory
+from mxkit.core.files import flush_directory, write_atomically
 from mxkit.core.lengths import length
 from mxkit.errors import CheckpointError, CheckpointWarning
 from mxkit.storage.manifest import FORMAT, MANIFEST, STEP, fingerprint, read_manifest, sealed_manifest, verify
@@ -59,8 +59,7 @@ def write_checkpoint(
                 _write_arrays(aside / name, arrays)
                 fingerprints[name] = fingerprint(aside / name)
         manifest = {"format": FORMAT, "step": step, "versions": versions(), **content, "files": fingerprints}
-        _write(aside / MANIFEST, sealed_manifest(manifest))
-        flush_directory(aside)
+        write_atomically(aside / MANIFEST, sealed_manifest(manifest))  # flushes the directory too
         place = directory / f"step-{step:08d}"
         # `checkpoint_paths` reads this name if the process ends between the two renames
         replaced = directory / f"{_REPLACED}{place.name}"
@@ -284,10 +283,3 @@ def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
         raise OSError(
             f"{file} could not be written whole: expected {len(arrays)} arrays, {len(names)} can be read back"
         )
-
-
-def _write(file: Path, content: bytes) -> None:
-    with file.open("wb") as handle:
-        handle.write(content)
-        handle.flush()
-        os.fsync(handle.fileno())

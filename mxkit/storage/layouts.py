@@ -150,7 +150,9 @@ def _by_order(arrays: Mapping[str, Any], parameters: Mapping[str, Any]) -> Dict[
     if problems:
         raise _unordered("; ".join(problems))
     if paths != apart and not _misfit(dict(zip(names, apart)), arrays, parameters):
-        raise _unordered("running means and variances may stand beside their layers or behind all, and no name tells")
+        raise _unordered(
+            "running means and variances may be beside their layers or after all others, and the names do not say"
+        )
     _refuse_contradictions(pairs, arrays, parameters)
     return pairs
 

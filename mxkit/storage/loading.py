@@ -243,7 +243,7 @@ def _explain(plan: _Plan, arrays: Mapping[str, Any], parameters: Mapping[str, An
     hint = ""
     if plan.missing and plan.unexpected and not (plan.matched or plan.different):
         hint = (
-            ". No name of the file is one of the net's; where both have the same layers in the same order, "
+            ". No name of the file is one of the net's; if both have the same layers in the same order, "
             "mxkit.load_parameters(net, file, match='order') pairs them"
         )
     return f"{what}, which is left as it was{hint}:\n  " + "\n  ".join(lines)

@@ -37,11 +37,6 @@ class Checkpoint(NamedTuple):
     manifest: Dict[str, Any]
 
     @property
-    def size(self) -> int:
-        """Bytes of its files, without `run.json`."""
-        return sum(file["size"] for file in self.manifest["files"].values())
-
-    @property
     def score(self) -> Mapping[str, Any]:
         """`{"column", "mode", "value"}` of the epoch that it ended; empty without `keep_best`."""
         return dict(self.manifest.get("score") or {})

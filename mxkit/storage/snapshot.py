@@ -199,9 +199,8 @@ def _of_step(directory: Path, which: str, step: int) -> Checkpoint:
         raise ValueError(f"load_checkpoint: step={step} names a checkpoint, and so does {beside}. Pass one of them")
     paths = {int(path.name.rpartition("-")[2]): path for path in checkpoint_paths(directory)}
     if step not in paths:
-        near = sorted(paths, key=lambda other: (abs(other - step), other))[:8]
-        there = f"there are {', '.join(map(str, sorted(near)))}" if near else "there is none at all"
-        there += f" and {len(paths) - len(near)} more" if len(paths) > len(near) else ""
+        steps = sorted(sorted(paths, key=lambda other: abs(other - step))[:8])
+        there = f"the nearest are {', '.join(map(str, steps))}" if steps else "there is no checkpoint"
         raise CheckpointError(f"no checkpoint of step {step} in {directory}: {there}")
     return verify(paths[step])
 

@@ -27,21 +27,21 @@ def test_devices_by_name():
         assert {device.device_type for device in mxkit.devices()} < {"cpu", "gpu"}
 
 
-@pytest.mark.parametrize("spec", ["tpu", "cpu:", "cpu:-1", "gpu:a", "", [], ["cpu"], [0], 5, None])
-def test_other_forms_are_refused(spec):
-    with pytest.raises(DeviceError, match=r"devices: expected 'auto', 'cpu', 'cpu:4' \(four virtual devices\), 'gpu'"):
-        mxkit.devices(spec)
+FORMS = r"devices: expected 'auto', 'cpu', 'cpu:4' \(four virtual devices\), 'gpu'"
+NUMBER = "'cpu:N' takes one number of virtual devices, at least 1; received"
+WRONG = {**dict.fromkeys(["tpu", "cpu:", "cpu:-1", "gpu:a", "", 5, None], FORMS), "cpu:0": NUMBER, "cpu:1,2": NUMBER}
 
 
-@pytest.mark.parametrize("spec", ["cpu:0", "cpu:1,2"])
-def test_a_count_of_virtual_devices_is_one_number_above_0(spec):
-    with pytest.raises(DeviceError, match="'cpu:N' takes one number of virtual devices, at least 1; received"):
-        mxkit.devices(spec)
-
-
-@pytest.mark.parametrize("spec", [[mx.cpu(0), mx.cpu(0)], "gpu:1,1"])
-def test_a_device_is_named_once(spec):
-    with pytest.raises(DeviceError, match="devices: each device may be named once"):
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        *WRONG.items(),
+        *[(spec, FORMS) for spec in ([], ["cpu"], [0])],
+        *[(spec, "devices: each device may be named once") for spec in ([mx.cpu(0), mx.cpu(0)], "gpu:1,1")],
+    ],
+)
+def test_other_forms_are_refused(spec, text):
+    with pytest.raises(DeviceError, match=text):
         mxkit.devices(spec)
 
 
@@ -112,37 +112,26 @@ def test_shards_join_to_the_batch(samples, count, as_numpy):
     np.testing.assert_array_equal(np.concatenate([shard.labels[0].asnumpy() for shard in shards]), y)  # T14
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64", "float16", "float32"])
-def test_t14_dtypes_are_kept(dtype):
-    array = np.array([0, 1, 100], dtype)
-    assert as_ndarray(array).dtype == np.dtype(dtype)
-    kept = mx.nd.array(array, dtype=dtype)
-    assert as_ndarray(kept) is kept
+KEPT = ["uint8", "int8", "int32", "int64", "float16", "float32"]
+INTEGERS = ["int16", "uint16", "uint32", "uint64", ">i2", ">u8"]
+FLOATS = ["float64", ">f4", ">f8", np.longdouble]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [*zip(KEPT, KEPT), *[(dtype, "int32") for dtype in INTEGERS], *[(dtype, "float32") for dtype in [*FLOATS, bool]]],
+)
+def test_t14_dtypes_are_kept_or_become_those_of_mxnet(dtype, expected):
+    values = np.array([[0, 1], [1, 0]] if dtype is bool else [[0, 1], [100, 7]], dtype)
+    found = as_ndarray(values)
+    assert found.dtype == np.dtype(expected)
+    np.testing.assert_array_equal(found.asnumpy(), values)
+    assert as_ndarray(found) is found
 
 
 def test_t14_whole_numbers_above_2_24_survive():
     big = np.array([2**24 + 1, 2**40 + 1], "int64")
     np.testing.assert_array_equal(as_ndarray(big).asnumpy(), big)
-
-
-def test_doubles_and_truth_values_become_float32_as_everywhere_in_mxnet():
-    assert as_ndarray(np.array([0.5])).dtype == np.float32
-    assert as_ndarray(np.array([True, False])).asnumpy().tolist() == [1.0, 0.0]
-    assert as_ndarray(np.array([True])).dtype == np.float32
-
-
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "uint32", "uint64", ">i2", ">u8", "int64"])
-def test_whole_numbers_of_types_that_mxnet_lacks_arrive_with_their_values(dtype):
-    values = np.array([[0, 1], [2**15 - 1, 7]], dtype)
-    found = as_ndarray(values)
-    assert found.dtype == (np.int64 if dtype == "int64" else np.int32)
-    np.testing.assert_array_equal(found.asnumpy(), values)
-
-
-@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble])
-def test_floating_point_of_other_widths_and_byte_orders_becomes_float32(dtype):
-    found = as_ndarray(np.array([0.5, -3.25], dtype))
-    assert (found.dtype, found.asnumpy().tolist()) == (np.float32, [0.5, -3.25])
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_a_column_that_does_not_exist_is_told_before_the_first_update(tmp_path):
 # when something goes wrong
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError("of a callback"), SystemExit(3), mx.MXNetError("of the engine")])
+@pytest.mark.parametrize("error", [SystemExit(3), mx.MXNetError("of the engine"), long(ZeroDivisionError("callback"))])
 def test_an_error_writes_the_copy_in_memory(error, holding, tmp_path):
     whole = make_net()
     expected = train(tmp_path / "whole", net=whole)
@@ -378,13 +378,6 @@ def test_others_may_read_a_checkpoint_as_the_umask_says(tmp_path):
     (tmp_path / "plain").mkdir()
     saved = mxkit.save_checkpoint(tmp_path, make_net(), step=1)
     assert stat.S_IMODE(saved.stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
-
-
-def test_a_newer_format_is_refused_with_a_clear_word(tmp_path, monkeypatch):
-    mxkit.save_checkpoint(tmp_path, make_net(), step=1)
-    monkeypatch.setattr("mxkit.storage.manifest.FORMAT", 0)
-    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="has format 1; .* Use a newer mxkit"):
-        mxkit.load_checkpoint(tmp_path, make_net())
 
 
 # what it costs
@@ -639,18 +632,12 @@ def test_a_checkpoint_without_a_trainer_says_so(tmp_path):
 
 
 def test_parts_of_a_checkpoint_are_loaded_by_name(tmp_path):
-    net = make_net(norm=True)
+    net, plain = make_net(norm=True), make_net(seed=4)
     mxkit.save_checkpoint(tmp_path, net, step=2)
-    other = make_net(norm=True, seed=4)
-    before = values(other)
-    mxkit.load_checkpoint(tmp_path, other, only="0.*")
-    assert_equal(values(other), {**before, **{k: v for k, v in values(net).items() if k.startswith("0.")}})
-    plain = make_net(seed=4)
-    with pytest.raises(CheckpointError, match="(?s)step-00000002 does not fit the net. .*not in the net: 1.gamma"):
-        mxkit.load_checkpoint(tmp_path, plain, rename={"2.*": "1.*"})
-    mxkit.load_checkpoint(tmp_path, plain, rename={"2.*": "1.*"}, strict=False)
-    expected = {k.replace("2.", "1."): v for k, v in values(net).items() if not k.startswith("1.")}
-    assert_equal(values(plain), expected)
+    before = values(plain)
+    mxkit.load_checkpoint(tmp_path, plain, rename={"2.*": "1.*"}, only="1.*", strict=False)
+    loaded = {name.replace("2.", "1."): array for name, array in values(net).items() if name.startswith("2.")}
+    assert_equal(values(plain), {**before, **loaded})
 
 
 def test_statistics_of_a_further_device_that_do_not_fit_are_refused_before_anything_changes(tmp_path):
@@ -676,9 +663,9 @@ def test_a_checkpoint_is_loaded_by_its_step_or_its_path(tmp_path):
     assert mxkit.load_checkpoint(tmp_path / "step-00000040", other).step == 40
     assert other[0].weight.data()[0, 0].asscalar() == 40
     before = values(other)
-    with pytest.raises(CheckpointError, match=r"no checkpoint of step 100 in .*: there are 40, 120, 160$"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 100 in .*: the nearest are 40, 120, 160$"):
         mxkit.load_checkpoint(tmp_path, other, step=100)
-    with pytest.raises(CheckpointError, match="no checkpoint of step 1 in .*: there is none at all"):
+    with pytest.raises(CheckpointError, match="no checkpoint of step 1 in .*: there is no checkpoint$"):
         mxkit.load_checkpoint(tmp_path / "empty", other, step=1)
     with pytest.raises(ValueError, match="step=40 names a checkpoint, and so does which='best'"):
         mxkit.load_checkpoint(tmp_path, other, step=40, which="best")

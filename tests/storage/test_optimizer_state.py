@@ -207,37 +207,20 @@ def test_a_schedule_may_be_made_longer():
     assert new.learning_rate == pytest.approx(0.3 * (1 + math.cos(math.pi * 5 / 30)) / 2)
 
 
-def test_the_rate_that_a_schedule_has_set(tmp_path):
-    schedule = mxkit.training.schedule("cosine", base=0.2, total="10 updates")
-    run = make_net(), make_net(seed=8)
-    trainers = [make_trainer(net, "sgd", {"momentum": 0.9}) for net in run]
-    for done in range(5):
-        trainers[0].set_learning_rate(schedule.rate(done))
-        train(run[0], trainers[0], done, done + 1)
-    copy_weights(replicas(run[0]), run[1])
-    load_optimizer_state(run[1], trainers[1], *through_files(optimizer_state(run[0], trainers[0]), tmp_path))
-    assert trainers[1].learning_rate == schedule.rate(4)
-    for done in range(5, 10):
-        for net, trainer in zip(run, trainers):
-            trainer.set_learning_rate(schedule.rate(done))
-            train(net, trainer, done, done + 1)
-    assert_same_weights(*run)
-
-
 MOMENTA = [(0.9, 0.5, False), (0.0, 0.9, False), (0.9, 0.0, False), (0.9, 0.5, True), (0.9, 0.0, True)]
 
 
 @pytest.mark.parametrize(
     ("momenta", "situation"), pairs(MOMENTA, [(place, done) for done in (2, 0) for place in PLACES])
 )
-def test_momentum_that_a_callback_has_set(tmp_path, momenta, situation):
+def test_numbers_that_a_callback_has_set(tmp_path, momenta, situation):
     before, after, half = momenta
     place, done = situation
     arguments = {**RATE, "momentum": before, "multi_precision": half}
     make = maker("sgd", arguments, place, "float16" if half else "float32")
     net, trainer = make(3)
     train(net, trainer, 20, 20 + done)
-    mxkit.nets.set_hyperparameters(trainer, momentum=after, wd=0.02)
+    mxkit.nets.set_hyperparameters(trainer, learning_rate=0.03, momentum=after, wd=0.02)
     resume(tmp_path, make, run=(net, trainer))
 
 

@@ -3,6 +3,7 @@
 import os
 import pickle
 
+from comparing import values
 import mxkit
 from mxkit.errors import CheckpointError
 from mxkit.storage.trainer_states import load_trainer_states
@@ -10,6 +11,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
 import pytest
+from sharing import pairs
 
 
 def net_of(devices):
@@ -23,24 +25,20 @@ def net_of(devices):
 
 def train(net, trainer, updates):
     for number in range(updates):
-        parts = mxkit.data.split_batch((np.full((4, 5), number / 3), np.arange(4) % 3), mxkit.devices(devices_of(net)))
+        batch = np.full((4, 5), number / 3), np.arange(4) % 3
+        parts = mxkit.data.split_batch(batch, net.collect_params().list_ctx())
         with autograd.record():
             losses = [gluon.loss.SoftmaxCrossEntropyLoss()(net(*part.inputs), *part.labels) for part in parts]
         autograd.backward(losses)
         trainer.step(4)
 
 
-def devices_of(net):
-    return next(iter(net.collect_params().values())).list_ctx()
+PLACES = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
 
 
-def values(net):
-    return [array.asnumpy() for p in net.collect_params().values() for array in p.list_data()]
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "sgd", "nag"])
-@pytest.mark.parametrize(("devices", "on_kvstore"), [("cpu", None), ("cpu:2", True), ("cpu:2", False)])
-def test_a_trusted_file_is_gone_on_from(optimizer, devices, on_kvstore, tmp_path):
+@pytest.mark.parametrize(("place", "optimizer"), pairs(PLACES, ["adam", "sgd", "nag"]))
+def test_a_trusted_file_is_gone_on_from(optimizer, place, tmp_path):
+    devices, on_kvstore = place
     settings = {"learning_rate": 0.05, "wd": 0.1, **({} if optimizer == "adam" else {"momentum": 0.9})}
     net = net_of(devices)
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings, update_on_kvstore=on_kvstore)
@@ -56,9 +54,9 @@ def test_a_trusted_file_is_gone_on_from(optimizer, devices, on_kvstore, tmp_path
     load_trainer_states(fresh, tmp_path / "trainer.states", trusted=True)
     assert fresh.optimizer is before
     train(other, fresh, 5)
-    for one, expected in zip(values(other), values(net)):
+    for name, expected in values(net).items():
         # Gluon's own mean over replicas, in save_parameters, may round (T59)
-        np.testing.assert_allclose(one, expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(values(other)[name], expected, rtol=1e-6, atol=1e-7)
 
 
 def test_t50_the_optimizer_keeps_its_own_numbers(tmp_path):
