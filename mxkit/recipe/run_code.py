@@ -115,8 +115,8 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
                 files[inside] = loaded
                 continue
             warnings.warn(
-                f"imports: {file} was changed after Python had loaded it: the run uses what was loaded, its folder "
-                "keeps what the file says now. Start Python again",
+                f"imports: {file} was changed after Python had loaded it: the run uses the loaded code, and its folder "
+                "gets the changed file. Start Python again",
                 stacklevel=2,
             )
         if copy.resolve() != file.resolve():
