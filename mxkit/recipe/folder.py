@@ -159,11 +159,8 @@ class RunFolder:
         if facts is None or not facts.code.imports:
             return load_recipe(file, overrides)
         where = read_file(file).get("import_path")
-        if not facts.code.files:  # all modules are installed packages
-            recipe = load_recipe(file, overrides)
-            warn_of_changes(facts.code, where, "")
-            return recipe
-        if to_train and has_originals(facts.code, where):
+        # without copies all modules are installed packages
+        if not facts.code.files or (to_train and has_originals(facts.code, where)):
             recipe = load_recipe(file, overrides)
             warn_of_changes(facts.code, where, "the resumed run uses the changed file")
             return recipe
