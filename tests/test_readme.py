@@ -61,7 +61,7 @@ def draw_photos(root, classes=("cats", "dogs"), count=12):
 
 def test_bash_blocks(tmp_path, forks):
     """The commands run one after another in a folder with images; `make` runs in .ci/run, on a fresh clone."""
-    draw_photos(tmp_path / "photos")
+    draw_photos(tmp_path / "photos", count=6)
     commands = [line for _, code in blocks(README, "bash") for line in code.splitlines()]
     targets = [command.split("#")[0].strip() for command in commands if command.startswith("make ")]
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")

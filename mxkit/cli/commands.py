@@ -49,15 +49,15 @@ def _options(
 def train(
     recipe: Optional[str] = typer.Argument(None, help="A YAML file, or the name of a recipe that ships with mxkit."),
     settings: List[str] = SETTINGS,
-    output: Path = typer.Option(Path("runs"), help="Where the folder of the run is made."),
-    resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Go on with this stopped run, without RECIPE."),
+    output: Path = typer.Option(Path("runs"), help="The folder in which the run's folder is made."),
+    resume: Optional[Path] = typer.Option(None, metavar="RUN", help="Resume this stopped run; no RECIPE."),
     exact: bool = typer.Option(False, "--exact", help="The same bits each time on a GPU, slower: MXKIT_EXACT=1."),
     quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress, only the result."),
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Also layers, devices, data and each checkpoint."),
 ) -> None:
-    """Train as RECIPE says, or go on with a stopped run; ends with the scores over the test part.
+    """Train RECIPE, or resume a stopped run; print the scores over the test part at the end.
 
-    Ctrl-C stops at the next checkpoint, with exit code 130 and the command that goes on.
+    Ctrl-C stops at the next checkpoint, with exit code 130, and prints the command that resumes the run.
     """
     if exact:
         os.environ[WORD] = "1"  # read when the next line loads MXNet
@@ -108,7 +108,7 @@ def _stops() -> Iterator[List[Any]]:
 
     def show_command() -> None:
         if folders and list(folders[0].checkpoints.glob("step-*")):
-            typer.echo(f"stopped; go on with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
+            typer.echo(f"stopped; resume it with: mxkit train --resume {shlex.quote(str(folders[0].path))}", err=True)
         elif folders:
             typer.echo(f"stopped before the first checkpoint; the files are in {folders[0].path}", err=True)
 
@@ -143,12 +143,12 @@ def _stops() -> Iterator[List[Any]]:
 @app.command()
 def show(
     recipe: str = RECIPE,
-    other: Optional[str] = typer.Argument(None, help="With --diff: what RECIPE is compared with."),
+    other: Optional[str] = typer.Argument(None, help="With --diff: the other recipe."),
     settings: List[str] = SETTINGS,
-    diff: bool = typer.Option(False, "--diff", help="Print what RECIPE and OTHER say differently."),
-    as_script: bool = typer.Option(False, "--as-script", help="Print the Python that does what RECIPE says."),
+    diff: bool = typer.Option(False, "--diff", help="Print the differences of RECIPE and OTHER."),
+    as_script: bool = typer.Option(False, "--as-script", help="Print RECIPE as a Python script."),
 ) -> None:
-    """Print RECIPE with every default filled in, bases and variables worked in; --set changes RECIPE alone."""
+    """Print RECIPE with every default, merged with its bases and variables; --set changes only RECIPE."""
     from mxkit.recipe.changed_keys import differences
     from mxkit.recipe.reading import dump_recipe, load_recipe
 

@@ -63,7 +63,7 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
     if not scores:
         typer.echo(f"{run / 'scores.json'} has no scores of {split} and this checkpoint either", err=True)
         return
-    typer.echo(f"what {run / 'scores.json'} says of it, from the end of the training:", err=True)
+    typer.echo(f"the scores in {run / 'scores.json'}, from the end of the training:", err=True)
     for line in describe_scores(split, scores):
         typer.echo(f"recorded {line}")
 

@@ -159,13 +159,10 @@ class RunFolder:
         if facts is None or not facts.code.imports:
             return load_recipe(file, overrides)
         where = read_file(file).get("import_path")
-        if not facts.code.files:  # all modules are installed packages
+        # without copies all modules are installed packages
+        if not facts.code.files or (to_train and has_originals(facts.code, where)):
             recipe = load_recipe(file, overrides)
-            warn_of_changes(facts.code, where, "")
-            return recipe
-        if to_train and has_originals(facts.code, where):
-            recipe = load_recipe(file, overrides)
-            warn_of_changes(facts.code, where, "the run goes on with what it says now")
+            warn_of_changes(facts.code, where, "the resumed run uses the changed file")
             return recipe
         check_code(self.path, facts.code)
         with no_bytecode():
@@ -206,7 +203,7 @@ class Recorder(Callback):
     def on_fit_begin(self, state: FitState) -> None:
         self._at_begin()
         record_environment(self._folder.path, trainer_devices(state.trainer))
-        start = f"goes on after update {state.updates}" if state.updates else "starts"
+        start = f"resumes after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {start}: {state.length} on {trainer_devices(state.trainer)}")
         write_state(self._folder.path, "running", epoch=len(state.history), updates=state.updates)
 

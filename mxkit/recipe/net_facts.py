@@ -59,7 +59,7 @@ class NetFacts(NamedTuple):
         if not self.inputs:
             raise RecipeError(
                 "the shapes of the net's inputs are not known: the run's data could be read only once. Give the recipe "
-                "a dataset or a loader that can be read again"
+                "a dataset or a loader that can be read several times"
             )
         return self.inputs
 

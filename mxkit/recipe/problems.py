@@ -63,7 +63,7 @@ def refuse(origin: str, problems: Sequence[Problem], origins: Mapping[str, str] 
     lines = []
     for problem in problems:
         source = origin_of(origins, problem.path) if several else ""
-        lines.append(f"{problem}{f' (said in {source})' if source else ''}")
+        lines.append(f"{problem}{f' (from {source})' if source else ''}")
     raise RecipeError(f"recipe {origin}:\n  " + "\n  ".join(lines)) from next(
         (one.cause for one in reversed(problems) if one.cause), None
     )

@@ -2,14 +2,13 @@
 
 import ast
 from contextlib import contextmanager
-from functools import lru_cache
 import hashlib
 import importlib
 import importlib.util
 from pathlib import Path
 import sys
 import sysconfig
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 import warnings
 
 from mxkit.core.files import write_atomically
@@ -22,6 +21,7 @@ CODE = "code"
 
 # SHA-256 of the file of each imported module, by name and file: the file may change while Python runs.
 _IMPORTED: Dict[Tuple[str, Path], str] = {}
+_PYTHON_FOLDERS = {Path(sysconfig.get_paths()[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
 # In a checkout they may be beside a recipe.
 _NEVER_COPIED = {"mxkit", "mxnet", "gluoncv"}
 
@@ -115,8 +115,8 @@ def keep_code(folder: Path, imports: Sequence[str]) -> RunCode:
                 files[inside] = loaded
                 continue
             warnings.warn(
-                f"imports: {file} was changed after Python had loaded it: the run uses what was loaded, its folder "
-                "keeps what the file says now. Start Python again",
+                f"imports: {file} was changed after Python had loaded it: the run uses the loaded code, and its folder "
+                "gets the changed file. Start Python again",
                 stacklevel=2,
             )
         if copy.resolve() != file.resolve():
@@ -264,15 +264,8 @@ def _loaded_digest(name: str) -> str:
 
 
 def _is_installed(file: Path) -> bool:
-    if "site-packages" in file.parts or "dist-packages" in file.parts:
-        return True
-    return not _python_folders().isdisjoint(file.resolve().parents)
-
-
-@lru_cache(maxsize=None)
-def _python_folders() -> FrozenSet[Path]:
-    paths = sysconfig.get_paths()
-    return frozenset(Path(paths[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib"))
+    folders = {"site-packages", "dist-packages"}
+    return not (folders.isdisjoint(file.parts) and _PYTHON_FOLDERS.isdisjoint(file.resolve().parents))
 
 
 def _digest(file: Path) -> str:

@@ -113,15 +113,13 @@ def _all_models() -> List[str]:
     return sorted({*model_names(), *COMPOSED}) + [f"zoo:{name}" for name in model_names("zoo")]
 
 
-def _registered(base: type) -> Dict[str, Any]:
-    return dict(mx.registry.get_registry(base))
-
-
 KINDS: Dict[str, Kind] = {
     "data": Kind(lambda: DATASETS, DATASETS.get, DATASETS),
     "augment": Kind(lambda: {*STEPS, *PRESETS}, lambda name: STEPS.get(name) or _preset, STEPS),  # type: ignore[arg-type]
     "model": Kind(_all_models, lambda name: MODELS.get(name) or COMPOSED.get(name), MODELS),
-    "initializer": Kind(initializer_names, lambda name: _registered(mx.init.Initializer).get(name.lower())),
+    "initializer": Kind(
+        initializer_names, lambda name: mx.registry.get_registry(mx.init.Initializer).get(name.lower())
+    ),
     "loss": Kind(lambda: LOSSES, LOSSES.get, LOSSES),
     "optimizer": Kind(optimizer_names, lambda name: mx.optimizer.Optimizer.opt_registry.get(name.lower())),
     "schedule": Kind(lambda: TAKES, lambda name: schedule),

@@ -60,7 +60,7 @@ def test_a_killed_run_is_resumed_to_the_same_end(whole, death, tmp_path, forks):
     done = forks.run("mxkit.cli:main", words, meanwhile=kill)
     assert done.returncode == (130 if death == signal.SIGINT else -death)
     (run,) = (tmp_path / "runs").iterdir()
-    way = f"stopped; go on with: mxkit train --resume {run}"
+    way = f"stopped; resume it with: mxkit train --resume {run}"
     assert (way in done.stderr.splitlines()) == (death != signal.SIGKILL)
     assert "Traceback" not in done.stderr
     newest = max(path.name for path in run.glob("checkpoints/step-*"))

@@ -65,7 +65,6 @@ def tuned(folder):
             "finetune": {"classes": 10, "head": "6", "freeze": "[0-3].*"},
         },
         "freeze": [],
-        "updates": 30,
         "callbacks": [{"name": "freeze", "until": "1 epoch", "patterns": "[2-3].*", "lr": 0.2}],
     }
 

@@ -57,11 +57,8 @@ def draw(path, brightness, seed):
 
 
 def state_of(folder):
-    """All that is in a folder: names, bytes, times."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
-        for path in folder.rglob("*")
-    }
+    """Names, times and bytes of all files in a folder."""
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in folder.rglob("*")}
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +156,8 @@ def expected(run, files):
 
 
 def test_the_same_probabilities_without_data_and_code(photos, moved):
-    place, _, _, said = moved
+    place, folder, before, said = moved
+    assert state_of(folder) == before
     code, out, err, loaded = said["predict"]
     assert (code, err) == (0, "")
     rows = [line.split("\t") for line in out.splitlines()]
@@ -168,11 +166,6 @@ def test_the_same_probabilities_without_data_and_code(photos, moved):
     assert [row[1] for row in rows] == [["day", "night"][number] for number in sure.argmax(axis=1)]
     np.testing.assert_allclose([float(row[2]) for row in rows], sure.max(axis=1), atol=6e-5)
     assert loaded == []  # a second or two each, before the first answer
-
-
-def test_nothing_in_the_folder_was_changed(moved):
-    _, folder, before, _ = moved
-    assert state_of(folder) == before
 
 
 def test_a_bad_image_is_named_and_the_others_are_answered(moved):
@@ -244,11 +237,16 @@ def test_code_that_was_changed_in_the_folder_is_not_run(copied):
     assert not marker.exists()
 
 
+def claim(folder, name, content):
+    """Let net.json say that a file of the code has this content."""
+    facts = json.loads((folder / "net.json").read_text())
+    facts["code"]["files"][name] = hashlib.sha256(content.encode()).hexdigest()
+    (folder / "net.json").write_text(json.dumps(facts))
+
+
 @pytest.mark.parametrize("name", ["../outside.py", "/outside.py"])
 def test_code_outside_of_the_folder_is_not_run(copied, name):
-    found = json.loads((copied / "net.json").read_text())
-    found["code"]["files"][name] = "0" * 64
-    (copied / "net.json").write_text(json.dumps(found))
+    claim(copied, name, "")
     with pytest.raises(mxkit.errors.RecipeError, match="expected paths inside of code"):
         load_run(copied)
 
@@ -256,9 +254,7 @@ def test_code_outside_of_the_folder_is_not_run(copied, name):
 def test_another_module_of_the_same_name_is_not_taken_for_the_run_s(copied):
     changed = HELPERS.replace("3, activation", "5, activation")
     (copied / "code" / "travel_helpers" / "layers.py").write_text(changed)
-    found = json.loads((copied / "net.json").read_text())
-    found["code"]["files"]["travel_helpers/layers.py"] = hashlib.sha256(changed.encode()).hexdigest()
-    (copied / "net.json").write_text(json.dumps(found))
+    claim(copied, "travel_helpers/layers.py", changed)
     with pytest.raises(mxkit.errors.RecipeError, match="Python has loaded another module 'travel_helpers.layers'"):
         load_run(copied)
 
@@ -269,7 +265,7 @@ def test_originals_that_were_changed_are_told(photos, copied):
         original.write_text(HELPERS + "\n# better\n")
         with pytest.warns(UserWarning, match=r"layers.py was changed since .*; the copy in the run's folder is used"):
             load_run(copied)
-        with pytest.warns(UserWarning, match=r"layers.py was changed since .*; the run goes on with what it says now"):
+        with pytest.warns(UserWarning, match=r"layers.py was changed since .*; the resumed run uses the changed file"):
             resume_run(copied, progress=False)
     finally:
         original.write_text(HELPERS)
@@ -286,14 +282,15 @@ def test_a_run_goes_on_with_the_copies_where_the_originals_are_gone(photos, copi
     assert load_run(copied)[0].import_path == "/nowhere"
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [("{", "cannot be read"), ("[]", "cannot be read"), ('{"format": 9}', "format 9; this mxkit"), ("{}", "KeyError")],
-)
-def test_a_damaged_net_json_is_told(copied, content, expected):
-    (copied / "net.json").write_text(content)
-    with pytest.raises(mxkit.errors.RecipeError, match=expected):
-        load_run(copied)
+def test_a_damaged_net_json_is_told(copied):
+    for content, expected in {
+        "[]": "cannot be read",
+        '{"format": 9}': "format 9; this mxkit",
+        "{}": "KeyError",
+    }.items():
+        (copied / "net.json").write_text(content)
+        with pytest.raises(mxkit.errors.RecipeError, match=expected):
+            load_run(copied)
 
 
 def test_devices_that_are_not_here(copied):
@@ -329,34 +326,26 @@ def recipe_of(loss, **more):
     return load_recipe(content)
 
 
-def test_one_output_is_a_class_by_threshold():
-    scores = mx.nd.array([[2.0], [-1.0], [0.0]])
-    sure = 1 / (1 + np.exp(-np.array([2.0, 1.0, 0.0])))
-    for loss in ("sigmoid_bce", "logistic"):
-        rows = answers(recipe_of(loss), ["no", "yes"], scores)
-        assert rows == [["yes", f"{sure[0]:.4f}"], ["no", f"{sure[1]:.4f}"], ["no", "0.5000"]]
-    assert answers(recipe_of("sigmoid_bce"), [], scores[:, 0])[0][0] == "1"
-    given = answers(recipe_of({"name": "sigmoid_bce", "from_sigmoid": True}), [], mx.nd.array([[0.9], [0.2]]))
-    assert given == [["1", "0.9000"], ["0", "0.8000"]]
-    assert answers(recipe_of("hinge"), ["no", "yes"], scores)[:2] == [["yes", "score 2.0000"], ["no", "score -1.0000"]]
+NO_YES = [[2.0], [-1.0], [0.0]]
+PROBABILITY = {"name": "sigmoid_bce", "from_sigmoid": True}
+ANSWERS = [
+    ("sigmoid_bce", ["no", "yes"], NO_YES, [["yes", "0.8808"], ["no", "0.7311"], ["no", "0.5000"]]),
+    ("logistic", ["no", "yes"], NO_YES, [["yes", "0.8808"], ["no", "0.7311"], ["no", "0.5000"]]),
+    ("sigmoid_bce", [], [2.0], [["1", "0.8808"]]),
+    (PROBABILITY, [], [[0.9], [0.2]], [["1", "0.9000"], ["0", "0.8000"]]),
+    ("hinge", ["no", "yes"], NO_YES[:2], [["yes", "score 2.0000"], ["no", "score -1.0000"]]),
+    ("sigmoid_bce", ["cat", "dog"], [[2.0, -2.0]], [["cat 0.8808", "dog 0.1192"]]),
+    ("l1", [], [[1.5, 1234567.0]], [["1.5", "1.23457e+06"]]),
+    ("huber", [], [[1.5, 1234567.0]], [["1.5", "1.23457e+06"]]),
+    ("softmax_ce", ["a", "b"], [[0.0, 1.0]], [["b", "0.7311"]]),
+    ("softmax_ce", ["a", "b"], [[0.0, 9.0, 0.0], [0.0, 0.0, 9.0]], [["b", "0.9998"], ["2", "0.9998"]]),
+    ("softmax_ce", ["a", "b", "c", "d"], [[0.0, 9.0, 0.0]], [["1", "0.9998"]]),
+]
 
 
-def test_several_labels_are_all_told():
-    rows = answers(recipe_of("sigmoid_bce"), ["cat", "dog"], mx.nd.array([[2.0, -2.0]]))
-    assert rows == [["cat 0.8808", "dog 0.1192"]]
-
-
-def test_values_of_a_regression_and_classes_of_softmax():
-    scores = mx.nd.array([[1.5, 1234567.0]])
-    for loss in ("l1", "l2", "huber"):
-        assert answers(recipe_of(loss), [], scores) == [["1.5", "1.23457e+06"]]
-    assert answers(recipe_of("softmax_ce"), ["a", "b"], mx.nd.array([[0.0, 1.0]])) == [["b", "0.7311"]]
-
-
-def test_outputs_that_have_a_name_are_told_by_it():
-    scores = mx.nd.array([[0.0, 9.0, 0.0], [0.0, 0.0, 9.0]])
-    assert [row[0] for row in answers(recipe_of("softmax_ce"), ["a", "b"], scores)] == ["b", "2"]
-    assert [row[0] for row in answers(recipe_of("softmax_ce"), ["a", "b", "c", "d"], scores)] == ["1", "2"]
+@pytest.mark.parametrize(("loss", "classes", "scores", "expected"), ANSWERS)
+def test_the_loss_decides_what_an_output_is(loss, classes, scores, expected):
+    assert answers(recipe_of(loss), classes, mx.nd.array(scores)) == expected
 
 
 def test_what_is_no_answer_is_refused():
