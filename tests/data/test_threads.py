@@ -132,7 +132,8 @@ def test_ctrl_c(tmp_path, forks):
     (tmp_path / "script.py").write_text(INTERRUPTED)
 
     def interrupt(process):
-        while not (tmp_path / "ready").exists():
+        end = time.monotonic() + 120
+        while not (tmp_path / "ready").exists() and time.monotonic() < end:
             time.sleep(0.01)
         time.sleep(0.3)
         os.kill(process, signal.SIGINT)
