@@ -137,8 +137,9 @@ def test_ctrl_c(tmp_path, forks):
             time.sleep(0.01)
         time.sleep(0.3)
         os.kill(process, signal.SIGINT)
+        begun.append(time.monotonic())
 
-    begun = time.monotonic()
+    begun = []
     done = forks.run(tmp_path / "script.py", folder=tmp_path, meanwhile=interrupt)
     assert done.stdout == "[]\n", done.stderr
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun[0] < 5
