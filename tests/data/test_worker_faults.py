@@ -269,7 +269,7 @@ def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script, tmp_path):
         wait_until((tmp_path / "ready").exists, seconds=120)
         pids.extend(children(process))
         time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
-        for pid in (process, *pids):  # a terminal sends it to all of them
+        for pid in (*pids, process):  # a terminal sends it to all of them
             os.kill(pid, signal.SIGINT)
         pids.append(time.monotonic())
 
