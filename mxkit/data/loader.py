@@ -131,16 +131,14 @@ class ArrayLoader(EpochOrder):
             view[...] = narrow(np.take(array, rows, axis=0), "ArrayLoader")
 
     def _transformed(self, transform: Transform, rows: "np.ndarray", epoch: int, number: int) -> Any:
-        def cut(cast: bool) -> Callable[["np.ndarray"], "np.ndarray"]:
-            def rows_of(array: "np.ndarray") -> "np.ndarray":
-                host = np.empty((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
-                self._fill(host, array, rows, cast)
-                return host
+        def cut(array: "np.ndarray", cast: bool) -> "np.ndarray":
+            host = np.empty((len(rows), *array.shape[1:]), _batch_dtype(array, cast))
+            self._fill(host, array, rows, cast)
+            return host
 
-            return rows_of
-
-        labels = None if self.y is None else each(cut(False), self.y)
-        x, y = transform(each(cut(True), self.x), labels, self._generator(epoch, number))
+        inputs = each(partial(cut, cast=True), self.x)
+        labels = None if self.y is None else each(partial(cut, cast=False), self.y)
+        x, y = transform(inputs, labels, self._generator(epoch, number))
         inputs = each(_as_ndarray, x)
         return (inputs,) if y is None else (inputs, each(_as_ndarray, y))
 

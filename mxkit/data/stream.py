@@ -183,24 +183,19 @@ class StreamLoader(Epochs):
 
     def _items(self, epoch: int) -> Iterator[_Item]:
         """The samples of an epoch in the order of the stream."""
-        iterator: Optional[Iterator[Any]] = None
         count = 0
-        while True:
-            try:
-                iterator = self._open(epoch) if iterator is None else iterator
-                sample = next(iterator)
-            except StopIteration:
-                break
-            except MxkitError:
-                raise
-            except Exception as error:  # a user's code may raise anything
-                raise DataError(
-                    f"{self._name}: it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
-                ) from error
-            if count == self.length:
-                self._warn_of_length(epoch, f"more than {self.length}")
-            yield _Item(count, *(sample if type(sample) is NamedSample else (str(count), sample)))
-            count += 1
+        try:
+            for sample in self._open(epoch):
+                if count == self.length:
+                    self._warn_of_length(epoch, f"more than {self.length}")
+                yield _Item(count, *(sample if type(sample) is NamedSample else (str(count), sample)))
+                count += 1
+        except (MxkitError, TrapWarning):
+            raise
+        except Exception as error:  # a user's code may raise anything
+            raise DataError(
+                f"{self._name}: it failed in epoch {epoch + 1} after {count} samples: {error_text(error)}"
+            ) from error
         if count < (self.length or 0):
             self._warn_of_length(epoch, str(count))
 

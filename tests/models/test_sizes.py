@@ -198,9 +198,3 @@ def test_a_block_that_takes_no_symbols_leaves_the_size_to_mxnet():
     assert usable_sizes(net) == []
     with pytest.raises(mx.MXNetError):
         net(mx.nd.ones((2, 8))).wait_to_read()
-
-
-def test_input_size_must_be_a_whole_number():
-    for wrong in (-1, 2.5, True, "32"):
-        with pytest.raises(ValueError, match="input_size: expected a whole number"):
-            SizedNet(wrong)
