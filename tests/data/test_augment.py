@@ -70,9 +70,14 @@ def label(spec):
     return re.sub(r" at 0x[0-9a-f]+", "", str(spec))
 
 
-def only(augment):
-    (step,) = augment.steps
+def step_of(spec):
+    (step,) = Augment([spec]).steps
     return step
+
+
+def apply(spec, image, drawn):
+    """What a step does with given random numbers."""
+    return step_of(spec).apply(image, drawn, 255)
 
 
 @pytest.mark.parametrize("spec", NAMED + FOREIGN, ids=label)
@@ -134,18 +139,16 @@ def test_colours_are_those_of_mxnets_operators(image, monkeypatch):
         "contrast": mx.nd.image.random_contrast,
         "saturation": saturation,
     }
-    step = only(Augment(["colour_jitter"]))
     for name, operator in operators.items():
         for factor in (0.0, 0.3, 1.0, 1.7):
             # a range of one number: nothing is random in the operator
             expected = operator(pixels, factor, factor).asnumpy().clip(0, 255)
-            found = step.apply(image, [(name, factor)], 255)
-            np.testing.assert_allclose(found, expected, atol=0.02)
+            np.testing.assert_allclose(apply("colour_jitter", image, [(name, factor)]), expected, atol=0.02)
     chain = [("contrast", 1.4), ("brightness", 0.7), ("saturation", 0.5), ("contrast", 0.8)]
     expected = pixels
     for name, factor in chain:
         expected = operators[name](expected, factor, factor)
-    np.testing.assert_allclose(step.apply(image, chain, 255), expected.asnumpy().clip(0, 255), atol=0.02)
+    np.testing.assert_allclose(apply("colour_jitter", image, chain), expected.asnumpy().clip(0, 255), atol=0.02)
 
 
 def test_hue_lighting_and_gray_are_those_of_mxnets_augmenters(monkeypatch):
@@ -153,15 +156,15 @@ def test_hue_lighting_and_gray_are_those_of_mxnets_augmenters(monkeypatch):
     pixels = mx.nd.array(image, dtype="float32")
     monkeypatch.setattr(random, "uniform", lambda low, high: high)
     expected = mx.image.HueJitterAug(0.3)(pixels.copy()).asnumpy().clip(0, 255)
-    np.testing.assert_allclose(only(Augment(["hue"])).apply(image, 0.3, 255), expected, atol=0.02)
+    np.testing.assert_allclose(apply("hue", image, 0.3), expected, atol=0.02)
     drawn = np.array([0.1, -0.2, 0.3])
     monkeypatch.setattr(np.random, "normal", lambda *args, **kwargs: drawn)
     augmenter = mx.image.CreateAugmenter((3, 26, 30), pca_noise=0.1)[-1]
     assert isinstance(augmenter, mx.image.LightingAug)
     expected = augmenter(pixels.copy()).asnumpy().clip(0, 255)
-    np.testing.assert_allclose(only(Augment(["lighting"])).apply(image, drawn, 255), expected, atol=0.02)
+    np.testing.assert_allclose(apply("lighting", image, drawn), expected, atol=0.02)
     expected = mx.image.RandomGrayAug(1.1)(pixels.copy()).asnumpy()
-    np.testing.assert_allclose(only(Augment(["gray"])).apply(image, True, 255), expected, atol=0.02)
+    np.testing.assert_allclose(apply("gray", image, True), expected, atol=0.02)
 
 
 @pytest.mark.parametrize("code", INTERPOLATIONS.items(), ids=str)
@@ -176,23 +179,20 @@ def test_sizes_and_places_are_those_of_mxnet(code):
         difference = np.abs(found.astype(int) - expected.asnumpy().astype(int))
         assert difference.max() <= (0 if exact else 1)
 
-    short = only(Augment([("resize", {"size": 25, "interpolation": name})]))
-    check(short.apply(image, None, 255), mx.image.resize_short(pixels, 25, number))
-    check(
-        short.apply(image.transpose(1, 0, 2), None, 255), mx.image.resize_short(pixels.transpose((1, 0, 2)), 25, number)
-    )
-    cropped = only(Augment([("resized_crop", {"size": (20, 24), "interpolation": name})]))
+    resize = ("resize", {"size": 25, "interpolation": name})
+    check(apply(resize, image, None), mx.image.resize_short(pixels, 25, number))
+    turned = pixels.transpose((1, 0, 2))
+    check(apply(resize, image.transpose(1, 0, 2), None), mx.image.resize_short(turned, 25, number))
     expected = mx.image.fixed_crop(pixels, 7, 3, 31, 22, (20, 24), number)
-    check(cropped.apply(image, (3, 7, 22, 31), 255), expected)
-    middle = only(Augment([("center_crop", {"size": (21, 18)})]))
-    check(middle.apply(image, None, 255), mx.image.center_crop(pixels, (21, 18))[0])
+    check(apply(("resized_crop", {"size": (20, 24), "interpolation": name}), image, (3, 7, 22, 31)), expected)
+    check(apply(("center_crop", {"size": (21, 18)}), image, None), mx.image.center_crop(pixels, (21, 18))[0])
 
 
 def test_resized_crops_are_drawn_by_mxnets_rule(monkeypatch):
     """The same uniform numbers give the same place as mx.image.random_size_crop."""
     image = picture(height=37, width=61)
     area, ratio = (0.5, 1.0), (0.2, 3.0)
-    step = only(Augment([("resized_crop", {"size": (16, 20), "area": area, "ratio": ratio})]))
+    step = step_of(("resized_crop", {"size": (16, 20), "area": area, "ratio": ratio}))
 
     class Listed:
         """Gives listed numbers; MXNet draws the column first, mxkit the row, so places are the least."""
@@ -223,25 +223,26 @@ def test_resized_crops_are_drawn_by_mxnets_rule(monkeypatch):
 
 def test_draws_cover_their_range_evenly():
     image = picture()
-    flips = only(Augment([("flip", {"p": 0.3})]))
+    flips = step_of(("flip", {"p": 0.3}))
     rng = generator(0)
     assert abs(np.mean([flips.draw(rng, image) for _ in range(4000)]) - 0.3) < 0.03
-    crop = only(Augment([("crop", {"size": 24, "padding": 2})]))
+    crop = step_of(("crop", {"size": 24, "padding": 2}))
     places = {crop.draw(rng, image) for _ in range(3000)}
     assert places == {(row, column) for row in range(-2, 5) for column in range(-2, 9)}
-    jitter = only(Augment([("colour_jitter", {"brightness": 0.5, "contrast": 0, "saturation": 0})]))
+    jitter = step_of(("colour_jitter", {"brightness": 0.5, "contrast": 0, "saturation": 0}))
     factors = [jitter.draw(rng, image)[0][1] for _ in range(2000)]
     assert 0.5 <= min(factors) < 0.51
     assert 1.49 < max(factors) <= 1.5
-    orders = {tuple(name for name, _ in only(Augment(["colour_jitter"])).draw(rng, image)) for _ in range(200)}
+    jitter, cutout = step_of("colour_jitter"), step_of("cutout")
+    orders = {tuple(name for name, _ in jitter.draw(rng, image)) for _ in range(200)}
     assert len(orders) == 6
-    rows = {only(Augment(["cutout"])).draw(rng, image)[1:] for _ in range(20000)}
+    rows = {cutout.draw(rng, image)[1:] for _ in range(20000)}
     assert len(rows) == 26 * 30
 
 
 def test_crop_with_padding_is_that_of_an_image_padded_whole():
     image = picture(height=8, width=8)
-    step = only(Augment([("crop", {"size": 8, "padding": 3, "fill": 0.2})]))
+    step = step_of(("crop", {"size": 8, "padding": 3, "fill": 0.2}))
     padded = np.pad(image, ((3, 3), (3, 3), (0, 0)), constant_values=51)
     for top in range(-3, 4):
         for left in range(-3, 4):
@@ -251,12 +252,12 @@ def test_crop_with_padding_is_that_of_an_image_padded_whole():
 
 def test_cutout_and_erasing_fill_their_boxes():
     image = np.full((20, 30, 3), 200, np.uint8)
-    cut = only(Augment([("cutout", {"size": 6, "fill": (0, 0.5, 1)})])).apply(image, (True, 1, 10), 255)
+    cut = apply(("cutout", {"size": 6, "fill": (0, 0.5, 1)}), image, (True, 1, 10))
     changed = (cut != 200).all(axis=2)
     rows, columns = np.nonzero(changed)
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (0, 3, 7, 12)
     np.testing.assert_array_equal(cut[0, 8], [0, 128, 255])
-    erased = only(Augment(["erasing"])).apply(image, (3, 4, 6, 11), 255)
+    erased = apply("erasing", image, (3, 4, 6, 11))
     assert (erased[3:9, 4:15] == [125, 123, 114]).all()
     assert (erased != 200).any(axis=2).sum() == 6 * 11
 
@@ -445,9 +446,9 @@ def test_colour_steps_leave_grey_images_what_they_have_not():
     image = picture(channels=1)
     for name in ("hue", "lighting", ("gray", {"p": 1.0}), ("colour_jitter", {"brightness": 0, "contrast": 0})):
         np.testing.assert_array_equal(Augment([name])(image, generator(0)), image)
-    erased = only(Augment([("erasing", {"fill": (0.2, 0.4, 0.6)})])).apply(image, (2, 3, 6, 6), 255)
+    erased = apply(("erasing", {"fill": (0.2, 0.4, 0.6)}), image, (2, 3, 6, 6))
     assert (erased[2:8, 3:9] == 102).all()
-    step = only(Augment(["colour_jitter"]))
+    step = step_of("colour_jitter")
     expected = image * 1.5 - 0.5 * image.mean()
     np.testing.assert_allclose(step.apply(image, [("contrast", 1.5)], 255), expected.clip(0, 255), atol=0.01)
 
