@@ -1,4 +1,4 @@
-"""What is done to a net: initialize, move, freeze, look inside, describe, build, replace, fine-tune, save."""
+"""Operations on nets: initialize, move, freeze, look inside, describe, build, replace, fine-tune, save."""
 
 import lazy_loader as _lazy
 
