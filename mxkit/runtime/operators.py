@@ -198,7 +198,7 @@ def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
     if needs and any(name == "Custom" for name, _ in operators):
         raise NotImplementedError(
             f"in predict mode MXNet's gradient of {', '.join(needs)} is wrong, and mxkit cannot repair it in a graph "
-            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md, T137)"
+            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md)"
         )
     changed = [_predict_in_every_mode(name, attributes) for name, attributes in operators]
     if not needs and not any(changed):
