@@ -1,9 +1,10 @@
-"""Wrappers that call MXNet's operators so that their results are right: Dropout that follows the seed on a GPU, correct
-gradients of predictions and of SELU, and Custom operators with memory of their own."""
+"""Repairs of MXNet's operators: Dropout that follows the seed on a GPU, correct gradients of predictions and of SELU,
+and Custom operators with memory of their own. `mxkit.runtime.repairs` applies them."""
 
 import functools
 import json
 import sys
+from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 from mxkit.runtime.gpus import is_gpu
@@ -197,7 +198,7 @@ def predicting_graph(graph: Any, on_gpu: bool) -> Tuple[Any, bool]:
     if needs and any(name == "Custom" for name, _ in operators):
         raise NotImplementedError(
             f"in predict mode MXNet's gradient of {', '.join(needs)} is wrong, and mxkit cannot repair it in a graph "
-            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md, T137)"
+            "with a custom operator: leave the net without a graph for it, net.hybridize(False) (docs/traps.md)"
         )
     changed = [_predict_in_every_mode(name, attributes) for name, attributes in operators]
     if not needs and not any(changed):
@@ -244,3 +245,47 @@ def _predict_in_every_mode(name: str, attributes: Dict[str, str]) -> bool:
 
 def _autograd() -> Any:
     return sys.modules["mxnet.autograd"]  # an import statement would take a third of the wrapper's time
+
+
+# Positions of the arguments that a caller may pass without their names.
+_BATCH_NORM = predicting(use_global_stats=(8, True))
+_RNN = predicting(p=(9, 0))
+_POOLING = predicting()
+_NAMED = {"Dropout": seeded, "Custom": copying_custom, "LeakyReLU": selu_from_elu}
+
+
+def eager_operators(module: ModuleType) -> None:
+    """T125, T130, T137, T138, T139 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
+    replace(sys.modules["mxnet.ndarray.op"], BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
+    replace(sys.modules["mxnet.ndarray.contrib"], SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
+
+
+def symbolic_operators(module: ModuleType) -> None:
+    """T125, T138, T139 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
+    replace(sys.modules["mxnet.symbol.op"], **_NAMED)
+
+
+def extension_operators(module: ModuleType) -> None:
+    """T125, T130, T137, T139 in `mx.npx`.
+
+    Upstream: `numpy_extension/_register.py`, and the same file of `mxnet.ndarray` and `mxnet.symbol`, fill `_op`.
+    """
+    extension = sys.modules[module.__name__.replace("._register", "._op")]
+    replace(extension, dropout=seeded, leaky_relu=selu_from_elu)
+    if "symbol" not in module.__name__:
+        replace(extension, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
+
+
+def dropout_layer(module: ModuleType) -> None:
+    """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
+
+    def with_own_generator(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            if self._rate <= 0:
+                return upstream(self, F, x)
+            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
+            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
+
+        return hybrid_forward
+
+    replace(module.Dropout, hybrid_forward=with_own_generator)

@@ -60,62 +60,6 @@ def arguments_and_graphs(module: ModuleType) -> None:
     operators.replace(module, CachedOp=operators.predicting_graphs)
 
 
-# Positions of the arguments that a caller may pass without their names.
-_BATCH_NORM = operators.predicting(use_global_stats=(8, True))
-_RNN = operators.predicting(p=(9, 0))
-_POOLING = operators.predicting()
-
-
-def eager_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T138, T139 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
-    operators.replace(
-        sys.modules["mxnet.ndarray.op"],
-        Dropout=operators.seeded,
-        BatchNorm=_BATCH_NORM,
-        Pooling=_POOLING,
-        RNN=_RNN,
-        Custom=operators.copying_custom,
-        LeakyReLU=operators.selu_from_elu,
-    )
-    contrib = sys.modules["mxnet.ndarray.contrib"]
-    operators.replace(contrib, SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
-
-
-def symbolic_operators(module: ModuleType) -> None:
-    """T125, T138, T139 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
-    symbols = sys.modules["mxnet.symbol.op"]
-    operators.replace(
-        symbols, Dropout=operators.seeded, Custom=operators.copying_custom, LeakyReLU=operators.selu_from_elu
-    )
-
-
-def extension_operators(module: ModuleType) -> None:
-    """T125, T130, T137, T139 in `mx.npx`.
-
-    Upstream: `numpy_extension/_register.py`, and the same file of `mxnet.ndarray` and `mxnet.symbol`, fill `_op`.
-    """
-    package = module.__name__.rpartition(".")[0]
-    extension = sys.modules[f"{package}._op"]
-    operators.replace(extension, dropout=operators.seeded, leaky_relu=operators.selu_from_elu)
-    if "symbol" not in package:
-        operators.replace(extension, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
-
-
-def dropout_layer(module: ModuleType) -> None:
-    """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
-
-    def seeded(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
-            if self._rate <= 0:
-                return upstream(self, F, x)
-            dropout = F.npx.dropout if module.is_np_array() else F.Dropout
-            return dropout(x, p=self._rate, axes=self._axes, name="fwd", cudnn_off=True)
-
-        return hybrid_forward
-
-    operators.replace(module.Dropout, hybrid_forward=seeded)
-
-
 def input_iterators(module: ModuleType) -> None:
     """T86 as `operator_arguments`; Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
 
@@ -389,12 +333,12 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,
-    "mxnet.ndarray.register": eager_operators,
-    "mxnet.symbol.register": symbolic_operators,
-    "mxnet.ndarray.numpy_extension._register": extension_operators,
-    "mxnet.symbol.numpy_extension._register": extension_operators,
-    "mxnet.numpy_extension._register": extension_operators,
-    "mxnet.gluon.nn.basic_layers": dropout_layer,
+    "mxnet.ndarray.register": operators.eager_operators,
+    "mxnet.symbol.register": operators.symbolic_operators,
+    "mxnet.ndarray.numpy_extension._register": operators.extension_operators,
+    "mxnet.symbol.numpy_extension._register": operators.extension_operators,
+    "mxnet.numpy_extension._register": operators.extension_operators,
+    "mxnet.gluon.nn.basic_layers": operators.dropout_layer,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,

@@ -131,7 +131,7 @@ def chosen_threads() -> Iterator[None]:
     finally:
         for name, value in before.items():
             del os.environ[name]
-            if value is not None:  # an empty one
+            if value is not None:  # it was set to an empty text
                 os.environ[name] = value
     _loaded = choice
 

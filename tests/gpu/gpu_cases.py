@@ -93,6 +93,11 @@ def has_tf32(on_gpu):
     return on_gpu and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 
 
+def digits(on_gpu):
+    """Relative tolerance of trained values and of scores."""
+    return 1e-3 if has_tf32(on_gpu) else 1e-4
+
+
 def resumed(make, devices, folder, **arguments):
     """Train for two epochs of 24 updates, whole, and once killed after update 20 and resumed from update 16.
 

@@ -1,6 +1,6 @@
 """Two GPUs against the CPU."""
 
-from gpu_cases import CPU, assert_close, data, dense, has_tf32, values
+from gpu_cases import CPU, assert_close, data, dense, digits, values
 import mxkit
 from mxkit.errors import CheckpointWarning
 from mxnet import gluon
@@ -20,9 +20,8 @@ def test_averages_on_several_devices_equal_the_cpus(several, on_gpu):
         scores.append(history.column("valid_loss"))
         with ema.applied(net):
             averages.append(values(net))
-    rtol = 1e-3 if has_tf32(on_gpu) else 1e-4
-    np.testing.assert_allclose(scores[0], scores[1], rtol=rtol)
-    assert_close(averages[0], averages[1], rtol)
+    np.testing.assert_allclose(scores[0], scores[1], rtol=digits(on_gpu))
+    assert_close(averages[0], averages[1], digits(on_gpu))
 
 
 def test_updates_on_the_kvstore_equal_the_cpus(several, on_gpu):
@@ -31,7 +30,7 @@ def test_updates_on_the_kvstore_equal_the_cpus(several, on_gpu):
     mxkit.fit(net, data(90), trainer=trainer, epochs=2, accumulate=2, **ARGUMENTS)
     assert trainer._update_on_kvstore
     mxkit.fit(expected, data(90), trainer=SGD, epochs=2, accumulate=2, **ARGUMENTS)
-    assert_close(values(net), values(expected), rtol=1e-3 if has_tf32(on_gpu) else 1e-4)
+    assert_close(values(net), values(expected), rtol=digits(on_gpu))
 
 
 def test_a_run_of_two_devices_goes_on_with_one(several, on_gpu, tmp_path):
@@ -40,4 +39,4 @@ def test_a_run_of_two_devices_goes_on_with_one(several, on_gpu, tmp_path):
     with pytest.warns(CheckpointWarning, match="devices"):
         mxkit.fit(net, data(), trainer=SGD, epochs=2, seed=7, checkpoint=tmp_path, resume=True, **ARGUMENTS)
     mxkit.fit(expected, data(), trainer=SGD, epochs=2, seed=7, **ARGUMENTS)
-    assert_close(values(net), values(expected), rtol=1e-3 if has_tf32(on_gpu) else 1e-4)
+    assert_close(values(net), values(expected), rtol=digits(on_gpu))

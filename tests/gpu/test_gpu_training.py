@@ -1,6 +1,6 @@
 """Training, loaders and files on the GPUs that MXNet sees, against the CPU; in both passes of `make gpu`."""
 
-from gpu_cases import CPU, assert_close, convolutional, data, dense, has_tf32, values
+from gpu_cases import CPU, assert_close, convolutional, data, dense, digits, has_tf32, values
 import mxkit
 import mxnet as mx
 from mxnet import autograd
@@ -34,11 +34,11 @@ def test_fit_equals_the_cpu(accelerators, on_gpu, several, optimizer):
     }
     assert nets["there"][0].weight.list_ctx() == where
     # in bfloat16, with 8 times less digits than TF32, it is 4e-3
-    assert_close(values(nets["there"]), values(nets["cpu"]), rtol=1e-3 if has_tf32(on_gpu) else 1e-4)
+    assert_close(values(nets["there"]), values(nets["cpu"]), rtol=digits(on_gpu))
     for column in ("train_loss", "valid_loss", "train_accuracy", "valid_accuracy"):
         found, expected = (history.column(column) for history in (histories["there"], histories["cpu"]))
         one_sample = 1.1 / 30 if has_tf32(on_gpu) and "accuracy" in column else 0
-        np.testing.assert_allclose(found, expected, rtol=1e-3 if has_tf32(on_gpu) else 1e-4, atol=one_sample)
+        np.testing.assert_allclose(found, expected, rtol=digits(on_gpu), atol=one_sample)
 
 
 def test_convolutions_and_batch_norm_are_close_to_the_cpus(accelerators, on_gpu):
@@ -50,12 +50,10 @@ def test_convolutions_and_batch_norm_are_close_to_the_cpus(accelerators, on_gpu)
 
 
 def test_a_batch_smaller_than_the_devices_leaves_replicas_equal(accelerators, on_gpu):
-    net = dense(accelerators)
-    loader = data(16 + 1, batch_size=16)
-    mxkit.fit(net, loader, loss="softmax_ce", trainer="adam", epochs=2, progress=False)
-    expected = dense(CPU)
-    mxkit.fit(expected, loader, loss="softmax_ce", trainer="adam", epochs=2, progress=False)
-    assert_close(values(net), values(expected), rtol=1e-3 if has_tf32(on_gpu) else 1e-4)
+    net, expected = dense(accelerators), dense(CPU)
+    for each in (net, expected):
+        mxkit.fit(each, data(17, batch_size=16), loss="softmax_ce", trainer="adam", epochs=2, progress=False)
+    assert_close(values(net), values(expected), rtol=digits(on_gpu))
 
 
 def test_mixed_precision(accelerators, on_gpu):
@@ -101,9 +99,8 @@ def test_checkpoints_go_to_the_cpu_and_back_to_the_bit(accelerators, on_gpu, tmp
         assert trainer._optimizer.num_update == first_trainer._optimizer.num_update == 12
     for net, trainer in ((first, first_trainer), (second, second_trainer), (third, third_trainer)):
         mxkit.fit(net, data(), loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
-    rtol = 1e-3 if has_tf32(on_gpu) else 1e-4
-    assert_close(values(second), values(first), rtol)
-    assert_close(values(third), values(first), rtol)
+    for net in (second, third):
+        assert_close(values(net), values(first), digits(on_gpu))
 
 
 def test_nets_move_to_the_bit(accelerators, tmp_path):

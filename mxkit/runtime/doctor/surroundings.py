@@ -28,12 +28,12 @@ _LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-
 # Found by running 75 features of MXNet and 25 of gluoncv on Python 3.8 to 3.13 with NumPy 1.23 to 2.x.
 _LIMITS = (
     ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
-    ("GPUs from sm_90 on", "the wheels end at sm_86 and hold no PTX (T83); use older ones, or build from source"),
+    ("GPUs from sm_90 on", "the wheels end at sm_86 and hold no PTX; use older ones, or build from source"),
     ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export's symbol files"),
     ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
-    ("dropout in RNN layers", "does nothing on the CPU (T115); put nn.Dropout between them"),
-    ("kvstore 'p3'", "silently does not distribute (T76); use dist_sync"),
-    ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on (T76)"),
+    ("dropout in RNN layers", "does nothing on the CPU; put nn.Dropout between them"),
+    ("kvstore 'p3'", "silently does not distribute; use dist_sync"),
+    ("tools/launch.py", "of the wheel ends with an error from Python 3.9 on"),
     ("pip check", "with NumPy 2 or graphviz from 0.9 on it says that mxnet asks for older ones; they work"),
     ("mxboard", "needs protobuf 3; use mxkit.callbacks.TensorBoardLog"),
 )
@@ -76,7 +76,7 @@ def _variable(name: str, value: str, status: str, openmp: Tuple[str, ...]) -> Li
     if status == "warning":
         return Line(name, value, status, f"OpenMP cannot read it and ignores it: unset {name}, or mend its value")
     if name == "DMLC_ROLE" and value in ("server", "scheduler"):
-        return Line(name, value, "warning", "`import mxnet` serves and never returns: unset DMLC_ROLE (T72)")
+        return Line(name, value, "warning", "`import mxnet` serves and never returns: unset DMLC_ROLE")
     if name.startswith("KMP_") and openmp and all("libgomp" in path for path in openmp):
         return Line(name, f"{value} (not read: MXNet's OpenMP here is GNU's)")
     return Line(name, value)
