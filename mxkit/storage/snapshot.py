@@ -102,7 +102,7 @@ def take_snapshot(
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise TypeError(f"{value!r:.100} is not plain JSON")
+    raise TypeError(f"received {value!r:.100}")
 
 
 def save_checkpoint(

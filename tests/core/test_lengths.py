@@ -34,9 +34,7 @@ def test_a_length_is_printed_as_it_is_read():
     ["", "2", "epochs", "2 parsecs", "-2 epochs", "0 epochs", "1e3 updates", True, None, 0, -1, float("nan"), 3],
 )
 def test_other_values_are_refused_with_the_units_of_the_place(value):
-    with pytest.raises(
-        ValueError, match=r"every: expected a length like '2 epochs' or '500 updates'; received"
-    ) as told:
+    with pytest.raises(ValueError, match="every: expected a length like '2 epochs' or '500 updates'; received") as told:
         length(value, "every", ("epochs", "updates"))
     assert repr(value) in str(told.value)
 

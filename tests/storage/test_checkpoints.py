@@ -276,9 +276,7 @@ def test_a_run_goes_on_where_each_checkpoint_fails_while_the_next_one_waits(tmp_
         (tmp_path / "a").rename(tmp_path / "moved")
         (tmp_path / "a").write_text("a file is in the way")
 
-    with pytest.warns(
-        CheckpointWarning, match="could not be written, the run goes on and earlier ones are whole"
-    ) as told:
+    with pytest.warns(CheckpointWarning, match="could not be written, the run goes on and earlier") as told:
         spoilt = train(tmp_path / "a", net=net, every="1 update", epochs=1, callbacks=[on_update(3, spoil)])
     assert len(told) > 5
     assert spoilt.column("train_loss") == history.column("train_loss")
@@ -472,9 +470,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     state = {"loss": np.float32(0.5), "epoch": np.int64(3), "done": np.bool_(True)}
     saved = mxkit.save_checkpoint(tmp_path, make_net(), step=1, state=state)
     assert find_checkpoint(saved).manifest["state"] == {"loss": 0.5, "epoch": 3, "done": True}
-    with pytest.raises(
-        ValueError, match=r"save_checkpoint: state must be plain JSON values: array\(\[1\]\) is not plain JSON"
-    ):
+    with pytest.raises(ValueError, match=r"save_checkpoint: state must be plain JSON values: received array\(\[1\]\)"):
         mxkit.save_checkpoint(tmp_path, make_net(), step=2, state={"a": np.array([1])})
 
 
