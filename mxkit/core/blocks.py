@@ -122,7 +122,7 @@ def place_of(path: str, block: Any) -> str:
     >>> place_of("0.body", gluon.nn.Dense(2)), place_of("", gluon.nn.Dense(2))
     ("'0.body' (Dense)", 'the net (Dense)')
     """
-    return f"{repr(path) if path else 'the net'} ({type(block).__name__})"
+    return f"{repr(path) if path else 'the net'} ({getattr(block, 'mxkit_name', '') or type(block).__name__})"
 
 
 def paths_of(parameters: Sequence[Any], net: Any) -> List[str]:

@@ -52,7 +52,7 @@ strides and pools before it. Of square images with 1 channel the net takes 6 x 6
         self._input_size = whole_number(input_size, "input_size", least=0)
         self._one_position = one_position
         self._fitting: Set[Shape] = set()
-        self.mxkit_name = ""  # `get_model` sets it, and tables of layers show it
+        self.mxkit_name = ""  # `get_model` sets it; tables of layers and errors show it
 
     def __repr__(self) -> str:
         kind = type(self).__name__

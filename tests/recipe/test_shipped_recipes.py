@@ -64,8 +64,14 @@ def two_updates(name, folder):
 
 # Trained by `test_the_same_update_in_pieces_ends_the_same`.
 IN_PIECES = {"accumulation": (16, 4, "auto"), "two_devices": (64, 1, "cpu:2")}
-# Their layers are those of the other deep nets, and large; or they are optimizer_sgd with another optimizer of MXNet.
-SIMILAR = {"alexnet", "googlenet", "vgg11", *(f"optimizer_{name}" for name in ("adagrad", "adadelta", "rmsprop"))}
+# Large nets, which tests/models trains too; and optimizer_sgd with another optimizer of MXNet.
+SIMILAR = {
+    "alexnet",
+    "densenet121",
+    "googlenet",
+    "vgg11",
+    *(f"optimizer_{name}" for name in ("adagrad", "adadelta", "rmsprop")),
+}
 
 
 @pytest.mark.parametrize(

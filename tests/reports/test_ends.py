@@ -119,14 +119,8 @@ def test_inputs_that_are_no_images(own, tmp_path, shown):
     assert [one for one in page.items if "→" in one]
 
 
-@pytest.fixture(scope="module")
-def interrupted(own, tmp_path_factory):
-    recipe = {**own, "callbacks": ["Interrupt"]}
-    return run_recipe(recipe, output=tmp_path_factory.mktemp("interrupted"), progress=False).folder
-
-
-def test_ctrl_c_and_going_on(interrupted, copied, shown):
-    folder = copied(interrupted)
+def test_ctrl_c_and_going_on(own, tmp_path, shown):
+    folder = run_recipe({**own, "callbacks": ["Interrupt"]}, output=tmp_path / "runs", progress=False).folder
     assert str(read_run(folder).state) == "stopped: KeyboardInterrupt in epoch 2, after update 25"
     assert "KeyboardInterrupt in epoch 2, after update 25" in shown(folder).text
     stopped = read_run(folder).recorded
@@ -176,15 +170,6 @@ def test_a_recipe_of_names_that_nobody_knows_any_more(adam, copied, shown):
     assert len(page.tables["epochs"]) == 3
 
 
-def test_a_run_that_is_training_or_was_killed(adam, copied, shown):
-    folder = copied(adam)
-    (folder / "scores.json").unlink()
-    write_state(folder, "running", epoch=1, updates=11)
-    recorded = json.loads((folder / "state.json").read_text())
-    assert str(read_run(folder).state) == f"running?: epoch 1, update 11 at {recorded['changed']}"
-    assert "epoch 1, update 11 at " in shown(folder).text
-
-
 def test_a_state_that_is_damaged_or_missing_is_told(adam, copied):
     folder = copied(adam)
     for content in ("{", "[]", '{"state": "asleep"}', '{"state": "running", "epoch": "1"}'):
@@ -196,12 +181,16 @@ def test_a_state_that_is_damaged_or_missing_is_told(adam, copied):
     assert str(read_run(folder).state) == "unknown: it has no state.json"
 
 
-def test_no_checkpoint_and_no_environment(adam, copied, shown):
-    """As an older mxkit left it, and with its checkpoints deleted."""
+def test_a_run_that_is_training_or_was_killed_without_checkpoint_and_environment(adam, copied, shown):
     folder = copied(adam)
     shutil.rmtree(str(folder / "checkpoints"))
     (folder / "environment.json").unlink()
+    (folder / "scores.json").unlink()
+    write_state(folder, "running", epoch=1, updates=11)
+    recorded = json.loads((folder / "state.json").read_text())
+    assert str(read_run(folder).state) == f"running?: epoch 1, update 11 at {recorded['changed']}"
     page = shown(folder)
+    assert "epoch 1, update 11 at " in page.text
     assert "The folder has no environment.json" in page.text
     assert "Its log begins with: 20" in page.text
     assert "The run has no folder of checkpoints." in page.text
