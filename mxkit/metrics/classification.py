@@ -345,7 +345,9 @@ class Recall(F1):
 
 
 def _divided(numerator: "np.ndarray", denominator: "np.ndarray") -> "np.ndarray":
-    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=denominator > 0)
+    shares = np.zeros(len(numerator))
+    np.divide(numerator, denominator, out=shares, where=denominator > 0)
+    return shares
 
 
 class MCC(_Counted):
