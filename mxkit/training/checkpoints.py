@@ -141,7 +141,7 @@ class Checkpoints(Callback):
         snapshot, self._copy = self._copy, None
         wanted = state.stop_is_for_now if error is None else not isinstance(error, NonFiniteError)
         if snapshot is not None and snapshot.step > self._written and wanted:
-            with _disk_errors_warn(MXNetError):  # `fit` raises the error that ended the run
+            with _disk_errors_warn((OSError, MXNetError)):  # `fit` raises the error that ended the run
                 self._write(snapshot)
         if error is None and self.signals.caught == signal.SIGTERM:  # received after the last update
             deliver(signal.SIGTERM)
@@ -199,10 +199,10 @@ def refuse_mixed_runs(directory: Path) -> None:
 
 
 @contextmanager
-def _disk_errors_warn(*more: Type[Exception]) -> Iterator[None]:
+def _disk_errors_warn(errors: Tuple[Type[Exception], ...] = (OSError,)) -> Iterator[None]:
     try:
         yield
-    except (OSError, *more) as error:
+    except errors as error:
         _warn(f"a checkpoint could not be written, the run goes on and earlier ones are whole: {error}")
 
 

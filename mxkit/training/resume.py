@@ -87,7 +87,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
     return snapshot
 
 
-def restore(state: FitState, found: Checkpoint) -> None:
+def restore(state: FitState, checkpoint: Checkpoint) -> None:
     """Let a `fit` that has not begun continue from a snapshot.
 
     Raises:
@@ -98,25 +98,25 @@ def restore(state: FitState, found: Checkpoint) -> None:
         The net, the Trainer, the callbacks, the data's seed and `state` are those of the stopped run. Warns if a
         difference makes it impossible that the rest is bit-equal.
     """
-    run = check_run(found)
+    run = check_run(checkpoint)
     try:
-        _restore(state, found, run)
+        _restore(state, checkpoint, run)
     except MxkitError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: {error!r}") from error
+        raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: {error!r}") from error
 
 
-def check_run(found: Checkpoint) -> Mapping[str, Any]:
+def check_run(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """Return a run's values from `capture`, after a check of their form; nothing is changed before.
 
     Raises:
         CheckpointError: The checkpoint was not written by `fit`, or has another form.
     """
-    run = found.manifest.get("run")
+    run = checkpoint.manifest.get("run")
     if not isinstance(run, dict):
         raise CheckpointError(
-            f"checkpoint {found.path} was not written by fit: it has no epoch. Use load_checkpoint and a new run"
+            f"checkpoint {checkpoint.path} was not written by fit: it has no epoch. Use load_checkpoint and a new run"
         )
     try:
         counts = {**run["running"], "cut": run["cut"], "epoch": run["epoch"] - 1}
@@ -126,36 +126,36 @@ def check_run(found: Checkpoint) -> Mapping[str, Any]:
         wrong += [name for name in ("history", "callbacks", "metrics") if not isinstance(run[name], list)]
         wrong += [name for name in ("history", "callbacks") if not all(isinstance(part, dict) for part in run[name])]
         wrong += [name for name, kind in (("stopped", str), ("seed", int)) if not isinstance(run[name], (kind, _NONE))]
-        wrong += ["updates"] * (run["updates"] != found.step)
+        wrong += ["updates"] * (run["updates"] != checkpoint.step)
     except (KeyError, TypeError) as error:
         wrong = [repr(error)]
     if wrong:
-        raise CheckpointError(f"checkpoint {found.path} holds another kind of run: see {', '.join(wrong)}")
+        raise CheckpointError(f"checkpoint {checkpoint.path} holds another kind of run: see {', '.join(wrong)}")
     return run
 
 
-def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None:
+def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
     if run["metrics"] and len(run["metrics"]) != len(state.metrics):
         raise CheckpointError(
-            f"checkpoint {found.path} lies inside an epoch with {len(run['metrics'])} training metrics; this run has "
-            f"{len(state.metrics)}. Pass the same metrics"
+            f"checkpoint {checkpoint.path} lies inside an epoch with {len(run['metrics'])} training metrics; "
+            f"this run has {len(state.metrics)}. Pass the same metrics"
         )
     names = [metric.name for metric in state.metrics]
     if run["metrics"] and run.get("metric_names", names) != names:
         raise CheckpointError(
-            f"checkpoint {found.path} lies inside an epoch with the training metrics {run['metric_names']!s:.200}; "
-            f"this run has {names}. Pass the same metrics in the same order"
+            f"checkpoint {checkpoint.path} lies inside an epoch with the training metrics "
+            f"{run['metric_names']!s:.200}; this run has {names}. Pass the same metrics in the same order"
         )
     settings = _settings(state)
     if run["running"]["batches"]:
-        _refuse_other_data(state, found, run, settings)
+        _refuse_other_data(state, checkpoint, run, settings)
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
     finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
     differences = _differences(run["settings"], settings)
     if finished and _OTHER_SAMPLES in differences:
         differences.remove(_OTHER_SAMPLES)
         _warn(
-            f"resumed from {found.path}, where the run is finished: nothing is trained, net and history are the "
+            f"resumed from {checkpoint.path}, where the run is finished: nothing is trained, net and history are the "
             f"finished run's, but {_OTHER_SAMPLES}"
         )
     if run["cut"] and run["stopped"] is None and state.max_updates != run["updates"]:
@@ -165,11 +165,11 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
         )
     if differences:
         _warn(
-            f"resumed from {found.path}, but the rest cannot be bit-equal to an uninterrupted run: "
+            f"resumed from {checkpoint.path}, but the rest cannot be bit-equal to an uninterrupted run: "
             f"{'; '.join(differences)}"
         )
-    matched = match_arrays(state.net, read_arrays(found.path / PARAMETERS))
-    arrays = put_back(found, state.net, state.trainer, matched, devices=net_devices(state.net))
+    matched = match_arrays(state.net, read_arrays(checkpoint.path / PARAMETERS))
+    arrays = put_back(checkpoint, state.net, state.trainer, matched, devices=net_devices(state.net))
     state.epoch, state.updates, state.stop_reason = run["epoch"], run["updates"], run["stopped"]
     state.history = History(run["history"])
     state.running.load_state_dict(run["running"])
@@ -179,11 +179,13 @@ def _restore(state: FitState, found: Checkpoint, run: Mapping[str, Any]) -> None
         state.data.load_state_dict(run["data"])
     for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
         metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
-    _restore_callbacks(state, run["callbacks"], arrays, found)
-    _warn_of_ignored_settings(state, found, run.get("optimizer"))
+    _restore_callbacks(state, run["callbacks"], arrays, checkpoint)
+    _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
 
 
-def _refuse_other_data(state: FitState, found: Checkpoint, run: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+def _refuse_other_data(
+    state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
     """Refuse to skip batches of another size or order: samples would be trained twice, or never.
 
     Raises:
@@ -198,13 +200,13 @@ def _refuse_other_data(state: FitState, found: Checkpoint, run: Mapping[str, Any
             differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
     if differences:
         raise CheckpointError(
-            f"checkpoint {found.path} lies inside epoch {run['epoch']}, after {running['samples']} of its samples, and "
-            f"the data is not the same: {'; '.join(differences)}. The rest of the epoch would leave samples out or "
-            "train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
+            f"checkpoint {checkpoint.path} lies inside epoch {run['epoch']}, after {running['samples']} of its "
+            f"samples, and the data is not the same: {'; '.join(differences)}. The rest of the epoch would leave "
+            "samples out or train some twice. Pass the same data, or resume from a checkpoint at the end of an epoch"
         )
 
 
-def _warn_of_ignored_settings(state: FitState, found: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
+def _warn_of_ignored_settings(state: FitState, checkpoint: Checkpoint, before: Optional[Mapping[str, Any]]) -> None:
     """Warn of settings of a new Trainer that are not used, because those of the stopped run continue."""
     now, state.made_with = state.made_with, before
     if before is None or now is None:  # an older checkpoint, or a Trainer that was used before
@@ -212,9 +214,10 @@ def _warn_of_ignored_settings(state: FitState, found: Checkpoint, before: Option
     ignored = [name for name in now if name in before and now[name] != before[name]]
     if ignored:
         texts = (f"{name}={now[name]:g} is not used, the run began with {before[name]:g}" for name in ignored)
+        attributes = ", ".join(f"state.trainer.optimizer.{name}" for name in ignored)
         _warn(
-            f"resumed from {found.path}: the optimizer keeps its settings. {'; '.join(texts)}. To change them now, set "
-            f"{', '.join(f'state.trainer.optimizer.{name}' for name in ignored)} in on_fit_begin(state) of a callback",
+            f"resumed from {checkpoint.path}: the optimizer keeps its settings. {'; '.join(texts)}. To change them, "
+            f"set {attributes} in on_fit_begin(state) of a callback",
             6,
         )
 
@@ -224,14 +227,14 @@ def _warn(text: str, stacklevel: int = 5) -> None:
 
 
 def _restore_callbacks(
-    state: FitState, stored: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], found: Checkpoint
+    state: FitState, stored: Sequence[Mapping[str, Any]], arrays: Mapping[str, Any], checkpoint: Checkpoint
 ) -> None:
     present = _with_state(state.callbacks)
     for number, part in enumerate(stored):
         match = next((pair for pair in present if pair[0] == part["type"]), None)
         if match is None:
             text = f"holds the state of {part['type']}, which this run does not have: left out"
-            _warn(f"checkpoint {found.path} {text}", 6)
+            _warn(f"checkpoint {checkpoint.path} {text}", 6)
             continue
         present.remove(match)
         own = _part(arrays, f"callback:{number}:")
