@@ -1,7 +1,5 @@
 """What each loss wants of outputs and labels: the text of each error, in training and in `evaluate`."""
 
-import warnings
-
 import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
@@ -9,7 +7,7 @@ from mxkit.losses.by_name import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import FEATURES, fit, make_net, weights
+from oracle import FEATURES, fit, make_net, traps, weights
 import pytest
 from sharing import pairs
 
@@ -31,13 +29,6 @@ def refused(error, text, labels, loss, net=None, x=X, batch_size=6):
         with pytest.raises(error, match=text):
             mxkit.evaluate(net, data, loss=loss)
     np.testing.assert_array_equal(weights(net), before)
-
-
-def traps(function):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        function()
-    return [str(one.message) for one in told if issubclass(one.category, TrapWarning)]
 
 
 @pytest.mark.long

@@ -159,9 +159,6 @@ def around(*blocks):
         (around(nn.Dense(3), Plain()), True),
         (around(nn.HybridLambda(lambda F, x: F.shuffle(x))), True),
     ],
-    ids=lambda value: (
-        None if isinstance(value, bool) else type(value[-1]).__name__ if hasattr(value, "__len__") else None
-    ),
 )
 def test_nets_that_draw(net, expected):
     assert draws_random_numbers(net, SOFTMAX, BATCHES, 1) is expected
