@@ -89,5 +89,3 @@ def test_arguments_that_a_loss_does_not_take_and_classes(monkeypatch):
             get_loss(spec)
     assert isinstance(get_loss(("own", {"margin": 2})), Own)
     assert get_loss(("any", {"weight": 2}))._weight == 2
-
-
