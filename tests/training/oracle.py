@@ -1,6 +1,9 @@
 """What the tests of training compare with: hand-written Gluon loops, one big batch, NumPy."""
 
+import warnings
+
 import mxkit
+from mxkit.errors import TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
@@ -90,6 +93,14 @@ def weights(net):
 def fit(net, data, **changes):
     """`mxkit.fit` for one silent epoch by softmax cross-entropy and SGD, but for `changes`."""
     return mxkit.fit(net, data, **{"loss": "softmax_ce", "trainer": "sgd", "epochs": 1, "progress": False, **changes})
+
+
+def traps(function):
+    """Texts of the `TrapWarning`s of a call."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [str(warning.message) for warning in caught if issubclass(warning.category, TrapWarning)]
 
 
 def train_by_hand(net, batches, optimizer, epochs=1, trainer=None):

@@ -1,7 +1,5 @@
 """What each loss wants of outputs and labels: the text of each error, in training and in `evaluate`."""
 
-import warnings
-
 import made_tables
 import mxkit
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
@@ -9,7 +7,7 @@ from mxkit.losses.by_name import get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import FEATURES, fit, make_net, weights
+from oracle import FEATURES, fit, make_net, traps, weights
 import pytest
 from sharing import pairs
 
@@ -31,13 +29,6 @@ def refused(error, text, labels, loss, net=None, x=X, batch_size=6):
         with pytest.raises(error, match=text):
             mxkit.evaluate(net, data, loss=loss)
     np.testing.assert_array_equal(weights(net), before)
-
-
-def traps(function):
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        function()
-    return [str(one.message) for one in told if issubclass(one.category, TrapWarning)]
 
 
 @pytest.mark.long
@@ -327,16 +318,13 @@ class TestPairs:
 
 
 def test_a_batch_without_labels_and_a_net_of_several_outputs():
-    with pytest.raises(
-        DataError, match=r"L2Loss takes label, sample_weight after .* received none: batches are \(x, y\)"
-    ):
+    text = r"L2Loss takes label, sample_weight after .* received none: batches are \(x, y\)"
+    with pytest.raises(DataError, match=text):
         mxkit.evaluate(make_net(), [(X,)], loss="l2")
     net = mxkit.models.Siamese(gluon.nn.Dense(2, in_units=FEATURES))
     mxkit.initialize(net, devices="cpu")
-    with pytest.raises(
-        DataError,
-        match="L2Loss: the net returns 2 outputs, and this loss takes one. Choose it in loss=",
-    ):
+    text = "L2Loss: the net returns 2 outputs, and this loss takes one. Choose it in loss="
+    with pytest.raises(DataError, match=text):
         mxkit.evaluate(net, [((X, X), ONE_HOT)], loss="l2")
 
 

@@ -3,11 +3,11 @@
 import warnings
 
 import mxkit
-from mxkit.errors import TrapWarning
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
+from oracle import fit, traps
 import pytest
 
 TEXT = "cuDNN searches its fastest algorithm again"
@@ -37,12 +37,7 @@ def told(make, shapes, epochs=1, devices="cpu"):
     net = make()
     mxkit.initialize(net, devices=devices, sample=(1, 3, 2))
     data = [(np.zeros((samples, 3, length), "float32"), np.zeros(samples)) for samples, length in shapes]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=epochs, progress=False)
-    found = [one for one in caught if TEXT in str(one.message)]
-    assert all(one.category is TrapWarning for one in found)
-    return len(found)
+    return sum(TEXT in text for text in traps(lambda: fit(net, data, epochs=epochs)))
 
 
 NINE = [(2, length) for length in range(2, 11)]

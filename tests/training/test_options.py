@@ -31,9 +31,8 @@ def test_a_window_is_counted_in_batches_or_in_samples():
     for wrong in (0, -1, 1.5, True, "0 samples", "2.5 samples", "4 epochs", "many"):
         with pytest.raises(ValueError, match="^accumulate: "):
             fit(accumulate=wrong)
-    with pytest.raises(
-        ValueError, match="like '4 batches' or '256 samples', or a number of batches; received '4 epochs'"
-    ):
+    text = "like '4 batches' or '256 samples', or a number of batches; received '4 epochs'"
+    with pytest.raises(ValueError, match=text):
         mxkit.Accumulator(gluon.Trainer(make_net().collect_params(), "sgd"), "4 epochs")
 
 

@@ -11,6 +11,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
+from oracle import fit
 import pytest
 from sharing import pairs
 
@@ -52,9 +53,7 @@ def batch_of(samples):
 
 
 CALLS = {
-    "fit": lambda net, data: mxkit.fit(
-        net, data, loss="softmax_ce", trainer="sgd", epochs=1, accumulate=2, progress=False
-    ),
+    "fit": lambda net, data: fit(net, data, accumulate=2),
     "evaluate": lambda net, data: mxkit.evaluate(net, data, loss="softmax_ce"),
     "predict": mxkit.predict,
     "extract": lambda net, data: mxkit.extract(net, ["out"], data, progress=False),
@@ -126,7 +125,7 @@ def test_t135_texts_of_a_gpu_name_it_and_nothing_is_run_again(text, monkeypatch)
     assert str(e.value).endswith("amp='float16', or end what else nvidia-smi shows there")
     assert text.split(" : ")[-1] in str(e.value)
     with pytest.raises(TrainingError, match=r"^epoch 1, update 1, batch x \(6, 4\) .*: out of memory on cpu\(1\) "):
-        mxkit.fit(net, [batch_of(6)], loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        fit(net, [batch_of(6)])
     assert net.calls == 2
 
 
@@ -149,12 +148,11 @@ def test_t135_memory_that_ends_at_the_first_step_or_in_a_callback(monkeypatch):
 
     net = mxkit.models.mlp(3, hidden=[4])
     mxkit.initialize(net, devices="cpu", sample=(2, 4))
-    arguments = {"loss": "softmax_ce", "trainer": "adam", "epochs": 1, "progress": False}
     with pytest.raises(TrainingError, match="^epoch 1, update 1: out of memory on the GPU"):
-        mxkit.fit(net, [batch_of(6)], callbacks=[mxkit.callbacks.LambdaCallback(on_update=full)], **arguments)
+        fit(net, [batch_of(6)], callbacks=[mxkit.callbacks.LambdaCallback(on_update=full)])
     monkeypatch.setattr(mx.optimizer.Adam, "create_state", full)
     with pytest.raises(TrainingError, match=r"^epoch 1, update 1, batch x \(6, 4\) .*: out of memory on the GPU") as e:
-        mxkit.fit(net, [batch_of(6)], **arguments)
+        fit(net, [batch_of(6)], trainer="adam")
     assert e.value.__cause__ is error
 
 
@@ -168,7 +166,6 @@ def test_other_errors_are_what_they_were(error):
 def test_t135_memory_of_numpy_is_named_too():
     net = Squares()
     mxkit.initialize(net, devices="cpu", sample=(2, 4))
-    with pytest.raises(
-        ForwardError, match="^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"
-    ), explained(net):
+    text = "^out of memory on the CPU.*: Unable to allocate 4 GiB. Try a smaller"
+    with pytest.raises(ForwardError, match=text), explained(net):
         raise MemoryError("Unable to allocate 4 GiB")

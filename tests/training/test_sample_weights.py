@@ -282,9 +282,8 @@ class TestClassWeights:
             get_loss(spec)
 
     def test_weight_is_no_weight_of_classes(self):
-        with pytest.raises(
-            TypeError, match=r"loss 'softmax_ce': weight is one number.*is class_weight, which softmax_ce"
-        ):
+        text = r"loss 'softmax_ce': weight is one number.*is class_weight, which softmax_ce"
+        with pytest.raises(TypeError, match=text):
             get_loss(("softmax_ce", {"weight": [1, 5]}))
 
     def test_without_them_the_loss_is_gluons_own(self):

@@ -4,7 +4,7 @@ import mxkit
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import STATIC, make_batches, make_net, weights
+from oracle import STATIC, fit, make_batches, make_net, weights
 import pytest
 
 LOSS = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -44,8 +44,7 @@ def test_t109_epochs_of_accumulated_batches(devices, accumulate, amp):
     def trained(flags):
         net = make_net(devices)
         net.hybridize(**flags)
-        settings = {"loss": "softmax_ce", "trainer": SGD, "epochs": 4, "accumulate": accumulate, "amp": amp}
-        mxkit.fit(net, make_batches([6] * 4), progress=False, **settings)
+        fit(net, make_batches([6] * 4), trainer=SGD, epochs=4, accumulate=accumulate, amp=amp)
         return weights(net)
 
     np.testing.assert_array_equal(trained(STATIC), trained({}))
@@ -87,9 +86,8 @@ def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
         net = static_net(hybridize)
         # a loss of one's own goes the ordinary way, through the net's own graph
         own = mxkit.losses.BatchLoss(forward=lambda net, x, y: LOSS(net(*x), *y))
-        loss = {"loss": "softmax_ce" if one_graph else own}
-        trainer = gluon.Trainer(net.collect_params(), *SGD)
-        mxkit.fit(net, make_batches([6] * 3), trainer=trainer, epochs=3, callbacks=[Changes()], progress=False, **loss)
+        loss, trainer = "softmax_ce" if one_graph else own, gluon.Trainer(net.collect_params(), *SGD)
+        fit(net, make_batches([6] * 3), loss=loss, trainer=trainer, epochs=3, callbacks=[Changes()])
         return weights(net)
 
     np.testing.assert_array_equal(trained(True), trained(False))
@@ -101,7 +99,7 @@ def test_t109_gradients_made_anew_between_two_trainings(change):
         net = static_net(hybridize)
         trainer = gluon.Trainer(net.collect_params(), *SGD)
         for _ in range(2):
-            mxkit.fit(net, make_batches([6] * 3), loss="softmax_ce", trainer=trainer, epochs=1, progress=False)
+            fit(net, make_batches([6] * 3), trainer=trainer)
             change(net)
             for _ in mxkit.updates(net, make_batches([6] * 3), loss="softmax_ce", trainer=trainer):
                 pass

@@ -45,9 +45,8 @@ def test_t10_labels_out_of_range(wrong):
     before = weights(net)
     x = np.zeros((4, FEATURES), "float32")
     y = np.array([0, 1, wrong, wrong], "float32")
-    with pytest.raises(
-        LabelError, match="labels must be whole numbers from 0 to 2, because the net has 3 outputs"
-    ) as e:
+    text = "labels must be whole numbers from 0 to 2, because the net has 3 outputs"
+    with pytest.raises(LabelError, match=text) as e:
         train(net, [(x, y)])
     assert f"received {float(wrong)}" in str(e.value)
     assert "SoftmaxCrossEntropyLoss would clip them without an error" in str(e.value)
@@ -88,9 +87,8 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
 def test_t4_a_loss_that_is_not_per_sample(loss, received, way):
     net = make_net()
     before = weights(net)
-    with pytest.raises(
-        LossShapeError, match=rf"expected shape \(4,\) for a batch of 4 samples; received {received}"
-    ) as e:
+    text = rf"expected shape \(4,\) for a batch of 4 samples; received {received}"
+    with pytest.raises(LossShapeError, match=text) as e:
         train(net, make_batches([4]), loss=loss)
     e.match(way)
     np.testing.assert_array_equal(weights(net), before)
@@ -134,9 +132,8 @@ def test_t20_a_trainer_made_for_other_devices():
     net = make_net()
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     net.collect_params().reset_ctx(mxkit.devices("cpu:2"))
-    with pytest.raises(
-        DeviceError, match=r"the Trainer was made for \[cpu\(0\)\], the net now lives on \[cpu\(0\), cpu"
-    ):
+    text = r"the Trainer was made for \[cpu\(0\)\], the net now lives on \[cpu\(0\), cpu"
+    with pytest.raises(DeviceError, match=text):
         train(net, make_batches([4]), trainer=trainer)
 
 
@@ -163,9 +160,8 @@ def test_t24_optimizers_whose_replicas_drift_apart(name):
 
 
 def test_empty_data():
-    with pytest.raises(
-        EmptyDataError, match="train gave no batch in epoch 1: an epoch needs at least one. Received list"
-    ):
+    text = "train gave no batch in epoch 1: an epoch needs at least one. Received list"
+    with pytest.raises(EmptyDataError, match=text):
         train(make_net(), [])
     with pytest.raises(EmptyDataError, match="valid gave no batch in epoch 1"):
         fit(make_net(), make_batches([4]), valid=[])
@@ -175,9 +171,8 @@ def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     net = make_net()
     before = weights(net)
     batches = make_batches([4])
-    with pytest.raises(
-        DataError, match=r"train is a generator, which can be read only once, but is to be read in 3 epochs"
-    ) as e:
+    text = r"train is a generator, which can be read only once, but is to be read in 3 epochs"
+    with pytest.raises(DataError, match=text) as e:
         fit(net, (batch for batch in batches), epochs=3)
     e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
     with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
@@ -601,7 +596,6 @@ def test_two_losses_of_a_forward_loss_are_no_loss_and_output():
     net = nn.Dense(1)
     mxkit.initialize(net)
     batches = [(np.ones((4, 2), "float32"), np.ones((4, 1), "float32"))]
-    with pytest.warns(
-        TrapWarning, match=r"the forward of BatchLoss returned two arrays of shape \(4,\).*return their sum"
-    ):
+    text = r"the forward of BatchLoss returned two arrays of shape \(4,\).*return their sum"
+    with pytest.warns(TrapWarning, match=text):
         list(mxkit.updates(net, batches, loss=mxkit.losses.BatchLoss(forward=two), trainer="sgd"))
