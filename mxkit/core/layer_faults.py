@@ -22,7 +22,7 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
 
     >>> layer = nn.Dense(2, in_units=3)
     >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:61]
-    ' is built for 3 inputs a sample and got shape (4, 5). Give it'
+    ' is built for 3 inputs per sample and got shape (4, 5). Give it'
     >>> layer_fault(layer, (mx.nd.ones((4, 3)),))
     ''
     """
@@ -49,8 +49,8 @@ def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
     got = int(np.prod(x.shape[1:])) if layer._flatten else x.shape[-1]
     if not built or built == got:
         return None
-    where = "a sample" if layer._flatten else "on the last axis"
-    which = f", which is {got} a sample" if layer._flatten and len(x.shape) != 2 else ""
+    where = "per sample" if layer._flatten else "on the last axis"
+    which = f", which is {got} per sample" if layer._flatten and len(x.shape) != 2 else ""
     if layer._flatten and x.shape[-1] == built:
         way = "flatten=False applies it to the last axis alone"
     else:

@@ -126,7 +126,7 @@ def _host(leaf: Any) -> "np.ndarray":
     try:
         return np.asarray(leaf)
     except (ValueError, Warning) as error:  # a list of unequal lists; NumPy 1.19 to 1.23 warn, which may be an error
-        raise DataError(f"a sample holds a {type(leaf).__name__} that is no array: {error}. {_PAD}") from error
+        raise DataError(f"a sample holds a {type(leaf).__name__} that is not an array: {error}. {_PAD}") from error
 
 
 def _structure(sample: Any) -> Structure:

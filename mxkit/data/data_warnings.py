@@ -110,7 +110,9 @@ def _about_balance(counts: Dict[int, int], classes: Optional[Sequence[str]]) -> 
 
 def _about_reading(part: Any, test: bool) -> Iterator[str]:
     if is_one_shot(part.data):
-        yield f"a {part.kind} can be read only once, and `describe` read it; pass a function that makes it anew (T62)"
+        yield (
+            f"a {part.kind} can be read only once, and `describe` read it; pass a function that returns a new one (T62)"
+        )
     drops = getattr(part.data, "drop_last", False) is True
     if test and shuffles(part.data):
         yield "it shuffles: predictions would not be in the data's order, and scores need no order"

@@ -43,7 +43,7 @@ def check_rereadable(data: Data, epochs: int, name: str) -> None:
     if epochs > 1 and isinstance(data, _ONE_SHOT):
         raise DataError(
             f"{name} is a {type(data).__name__}, which can be read only once, but is to be read in {epochs} epochs. "
-            f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"
+            f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
         )
 
 
@@ -217,7 +217,7 @@ def read_epoch(
             f"{name} gave no batch in epoch {(epoch or 0) + 1}"
             + (
                 ": it is an iterator that earlier epochs used up. "
-                f"Pass a function that makes it anew ({name}=lambda: batches()), a list, or a loader"
+                f"Pass a function that returns a new one ({name}=lambda: batches()), a list, or a loader"
                 if used_up
                 else f": an epoch needs at least one. Received {type(source).__name__}, which is empty"
             )

@@ -35,7 +35,7 @@ def _data(profile: Profile) -> List[str]:
         return []
     return [
         f"the data takes {data:.3g} of {profile.ms:.3g} ms per update, and the engine idles {1 - profile.busy:.0%} of "
-        "the time: read it beside the training (DatasetLoader's and DataLoader's workers), or do less for a sample"
+        "the time: read it beside the training (DatasetLoader's and DataLoader's workers), or do less per sample"
     ]
 
 

@@ -28,7 +28,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     refuse_pairs(recipe)
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
-        raise DataError(f"the net gives {len(scores)} outputs, {shapes} a sample; expected one. Use mxkit.predict")
+        raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
     scores = scores.astype("float64")
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
@@ -37,7 +37,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     scores = scores.expand_dims(1) if scores.ndim == 1 else scores
     if scores.ndim != 2:
         raise DataError(
-            f"the net gives {scores.shape[1:]} a sample under {recipe.loss.name}; expected one value a class. Use "
+            f"the net gives {scores.shape[1:]} per sample under {recipe.loss.name}; expected one value per class. Use "
             "mxkit.predict"
         )
     if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (

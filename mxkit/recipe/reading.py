@@ -264,7 +264,7 @@ def override(layers: Layers, setting: str) -> None:
     try:
         value = _parsed(text)
     except _YAML_ERRORS as error:
-        raise RecipeError(f"--set {setting!r}: the value is no YAML: {error}") from error
+        raise RecipeError(f"--set {setting!r}: the value is not YAML: {error}") from error
     if keys[0] == "base":
         raise RecipeError(f"--set {setting!r}: the base is read before; name the other recipe itself")
     section: Any = layers.content

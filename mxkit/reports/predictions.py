@@ -104,7 +104,7 @@ def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) 
     if isinstance(scores, tuple) or len(labels) != 1 or scores.ndim > 2:
         several = scores if isinstance(scores, tuple) else (scores,)
         shapes = ", ".join(str(one.shape[1:]) for one in several)
-        raise DataError(f"the net gives {shapes} a sample, which is no score for each of several classes")
+        raise DataError(f"the net gives {shapes} per sample, which is not a score for each of several classes")
     if not np.isfinite(scores.asnumpy()).all():
         raise DataError("the net's outputs hold NaN or infinity, which is no class")
     arrays = [as_ndarray(labels[0]).as_in_context(scores.context)]

@@ -161,7 +161,7 @@ def _call(library: Any, function: str, *arguments: Any) -> None:
     try:
         code = int(getattr(library, function)(*arguments))
     except AttributeError:
-        raise OSError(f"the libcuda.so.1 that is found is no NVIDIA driver: it lacks {function}") from None
+        raise OSError(f"libcuda.so.1 is not NVIDIA's driver: it lacks {function}") from None
     if code:
         raise OSError(_explain(library, function, code))
 

@@ -105,7 +105,7 @@ def built_for(what, *hints):
 
 
 def dense(built, got, more=""):
-    return built_for(f"{built} inputs a sample", f"{more}. ", give("in_units", got, built), IMAGES)
+    return built_for(f"{built} inputs per sample", f"{more}. ", give("in_units", got, built), IMAGES)
 
 
 def convolution(built):
@@ -140,7 +140,7 @@ LAYERS = {
         lambda: nn.Dense(5, in_units=7),
         (2, 7),
         (2, 3, 7),
-        built_for("7 inputs a sample", JOINED, ". flatten=False applies it to the last axis alone"),
+        built_for("7 inputs per sample", JOINED, ". flatten=False applies it to the last axis alone"),
     ),
     "dense_of_the_last_axis": (
         lambda: nn.Dense(5, in_units=4, flatten=False),
@@ -491,7 +491,7 @@ def test_a_diagnosis_adds_nothing_to_a_plain_block():
 def test_a_diagnosis_initializes_nothing():
     net = ready(Net(nn.Dense(3), nn.Dense(2, in_units=9)), hybridize=True)
     error = failure(net, ones((2, 4)))
-    assert str(error).startswith("'features.0.1' (Dense) is built for 9 inputs a sample and got shape (2, 3)")
+    assert str(error).startswith("'features.0.1' (Dense) is built for 9 inputs per sample and got shape (2, 3)")
     first = net.features[0][0].weight
     assert first.shape == (3, 0)
     assert first._deferred_init
@@ -539,7 +539,7 @@ def test_a_late_error_at_a_wait_inside_the_net_is_sought_from_the_outermost_call
 def test_several_devices():
     net = Net(nn.Dense(5, in_units=4))
     mxkit.initialize(net, devices="cpu:2")
-    with pytest.raises(ForwardError, match=r"^'features.0.0' \(Dense\) is built for 4 inputs a sample and got shape"):
+    with pytest.raises(ForwardError, match=r"^'features.0.0' \(Dense\) is built for 4 inputs per sample and got shape"):
         mxkit.predict(net, np.ones((4, 7), "float32"))
 
 
@@ -548,7 +548,7 @@ def test_several_devices():
 def test_evaluate_and_predict_name_the_layer(late, hybridize):
     net = ready(Net(nn.Dense(3, in_units=4), nn.PReLU(in_channels=4) if late else nn.Dense(3, in_units=6)), hybridize)
     data = [(np.ones((2, 4), "float32"), np.zeros(2))]
-    what = "(PReLU) is built for 4 channels on axis 1" if late else "(Dense) is built for 6 inputs a sample"
+    what = "(PReLU) is built for 4 channels on axis 1" if late else "(Dense) is built for 6 inputs per sample"
     text = re.escape(f"'features.0.1' {what} and got shape (2, 3)")
     mean = lambda output, label: output.mean(axis=1)  # noqa: E731
     for call in (lambda: mxkit.evaluate(net, data, loss=mean), lambda: mxkit.predict(net, data)):

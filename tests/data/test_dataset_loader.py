@@ -223,7 +223,7 @@ def test_samples_that_are_no_arrays():
         (["a", "b"], "sample 0 holds 'a', which is no number"),
         ([1, None], "sample 1 holds None, which is no number"),
         ([{"a": 1}], "sample 0 holds .*which is no number"),
-        ([[[1], [1, 2]]], "a sample holds a list that is no array|sample 0 holds"),
+        ([[[1], [1, 2]]], "a sample holds a list that is not an array|sample 0 holds"),
         ([(1.0, 2**40), (1.0, 2)], "samples 0 to 1: int64 becomes int32, which cannot hold 1099511627776"),
     ]:
         with pytest.raises(DataError, match=text):

@@ -382,7 +382,7 @@ def test_a_record_file_that_was_cut_off(tmp_path):
         ImageRecords(path)
     path.write_bytes(b"<html>not a record</html>")
     path.with_suffix(".idx").unlink()
-    with pytest.raises(DataError, match="no record begins at byte 0; it is no RecordIO file"):
+    with pytest.raises(DataError, match="no record begins at byte 0; the file is not a RecordIO file"):
         ImageRecords(path)
 
 

@@ -364,7 +364,7 @@ def test_what_is_no_array_is_left_out_or_named():
 def test_t38_a_layer_that_does_not_fit_a_deferred_net_is_named():
     net = stack(nn.Conv2D(4, 3), nn.Dense(3, in_units=16))
     net.initialize()
-    expected = r"'1' \(Dense\) is built for 16 inputs a sample and got shape \(2, 4, 6, 6\)"
+    expected = r"'1' \(Dense\) is built for 16 inputs per sample and got shape \(2, 4, 6, 6\)"
     with pytest.raises(ForwardError, match=expected):
         mxkit.Features(net, ["0", "1"])(mx.nd.ones((2, 1, 8, 8)))
 
@@ -497,7 +497,7 @@ def test_hooks_do_not_fire_and_are_back(plain):
     for _ in range(2):
         features(mx.nd.ones((2, 4)))
     path = "0.stem" if plain else "stem"
-    with pytest.raises(ForwardError, match=rf"'{path}' \(Dense\) is built for 4 inputs a sample and got shape"):
+    with pytest.raises(ForwardError, match=rf"'{path}' \(Dense\) is built for 4 inputs per sample and got shape"):
         features(mx.nd.ones((2, 5)))  # T38
     assert not fired
     assert hooks_of(net) == before

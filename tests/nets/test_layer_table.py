@@ -417,7 +417,7 @@ def test_t38_a_shape_that_does_not_fit_names_the_layer(capsys):
         layers(net, (1, 3, 9, 9))
     net.initialize()
     net(mx.nd.zeros((1, 3, 9, 9)))
-    with pytest.raises(ForwardError, match=r"^'last' \(Dense\) is built for 196 inputs a sample"):
+    with pytest.raises(ForwardError, match=r"^'last' \(Dense\) is built for 196 inputs per sample"):
         layers(net, (1, 3, 8, 8))
     own = nn.HybridLambda(lambda F, x: F.dot(x, x))
     with pytest.raises(ForwardError, match=r"^the net \(HybridLambda\) got \(2, 3\) float32: "):

@@ -77,7 +77,7 @@ def test_a_mapping_given_is_not_changed():
         ("nonsense", "--set 'nonsense': expected a.b=value"),
         ("a..b=1", "--set 'a..b=1': expected a.b=value"),
         ("epochs.x=1", "--set 'epochs.x=1': epochs is 1, which has no keys"),
-        ("epochs=[", "--set 'epochs=\\[': the value is no YAML"),
+        ("epochs=[", "--set 'epochs=\\[': the value is not YAML"),
     ],
 )
 def test_wrong_overrides(override, expected):

@@ -94,7 +94,7 @@ def test_libraries_that_are_no_driver(tmp_path):
     assert "docker run --gpus all" in found.problem
     build(tmp_path, source="int f(void) { return 0; }")
     (found,) = reads(tmp_path, {})
-    assert found.problem == "the libcuda.so.1 that is found is no NVIDIA driver: it lacks cuDriverGetVersion"
+    assert found.problem == "libcuda.so.1 is not NVIDIA's driver: it lacks cuDriverGetVersion"
 
 
 def test_a_driver_that_misses_a_library_of_its_own_is_there(tmp_path):

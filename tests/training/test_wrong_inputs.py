@@ -174,7 +174,7 @@ def test_t62_a_generator_for_several_epochs_is_refused_before_training():
     text = r"train is a generator, which can be read only once, but is to be read in 3 epochs"
     with pytest.raises(DataError, match=text) as e:
         fit(net, (batch for batch in batches), epochs=3)
-    e.match(r"Pass a function that makes it anew \(train=lambda: batches\(\)\), a list, or a loader")
+    e.match(r"Pass a function that returns a new one \(train=lambda: batches\(\)\), a list, or a loader")
     with pytest.raises(DataError, match="valid is a zip, which can be read only once"):
         fit(net, batches, valid=zip(batches), epochs=3)
     np.testing.assert_array_equal(weights(net), before)
@@ -306,7 +306,7 @@ def test_errors_of_the_engine_tell_epoch_update_and_batch():
     with pytest.raises(TrainingError) as e:
         train(make_net(), [make_batches([4])[0], (np.zeros((2, 9)), np.zeros(2))])
     assert str(e.value) == (
-        "update 2, batch x (2, 9) float64, y (2,) float64: '0' (Dense) is built for 5 inputs a sample and got shape "
+        "update 2, batch x (2, 9) float64, y (2,) float64: '0' (Dense) is built for 5 inputs per sample and got shape "
         "(2, 9). Give it in_units=9, or hand it 5: the number was given as in_units or taken from the first batch, "
         "and after convolutions it depends on the size of the images"
     )

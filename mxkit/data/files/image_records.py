@@ -214,7 +214,9 @@ def _end_of(file: Any, offset: int, size: int, path: Path) -> int:
         head = file.read(8)
         magic, length = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
         if magic != _MAGIC:
-            raise DataError(f"{path}: no record begins at byte {offset}; it is no RecordIO file, or was cut off")
+            raise DataError(
+                f"{path}: no record begins at byte {offset}; the file is not a RecordIO file, or it was cut off"
+            )
         more = length >> 29 in (1, 2)
         offset += 8 + (((length & (1 << 29) - 1) + 3) & ~3)
         if offset > size:

@@ -46,7 +46,7 @@ def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> 
     heads = iter(list(symbol))
     nested = _nested(heads, outputs)
     if next(heads, None) is not None:
-        raise ValueError(f"outputs {outputs!r:.200} are fewer than the graph's {len(symbol.list_outputs())}")
+        raise ValueError(f"expected {len(symbol.list_outputs())} outputs, as the graph has; received {outputs!r:.200}")
     return gluon.SymbolBlock(nested, _variables(inputs))
 
 

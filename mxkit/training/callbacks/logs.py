@@ -19,7 +19,7 @@ class CSVLog(Callback):
             replaces an existing file after the first epoch. A resumed run continues its own rows in both cases.
 
     Raises:
-        DataError: When `fit` begins: with `append`, the file is no CSV file with a line of names.
+        DataError: When `fit` begins: with `append`, the file is not a CSV file with a line of names.
         OSError: The file cannot be written.
 
     >>> log = CSVLog("runs/lenet.csv")
