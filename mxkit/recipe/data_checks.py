@@ -102,7 +102,7 @@ def _part_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:
         yield Problem(
             path,
             f"the data has {count} classes, {_some(data.classes)}; received {outputs}; expected {count}: "
-            f"--set {path}={count}, or remove the folders that are no class",
+            f"--set {path}={count}, or remove the folders that are not classes",
         )
     yield from _dtype_problems(name, data)
     yield from _label_problems(recipe, data)
