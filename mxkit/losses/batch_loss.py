@@ -4,12 +4,18 @@ from typing import Any, Callable, Optional, Tuple, Union
 
 from mxkit.errors import DataError, LossShapeError
 from mxkit.losses.by_name import Loss, LossSpec, get_loss
+from mxkit.losses.per_sample import ClassWeights
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
+from mxnet import gluon
 
 Arrays = Tuple[Any, ...]
 Forward = Callable[[Any, Arrays, Arrays], Any]
 Count = Callable[[Arrays, Arrays], float]
+
+# Attributes that every block has, and types of a loss's settings.
+_BLOCK = frozenset(vars(gluon.HybridBlock()))
+_SETTINGS = (bool, int, float, str, list, tuple, dict, ClassWeights, type(None))
 
 
 class BatchLoss:
@@ -31,6 +37,7 @@ class BatchLoss:
         by_name: Whether the loss is a name.
         user_forward: `forward`, or None.
         counts: Whether there is a `count`.
+        description: The loss and its settings as text, for checkpoints.
 
     Raises:
         ValueError: Both `loss` and `forward` are given, or neither.
@@ -55,6 +62,7 @@ class BatchLoss:
         self.user_forward = forward
         self._count = count
         self.counts = count is not None
+        self.description = _described(self.loss if forward is None else forward) + (", with count" if count else "")
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
         """Return the net's output, or None if `forward` returns none, and the losses."""
@@ -74,6 +82,18 @@ class BatchLoss:
             DataError: `count` returned no number of at least 0.
         """
         return None if self._count is None else checked_count(self._count(inputs, labels))
+
+
+def _described(form: Any) -> str:
+    """A loss and its settings as text; of a function only its name."""
+    if not isinstance(form, gluon.Block):
+        return str(getattr(form, "__qualname__", type(form).__name__))
+    settings = [
+        f"{name.strip('_')}={value!r:.200}"
+        for name, value in vars(form).items()
+        if name not in _BLOCK and isinstance(value, _SETTINGS)
+    ]
+    return f"{type(form).__name__}({', '.join(settings)})"
 
 
 def _checked(losses: Any, caller: str) -> Any:

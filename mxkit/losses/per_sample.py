@@ -116,6 +116,9 @@ class ClassWeights:
         self._length = None if isinstance(values, AnyMapping) else len(self._by_class)
         self._arrays: Dict[Any, Any] = {}
 
+    def __repr__(self) -> str:
+        return repr(self._by_class)
+
     def among(self, classes: int) -> List[float]:
         """The weights as a list of length `classes`.
 

@@ -133,8 +133,23 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     """The first half of `resume_run`: everything before the training."""
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
+    _refuse_other_settings(folder, recipe)
     results = _prepared(recipe, overrides)
     return PreparedRun(recipe, folder, results, is_new=False, is_changed=bool(overrides))
+
+
+def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
+    """Refuse settings of the optimizer that the checkpoint's would replace: the recipe would record unused ones."""
+    before, now = folder.recipe(to_train=True).optimizer, recipe.optimizer
+    old, new = before.arguments, now.arguments
+    name = next((name for name in (*old, *new) if old.get(name) != new.get(name)), None)
+    if name is None or before.name != now.name or not checkpoint_paths(folder.checkpoints):
+        return
+    raise RecipeError(
+        f"{folder.path}: optimizer.{name} was {old.get(name)!r}, is {new.get(name)!r}: a resumed run keeps its "
+        "optimizer's settings. Leave this change out, or train a new run from these weights: "
+        f"mxkit train {folder.path / 'recipe.yaml'} --set model.weights={folder.path} --set optimizer.{name}=..."
+    )
 
 
 def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]:
@@ -176,23 +191,33 @@ def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
 
 def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Run:
     """The second half of `run_recipe` and `resume_run`: train, and evaluate."""
-    recipe, folder, results, is_new, _ = prepared
+    recipe, folder, results, is_new, is_changed = prepared
     results["folder"] = folder.path
     earlier = checkpoint_paths(folder.checkpoints)
+    files = [folder.path / name for name in ("recipe.yaml", "state.json")]
+    before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
         history = _fit(prepared, progress)
     except Exception:
         if is_new:
             folder.move_failed()
+        _put_back(before, folder, earlier)
         raise
     try:
         scores = _final_scores(recipe, folder, results)
     except Exception as error:
         folder.log_error(error)
+        _put_back(before, folder, earlier)
         raise
     had_ended = bool(earlier and history and history[-1]["updates"] <= int(earlier[0].name.split("-")[-1]))
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
+
+
+def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Path]) -> None:
+    """Write the recipe and the state from before a failed resume, unless it wrote checkpoints by the changed recipe."""
+    for path, content in files.items() if checkpoint_paths(folder.checkpoints) == list(earlier) else ():
+        write_atomically(path, content)
 
 
 def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:

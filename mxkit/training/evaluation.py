@@ -11,7 +11,7 @@ from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import graph_json
 from mxkit.core.statistics import running_statistics
 from mxkit.data.source import Data, whole_part
-from mxkit.errors import TrapWarning
+from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
@@ -53,7 +53,7 @@ def evaluate(
         DataError: `data` leaves samples out, or carries some over to its next pass.
         LossShapeError: `loss` does not return one value per sample.
         LabelError: A label has no meaning for the loss, like a class number out of range.
-        DataError: The loss does not accept the shape of labels or weights.
+        DataError: The loss does not accept the shape of labels or weights; or the count of all batches is 0.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net, "zeros")
@@ -92,13 +92,13 @@ def evaluate(
                     checked = True
                 results.append(scores.add(shard, output, losses))
             run.wait(results)
-        values = scores.get()
+        values = scores.get(name)
     if scores.finite:
         inputs.warn(name)
     else:
         what = f"net's outputs for {name}" if batch_loss is None else f"losses of {name}"
-        text = f"the {what} hold NaN or infinity, which metrics count as numbers: accuracy as class 0"
-        warnings.warn(f"{text} (T26)", TrapWarning, stacklevel=2)
+        read = ", which metrics count as numbers: accuracy as class 0" if measured else ""
+        warnings.warn(f"the {what} hold NaN or infinity{read} (T26)", TrapWarning, stacklevel=2)
     return values
 
 
@@ -115,11 +115,13 @@ class _Scores:
         self.finite = True
         self._with_loss, self._metrics = with_loss, metrics
         self._sums = Metric()
+        self._count = 0.0
 
     def add(self, shard: Shard, output: Any, losses: Any) -> Any:
         """Add a shard; return an array to wait for."""
         if self._with_loss:
             self._sums.add(losses, self.stated)
+            self._count += losses.shape[0] if self.stated is None else self.stated
             self.stated = None if self.stated is None else 0.0
         for metric in self._metrics:
             metric.update(shard.labels, output)
@@ -128,8 +130,17 @@ class _Scores:
             self._sums.add(losses)
         return losses
 
-    def get(self) -> Dict[str, Any]:
-        """Scores by name; waits for the devices."""
+    def get(self, name: str) -> Dict[str, Any]:
+        """Scores by name; waits for the devices.
+
+        Raises:
+            DataError: The counts of all batches are 0, so the loss of the part `name` has no mean.
+        """
+        if self._with_loss and not self._count:
+            raise DataError(
+                f"the count of all batches of {name} is 0: none of the samples counts, so the loss has no mean. Pass "
+                "other weights, or leave this part out"
+            )
         mean = self._sums.get()
         self.finite = math.isfinite(mean)
         scores = {"loss": mean} if self._with_loss else {}
@@ -257,6 +268,7 @@ class _Finite:
 
     def __init__(self) -> None:
         self._sums = Metric()
+        self._count = 0.0
 
     def add(self, arrays: Sequence[Any]) -> None:
         for array in arrays:

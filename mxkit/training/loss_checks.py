@@ -32,6 +32,10 @@ _SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_
 _PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
 _REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
 
+_BROADCAST = (
+    "Arrays of shape (n, 1) and (n,) broadcast to (n, n) (T11): reshape the labels, labels.reshape(outputs.shape)"
+)
+
 _quiet: ContextVar[bool] = ContextVar("mxkit_quiet", default=False)
 
 
@@ -56,10 +60,12 @@ def check_loss_shape(losses: Any, samples: int) -> None:
         return
     if losses.size == 1:
         way = "It is a mean or a sum already: return one loss per sample, without .mean() or .sum()"
+    elif shape == (samples, samples):
+        way = f"{_BROADCAST}. If axis 1 is not the samples, average over it: losses.mean(axis=1)"
     elif shape[:1] == (samples,):
         way = "Average over the other axes: losses.mean(axis=0, exclude=True)"
     else:
-        way = "Labels of shape (n, 1) against outputs of shape (n,) broadcast like this: reshape one of them"
+        way = _BROADCAST
     raise LossShapeError(
         f"the loss must give one value per sample: expected shape ({samples},) for a batch of {samples} samples; "
         f"received {shape}. {way}"
@@ -119,12 +125,39 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
     Raises:
         LabelError: A label has a value that the loss cannot use.
         DataError: Weights are negative or not finite, or the outputs do not suit the loss.
+        LossShapeError: A custom loss broadcasts outputs and labels against each other.
     """
     check_labels(loss, output, shard.labels, data)
     if not isinstance(loss, gluon.loss.Loss) or not is_plain(loss):
+        if loss is not None and shard.labels:
+            _refuse_broadcast(loss, output, shard.labels)
         return
     _check_weights(loss, output, shard.labels, data)
     check_scores(loss, output, shard.labels, net, shard)
+
+
+def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any]) -> None:
+    """Refuse a custom loss that mixes samples: (n, 1) and (n,) broadcast to (n, n), also before a mean (T11).
+
+    Only outputs and labels of such shapes are checked: the loss of the first sample alone must be its loss in the
+    batch, or must stay different with labels of the outputs' shape.
+    """
+    label = labels[0]
+    if not isinstance(output, mx.nd.NDArray) or len(output) < 2 or {output.size, label.size} != {len(output)}:
+        return
+    if label.shape == output.shape:
+        return
+    with autograd.pause():
+        alone = loss(output[:1], *(one[:1] for one in labels)).asnumpy().reshape(-1)[0]
+        together = loss(output, *labels).asnumpy().reshape(-1)[0]
+        if np.isclose(alone, together, rtol=1e-3, equal_nan=True):
+            return
+        reshaped = loss(output, label.reshape(output.shape), *labels[1:]).asnumpy().reshape(-1)[0]
+    if np.isclose(alone, reshaped, rtol=1e-3):
+        raise LossShapeError(
+            f"the loss of a sample depends on the other samples: outputs have the shape {output.shape}, labels "
+            f"{label.shape}. {_BROADCAST}"
+        )
 
 
 def check_labels(loss: Optional[Loss], output: Any, labels: Sequence[Any], data: Any = None) -> None:

@@ -62,6 +62,7 @@ class Options:
         number, unit = self.accumulate
         return {
             "seed": self.seed,
+            "loss": self.batch_loss.description,
             "accumulate": number if unit == "batches" else 1,
             "accumulate_samples": number if unit == "samples" else None,
             "clip_norm": self.clip_norm,

@@ -1,6 +1,6 @@
 """Learning-rate schedules by MXNet's own schedulers; lengths are in epochs or updates."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 import math
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -88,6 +88,11 @@ class Schedule:
             base=_rate(base, "base", above=True) if self.base is None else self.base,
             total=_length(total, "total") if needs_total else self.total,
         )
+
+    def settings(self) -> Dict[str, str]:
+        """The settings as text, for checkpoints."""
+        known = {part.name: getattr(self, part.name) for part in fields(self) if part.repr}
+        return {name: ", ".join(map(str, value)) if name == "at" else str(value) for name, value in known.items()}
 
     def rate(self, updates: int, updates_per_epoch: Optional[int] = None) -> float:
         """Compute the rate of the next update.

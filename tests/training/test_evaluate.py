@@ -1,7 +1,7 @@
 """`evaluate` and `predict` against NumPy over all samples, however they are cut into batches."""
 
 import mxkit
-from mxkit.errors import EmptyDataError, LossShapeError, NotInitializedError, TrapWarning
+from mxkit.errors import DataError, EmptyDataError, LossShapeError, NotInitializedError, TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -191,3 +191,9 @@ def test_t25_inputs_with_nan_that_a_relu_hides():
     with pytest.warns(TrapWarning, match="the inputs of predict hold NaN or infinity"):
         assert np.isfinite(mxkit.predict(net, x).asnumpy()).all()
     assert np.isfinite(mxkit.predict(net, np.where(np.isnan(x), 0, x)).asnumpy()).all()
+
+
+def test_a_part_in_which_no_sample_counts_has_no_loss():
+    loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda inputs, labels: 0)
+    with pytest.raises(DataError, match="the count of all batches of data is 0: none of the samples counts"):
+        mxkit.evaluate(make_net(), make_batches([4, 3]), loss=loss)

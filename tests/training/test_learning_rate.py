@@ -4,7 +4,7 @@ import contextlib
 import random
 
 import mxkit
-from mxkit.errors import TrainingError, TrapWarning
+from mxkit.errors import CheckpointWarning, TrainingError, TrapWarning
 from mxkit.training.callbacks.learning_rate import LearningRate, Plateau
 from mxkit.training.options import Options
 from mxkit.training.rate_search import LearningRateSearch, find_learning_rate
@@ -86,6 +86,9 @@ def test_going_on_with_a_state():
     state = FitState(net, trainer, Options(loss="l2"), epochs=2, updates_per_epoch=4)
     state.updates = 5
     resumed.load_state_dict(falling.state_dict())
+    with pytest.warns(CheckpointWarning, match="total was 1 epoch, is 2 epochs. The 5 updates so far had its rates"):
+        resumed.on_fit_begin(state)
+    resumed.load_state_dict(resumed.state_dict())
     resumed.on_fit_begin(state)
     assert state.trainer.learning_rate == schedule("cosine", base=0.3, total="8 updates").rate(5)
 

@@ -159,7 +159,8 @@ def test_a_finished_run_returns_its_results_again(tmp_path):
 def plain(directory, net, data=None, **arguments):
     """Without a schedule that would depend on the length."""
     how = {"trainer": ("sgd", {"learning_rate": 0.1, "momentum": 0.9}), "seed": 5, "checkpoint": directory}
-    return mxkit.fit(net, data or loader(), loss="softmax_ce", **{"progress": False, **how, **arguments})
+    how = {"loss": "softmax_ce", "progress": False, **how}
+    return mxkit.fit(net, data or loader(), **{**how, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -246,12 +247,14 @@ def test_a_checkpoint_of_another_net_or_optimizer_is_refused_and_nothing_changes
 def test_what_keeps_a_resume_from_being_bit_equal_is_told(tmp_path, monkeypatch):
     plain(tmp_path, make_net(), epochs=1, callbacks=[mxkit.callbacks.EMA(0.9)])
     monkeypatch.setattr("mxkit.training.resume.in_force", lambda: 7)
+    other = {"seed": 6, "loss": ("focal", {"gamma": 1}), "accumulate": 2, "clip_norm": 1.0}
     with pytest.warns(CheckpointWarning) as caught:
-        plain(tmp_path, make_net("cpu:2"), epochs=2, seed=6, accumulate=2, clip_norm=1.0, resume=True)
+        plain(tmp_path, make_net("cpu:2"), epochs=2, resume=True, **other)
     told, left_out = (str(warning.message) for warning in caught)
     for text in (
         "cannot be bit-equal to an uninterrupted run: devices was ['cpu(0)'], is ['cpu(0)', 'cpu(1)']; OMP_NUM_THREADS",
-        "is '7'; seed was 5, is 6; accumulate was 1, is 2; clip_norm was None, is 1.0",
+        "is '7'; seed was 5, is 6; loss was 'SoftmaxCrossEntropyLoss(weight=None, batch_axis=0, axis=-1, sparse_label=",
+        "class_weight=None, gamma=1.0)'; accumulate was 1, is 2; clip_norm was None, is 1.0",
     ):
         assert text in told
     assert "updates an epoch" not in told  # follows from accumulate

@@ -79,7 +79,7 @@ def test_t10_a_wrong_label_of_a_later_batch_is_found_before_training():
         (
             lambda o, y: mx.nd.broadcast_sub(o[:, :1], y.astype("float32").reshape((1, -1))).reshape((-1,)),
             r"\(16,\)",
-            r"Labels of shape \(n, 1\) against outputs of shape \(n,\)",
+            r"Arrays of shape \(n, 1\) and \(n,\) broadcast to \(n, n\) \(T11\): reshape the labels",
         ),
     ],
     ids=["mean", "not_averaged", "broadcast"],
@@ -98,6 +98,22 @@ def test_t11_labels_of_shape_n_1_broadcast_against_n():
     data = [(np.zeros((4, FEATURES)), np.zeros((4, 1)))]
     with pytest.raises(LossShapeError, match=r"expected shape \(4,\) for a batch of 4 samples; received \(4, 4\)"):
         train(make_net(), data, loss=lambda o, y: mx.nd.broadcast_sub(o[:, 0], y).square())
+
+
+def test_t11_a_mean_over_broadcast_samples_is_refused():
+    """The mean has one value per sample, each of all labels."""
+    data = [(np.ones((4, FEATURES)), np.arange(4.0))]
+    text = r"depends on the other samples: outputs have the shape \(4, 1\), labels \(4,\)\. Arrays of shape \(n, 1\)"
+    for pick, broadcasts in ((lambda y: y, True), (lambda y: y.reshape((-1, 1)), False)):
+
+        def loss(o, y, pick=pick):
+            return (o - pick(y)).square().mean(axis=1)
+
+        net = nn.Dense(1)
+        mxkit.initialize(net)
+        for use in (mxkit.evaluate, lambda *args, loss: fit(*args, loss=loss, trainer="sgd")):
+            with pytest.raises(LossShapeError, match=text) if broadcasts else contextlib.nullcontext():
+                use(net, data, loss=loss)
 
 
 def test_the_shape_of_a_later_loss_is_checked_too():

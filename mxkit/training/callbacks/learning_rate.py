@@ -6,7 +6,7 @@ import warnings
 from weakref import WeakKeyDictionary
 
 from mxkit.core.arguments import whole_number
-from mxkit.errors import TrapWarning
+from mxkit.errors import CheckpointWarning, TrapWarning
 from mxkit.nets.settings import NEEDS_RATE, refuse_fixed_rate
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
@@ -55,6 +55,7 @@ class LearningRate(Callback):
         )
         self._base = self.schedule.base
         self._running: Optional[Schedule] = None
+        self._stopped: Mapping[str, str] = {}  # the schedule of the run that is resumed
 
     def on_fit_begin(self, state: FitState) -> None:
         """Refuse an optimizer whose rate cannot be set; set the rate of the first update."""
@@ -66,6 +67,7 @@ class LearningRate(Callback):
             self._base = float(trainer.learning_rate)
         _BASES.pop(trainer, None)
         self._running = self.schedule.completed(self._base, state.length)
+        self._warn_of_another_schedule(state)
         ends_at_0 = "total" in TAKES[self.schedule.name][1] and not self.schedule.final
         if ends_at_0 and isinstance(trainer.optimizer, NEEDS_RATE):
             raise ValueError(
@@ -84,12 +86,29 @@ class LearningRate(Callback):
             _BASES[state.trainer] = self._running.base
 
     def state_dict(self) -> Dict[str, Any]:
-        """The base rate, which does not follow from the changed rate of a resumed optimizer."""
-        return {"base": self._base}
+        """The base rate, which does not follow from the changed rate of a resumed optimizer; and the schedule."""
+        return {"base": self._base, "schedule": {} if self._running is None else self._running.settings()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the base rate; the rest follows from the number of updates."""
         self._base = state["base"] if self.schedule.base is None else self.schedule.base
+        self._stopped = state.get("schedule", {})
+
+    def _warn_of_another_schedule(self, state: FitState) -> None:
+        """Warn if a resumed run goes to other rates than the stopped run had before it."""
+        before, self._stopped = self._stopped, {}
+        now = {} if self._running is None else self._running.settings()
+        differ = [
+            f"{name} was {value}, is {now[name]}" for name, value in before.items() if now.get(name, value) != value
+        ]
+        if differ and not state.done:
+            warnings.warn(
+                f"the schedule of the learning rate is not the stopped run's: {'; '.join(differ)}. The {state.updates} "
+                "updates so far had its rates, the next ones have the new schedule's: the result is not that of an "
+                "uninterrupted run. To keep the rates, pass the same schedule with total= of the stopped run",
+                CheckpointWarning,
+                stacklevel=5,
+            )
 
     def _refuse_base_0(self, trainer: Any) -> None:
         if float(trainer.learning_rate) > 0:
