@@ -32,7 +32,7 @@ class EMA(Callback):
 
     Args:
         decay: d, from 0 to below 1.
-        warmup: After n updates d is at most (1 + n) / (10 + n), so that a short run forgets its start.
+        warmup: In the update after n others d is at most (1 + n) / (10 + n), so that a short run forgets its start.
 
     Attributes:
         updates: Number of updates averaged.
