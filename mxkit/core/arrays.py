@@ -20,6 +20,23 @@ def arrays_in(values: Any) -> List[Any]:
     return [values] if isinstance(values, mx.nd.NDArray) else []
 
 
+def outputs_of(output: Any, who: str) -> List[Any]:
+    """List the outputs of a net.
+
+    Raises:
+        TypeError: The net returned something else than an NDArray, or a list or tuple of them.
+    """
+    outputs = list(output) if isinstance(output, (list, tuple)) else [output]
+    for part in outputs:
+        if not isinstance(part, mx.nd.NDArray):
+            raise TypeError(
+                f"{who}: expected a net that returns an NDArray, or a tuple of NDArrays; received a "
+                f"{type(part).__name__}{' in a tuple' if part is not output else ''}. Wrap the net in a Block that "
+                "returns a tuple; to train with another form, compute the losses in BatchLoss(forward=...)"
+            )
+    return outputs
+
+
 def squeezed(shape: Shape) -> Shape:
     """Remove axes of length 1 after the first axis.
 

@@ -3,6 +3,7 @@
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from mxkit.core.arrays import outputs_of
 from mxkit.errors import DataError, MxkitError
 import mxnet as mx
 from mxnet import gluon
@@ -102,7 +103,7 @@ class Metric:
                 f"metric {self.name!r} needs the net's output, and BatchLoss(forward=...) gives only losses: return "
                 "(losses, output)"
             )
-        outputs = output if isinstance(output, (list, tuple)) else [output]
+        outputs = outputs_of(output, f"metric {self.name!r}")
         if not self._label_is_known and len(labels) > 1:
             raise DataError(
                 f"metric {self.name!r} measures output {self._output}, and the batch has {len(labels)} labels: choose "

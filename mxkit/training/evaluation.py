@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
 from mxkit.core.graphs import graph_json
@@ -164,6 +165,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         EmptyDataError: `data` has no batch.
         DataError: `data` is a loader that shuffles: outputs would not be in the order of the samples. Or it leaves
             samples out, or carries some over to its next pass, or is a tuple of arrays.
+        TypeError: The net returns a dict or nested outputs.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
     >>> net = mxkit.models.softmax_regression(2); mxkit.initialize(net)
@@ -179,7 +181,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
                 inputs.add(shard.inputs)
                 output = net(*shard.inputs)
                 several = isinstance(output, (list, tuple))
-                parts.append([array.as_in_context(mx.cpu()) for array in (output if several else [output])])
+                parts.append([array.as_in_context(mx.cpu()) for array in outputs_of(output, "predict")])
             run.wait(parts[-len(shards) :])
         joined = [_joined(column, dim=0) for column in zip(*parts)]
     inputs.warn("predict")

@@ -197,3 +197,26 @@ def test_a_part_in_which_no_sample_counts_has_no_loss():
     loss = mxkit.losses.BatchLoss("softmax_ce", count=lambda inputs, labels: 0)
     with pytest.raises(DataError, match="the count of all batches of data is 0: none of the samples counts"):
         mxkit.evaluate(make_net(), make_batches([4, 3]), loss=loss)
+
+
+class Named(gluon.Block):
+    """Returns `form(scores)`."""
+
+    def __init__(self, form):
+        super().__init__()
+        self.net, self.form = make_net(), form
+
+    def forward(self, x):
+        return self.form(self.net(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "received"), [(lambda o: {"scores": o}, "a dict"), (lambda o: (o, [o]), "a list in a tuple")]
+)
+def test_outputs_that_are_no_arrays_are_named(form, received):
+    text = f"expected a net that returns an NDArray, or a tuple of NDArrays; received {received}. Wrap the net"
+    with pytest.raises(TypeError, match=f"predict: {text}"):
+        mxkit.predict(Named(form), make_batches([4]))
+    loss = mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: (SOFTMAX(net.net(*inputs), *labels), {}))
+    with pytest.raises(TypeError, match="metric 'accuracy': expected a net that returns an NDArray"):
+        mxkit.evaluate(Named(form), make_batches([4]), loss=loss, metrics=["accuracy"])
