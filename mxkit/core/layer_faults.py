@@ -21,7 +21,7 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
         of another class.
 
     >>> layer = nn.Dense(2, in_units=3)
-    >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:61]
+    >>> layer_fault(layer, (mx.nd.ones((4, 5)),))[:63]
     ' is built for 3 inputs per sample and got shape (4, 5). Give it'
     >>> layer_fault(layer, (mx.nd.ones((4, 3)),))
     ''

@@ -129,7 +129,7 @@ def axes(number, layout):
     return f"reads {number} axes ({layout}) and got shape SHAPE: reshape its input"
 
 
-JOINED = ", which is 21 a sample"
+JOINED = ", which is 21 per sample"
 NHWC = ", which has 32. The channels seem to be last: x.transpose((0, 3, 1, 2))"
 WIDE = {"padding": (0, 1), "dilation": (2, 1), "in_channels": 1}
 # the layer, an input that fits, one that does not, and the text after "'features.0.0' (Type) "

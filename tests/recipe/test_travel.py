@@ -351,8 +351,8 @@ def test_the_loss_decides_what_an_output_is(loss, classes, scores, expected):
 def test_what_is_no_answer_is_refused():
     for scores, expected in [
         (mx.nd.ones((2, 1)), "one output under softmax_ce, whose softmax is 1 for every sample"),
-        (mx.nd.ones((2, 3, 4)), r"gives \(3, 4\) a sample under softmax_ce"),
-        ((mx.nd.ones((2, 3)), mx.nd.ones((2, 4))), r"gives 2 outputs, \(3,\), \(4,\) a sample"),
+        (mx.nd.ones((2, 3, 4)), r"gives \(3, 4\) per sample under softmax_ce"),
+        ((mx.nd.ones((2, 3)), mx.nd.ones((2, 4))), r"gives 2 outputs, \(3,\), \(4,\) per sample"),
     ]:
         with pytest.raises(mxkit.errors.DataError, match=expected):
             answers(recipe_of("softmax_ce"), [], scores)
