@@ -28,14 +28,17 @@ class HeldWeights:
         on_host: bool = False,
     ) -> None:
         if arrays is not None:
-            parameters = {path: parameter for path, parameter in parameters.items() if path in arrays}
-        named = parameters if arrays is not None else distinct(parameters)
-        self._parameters = {path: parameter for path, parameter in named.items() if values_of(parameter) is not None}
-        # as_in_context would return the array itself if it is on the CPU
-        self.arrays: Dict[str, List[Any]] = dict(arrays or {}) or {
-            path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
-            for path, parameter in self._parameters.items()
-        }
+            chosen = {path: parameter for path, parameter in parameters.items() if path in arrays}
+        else:
+            chosen = distinct(parameters)
+        self._parameters = {path: parameter for path, parameter in chosen.items() if values_of(parameter) is not None}
+        if arrays is None:
+            # as_in_context would return the array itself if it is on the CPU
+            arrays = {
+                path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
+                for path, parameter in self._parameters.items()
+            }
+        self.arrays: Dict[str, List[Any]] = dict(arrays)
 
     def put_back(self, trainer: Any = None) -> None:
         """Restore the values in the parameters and in the kvstores of the parameters' Trainers.

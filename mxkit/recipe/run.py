@@ -133,7 +133,8 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
     """The first half of `resume_run`: everything before the training."""
     folder = RunFolder(run)
     recipe = folder.recipe(overrides, to_train=True)
-    _refuse_other_settings(folder, recipe)
+    if overrides:
+        _refuse_other_settings(folder, recipe)
     results = _prepared(recipe, overrides)
     return PreparedRun(recipe, folder, results, is_new=False, is_changed=bool(overrides))
 

@@ -297,7 +297,7 @@ def _sums(arrays: Sequence[Any]) -> List[float]:
 
 
 def _sums_of_parts(values: "np.ndarray", sizes: Sequence[int]) -> List[float]:
-    """Sums of consecutive parts; each sum is the same to the last bit whatever the other parts are."""
+    """Sums of consecutive parts; the bits of a sum do not depend on the other parts."""
     sums: List[float] = []
     end = 0
     for size, parts in groupby(sizes):  # mostly one size
