@@ -244,6 +244,7 @@ class TestFetching:
             (zipped("other.params", b"1"), "There is no item named"),
             ("other numbers", "gave 13 bytes with sha1:"),
         ],
+        ids=["absent", "page", "other name", "other numbers"],  # the bytes of a zip file hold the time
     )
     def test_what_a_server_gives_wrong_is_told_once_and_not_kept(self, cache, published, server, content, why):
         folder, asked = server
