@@ -9,7 +9,7 @@ import mxkit
 import mxnet as mx
 import numpy as np
 import pytest
-from sharing import examples
+from sharing import Kind, examples
 
 # A shell starts what runs in its background with SIGINT ignored, and children inherit that: tests of Ctrl-C would
 # wait for ever.
@@ -31,6 +31,12 @@ def forks():
     made = Forks()
     yield made
     made.end()
+
+
+@pytest.fixture(params=["nd", "np"])
+def kind(request):
+    """The kind of arrays of a test; the switches of MXNet stay off, as `mx.nd` has them."""
+    return Kind(request.param == "np")
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from contextlib import redirect_stderr, redirect_stdout
 import io
 import os
+from typing import NamedTuple
 
 import pytest
 
@@ -26,6 +27,55 @@ def pairs(many, few):
         for i, one in enumerate(many)
         for j, other in enumerate(few)
     ]
+
+
+class Kind(NamedTuple):
+    """A kind of MXNet's arrays: `mx.nd`, or `mx.np` if `numpy`."""
+
+    numpy: bool
+
+    def switches(self):
+        """`npx.set_np()` or `npx.reset_np()` inside `with`."""
+        from mxkit.core.array_kind import switches
+
+        return switches(self.numpy)
+
+    def of(self, values):
+        """Arrays of this kind from NDArrays, NumPy and numbers, in lists and tuples."""
+        from mxkit.core.array_kind import of_kind
+        import mxnet as mx
+        import numpy as np
+
+        if isinstance(values, (list, tuple)):
+            return type(values)(map(self.of, values))
+        if not isinstance(values, mx.nd.NDArray):
+            values = np.asarray(values)
+            values = mx.nd.array(values, dtype="float32" if values.dtype == "float64" else values.dtype)
+        return of_kind(values, self.numpy)
+
+    def net(self, make):
+        """The net of `make()`, of this kind, with the values that the net of `mx.nd` has."""
+        from mxkit.core.array_kind import switches
+        from mxkit.core.blocks import parameters_by_path
+
+        with switches(False):
+            source = make()
+        if not self.numpy:
+            return source
+        with switches(True):
+            net = make()
+        values = parameters_by_path(source)
+        for path, parameter in parameters_by_path(net).items():
+            if values[path]._data is not None:
+                for array, value in zip(parameter.list_data(), values[path].list_data()):
+                    value.copyto(array.as_nd_ndarray())
+        return net
+
+    def holds(self, array):
+        """Whether an array is of this kind."""
+        import mxnet as mx
+
+        return isinstance(array, mx.np.ndarray) == self.numpy
 
 
 def command(*arguments):

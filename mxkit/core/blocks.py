@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 import inspect
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
-from mxkit.core.replicas import is_initialized, is_trainable
+from mxkit.core.replicas import holds_numpy, is_initialized, is_trainable
 from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
 from mxnet import gluon
@@ -177,6 +177,26 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
             f"Move it with mxkit.to(net, {list(expected)}) before the Trainer is made, or ask for {devices}"
         )
     return devices
+
+
+def is_numpy_net(net: Any) -> bool:
+    """Whether a net computes on arrays of `mx.np`: its parameters decide, without values the switch of the thread.
+
+    Raises:
+        TypeError: `net` is not a `gluon.Block`.
+        ValueError: Some parameters hold NDArrays, others arrays of `mx.np`.
+    """
+    first: Dict[bool, str] = {}
+    for path, parameter in parameters_by_path(net).items():
+        numpy = holds_numpy(parameter)
+        if numpy is not None:
+            first.setdefault(numpy, path)
+    if len(first) == 2:
+        raise ValueError(
+            f"the net has two kinds of parameters: {first[True]!r} holds arrays of mx.np, {first[False]!r} those of "
+            "mx.nd. Call npx.set_np() (or npx.reset_np()) before the whole net is initialized, not in the middle"
+        )
+    return next(iter(first), mx.util.is_np_array())
 
 
 class UnknownPathError(UnknownNameError, KeyError):

@@ -4,9 +4,10 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.core.array_kind import legacy, of_kind
 from mxkit.core.packed import Packed
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 from mxkit.runtime.architectures import kernel_architectures
@@ -124,22 +125,24 @@ class Shard(NamedTuple):
 
     Attributes:
         device: Device of the arrays.
-        inputs: The net's inputs, each of shape (b, ...), NDArray or `Packed`.
+        inputs: The net's inputs, each of shape (b, ...), arrays of one kind or `Packed`.
         labels: Arguments of the loss after the net's output, each of shape (b, ...); may be empty.
         samples: b, at least 1.
+        numpy: Whether the arrays are of `mx.np`.
     """
 
     device: "mx.Context"
     inputs: Tuple[Any, ...]
     labels: Tuple[Any, ...]
     samples: int
+    numpy: bool = False
 
     def unpacked(self) -> "Shard":
-        """Replace `Packed` inputs by NDArrays."""
+        """Replace `Packed` inputs by arrays."""
         if all(type(array) is not Packed for array in self.inputs):
             return self
         inputs = [array.unpacked() if type(array) is Packed else array for array in self.inputs]
-        return self._replace(inputs=tuple(inputs))
+        return self._replace(inputs=of_kind(tuple(inputs), self.numpy))
 
 
 class Shards(List[Shard]):
@@ -160,7 +163,7 @@ class Shards(List[Shard]):
         return f"Shards({self.samples} samples: {parts}{'; idle ' + str(self.idle) if self.idle else ''})"
 
 
-def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
+def split_batch(batch: Any, devices: Sequence["mx.Context"], numpy: Optional[bool] = None) -> Shards:
     """Split a batch over devices along axis 0, sizes differing by at most one sample.
 
     A batch smaller than the number of devices leaves the last devices idle: the engine fails on slices of size 0,
@@ -170,6 +173,7 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
         batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
             shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for `as_ndarray`.
         devices: Devices of the parts, at least one.
+        numpy: Whether the parts are arrays of `mx.np`; None is the switch of the thread, `npx.set_np()`.
 
     Returns:
         `Shards`, one for each device with samples.
@@ -181,6 +185,7 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
     >>> split_batch((np.zeros((5, 3)), np.zeros(5)), [mx.cpu(0), mx.cpu(1)])
     Shards(5 samples: 3 on cpu(0), 2 on cpu(1))
     """
+    numpy = mx.util.is_np_array() if numpy is None else numpy
     inputs, labels = unpack(batch)
     arrays = [as_ndarray(array) for array in inputs + labels]
     samples = batch_size(arrays)
@@ -190,8 +195,8 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"]) -> Shards:
     for number, device in enumerate(active):
         begin, end = end, end + quotient + (number < remainder)
         pieces = arrays if len(active) == 1 else [array[begin:end] for array in arrays]
-        here = tuple([piece.as_in_context(device) for piece in pieces])
-        shards.append(Shard(device, here[:count], here[count:], end - begin))
+        here = of_kind(tuple([piece.as_in_context(device) for piece in pieces]), numpy)
+        shards.append(Shard(device, here[:count], here[count:], end - begin, numpy))
     return Shards(shards, list(devices)[len(active) :])
 
 
@@ -218,7 +223,7 @@ def unpack(batch: Any) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
 
 
 def as_ndarray(array: Any) -> Any:
-    """Turn a NumPy array into an NDArray on the CPU; an NDArray is returned as it is.
+    """Turn a NumPy array into an NDArray on the CPU, and an array of `mx.np` into its view; others are returned.
 
     `mx.nd.array` alone would convert int64 to float32 and lose whole numbers above 2**24 (T14). Types that MXNet lacks
     become those of mxkit's loaders; int64 stays.
@@ -227,7 +232,7 @@ def as_ndarray(array: Any) -> Any:
         DataError: `array` is something else, is not numeric, or has whole numbers that do not fit the new type.
     """
     if isinstance(array, (mx.nd.NDArray, Packed)):
-        return array
+        return legacy(array)
     if not isinstance(array, (np.ndarray, np.generic)):
         raise DataError(
             f"a batch holds NDArray or NumPy arrays; received {type(array).__name__}. "

@@ -13,6 +13,7 @@ import re
 import traceback
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from mxkit.core.array_kind import call as call_of_kind
 from mxkit.core.arrays import arrays_in
 from mxkit.core.blocks import blocks_by_path, first_paths, own_parameters, place_of, unfit_inputs
 from mxkit.core.device import describe_batch, is_gpu
@@ -112,11 +113,11 @@ def explain_forward_error(
     calls = _calls(error, paths)
     graph = next((call for call in calls if is_hybridized(call.block) and call.arrays), None)
     if any(frame.f_code.co_name in _WAITS for frame in _frames(error)):  # MXNet raised an asynchronous error (T40)
-        rerun = rerun or (partial(calls[0].block, *calls[0].inputs) if calls else None)
+        rerun = rerun or (partial(call_of_kind, calls[0].block, calls[0].inputs) if calls else None)
         repeated = None if rerun is None else _error_of(rerun, net)
         error, calls = repeated or error, [] if repeated is None else _calls(repeated, paths)
     elif graph is not None:
-        eager = _error_of(partial(graph.block, *graph.inputs), graph.block)
+        eager = _error_of(partial(call_of_kind, graph.block, graph.inputs), graph.block)
         if eager is None:
             return _only_hybridized(graph, calls[-1], error, paths)
         error, calls = eager, _calls(eager, paths)
@@ -223,7 +224,7 @@ def _filled(parameters: Any) -> List[Any]:
 def _wrong_device(call: _Call, error: Exception) -> str:
     if "context" not in str(error):
         return ""
-    inputs = sorted({str(array.context) for array in call.arrays})
+    inputs = sorted({str(array.ctx) for array in call.arrays})
     own = sorted({str(device) for one in _filled(call.block.collect_params()) for device in one.list_ctx()})
     if len(inputs) > 1:
         return f" got arrays on several devices, {', '.join(inputs)}: x.as_in_context(mx.{inputs[0]})"

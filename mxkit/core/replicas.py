@@ -3,24 +3,31 @@
 from copy import copy
 from typing import Any, Iterable, List, Optional, Sequence
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+import mxnet as mx
 from mxnet import autograd, gluon
 
 
 def values_of(parameter: Any) -> Optional[List[Any]]:
-    """Values by device, dense or sparse, or None. `list_data` would raise, and refuses sparse values."""
+    """Values by device, dense or sparse, as NDArray, or None. `list_data` would raise, and refuses sparse values."""
     values: Optional[List[Any]] = parameter._data
-    return values
+    return [array.as_nd_ndarray() for array in values] if values and is_numpy(values) else values
 
 
 def first_value(parameter: Any) -> Any:
-    """Values on the first device of an initialized parameter, dense or sparse."""
-    return parameter._data[0]
+    """Values on the first device of an initialized parameter, dense or sparse, as NDArray."""
+    return legacy(parameter._data[0])
 
 
 def gradients_of(parameter: Any) -> Optional[List[Any]]:
-    """Gradients by device, or None. Gluon makes a new list when it makes new arrays."""
+    """Gradients by device as NDArray, or None."""
     gradients: Optional[List[Any]] = parameter._grad
-    return gradients
+    return [array.as_nd_ndarray() for array in gradients] if gradients and is_numpy(gradients) else gradients
+
+
+def holds_numpy(parameter: Any) -> Optional[bool]:
+    """Whether the values are arrays of `mx.np`; None if there are no values yet."""
+    return is_numpy(parameter._data) if parameter._data is not None else None
 
 
 def is_deferred(parameter: Any) -> bool:
@@ -66,19 +73,22 @@ def finish_initialization(parameter: Any, shape: Sequence[int]) -> None:
 
 
 def set_values(parameter: Any, array: Any, devices: Sequence[Any]) -> None:
-    """Replace a parameter's values and devices; its gradients become 0."""
-    with autograd.pause():
-        parameter._init_impl(array, list(devices))
+    """Replace a parameter's values and devices; its gradients become 0. Its kind of arrays stays, or is `array`'s."""
+    numpy = is_numpy(array) if parameter._data is None else is_numpy(parameter._data)
+    with autograd.pause(), switches(numpy):
+        parameter._init_impl(of_kind(array, numpy), list(devices))
 
 
 def load_values(parameter: Any, array: Any, devices: Any) -> None:
     """Load a parameter on these devices from an array of the same dtype; the array completes an unknown shape."""
-    parameter._load_init(array, devices)
+    numpy = mx.util.is_np_array() if parameter._data is None else is_numpy(parameter._data)
+    with switches(numpy):
+        parameter._load_init(of_kind(array, numpy), devices)
 
 
 def lend_values(parameter: Any, replicas: List[Any]) -> None:
     """Replace the list of a parameter's values by device without a change of its gradients."""
-    parameter._data = replicas
+    parameter._data = of_kind(replicas, is_numpy(parameter._data))
 
 
 def copy_parameter(parameter: Any) -> Any:
@@ -88,7 +98,8 @@ def copy_parameter(parameter: Any) -> Any:
     if values_of(parameter) is not None:
         new._data = None
         devices = parameter.list_ctx()
-        set_values(new, parameter._reduce() if is_sparse(parameter) else parameter.data(devices[0]), devices)
+        values = parameter._reduce() if is_sparse(parameter) else parameter.data(devices[0])
+        set_values(new, values, devices)
         if not is_sparse(parameter):
             for device in devices:  # BatchNorm's statistics differ (T71)
                 parameter.data(device).copyto(new.data(device))
@@ -140,6 +151,6 @@ class GradientWatch:
 
     def moved(self) -> bool:
         """Whether a parameter has other arrays than at the last call; true for the first call."""
-        now, before = [gradients_of(parameter) for parameter in self._parameters], self._seen
+        now, before = [parameter._grad for parameter in self._parameters], self._seen  # Gluon makes a new list
         self._seen = now
         return len(now) != len(before) or any(new is not old for new, old in zip(now, before))

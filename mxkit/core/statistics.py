@@ -37,12 +37,12 @@ def kept_statistics(net: Any) -> Iterator[None]:
 
     On a CPU, the backward pass changes them. Parameters without values are ignored.
     """
-    before = [(one, [array.copy() for array in one.list_data()]) for one in _statistics(net) if values_of(one)]
+    before = [(one, [array.copy() for array in values_of(one) or ()]) for one in _statistics(net)]
     try:
         yield
     finally:
         for parameter, copies in before:
-            for array, copy in zip(parameter.list_data(), copies):
+            for array, copy in zip(values_of(parameter) or (), copies):
                 array[:] = copy
 
 

@@ -18,7 +18,7 @@ def host_view(array: "mx.nd.NDArray") -> "np.ndarray":
     Returns:
         An array that must not be written, nor used after the NDArray is freed.
     """
-    if array.stype != "default" or not array.size or array.context.device_type != "cpu":
+    if array.stype != "default" or not array.size or array.ctx.device_type != "cpu":
         host: np.ndarray = array.asnumpy()
         return host
     array.wait_to_read()

@@ -138,12 +138,12 @@ def _parameters_as(dtype: str, f: Function, arrays: Sequence[Any]) -> Iterator[D
     originals: Dict[str, Any] = {
         path: values_of(one) for path, one in parameters.items() if np.dtype(one.dtype).kind == "f"
     }
-    device = next((array.context for array in arrays if isinstance(array, mx.nd.NDArray)), mx.cpu())
+    device = next((array.ctx for array in arrays if isinstance(array, mx.nd.NDArray)), mx.cpu())
     lent: Dict[str, Any] = {}
     try:
         for path, replicas in originals.items():
             leaf = parameters[path].data(device).astype(dtype)
-            lend_values(parameters[path], [leaf if value.context == leaf.context else value for value in replicas])
+            lend_values(parameters[path], [leaf if value.ctx == leaf.ctx else value for value in replicas])
             if parameters[path].grad_req != "null":
                 leaf.attach_grad()
                 lent[path] = leaf
@@ -195,7 +195,7 @@ class _WeightedSum:
             value = self._call()
             identities = [mx.nd.identity(leaf) for leaf in leaves]  # these bring every array into the graph
         zeros = [mx.nd.zeros_like(leaf) for leaf in leaves]
-        weights = mx.nd.array(self._weights, ctx=value.context, dtype=value.dtype)
+        weights = mx.nd.array(self._weights, ctx=value.ctx, dtype=value.dtype)
         try:
             gradients = autograd.grad(
                 [value, *identities], list(leaves), [weights, *zeros], train_mode=self._train_mode

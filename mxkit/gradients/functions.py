@@ -105,7 +105,7 @@ def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Functi
         for number in range(value.size):
             one_hot = np.zeros(value.size, value.dtype)
             one_hot[number] = 1
-            head = mx.nd.array(one_hot.reshape(value.shape), ctx=value.context, dtype=value.dtype)
+            head = mx.nd.array(one_hot.reshape(value.shape), ctx=value.ctx, dtype=value.dtype)
             rows.append(_differentiate(value, leaves, head, train_mode, retain_graph=True))
         jacobians = [mx.nd.stack(*parts).reshape(value.shape + leaf.shape) for parts, leaf in zip(zip(*rows), leaves)]
         return jacobians[0] if isinstance(wrt, int) else tuple(jacobians)

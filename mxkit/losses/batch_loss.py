@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Optional, Tuple, Union
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.errors import DataError, LossShapeError
 from mxkit.losses.by_name import Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
@@ -65,14 +66,23 @@ class BatchLoss:
         self.description = _described(self.loss if forward is None else forward) + (", with count" if count else "")
 
     def forward(self, net: Any, inputs: Arrays, labels: Arrays) -> Tuple[Any, Any]:
-        """Return the net's output, or None if `forward` returns none, and the losses."""
-        if self.user_forward is not None:
-            result = self.user_forward(net, inputs, labels)
-            losses, output = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
-            return output, _checked(losses, "BatchLoss: forward")
-        output = net(*inputs)
+        """Return the net's output, or None if `forward` returns none, and the losses as an NDArray.
+
+        The kind of the inputs decides the kind of the output and of what users' functions get.
+        """
+        numpy = is_numpy(inputs)
+        with switches(numpy):
+            if self.user_forward is not None:
+                result = self.user_forward(net, inputs, labels)
+                losses, output = result if isinstance(result, (tuple, list)) and len(result) == 2 else (result, None)
+                return output, _checked(losses, "BatchLoss: forward")
+            output = net(*inputs)
         loss: Any = self.loss
-        losses = loss(output, *apply_steps(label_steps(loss, output, labels), output, labels))
+        scores, plain = legacy(output), legacy(labels)
+        plain = apply_steps(label_steps(loss, scores, plain), scores, plain)
+        users = numpy and not self.by_name
+        with switches(users):
+            losses = loss(output, *of_kind(plain, True)) if users else loss(scores, *plain)
         return output, _checked(losses, "the loss")
 
     def count(self, inputs: Arrays, labels: Arrays) -> Optional[float]:
@@ -98,7 +108,7 @@ def _described(form: Any) -> str:
 
 def _checked(losses: Any, caller: str) -> Any:
     if isinstance(losses, mx.nd.NDArray):
-        return losses
+        return legacy(losses)
     way = ". Is a `return` missing?" if losses is None else ""
     raise LossShapeError(
         f"{caller} must return the losses as an NDArray of shape (B,), one per sample; received {losses!r:.100}{way}"

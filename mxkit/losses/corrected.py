@@ -90,7 +90,7 @@ class WeightedSigmoidBCELoss(SigmoidBCELoss):
         if self._by_output is not None:
             positive = self._by_output.array(pred.shape[-1], pred)
         elif self._positive is not None:
-            positive = mx.nd.full((1,), self._positive, ctx=pred.context, dtype=pred.dtype)
+            positive = mx.nd.full((1,), self._positive, ctx=pred.ctx, dtype=pred.dtype)
         if self._classes is not None:
             weight = self._classes[0] + (self._classes[1] - self._classes[0]) * label
             sample_weight = weight if sample_weight is None else mx.nd.broadcast_mul(weight, sample_weight)

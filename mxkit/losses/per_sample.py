@@ -133,7 +133,7 @@ class ClassWeights:
 
     def array(self, classes: int, like: Any) -> Any:
         """The weights as an array of shape (classes,), with the device and dtype of `like`."""
-        key = (classes, like.context, like.dtype)
+        key = (classes, like.ctx, like.dtype)
         if key not in self._arrays:
-            self._arrays[key] = mx.nd.array(self.among(classes), ctx=like.context, dtype=like.dtype)
+            self._arrays[key] = mx.nd.array(self.among(classes), ctx=like.ctx, dtype=like.dtype)
         return self._arrays[key]

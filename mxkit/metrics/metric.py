@@ -3,6 +3,7 @@
 from functools import lru_cache, partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import is_numpy, legacy, switches
 from mxkit.core.arrays import outputs_of
 from mxkit.errors import DataError, MxkitError
 import mxnet as mx
@@ -67,7 +68,8 @@ class Metric:
         """
         chosen, scores = self._chosen(labels, output)
         try:
-            values = self.per_sample(chosen, scores)
+            with switches(is_numpy(scores)):
+                values = legacy(self.per_sample(chosen, scores))
         except (NotImplementedError, MxkitError):
             raise
         except Exception as error:
@@ -81,7 +83,7 @@ class Metric:
         """Refuse values that are not one per sample: a scalar would count as one sample, (n, n) as n means (T11)."""
         samples = scores.shape[0]
         if isinstance(values, np.ndarray):
-            values = mx.nd.array(values, ctx=scores.context, dtype=values.dtype)
+            values = mx.nd.array(values, ctx=scores.ctx, dtype=values.dtype)
         shape = tuple(getattr(values, "shape", ()))
         if shape[:1] != (samples,) or values.size != samples:
             if not shape or values.size == 1:
@@ -121,6 +123,7 @@ class Metric:
         chosen, scores = self._chosen(labels, output)
         if not chosen:
             raise DataError(f"metric {self.name!r} needs labels: expected batches (x, y); received x alone")
+        chosen, scores = legacy(chosen), legacy(scores)
         half = scores.dtype != np.float32 and scores.dtype != np.float64
         # argmax of float16 gives float16, in which class numbers above 2048 are rounded
         return chosen[0], scores.astype("float32") if half else scores
@@ -137,7 +140,7 @@ class Metric:
 
     def add_total(self, total: Any, count: float) -> None:
         """Add the sums of a batch, an NDArray of shape (k,), the same k for each batch, over `count` values."""
-        device = total.context
+        device = total.ctx
         waiting = self._waiting.setdefault(device, [])
         waiting.append(total)
         self._samples += count
@@ -181,7 +184,7 @@ class Metric:
         self._sums[device] = self._pooled_pair(self._sums[device], total) if device in self._sums else total
 
     def _pooled_pair(self, first: Any, second: Any) -> Any:
-        return self.pooled(mx.nd.stack(first, second.as_in_context(first.context), axis=0))
+        return self.pooled(mx.nd.stack(first, second.as_in_context(first.ctx), axis=0))
 
     def pooled(self, rows: Any) -> Any:
         """Add up rows of sums: shape (m, k) becomes (k,). `rows` is an NDArray or NumPy, in float64."""
@@ -265,6 +268,12 @@ def graph_of(function: Callable[..., Any], *settings: Any) -> Any:
     def call(operators: Any, *arrays: Any) -> Any:
         return partial(function, operators)(*arrays, *settings)
 
-    block = gluon.nn.HybridLambda(call)
-    block.hybridize(static_alloc=True)
-    return block
+    with switches(False):
+        block = gluon.nn.HybridLambda(call)
+        block.hybridize(static_alloc=True)
+
+    def graph(*arrays: Any) -> Any:
+        with switches(False):
+            return block(*arrays)
+
+    return graph

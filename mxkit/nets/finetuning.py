@@ -233,7 +233,7 @@ class Preprocessing(NamedTuple):
             _refuse_range(x)
         mean, std = (np.array(one, "float32").reshape(1, 3, 1, 1) for one in (self.mean, self.std))
         if isinstance(x, mx.nd.NDArray):
-            mean, std = (mx.nd.array(one, ctx=x.context) for one in (mean, std))
+            mean, std = (mx.nd.array(one, ctx=x.ctx) for one in (mean, std))
         return (x - mean) / std
 
 

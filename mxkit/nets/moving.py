@@ -90,9 +90,9 @@ def _refuse_trainers(moving: List[Any]) -> None:
 
 def _warn_of_arrays(path: str, block: Any, where: List[Any]) -> None:
     for name, value in vars(block).items():
-        if isinstance(value, nd.NDArray) and value.context not in where:
+        if isinstance(value, nd.NDArray) and value.ctx not in where:
             warnings.warn(
-                f"to: {path or 'the net'} ({type(block).__name__}) keeps a plain NDArray {name!r} on {value.context}, "
+                f"to: {path or 'the net'} ({type(block).__name__}) keeps a plain NDArray {name!r} on {value.ctx}, "
                 "which is neither moved nor saved. Make it a constant: self.params.get_constant",
                 TrapWarning,
                 stacklevel=3,

@@ -107,7 +107,7 @@ def _class_numbers(counts: ConfusionMatrix, scores: Any, labels: Sequence[Any]) 
         raise DataError(f"the net gives {shapes} per sample, which is not a score for each of several classes")
     if not np.isfinite(scores.asnumpy()).all():
         raise DataError("the net's outputs hold NaN or infinity, which is no class")
-    arrays = [as_ndarray(labels[0]).as_in_context(scores.context)]
+    arrays = [as_ndarray(labels[0]).as_in_context(scores.ctx)]
     counts.update(arrays, scores)
     task, truth, guess = counts.read(arrays, scores)
     return task, truth.asnumpy().astype(np.int64), guess.asnumpy().astype(np.int64)

@@ -38,7 +38,7 @@ def operator_arguments(module: ModuleType) -> None:
     `_ctypes/ndarray.py` lines 90 and 119, `_ctypes/symbol.py` lines 100 and 131, `io/io.py` line 969.
     """
     if _numpy_version() >= (2,):
-        from mxkit.runtime.operator_text import operator_text
+        from mxkit.runtime.operators import operator_text
 
         module.str = operator_text  # type: ignore[attr-defined]
 
@@ -49,7 +49,7 @@ def symbol_arguments(module: ModuleType) -> None:
     Upstream: `symbol/symbol.py` lines 1589, 2957 and 2976.
     """
     if _numpy_version() >= (2,):
-        from mxkit.runtime.operator_text import OperatorText
+        from mxkit.runtime.operators import OperatorText
 
         module.str = OperatorText  # type: ignore[attr-defined]
 

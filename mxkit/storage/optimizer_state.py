@@ -200,7 +200,7 @@ class _StoredStates:
             layout = _layout(empty, f"{type(trial).__name__} keeps for {path!r}", {})
             if _fits(layout, layouts[path]):
                 half = trial.multi_precision and weight.dtype == np.float16
-                blank = mx.nd.zeros(weight.shape, weight.context, "float32" if half else weight.dtype)
+                blank = mx.nd.zeros(weight.shape, weight.ctx, "float32" if half else weight.dtype)
                 states[index] = self._filled(empty, layouts[path], path, device, blank)
             else:
                 self.problems.append(

@@ -3,8 +3,9 @@
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type, Union
 
+from mxkit.core.array_kind import legacy, switches
 from mxkit.core.lengths import Length, length
-from mxkit.core.replicas import gradients_of, is_fresh, request_gradient, set_fresh, values_of
+from mxkit.core.replicas import gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
     begin_kvstore,
     gradient_scale,
@@ -183,6 +184,7 @@ class Accumulator:
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
         if not parts:
             raise DataError("Accumulator.backward: received no loss")
+        parts = legacy(parts)
         shapes = [part.shape for part in parts]
         if () in shapes:
             raise LossShapeError(
@@ -198,11 +200,12 @@ class Accumulator:
             ones = [part.ones_like() * self._scale for part in parts]
         elif not ones:
             ones = [None] * len(parts)
-        autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
+        with switches(self._holds_numpy()):
+            autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
         if len(parts) == len(self._devices):  # faster than reading the device of each array
             self._active.update(dict.fromkeys(self._devices))
         else:
-            self._active.update((part.context, None) for part in parts)
+            self._active.update((part.ctx, None) for part in parts)
         self.samples += samples
         self.count += count
         self.micro_batches += 1
@@ -232,6 +235,11 @@ class Accumulator:
         """
         return self._apply() if self.micro_batches else None
 
+    def _holds_numpy(self) -> bool:
+        """Whether the parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
+        known = (numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None)
+        return next(known, mx.util.is_np_array())
+
     def _open_window(self) -> None:
         self.micro_batches = 0
         self.samples = 0
@@ -253,10 +261,12 @@ class Accumulator:
             )
         self._refresh_idle_replicas(trained)
         if self._on_kvstore is None:
-            begin_kvstore(trainer)
+            with switches(self._holds_numpy()):
+                begin_kvstore(trainer)
             self._on_kvstore = steps_on_kvstore(trainer)
         if not self._on_kvstore:
-            trainer.allreduce_grads()
+            with switches(self._holds_numpy()):
+                trainer.allreduce_grads()
         skipped = self.precision is not None and self.precision.overflowed(trained)
         norm = None
         if skipped:
@@ -274,11 +284,12 @@ class Accumulator:
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
         if self.clip_value is not None:
             self._clip_values(trained)
-        if on_kvstore:
-            self.trainer.step(self.count * self._scale)
-            self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
-        else:
-            self.trainer.update(self.count * self._scale)
+        with switches(self._holds_numpy()):
+            if on_kvstore:
+                self.trainer.step(self.count * self._scale)
+                self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
+            else:
+                self.trainer.update(self.count * self._scale)
         return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:
@@ -295,12 +306,12 @@ class Accumulator:
             replicas = values_of(parameter) or []  # empty if the shape is still unknown
             if len(replicas) == 1 and is_fresh(replicas[0]):
                 continue
-            fresh = {data.context: data.context in self._active and is_fresh(data) for data in replicas}
+            fresh = {data.ctx: data.ctx in self._active and is_fresh(data) for data in replicas}
             if not any(fresh.values()):
                 unused.append(parameter)
                 continue
-            for data, gradient in zip(replicas, parameter.list_grad()):
-                if not fresh[data.context]:
+            for data, gradient in zip(replicas, gradients_of(parameter) or ()):
+                if not fresh[data.ctx]:
                     gradient[:] = 0
                     set_fresh([data], True)
         if unused:
@@ -309,9 +320,9 @@ class Accumulator:
     def _clip(self, trained: Sequence[Any], reduced: bool) -> Any:
         """Scale gradients so that their average has at most the norm `clip_norm`; return the norm before."""
         if reduced:
-            gradients = [parameter.list_grad()[0] for parameter in trained]
+            gradients = [(gradients_of(parameter) or [])[0] for parameter in trained]
         else:  # the kvstore adds the replicas only during its update: the norm needs their sum now
-            gradients = [_sum_of_replicas(parameter.list_grad()) for parameter in trained]
+            gradients = [_sum_of_replicas(gradients_of(parameter) or []) for parameter in trained]
         # the norm of the average, because clipping the sum would be too strong by the factor `count` (T9)
         average = gradient_scale(self.trainer) / (self.count * self._scale)
         norm = sum_of_squares(gradients).sqrt() * average
@@ -319,8 +330,8 @@ class Accumulator:
             factor = mx.nd.minimum(self.clip_norm / norm, 1.0)
             factors: Dict[Any, Any] = {}
             for parameter in trained:
-                for gradient in parameter.list_grad():
-                    here = gradient.context
+                for gradient in gradients_of(parameter) or ():
+                    here = gradient.ctx
                     if (here, gradient.dtype) not in factors:
                         factors[here, gradient.dtype] = factor.as_in_context(here).astype(gradient.dtype)
                     mx.nd.broadcast_mul(
@@ -332,7 +343,7 @@ class Accumulator:
         # MXNet's clip_gradient does the same, but is a setting of the optimizer, which would keep it
         limit = float(self.clip_value or 0) * self.count * self._scale / gradient_scale(self.trainer)
         for parameter in trained:
-            for gradient in parameter.list_grad():
+            for gradient in gradients_of(parameter) or ():
                 mx.nd.clip(gradient, -limit, limit, out=gradient)
 
     def _forget_fresh_gradients(self) -> None:
@@ -343,9 +354,9 @@ class Accumulator:
         # otherwise the next window would count these gradients again (T1)
         by_device: Dict[Any, List[Any]] = {}
         for parameter in self._parameters:
-            if parameter.grad_req == "add" and gradients_of(parameter) is not None:
-                for gradient in parameter.list_grad():
-                    by_device.setdefault(gradient.context, []).append(gradient)
+            if parameter.grad_req == "add":
+                for gradient in gradients_of(parameter) or ():
+                    by_device.setdefault(gradient.ctx, []).append(gradient)
         for gradients in by_device.values():
             mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
 
@@ -359,4 +370,4 @@ def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:
 def _sum_of_replicas(replicas: Sequence[Any]) -> Any:
     if len(replicas) == 1:
         return replicas[0]
-    return mx.nd.add_n(*[replica.as_in_context(replicas[0].context) for replica in replicas])
+    return mx.nd.add_n(*[replica.as_in_context(replicas[0].ctx) for replica in replicas])

@@ -5,6 +5,7 @@ import re
 from typing import Any, Iterator, List, Sequence, Set, Tuple
 import warnings
 
+from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu
 from mxkit.core.graphs import graph_json
@@ -51,7 +52,7 @@ def check_frozen_dense(net: Any, devices: Sequence["mx.Context"]) -> None:
 
 def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
     """Warn of dropout inside LSTM, GRU and RNN, which oneDNN's kernel ignores (T115)."""
-    if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].context.device_type != "cpu":
+    if os.environ.get("MXNET_USE_MKLDNN_RNN") == "0" or shard.inputs[0].ctx.device_type != "cpu":
         return
     recurrent = gluon.rnn.rnn_layer._RNNLayer
     layers = [
@@ -248,7 +249,7 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         ForwardError: A BatchNorm was built for another number of channels.
     """
     dtypes = {np.dtype(parameter.dtype).name for parameter in parameters_by_path(net).values()}
-    for array in shard.inputs:
+    for array in legacy(shard.inputs):
         dtype, shape = np.dtype(array.dtype).name, tuple(array.shape)
         if dtypes == {"float32"} and (dtype == "float64" or (dtype == "uint8" and len(shape) == 4)):
             raise DataError(

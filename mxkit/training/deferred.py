@@ -3,7 +3,8 @@
 from typing import Any, Iterator, Optional, Tuple
 import warnings
 
-from mxkit.core.blocks import net_devices, parameters_by_path
+from mxkit.core.array_kind import switches
+from mxkit.core.blocks import is_numpy_net, net_devices, parameters_by_path
 from mxkit.core.device import split_batch
 from mxkit.core.replicas import is_deferred as parameter_is_deferred
 from mxkit.data.dataset_loader import DatasetLoader
@@ -59,14 +60,15 @@ def finish_initialization(net: Any, data: Data, forward_loss: Optional[Forward],
 
 def forward_once(net: Any, batch: Any, forward_loss: Optional[Forward] = None) -> None:
     """Run the net on the first device's part of a batch, which initializes deferred parameters on all devices."""
-    shard = split_batch(batch, net_devices(net))[0].unpacked()
+    shard = split_batch(batch, net_devices(net), is_numpy_net(net))[0].unpacked()
     with warnings.catch_warnings():  # the first update gives these warnings
         warnings.simplefilter("ignore", TrapWarning)
         check_first_inputs(net, shard)
-    if forward_loss is not None:
-        forward_loss(net, shard.inputs, shard.labels)
-    else:
-        net(*shard.inputs)
+    with switches(shard.numpy):
+        if forward_loss is not None:
+            forward_loss(net, shard.inputs, shard.labels)
+        else:
+            net(*shard.inputs)
 
 
 def _first_batch(data: Data) -> Tuple[Any, Data]:

@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import call, legacy, of_kind
 from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
@@ -127,7 +128,7 @@ class _Scores:
         for metric in self._metrics:
             metric.update(shard.labels, output)
         if not self._with_loss:
-            losses = output[0] if isinstance(output, (list, tuple)) else output
+            losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
             self._sums.add(losses)
         return losses
 
@@ -179,11 +180,11 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         for shards in run:
             for shard in shards:
                 inputs.add(shard.inputs)
-                output = net(*shard.inputs)
+                output = call(net, shard.inputs)
                 several = isinstance(output, (list, tuple))
-                parts.append([array.as_in_context(mx.cpu()) for array in outputs_of(output, "predict")])
+                parts.append([array.as_in_context(mx.cpu()) for array in legacy(outputs_of(output, "predict"))])
             run.wait(parts[-len(shards) :])
-        joined = [_joined(column, dim=0) for column in zip(*parts)]
+        joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")
     return tuple(joined) if several else joined[0]
 
@@ -225,10 +226,10 @@ def predict_mc_dropout(net: Any, data: Any, draws: int = 20) -> Any:
     with running_statistics(net), run_over(net, data, train_mode=True, most_queued=1) as run:
         for shards in run:
             for shard in shards:
-                outputs = [_one_output(net(*shard.inputs)) for _ in range(draws)]
+                outputs = [legacy(_one_output(call(net, shard.inputs))) for _ in range(draws)]
                 parts.append(mx.nd.stack(*outputs, axis=0).as_in_context(mx.cpu()))
             run.wait(parts[-len(shards) :])
-        return _joined(parts, dim=1)
+        return of_kind(_joined(parts, dim=1), run.numpy)
 
 
 def _joined(arrays: Sequence[Any], dim: int) -> Any:
@@ -262,7 +263,7 @@ def _refuse_without_dropout(net: Any) -> None:
 
 
 def _output_only(net: Any, inputs: Tuple[Any, ...], labels: Tuple[Any, ...]) -> Tuple[Any, Any]:
-    return net(*inputs), None
+    return call(net, inputs), None
 
 
 class _Finite:
@@ -275,7 +276,7 @@ class _Finite:
     def add(self, arrays: Sequence[Any]) -> None:
         for array in arrays:
             if np.dtype(array.dtype).kind == "f":
-                self._sums.add_total(array.astype("float32", copy=False).sum(), 1)
+                self._sums.add_total(legacy(array).astype("float32", copy=False).sum(), 1)
 
     def warn(self, what: str) -> None:
         """Warn of inputs that are not finite; waits for the device."""

@@ -8,6 +8,7 @@ from typing import Any, Deque, Dict, List, Optional, Sequence
 
 from mxkit.core.device import Shards
 from mxkit.core.queued import QUEUED_BYTES, bytes_of
+from mxkit.core.replicas import first_value
 from mxkit.errors import NonFiniteError
 from mxkit.training.history import Row
 from mxkit.training.randomness import RESEED_EVERY, Position
@@ -198,7 +199,7 @@ class Ledger:
         if self._check_finite and self._pending:
             # one replica is enough: all are equal
             trained = [parameter for parameter in self._parameters if parameter.grad_req != "null"]
-            self._pending[-1].watch([parameter.list_data()[0] for parameter in trained])
+            self._pending[-1].watch([first_value(parameter) for parameter in trained])
         self._unwatched = 0
 
     def _read(self, count: int) -> None:
@@ -287,7 +288,7 @@ def _sums(arrays: Sequence[Any]) -> List[float]:
     """Sums in float64 of arrays of shape (n,), which may be on several devices, after a single wait."""
     by_device: Dict[Any, List[int]] = {}
     for position, array in enumerate(arrays):
-        by_device.setdefault(array.context, []).append(position)
+        by_device.setdefault(array.ctx, []).append(position)
     joined = [mx.nd.concat(*[arrays[i] for i in group], dim=0).as_in_context(mx.cpu()) for group in by_device.values()]
     values = (joined[0] if len(joined) == 1 else mx.nd.concat(*joined, dim=0)).asnumpy()
     order = [position for group in by_device.values() for position in group]

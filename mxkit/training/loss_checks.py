@@ -7,6 +7,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
 from mxkit.core import loss_kinds as kinds
+from mxkit.core.array_kind import call, legacy, of_kind
 from mxkit.core.arrays import squeezed
 from mxkit.core.device import Shard
 from mxkit.core.loss_kinds import class_axis, is_plain, kind_of, labels_of, unit_of
@@ -127,16 +128,17 @@ def check_first_batch(net: Any, shard: Shard, output: Any, loss: Optional[Loss],
         DataError: Weights are negative or not finite, or the outputs do not suit the loss.
         LossShapeError: A custom loss broadcasts outputs and labels against each other.
     """
-    check_labels(loss, output, shard.labels, data)
+    output, labels = legacy(output), legacy(shard.labels)
+    check_labels(loss, output, labels, data)
     if not isinstance(loss, gluon.loss.Loss) or not is_plain(loss):
-        if loss is not None and shard.labels:
-            _refuse_broadcast(loss, output, shard.labels)
+        if loss is not None and labels:
+            _refuse_broadcast(loss, output, labels, shard.numpy)
         return
-    _check_weights(loss, output, shard.labels, data)
-    check_scores(loss, output, shard.labels, net, shard)
+    _check_weights(loss, output, labels, data)
+    check_scores(loss, output, labels, net, shard)
 
 
-def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any]) -> None:
+def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any], numpy: bool) -> None:
     """Refuse a custom loss that mixes samples: (n, 1) and (n,) broadcast to (n, n), also before a mean (T11).
 
     Only outputs and labels of such shapes are checked: the loss of the first sample alone must be its loss in the
@@ -147,12 +149,15 @@ def _refuse_broadcast(loss: Any, output: Any, labels: Sequence[Any]) -> None:
         return
     if label.shape == output.shape:
         return
+
+    def first(*arrays: Any) -> Any:
+        return call(loss, of_kind(arrays, numpy)).asnumpy().reshape(-1)[0]
+
     with autograd.pause():
-        alone = loss(output[:1], *(one[:1] for one in labels)).asnumpy().reshape(-1)[0]
-        together = loss(output, *labels).asnumpy().reshape(-1)[0]
+        alone, together = first(output[:1], *(one[:1] for one in labels)), first(output, *labels)
         if np.isclose(alone, together, rtol=1e-3, equal_nan=True):
             return
-        reshaped = loss(output, label.reshape(output.shape), *labels[1:]).asnumpy().reshape(-1)[0]
+        reshaped = first(output, label.reshape(output.shape), *labels[1:])
     if np.isclose(alone, reshaped, rtol=1e-3):
         raise LossShapeError(
             f"the loss of a sample depends on the other samples: outputs have the shape {output.shape}, labels "

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.device import Shard
 from mxkit.core.graphs import (
     drop_static_graphs,
@@ -125,6 +126,7 @@ class OneGraph:
 
     def _choose_when_to_count(self, output: Any) -> None:
         """Postpone counting if scores are small and there are at most two kinds of batches: full ones and a tail."""
+        output = legacy(output)
         small = type(output) is mx.nd.NDArray and output.size * np.dtype(output.dtype).itemsize <= LATER_BYTES
         self._may_postpone = small and len(self._kinds) <= 2
         if self._may_postpone != self._postpones:
@@ -152,7 +154,7 @@ class OneGraph:
         if self._postpones:
             scores = computed.output.detach()
             for metric, size in zip(self._counted, self._sizes):
-                metric.add_later(shard.labels[metric._label], scores, size)
+                metric.add_later(legacy(shard.labels[metric._label]), scores, size)
 
     def _in_graph(self, shard: Shard) -> Optional[Computed]:
         """Compute a batch by the graph; None if it needs separate calls."""
@@ -189,26 +191,30 @@ class OneGraph:
             self._net_has_memory = False
             free_static_memory(self._net)
         values = [array.array if type(array) is Packed else array for array in arrays]
-        outputs = self._call(
-            *[values[number] if parameter is None else first_value(parameter) for number, parameter in self._places]
-        )
+        with switches(shard.numpy):  # shapes () and of size 0 inside the net
+            outputs = self._call(
+                *[values[number] if parameter is None else first_value(parameter) for number, parameter in self._places]
+            )
         losses, *read = outputs if isinstance(outputs, list) else [outputs]
         totals = () if self._postpones else read[: len(self._counted)]
         if self._ones is None:
             self._ones = losses.ones_like()
         if len(self._zeros) < len(totals):
             self._zeros = [total.zeros_like() for total in totals]
-        output = read[-1] if self._others or self._postpones else None
+        output = None
+        if self._others or self._postpones:
+            output = of_kind(read[-1], shard.numpy and not self._postpones)
         return Computed(output, losses, totals, self._ones, list(zip(totals, self._zeros)))
 
     def _build(self, shard: Shard) -> Any:
         """Make the graph; None if this is impossible."""
         net = self._net
-        data, output = traced_graph(net)
+        data, output = legacy(traced_graph(net))
         if not has_one_plain_output(net):
             return None
         labels = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]
-        with mx.name.NameManager():  # keeps the process-wide counters of names, which the user's graphs use
+        # a NameManager keeps the process-wide counters of names, which the user's graphs use
+        with mx.name.NameManager(), switches(False):
             packed = {variable.name: array for variable, array in zip(data, shard.inputs) if type(array) is Packed}
             if packed:
                 output = output(**{name: array.symbol(mx.sym.var(name)) for name, array in packed.items()})
@@ -234,7 +240,7 @@ class OneGraph:
         labels = apply_steps(self._steps, output, labels)
         if self._loss_by_name:
             return self._loss(output, *labels)
-        data, losses = traced_graph(self._loss)  # later changes of its attributes do not count (T39)
+        data, losses = legacy(traced_graph(self._loss))  # later changes of its attributes do not count (T39)
         return losses(**{variable.name: symbol for variable, symbol in zip(data, [output, *labels])})
 
 

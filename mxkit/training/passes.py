@@ -4,8 +4,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Callable, Iterator, List, Optional
 
+from mxkit.core.array_kind import call
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import net_devices
+from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shard, split_batch, unpack
 from mxkit.core.forward_errors import explained
 from mxkit.core.packed import worth_packing
@@ -21,11 +22,13 @@ class Run:
 
     Attributes:
         devices: The devices of the net.
+        numpy: Whether the net computes on arrays of `mx.np`.
         batch: The newest batch, unchanged; None before the first one.
     """
 
-    def __init__(self, batches: Iterator[Any], devices: List[Any], labels: bool, most_queued: int) -> None:
-        self.devices = devices
+    def __init__(self, batches: Iterator[Any], net: Any, labels: bool, most_queued: int) -> None:
+        self.devices = net_devices(net)
+        self.numpy = is_numpy_net(net)
         self.batch: Any = None
         self._batches, self._labels = batches, labels
         self._queued = QueuedBatches(most_queued)
@@ -36,7 +39,7 @@ class Run:
         for batch in self._batches:
             self.batch = batch
             arrays = batch if self._labels else (unpack(batch)[0],)
-            self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices)]
+            self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices, self.numpy)]
             yield self._shards
             self._bar.update()
 
@@ -88,15 +91,15 @@ def run_over(
     ```
     with run_over(net, data) as run:
         for shards in run:
-            run.wait([net(*shard.inputs) for shard in shards])
+            run.wait([call(net, shard.inputs) for shard in shards])
     ```
 
     Args:
         net: An initialized block.
         data: Batches, as for `read_epoch`. A loader's count of epochs stays as it was.
         name: What error messages call the data.
-        forward: The call of the net, without side effects; None is `net(*shard.inputs)`. It is repeated to locate an
-            error.
+        forward: The call of the net, without side effects; None is `call(net, shard.inputs)`. It is repeated to
+            locate an error.
         train_mode: Whether layers behave as in training.
         labels: Copy the labels to the devices, too.
         packed: Accept images as `Packed` if this is faster; shards hold NDArrays.
@@ -110,12 +113,11 @@ def run_over(
         DeviceError, NotInitializedError: As `net_devices`.
         EmptyDataError, DataError: As `read_epoch`.
     """
-    devices = net_devices(net)
-    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(devices), once=once)
-    run = Run(islice(batches, limit_batches), devices, labels, most_queued)
-    call = forward or (lambda shard: net(*shard.inputs))
+    batches = read_epoch(data, name=name, keep_count=True, packed=packed and worth_packing(net_devices(net)), once=once)
+    run = Run(islice(batches, limit_batches), net, labels, most_queued)
+    forward = forward or (lambda shard: call(net, shard.inputs))
     with autograd.pause(train_mode=train_mode), explained(
-        net, lambda: run.repeat(call), lambda: run.batch
+        net, lambda: run.repeat(forward), lambda: run.batch
     ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
         yield run
 

@@ -3,7 +3,8 @@
 import json
 from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path
+from mxkit.core.array_kind import call, legacy, of_kind
+from mxkit.core.blocks import blocks_by_path, is_numpy_net
 from mxkit.core.seeding import seed_all
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
@@ -97,9 +98,10 @@ def operators_of(net: Any, inputs: int) -> Optional[Operators]:
         if not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet."):
             return None
     try:
-        output = net(*[mx.sym.var(f"data{number}") for number in range(inputs)])
+        numpy = is_numpy_net(net)
+        output = call(net, [of_kind(mx.sym.var(f"data{number}"), numpy) for number in range(inputs)])
         flat, _ = gluon.block._flatten(output, "output")
-        graph = json.loads(mx.sym.Group(flat).tojson())
+        graph = json.loads(mx.sym.Group(legacy(flat)).tojson())
     except Exception:  # of any type: custom code may refuse symbols
         return None
     return [(name.lower(), attributes) for name, attributes in operators_in(graph)]

@@ -4,8 +4,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Dict, Iterator, List, Tuple
 
+from mxkit.core.array_kind import call, legacy
 from mxkit.core.blocks import layer_settings
 from mxkit.core.graphs import opened
+from mxkit.core.replicas import values_of
 from mxkit.core.statistics import batch_norms, kept_statistics
 from mxkit.data.source import Data
 from mxkit.training.checks import warn_of_single_samples
@@ -57,11 +59,12 @@ def recalibrate_batch_norm(net: Any, data: Data) -> List[str]:
             if any(shard.samples == 1 for shard in shards) and not warned:
                 warn_of_single_samples([path or "BatchNorm" for path in layers])
                 warned = True
-            run.wait([net(*shard.inputs) for shard in shards])
+            run.wait([call(net, shard.inputs) for shard in shards])
         reached = {path: _pooled(list(by_device.values())) for path, by_device in moments.items() if by_device}
     for path, (mean, variance) in reached.items():
-        layers[path].running_mean.set_data(mx.nd.array(mean, dtype="float32"))
-        layers[path].running_var.set_data(mx.nd.array(variance, dtype="float32"))
+        for statistic, value in ((layers[path].running_mean, mean), (layers[path].running_var, variance)):
+            for array in values_of(statistic) or ():
+                array[:] = value
     return list(reached)
 
 
@@ -101,7 +104,7 @@ def _observed(net: Any, layers: Dict[str, Any]) -> Iterator[Dict[str, Dict[Any, 
 
     def add(by_device: Dict[Any, _Moments], layer: Any, inputs: Any) -> None:
         if isinstance(inputs[0], mx.nd.NDArray):
-            by_device.setdefault(inputs[0].context, _Moments()).add(inputs[0], layer_settings(layer)["axis"])
+            by_device.setdefault(inputs[0].ctx, _Moments()).add(legacy(inputs[0]), layer_settings(layer)["axis"])
 
     with opened(net, list(layers)):
         handles = [layer.register_forward_pre_hook(partial(add, moments[path])) for path, layer in layers.items()]

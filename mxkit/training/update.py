@@ -5,7 +5,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Generator, Iterator, Optional, Sequence, Tuple, Union
 
-from mxkit.core.blocks import net_devices
+from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shards, split_batch, unpack
 from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
@@ -313,7 +313,7 @@ class _Batches:
         unchecked: Optional[Data],
     ) -> None:
         self.accumulator, self.options = accumulator, options
-        self._net, self._loss = net, options.batch_loss
+        self._net, self._loss, self._numpy = net, options.batch_loss, is_numpy_net(net)
         self._graph, self._shapes, self._devices = graph, shapes, graph.devices
         self._unchecked = unchecked  # the data until its first batch is checked; None in later epochs
         self._seeds_first = unchecked is not None and options.seed is not None
@@ -342,7 +342,7 @@ class _Batches:
 
     def backward(self, batch: Any) -> Shards:
         """Compute the losses and the gradients of a batch, and update the metrics."""
-        shards = split_batch(batch, self._devices)
+        shards = split_batch(batch, self._devices, self._numpy)
         if self._shapes.watches:
             self._shapes.look(shards)
         data, self._unchecked = self._unchecked, None
@@ -376,5 +376,5 @@ class _Batches:
 
     def forward(self, batch: Any) -> None:
         """Repeat the forward pass of a batch, to locate an asynchronous error of MXNet."""
-        for shard in split_batch(batch, self._devices):
+        for shard in split_batch(batch, self._devices, self._numpy):
             self._loss.forward(self._net, shard.unpacked().inputs, shard.labels)

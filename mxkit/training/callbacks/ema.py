@@ -95,7 +95,7 @@ class EMA(Callback):
                     self._averages[path] = [_at_least_32_bits(weight).copy() for weight in parameter.list_data()]
                 continue
             for average, weight in zip(averages, parameter.list_data()):
-                by_kind.setdefault((weight.context, average.dtype), []).append((average, _at_least_32_bits(weight)))
+                by_kind.setdefault((weight.ctx, average.dtype), []).append((average, _at_least_32_bits(weight)))
         for pairs in by_kind.values():
             for start in range(0, len(pairs), AT_ONCE):
                 _move_averages(pairs[start : start + AT_ONCE], 1 - decay)
@@ -122,9 +122,9 @@ class EMA(Callback):
             )
         with HeldWeights({path: parameters[path] for path in self._averages}):
             for path, averages in self._averages.items():
-                by_device = {average.context: average for average in averages}
+                by_device = {average.ctx: average for average in averages}
                 for weight in parameters[path].list_data():
-                    average = by_device.get(weight.context, averages[0])
+                    average = by_device.get(weight.ctx, averages[0])
                     average.astype(weight.dtype, copy=False).copyto(weight)
             yield
 

@@ -1,0 +1,66 @@
+"""Nets of mx.np train like nets of mx.nd: the same bits, under `npx.set_np()` and without it."""
+
+import mxkit
+from mxkit.core.array_kind import switches
+from mxnet import init
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+from sharing import Kind
+
+
+def _data():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(50, 5)).astype("float32")
+    return x, (x.sum(axis=1) > 0).astype("int32") + (x[:, 0] > 1)
+
+
+def _net(devices):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(16, activation="relu", in_units=5), nn.BatchNorm(in_channels=16), nn.Dropout(0.3), nn.Dense(3))
+    net[3].weight.shape = (3, 16)
+    net.initialize(init.Xavier(), ctx=mxkit.devices(devices))
+    return net
+
+
+def _trained(kind, devices, hybridized, switch):
+    mxkit.seed_all(1)
+    x, y = _data()
+    net = kind.net(lambda: _net(devices))
+    if hybridized:
+        net.hybridize()
+    loader = mxkit.data.ArrayLoader(x, y, batch_size=8, shuffle=True, seed=1)
+    with switches(switch):
+        history = mxkit.fit(
+            net, loader, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.01}), epochs=2, accumulate=2,
+            clip_norm=1.0, metrics=["accuracy"], seed=5, progress=False,
+        )  # fmt: skip
+        scores = mxkit.evaluate(net, (x, y), loss="softmax_ce", metrics=["accuracy", "f1"])
+        outputs = mxkit.predict(net, x)
+    assert kind.holds(outputs)
+    values = [array.asnumpy() for one in net.collect_params().values() for array in one.list_data()]
+    row = {name: value for name, value in history[-1].items() if "second" not in name}
+    return [*values, outputs.asnumpy()], [row, scores]
+
+
+@pytest.mark.filterwarnings("ignore::mxkit.errors.TrapWarning")
+@pytest.mark.parametrize("hybridized", [False, True])
+@pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
+def test_both_kinds_end_with_the_same_bits(devices, hybridized):
+    arrays, numbers = _trained(Kind(False), devices, hybridized, False)
+    for numpy, switch in ((False, True), (True, False), (True, True)):
+        other, other_numbers = _trained(Kind(numpy), devices, hybridized, switch)
+        assert other_numbers == numbers
+        for one, two in zip(other, arrays):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_a_net_of_both_kinds_is_refused():
+    net = nn.HybridSequential()
+    net.add(nn.Dense(2, in_units=2))
+    net.initialize()
+    with switches(True):
+        net.add(nn.Dense(2, in_units=2))
+        net[1].initialize()
+    with pytest.raises(ValueError, match=r"two kinds of parameters: '1\.weight' holds arrays of mx\.np, '0\.weight'"):
+        mxkit.predict(net, np.zeros((1, 2), "float32"))
