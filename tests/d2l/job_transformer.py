@@ -1,4 +1,4 @@
-"""A Transformer encoder-decoder with teacher forcing (d2l, section 10.7)."""
+"""A Transformer encoder-decoder with teacher forcing (d2l, section 10.7), without the clipping of `job_attention`."""
 
 import math
 
