@@ -108,11 +108,15 @@ def by_hand(net, data_iter, loss):
 
 def with_mxkit(net, data_iter, loss):
     def teacher_forcing(net, inputs, labels):
-        bos = np.array([d2l.tgt_vocab["<bos>"]] * len(labels[0])).reshape(-1, 1)
-        Y_hat, _ = net(inputs[0], np.concatenate([bos, labels[0][:, :-1]], 1), inputs[1])
-        return loss(Y_hat, *labels)
+        X, X_valid_len = inputs
+        Y, Y_valid_len = labels
+        bos = np.array([d2l.tgt_vocab["<bos>"]] * Y.shape[0]).reshape(-1, 1)
+        Y_hat, _ = net(X, np.concatenate([bos, Y[:, :-1]], 1), X_valid_len)
+        return loss(Y_hat, Y, Y_valid_len)
 
-    pairs, num_tokens = [(batch[:2], batch[2:]) for batch in data_iter], batch_size * (num_steps - 1.5)
+    pairs = [(batch[:2], batch[2:]) for batch in data_iter]
     masked = mxkit.losses.BatchLoss(forward=teacher_forcing, count=lambda inputs, labels: labels[1].sum())
-    options = {"trainer": ("adam", {"learning_rate": lr}), "epochs": num_epochs, "clip_norm": theta / num_tokens}
-    return mxkit.fit(net, pairs, loss=masked, **options).column("train_loss")
+    adam = ("adam", {"learning_rate": lr})
+    clip_norm = theta / float(pairs[0][1][1].sum())
+    history = mxkit.fit(net, pairs, loss=masked, trainer=adam, epochs=num_epochs, clip_norm=clip_norm)
+    return history.column("train_loss")

@@ -83,8 +83,9 @@ def by_hand(net, train_iter, test_iter, devices):
 
 def with_mxkit(net, train_iter, test_iter, devices):
     def grouped(data_iter):
-        return lambda: (((users, items), ratings) for users, items, ratings in data_iter)
+        return lambda: ((batch[:2], batch[2]) for batch in data_iter)
 
-    adam, options = ("adam", {"learning_rate": lr, "wd": wd}), {"valid": grouped(test_iter), "metrics": ["rmse"]}
-    history = mxkit.fit(net, grouped(train_iter), loss="l2", trainer=adam, epochs=num_epochs, **options)
+    train, valid = grouped(train_iter), grouped(test_iter)
+    adam = ("adam", {"learning_rate": lr, "wd": wd})
+    history = mxkit.fit(net, train, valid=valid, loss="l2", trainer=adam, epochs=num_epochs, metrics=["rmse"])
     return [(row["train_loss"], row["valid_rmse"]) for row in history]

@@ -49,6 +49,8 @@ def by_hand(net, train_iter, test_iter):
 
 def with_mxkit(net, train_iter, test_iter):
     mxkit.initialize(net, "xavier", devices=device)
-    sgd, options = ("sgd", {"learning_rate": lr}), {"valid": test_iter, "metrics": ["accuracy"]}
-    history = mxkit.fit(net, train_iter, loss="softmax_ce", trainer=sgd, epochs=num_epochs, **options)
+    sgd = ("sgd", {"learning_rate": lr})
+    history = mxkit.fit(
+        net, train_iter, valid=test_iter, loss="softmax_ce", trainer=sgd, epochs=num_epochs, metrics=["accuracy"]
+    )
     return [(row["train_loss"], row["train_accuracy"], row["valid_accuracy"]) for row in history]

@@ -32,6 +32,6 @@ def by_hand(net, features, labels, data_iter):
 
 
 def with_mxkit(net, features, labels, data_iter):
-    sgd, valid = ("sgd", {"learning_rate": lr}), [(features, labels)]
-    history = mxkit.fit(net, data_iter, loss="l2", trainer=sgd, epochs=num_epochs, valid=valid)
+    sgd = ("sgd", {"learning_rate": lr})
+    history = mxkit.fit(net, data_iter, valid=[(features, labels)], loss="l2", trainer=sgd, epochs=num_epochs)
     return history.column("valid_loss")

@@ -59,7 +59,10 @@ def by_hand(net, features, labels):
 
 
 def with_mxkit(net, features, labels):
-    train, valid = lambda: data_iter(batch_size, features, labels), [(features, labels)]
+    def train():
+        return data_iter(batch_size, features, labels)
+
     sgd = ("sgd", {"learning_rate": lr})
-    history = mxkit.fit(net, train, loss=d2l.squared_loss, trainer=sgd, epochs=num_epochs, valid=valid)
+    valid = [(features, labels)]
+    history = mxkit.fit(net, train, valid=valid, loss=d2l.squared_loss, trainer=sgd, epochs=num_epochs)
     return history.column("valid_loss")

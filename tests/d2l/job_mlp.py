@@ -46,6 +46,8 @@ def by_hand(net, train_iter, test_iter):
 
 
 def with_mxkit(net, train_iter, test_iter):
-    sgd, options = ("sgd", {"learning_rate": lr, "wd": wd}), {"valid": test_iter, "metrics": ["accuracy"]}
-    history = mxkit.fit(net, train_iter, loss="softmax_ce", trainer=sgd, epochs=num_epochs, **options)
+    sgd = ("sgd", {"learning_rate": lr, "wd": wd})
+    history = mxkit.fit(
+        net, train_iter, valid=test_iter, loss="softmax_ce", trainer=sgd, epochs=num_epochs, metrics=["accuracy"]
+    )
     return [(row["train_loss"], row["train_accuracy"], row["valid_accuracy"]) for row in history]

@@ -90,10 +90,12 @@ def with_mxkit(net, train_iter, loss):
         y_hat, state = net(*inputs, state or net.begin_state(batch_size=batch_size))
         return loss(y_hat, labels[0].T.reshape(-1)).reshape(num_steps, batch_size).mean(axis=0)
 
-    options = {"loss": mxkit.losses.BatchLoss(forward=carried), "clip_norm": theta}
-    trainer, rows = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr}), []
+    trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": lr})
+    batch_loss = mxkit.losses.BatchLoss(forward=carried)
+    rows = []
     for _ in range(num_epochs):
         state = None
-        losses = [update.loss for update in mxkit.updates(net, train_iter, trainer=trainer, **options)]
+        updates = mxkit.updates(net, train_iter, loss=batch_loss, trainer=trainer, clip_norm=theta)
+        losses = [update.loss for update in updates]
         rows.append(math.exp(sum(losses) / len(losses)))
     return rows

@@ -162,5 +162,6 @@ def with_mxkit(net, train_iter):
         bbox_labels, bbox_masks, cls_labels = npx.multibox_target(anchors, *labels, cls_preds.transpose(0, 2, 1))
         return calc_loss(cls_preds, cls_labels, bbox_preds, bbox_labels, bbox_masks)
 
-    loss, sgd = mxkit.losses.BatchLoss(forward=multibox), ("sgd", {"learning_rate": lr, "wd": 5e-4})
+    sgd = ("sgd", {"learning_rate": lr, "wd": 5e-4})
+    loss = mxkit.losses.BatchLoss(forward=multibox)
     return mxkit.fit(net, train_iter, loss=loss, trainer=sgd, epochs=num_epochs).column("train_loss")

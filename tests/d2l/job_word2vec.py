@@ -80,12 +80,13 @@ def by_hand(net, data_iter, loss):
 
 def with_mxkit(net, data_iter, loss):
     def masked(net, inputs, labels):
-        label, mask = labels
+        mask, label = labels
         pred = skip_gram(*inputs, net[0], net[1])
         return loss(pred.reshape(label.shape), label, mask) * mask.shape[1] / mask.sum(axis=1)
 
     def grouped():
-        return (((center, words), (label, mask)) for center, words, mask, label in data_iter)
+        return ((batch[:2], batch[2:]) for batch in data_iter)
 
-    loss_of_batch, adam = mxkit.losses.BatchLoss(forward=masked), ("adam", {"learning_rate": lr})
-    return mxkit.fit(net, grouped, loss=loss_of_batch, trainer=adam, epochs=num_epochs).column("train_loss")
+    adam = ("adam", {"learning_rate": lr})
+    history = mxkit.fit(net, grouped, loss=mxkit.losses.BatchLoss(forward=masked), trainer=adam, epochs=num_epochs)
+    return history.column("train_loss")
