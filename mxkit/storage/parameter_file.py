@@ -273,9 +273,7 @@ class _Walk:
         self._where = "its names"
         (named,) = self._take("<Q")
         if count and not named:
-            raise self._error(
-                f"{count} names, as mx.nd.save and npx.save of a dict write", "none", "a list without names"
-            )
+            raise self._error(f"{count} names, as from nd.save or npx.save of a dict", "none", "a list without names")
         if named != count:
             raise self._error(f"{count} names, one for each array", named)
         names: Dict[str, None] = {}
