@@ -250,5 +250,6 @@ def _is_graph(block: Any) -> bool:
     return (
         isinstance(block, gluon.HybridBlock)
         and kind.forward is gluon.HybridBlock.forward
-        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's only checks shapes
+        # mxkit's only checks shapes or converts arrays
+        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models.", "mxkit.losses."))
     )
