@@ -144,7 +144,8 @@ class OneGraph:
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
         for metric in self.metrics if computed.totals is None else self._others:
-            metric.update(shard.labels, computed.output)
+            with switches(shard.numpy):
+                metric.update(shard.labels, computed.output)
         if computed.totals is None:
             return
         if not self._sizes:  # unknown for this kind of batch
