@@ -97,7 +97,7 @@ def layer_settings(block: Any) -> Dict[str, Any]:
 
 def operator_name(layer: Any) -> str:
     """Name of a convolution's operator, like "Deconvolution"."""
-    return str(layer._op_name).capitalize()  # in lower case for `mx.np`
+    return str(layer._op_name)
 
 
 def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:

@@ -61,7 +61,7 @@ def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
 
 def _convolution(layer: Any, x: Any, *rest: Any) -> Optional[str]:
     layout, groups = layer._kwargs["layout"], layer._kwargs["num_group"]
-    transposed = layer._op_name.lower() == "deconvolution"
+    transposed = layer._op_name == "Deconvolution"
     axis = layout.find("C")
     built = _built(layer.weight, layout.find("N")) if transposed else _built(layer.weight, axis) * groups
     if len(x.shape) != len(layout):
