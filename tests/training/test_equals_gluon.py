@@ -6,6 +6,7 @@ import numpy as np
 from oracle import OPTIMIZER_IDS, OPTIMIZERS, SOFTMAX, make_batches, make_net, train_by_hand, weights
 import pytest
 
+
 def ragged():
     return make_batches([8, 8, 3])  # the hand-written loop steps by 3 at the end (T2)
 

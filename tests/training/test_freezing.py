@@ -6,7 +6,6 @@ from callback_runs import Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import UnknownNameError
 from mxkit.training.callbacks import Freeze, LambdaCallback
-import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np

@@ -31,9 +31,7 @@ def taken(monkeypatch):
 
 def images(sizes, seed=0):
     random = np.random.RandomState(seed)
-    return [
-        (array(random.rand(n, 1, 12, 12)), array(random.randint(0, 3, n), dtype="int32")) for n in sizes
-    ]
+    return [(array(random.rand(n, 1, 12, 12)), array(random.randint(0, 3, n), dtype="int32")) for n in sizes]
 
 
 def train_by_hand(net, batches, loss, optimizer, epochs):

@@ -11,6 +11,7 @@ from oracle import SOFTMAX, array, fit, joined, make_batches, make_net, weights
 import pytest
 from sharing import Kind
 
+
 def batches():
     return make_batches([8, 8, 3])
 
