@@ -246,6 +246,7 @@ def test_nan_is_noticed_while_an_epoch_goes_on(monkeypatch, at, seconds, noticed
     assert seen == list(range(1, noticed))
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
 @pytest.mark.parametrize("clip_norm", [None, float("inf")])
@@ -373,6 +374,7 @@ class Unused(gluon.HybridBlock):
         return self.features[0](x)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("on_kvstore", [False, True], ids=["on_devices", "on_kvstore"])
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:2"])
@@ -417,6 +419,7 @@ def test_t24_a_parameter_used_before_is_missed_in_a_later_update(devices, on_kvs
         train(net, make_batches([6, 2]), trainer=trainer)
 
 
+@pytest.mark.usefixtures("switched")
 def test_t28_a_parameter_that_only_one_of_the_devices_uses_is_no_error():
     net = Alternating()
     mxkit.initialize(net, devices="cpu:2")
@@ -461,6 +464,7 @@ def test_a_kvstore_that_one_device_does_not_get_is_refused():
         train(net, make_batches([4]), trainer=trainer)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("hybridized", [False, True])
 def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
     net = gluon.nn.HybridSequential()
@@ -468,7 +472,7 @@ def test_t101_a_batch_norm_built_for_other_channels_is_refused(hybridized):
     net.initialize()
     net.hybridize(hybridized)
     before = net[1].running_mean.data().asnumpy().copy()
-    batch = (mx.nd.ones((2, 1, 4, 4)), mx.nd.zeros(2))
+    batch = (np.ones((2, 1, 4, 4)), np.zeros(2))
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     expected = r"'1' \(BatchNorm\) is built for 4 channels and got 3: MXNet would read and write past its arrays"
     with pytest.raises(ForwardError, match=expected):
@@ -573,6 +577,7 @@ def test_no_message_prints_a_whole_array(wrong):
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.usefixtures("switched")
 def test_t12_a_sigmoid_before_a_softmax_cross_entropy():
     net = nn.HybridSequential()
     net.add(nn.Dense(3, activation="sigmoid"))
