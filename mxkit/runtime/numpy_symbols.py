@@ -1,9 +1,9 @@
-"""Repairs of graphs of `mx.np`: copies of symbols, SymbolBlocks inside graphs, and states of recurrent layers."""
+"""Repairs of layers and graphs of `mx.np`: copies of symbols, SymbolBlocks, states of recurrent layers, a lost ReLU."""
 
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import dropout_layer, replace
 
 
 def copied_symbols(module: ModuleType) -> None:
@@ -13,9 +13,9 @@ def copied_symbols(module: ModuleType) -> None:
     """
 
     def with_own_operators(upstream: Any) -> Any:
-        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()  # type: ignore[attr-defined]
+        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()
 
-    replace(module._Symbol, __deepcopy__=with_own_operators)  # type: ignore[attr-defined]
+    replace(module._Symbol, __deepcopy__=with_own_operators)
 
 
 def symbol_blocks(module: ModuleType) -> None:
@@ -28,10 +28,10 @@ def symbol_blocks(module: ModuleType) -> None:
     def with_one_output(upstream: Any) -> Any:
         def forward(self: Any, x: Any, *args: Any) -> Any:
             inputs, graph = self._cached_graph
-            if isinstance(x, block.NDArray) or type(graph) is block.Symbol or len(graph.list_outputs()) > 1:
-                return upstream(self, x, *args)
             values, form = block._flatten([x, *args], "input")
-            assert form == self._in_format, "Invalid input format"
+            of_numpy = type(x) is type(graph) is not block.Symbol
+            if not of_numpy or len(graph.list_outputs()) > 1 or form != self._in_format:
+                return upstream(self, x, *args)
             composed = block.copy.copy(graph)
             composed._compose(**{variable.name: value for variable, value in zip(inputs, values)})
             return block._regroup([composed], self._out_format)
@@ -56,3 +56,21 @@ def recurrent_states(module: ModuleType) -> None:
         return begin_state
 
     replace(layers._RNNLayer, begin_state=with_unknown_samples)
+
+
+def basic_layers(module: ModuleType) -> None:
+    """T166: BatchNormReLU leaves out its ReLU for `mx.np`. T125 as `dropout_layer`.
+
+    Upstream: `gluon/nn/basic_layers.py` line 371.
+    """
+
+    def with_relu(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+            output = upstream(self, F, *args, **kwargs)
+            return F.npx.relu(output) if self.fuse_relu and layers.is_np_array() else output
+
+        return hybrid_forward
+
+    layers: Any = module
+    dropout_layer(module)
+    replace(layers._BatchNorm, hybrid_forward=with_relu)

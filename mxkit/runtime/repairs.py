@@ -341,7 +341,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
-    "mxnet.gluon.nn.basic_layers": operators.dropout_layer,
+    "mxnet.gluon.nn.basic_layers": numpy_symbols.basic_layers,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,
