@@ -30,7 +30,7 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
     """
     if not inputs or not isinstance(inputs[0], mx.nd.NDArray):
         return ""
-    if is_numpy(inputs[0]) and isinstance(block, _WITHOUT_NUMPY) and type(block).__module__.startswith("mxnet."):
+    if is_numpy(inputs[0]) and isinstance(block, WITHOUT_NUMPY) and type(block).__module__.startswith("mxnet."):
         return (
             f" has no version for mx.np: MXNet {mx.__version__} wrote it with operators of mx.nd only. Write a block "
             "of your own in its place, with the operators of F.np and F.npx, or use a net of mx.nd"
@@ -157,7 +157,7 @@ def _wrong_states(layer: Any, states: Any, samples: int, for_what: str) -> Optio
     return f" takes states of shape {texts[0]}{for_what} and got {texts[1]}. begin_state({samples}) makes some"
 
 
-_WITHOUT_NUMPY = (
+WITHOUT_NUMPY = (
     *(nn.GroupNorm, nn.InstanceNorm, nn.ReflectionPad2D, RELU6, rnn.RecurrentCell, contrib.nn.SyncBatchNorm),
     *(contrib.nn.Concurrent, contrib.nn.HybridConcurrent),
     *(contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D),

@@ -379,6 +379,20 @@ def test_t38_a_layer_that_does_not_fit_a_deferred_net_is_named():
         mxkit.Features(net, ["0", "1"])(mx.nd.ones((2, 1, 8, 8)))
 
 
+def test_a_layer_that_mxnet_has_for_the_other_kind_only_is_named():
+    with Kind(True).switches():
+        net = stack(nn.Dense(4), nn.GroupNorm(2))
+        net.initialize()
+        expected = r"'1' \(GroupNorm\) has no version for mx\.np: MXNet 1\.9\.1 wrote it with operators of mx\.nd only"
+        with pytest.raises(ForwardError, match=expected):
+            mxkit.Features(net, "1")(mx.np.ones((2, 4)))
+    with Kind(False).switches():
+        net = stack(nn.Conv2D(4, 3))
+    expected = r"'0' \(Conv2D\) was made for mx\.nd and got arrays of mx\.np: a convolution is bound to the switches"
+    with Kind(True).switches(), pytest.raises(ForwardError, match=expected):
+        mxkit.initialize(net, sample=(2, 3, 8, 8))
+
+
 @pytest.mark.parametrize("numpy", [False, True])
 def test_outputs_of_one_operator_with_several(numpy):
     with mx.util.np_shape(numpy), mx.util.np_array(numpy):
