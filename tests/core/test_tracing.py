@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from sharing import Kind
 
-
 ND = Kind(False)
 
 
