@@ -5,7 +5,6 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 from mxkit.core.array_kind import is_numpy
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
-from mxnet.gluon.model_zoo.vision.mobilenet import RELU6
 from mxnet.gluon.nn.conv_layers import _Conv, _Pooling
 from mxnet.gluon.rnn.rnn_layer import _RNNLayer
 import numpy as np
@@ -158,8 +157,8 @@ def _wrong_states(layer: Any, states: Any, samples: int, for_what: str) -> Optio
 
 
 WITHOUT_NUMPY = (
-    *(nn.GroupNorm, nn.InstanceNorm, nn.ReflectionPad2D, RELU6, rnn.RecurrentCell, contrib.nn.SyncBatchNorm),
-    *(contrib.nn.Concurrent, contrib.nn.HybridConcurrent),
+    *(nn.GroupNorm, nn.InstanceNorm, nn.ReflectionPad2D, rnn.RecurrentCell, contrib.nn.SyncBatchNorm),
+    contrib.nn.Concurrent,
     *(contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D),
 )
 _FAULTS: Tuple[Tuple[Any, Callable[..., Optional[str]]], ...] = (

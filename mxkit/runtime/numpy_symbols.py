@@ -1,9 +1,9 @@
-"""Repairs of layers and graphs of `mx.np`: copies of symbols, SymbolBlocks, states of recurrent layers, a lost ReLU."""
+"""Repairs of graphs of `mx.np`: copies of symbols, SymbolBlocks inside graphs, and states of recurrent layers."""
 
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import dropout_layer, replace
+from mxkit.runtime.operators import replace
 
 
 def copied_symbols(module: ModuleType) -> None:
@@ -56,21 +56,3 @@ def recurrent_states(module: ModuleType) -> None:
         return begin_state
 
     replace(layers._RNNLayer, begin_state=with_unknown_samples)
-
-
-def basic_layers(module: ModuleType) -> None:
-    """T166: BatchNormReLU leaves out its ReLU for `mx.np`. T125 as `dropout_layer`.
-
-    Upstream: `gluon/nn/basic_layers.py` line 371.
-    """
-
-    def with_relu(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
-            output = upstream(self, F, *args, **kwargs)
-            return F.npx.relu(output) if self.fuse_relu and layers.is_np_array() else output
-
-        return hybrid_forward
-
-    layers: Any = module
-    dropout_layer(module)
-    replace(layers._BatchNorm, hybrid_forward=with_relu)
