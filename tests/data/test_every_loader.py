@@ -6,12 +6,13 @@ from batches import assert_same, leaves, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import examples, long
+from sharing import Kind, examples, long
 
 X = np.arange(12.0)  # each sample is its own number
 Y = np.repeat([3, 1, 7], [4, 6, 2])
@@ -117,21 +118,48 @@ def as_numpy(x, y, rng):
     return x, y
 
 
+def doubled(x, y, rng):
+    """A transform that makes arrays of the thread's kind."""
+    array = (mx.np if mx.util.is_np_array() else mx.nd).array
+    return array(x, dtype="float32") * 2, y
+
+
 PLACED = {
-    "ArrayLoader": lambda path: ArrayLoader(X, Y, 4),
-    "ArrayLoader of bytes": lambda path: ArrayLoader(X.astype("uint8"), Y, 4, prefetch=2),
-    "ArrayLoader with a transform": lambda path: ArrayLoader(X, Y, 4, transform=as_numpy),
-    "ArrayLoader of nothing": lambda path: ArrayLoader(np.zeros((6, 0)), Y[:6], 4),
-    "DatasetLoader": lambda path: DatasetLoader(mx.gluon.data.ArrayDataset(X, Y), 4),
-    "DatasetLoader with threads": lambda path: DatasetLoader(mx.gluon.data.ArrayDataset(X, Y), 4, workers="thread:2"),
-    "DatasetLoader with a process": lambda path: DatasetLoader(
-        mx.gluon.data.ArrayDataset(X, Y), 4, workers="process:1"
+    "ArrayLoader": lambda path, x=X, y=Y: ArrayLoader(x, y, 4),
+    "ArrayLoader of bytes": lambda path, x=X, y=Y: ArrayLoader(x.astype("uint8"), y, 4, prefetch=2),
+    "ArrayLoader with a transform": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=as_numpy),
+    "ArrayLoader with MXNet's transform": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=doubled),
+    "ArrayLoader of nothing": lambda path, x=X, y=Y: ArrayLoader(np.zeros((6, 0)), y[:6], 4),
+    "DatasetLoader": lambda path, x=X, y=Y: DatasetLoader(mx.gluon.data.ArrayDataset(x, y), 4),
+    "DatasetLoader with threads": lambda path, x=X, y=Y: DatasetLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, workers="thread:2"
     ),
-    "StreamLoader": lambda path: StreamLoader(lambda: iter([(X[0], 1)] * 5), 4),
-    "from_lines": lambda path: from_lines(path, lambda line: np.float32([float(line)]), 2),
-    "PairLoader": lambda path: PairLoader(X, Y, 4),
-    "BucketLoader": lambda path: BucketLoader(SEQUENCES, np.arange(8), 2),
+    "DatasetLoader with a process": lambda path, x=X, y=Y: DatasetLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, workers="process:1"
+    ),
+    "StreamLoader": lambda path, x=X, y=Y: StreamLoader(lambda: [(x[:2], 1)] * 5, 4, prefetch=1),
+    "StreamLoader of batches": lambda path, x=X, y=Y: StreamLoader(lambda: [(x[:5], y[:5]), (x, y)], None),
+    "from_lines": lambda path, x=X, y=Y: from_lines(path, lambda line: np.float32([float(line)]), 2),
+    "PairLoader": lambda path, x=X, y=Y: PairLoader(x, y, 4, seed=3),
+    "BucketLoader": lambda path, x=X, y=Y: BucketLoader(SEQUENCES, y[:8], 2),
 }
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_switch(name, kind, tmp_path):
+    (tmp_path / "lines").write_text("1\n2\n3\n")
+    expected = read(PLACED[name](tmp_path / "lines", X.astype("float32"), Y.astype("int32")))
+    loader = PLACED[name](tmp_path / "lines", kind.of(X), kind.of(Y.astype("int32")))
+    for numpy in (False, True):
+        with switches(numpy):
+            loader.epoch = 0
+            batches = list(loader)
+            loader.epoch = 0
+            loader.skip(1)
+            rest = read(loader)
+        assert all(Kind(numpy).holds(leaf) for batch in batches for leaf in leaves(batch))
+        assert_same([tuple(leaf.asnumpy() for leaf in leaves(batch)) for batch in batches], expected)
+        assert_same(rest, expected[1:])
 
 
 @pytest.mark.parametrize("name", PLACED)
