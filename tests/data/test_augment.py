@@ -333,6 +333,23 @@ def test_foreign_steps_draw_from_the_sample_and_leave_all_generators(function):
     assert len(results) > 1
 
 
+def test_functions_run_under_the_switches_of_the_caller(kind):
+    seen = []
+
+    def plain(image):
+        seen.append((type(image), mx.util.is_np_array(), mx.util.is_np_shape()))
+        if plain.draws:
+            mx.util.set_np(not kind.numpy, not kind.numpy)
+        return image
+
+    with kind.switches():
+        for draws in (["mxnet"], ["mxnet"], []):  # those that may draw from MXNet have a thread of their own
+            plain.draws = draws
+            Augment([plain])(picture(), generator(1))
+            assert mx.util.is_np_array() == kind.numpy
+    assert seen == [(mx.np.ndarray if kind.numpy else mx.nd.NDArray, kind.numpy, kind.numpy)] * 3
+
+
 def test_what_draws_is_told_to_loaders():
     assert Augment(["flip", transforms.RandomFlipLeftRight()]).draws == frozenset()
     assert Augment([mx.image.HorizontalFlipAug(0.5)]).draws == {"python", "numpy"}

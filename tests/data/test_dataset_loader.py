@@ -24,7 +24,7 @@ from mxnet.gluon.data.vision import transforms
 from mxnet.util import reset_np, set_np
 import numpy as np
 import pytest
-from sharing import long
+from sharing import Kind, long
 
 WAYS = [(0, None), ("thread:1", None), ("thread:3", None), ("process:1", "fork"), ("process:2", "fork")]
 
@@ -304,7 +304,7 @@ def test_threads_tell_when_they_must_wait_for_each_other():
 
 
 def test_what_is_known_to_draw():
-    assert drawn_by_dataset(gluon_images()) == set()
+    assert drawn_by_dataset(gluon_images()) == drawn_by_dataset(Kind(True).of(IMAGES)) == set()
     assert drawn_by_dataset(Drawing()) == {"python", "numpy", "mxnet"}
     assert drawn_by_transform(mx.image.HueJitterAug(0.1)) == {"python", "numpy"}
     assert drawn_by_transform(gluoncv.data.transforms.presets.imagenet.transform_eval) == {"python", "numpy", "mxnet"}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
+from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -118,17 +119,15 @@ def as_numpy(x, y, rng):
     return x, y
 
 
-def doubled(x, y, rng):
-    """A transform that makes arrays of the thread's kind."""
-    array = (mx.np if mx.util.is_np_array() else mx.nd).array
-    return array(x, dtype="float32") * 2, y
+def as_mx_np(x, y, rng):
+    return Kind(True).of(x), y
 
 
 PLACED = {
     "ArrayLoader": lambda path, x=X, y=Y: ArrayLoader(x, y, 4),
     "ArrayLoader of bytes": lambda path, x=X, y=Y: ArrayLoader(x.astype("uint8"), y, 4, prefetch=2),
     "ArrayLoader with a transform": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=as_numpy),
-    "ArrayLoader with MXNet's transform": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=doubled),
+    "ArrayLoader with a transform to mx.np": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=as_mx_np),
     "ArrayLoader of nothing": lambda path, x=X, y=Y: ArrayLoader(np.zeros((6, 0)), y[:6], 4),
     "DatasetLoader": lambda path, x=X, y=Y: DatasetLoader(mx.gluon.data.ArrayDataset(x, y), 4),
     "DatasetLoader with threads": lambda path, x=X, y=Y: DatasetLoader(
@@ -160,6 +159,57 @@ def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_swit
         assert all(Kind(numpy).holds(leaf) for batch in batches for leaf in leaves(batch))
         assert_same([tuple(leaf.asnumpy() for leaf in leaves(batch)) for batch in batches], expected)
         assert_same(rest, expected[1:])
+
+
+def generated(x, y):
+    """Batches that a user's code computes with the operators of the thread's kind."""
+    array = (mx.np if mx.util.is_np_array() else mx.nd).array
+    assert mx.util.is_np_shape() == mx.util.is_np_array()
+    for start in range(0, len(x), 4):
+        yield array(x[start : start + 4]) * 1, array(y[start : start + 4], dtype="int32")
+
+
+def computed(loader):
+    for x, y in loader:
+        yield (mx.np if mx.util.is_np_array() else mx.nd).abs(x), y
+
+
+SOURCES = {
+    "ArrayLoader": lambda x, y: ArrayLoader(x, y, 4),
+    "generator": lambda x, y: lambda: generated(x, y),
+    "generator over a loader": lambda x, y: lambda: computed(ArrayLoader(x, y, 4)),
+    "DataLoader": lambda x, y: mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, y), 4),
+    "DataLoader with a thread": lambda x, y: mx.gluon.data.DataLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, num_workers=1, thread_pool=True
+    ),
+    "DataLoader with a process": lambda x, y: mx.gluon.data.DataLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, num_workers=1
+    ),
+    "NDArrayIter": lambda x, y: mx.io.NDArrayIter(x, y, 4),
+    "PrefetchingIter": lambda x, y: mx.io.PrefetchingIter(mx.io.NDArrayIter(x, y, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ndarray.as_in_context:DeprecationWarning")  # of gluon's DataLoader
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_trains_nets_of_each_kind_under_either_switch(name, kind):
+    x, y = np.abs(ROWS[:10]).astype("float32"), LABELS[:10].astype("int32")
+    weights = []
+    for source, switch in (("ArrayLoader", False), (name, False), (name, True)):
+        mxkit.seed_all(0)
+        net = kind.net(started)
+        with switches(switch):
+            data = SOURCES[source](x, y)
+            mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=2, seed=5, progress=False)
+        weights.append(net[0].weight.data().asnumpy())
+    np.testing.assert_array_equal(weights[1], weights[0])
+    np.testing.assert_array_equal(weights[2], weights[0])
+
+
+def test_an_iterator_that_cannot_read_arrays_of_mx_np_is_refused():
+    x = Kind(True).of(np.zeros((6, 4)))
+    with pytest.raises(DataError, match=r"NDArrayIter cannot cut batches out of arrays of mx.np.*as_nd_ndarray\(\)"):
+        mxkit.predict(started(), mx.io.NDArrayIter(x, None, 4))
 
 
 @pytest.mark.parametrize("name", PLACED)
@@ -220,6 +270,12 @@ class Reader(mx.gluon.HybridBlock):
 def dense(outputs):
     net = nn.HybridSequential()
     net.add(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(outputs, in_units=7))
+    return net
+
+
+def started():
+    net = dense(3)
+    mxkit.initialize(net)
     return net
 
 
