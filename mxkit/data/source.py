@@ -176,7 +176,8 @@ def read_epoch(
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
-            first and whose padding is cut off. Samples that it carries over from one pass to the next are not padding.
+            first and whose padding is cut off. A user's code runs under the user's switches of MXNet (`npx.set_np()`),
+            whatever the net holds. Samples that it carries over from one pass to the next are not padding.
         epoch: Number of the epoch from 0; set on loaders that have an attribute `epoch`, so that their order depends on
             it only. None leaves the loader's own count.
         name: Name of the data for error messages.
