@@ -1,5 +1,6 @@
 """All loaders: orders that depend on (seed, epoch) only, devices, and runs that are killed and resumed."""
 
+from functools import partial
 import random
 
 from batches import assert_same, leaves, read
@@ -161,11 +162,11 @@ def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_swit
         assert_same(rest, expected[1:])
 
 
-def generated(x, y):
-    """Batches that a user's code computes with the operators of the thread's kind."""
-    array = (mx.np if mx.util.is_np_array() else mx.nd).array
-    assert mx.util.is_np_shape() == mx.util.is_np_array()
+def generated(x, y, switch):
+    """Batches that a user's code computes with the operators of the kind that the user's switch names."""
+    array = (mx.np if switch else mx.nd).array
     for start in range(0, len(x), 4):
+        assert mx.util.is_np_shape() == mx.util.is_np_array() == switch
         yield array(x[start : start + 4]) * 1, array(y[start : start + 4], dtype="int32")
 
 
@@ -176,7 +177,7 @@ def computed(loader):
 
 SOURCES = {
     "ArrayLoader": lambda x, y: ArrayLoader(x, y, 4),
-    "generator": lambda x, y: lambda: generated(x, y),
+    "generator": lambda x, y: partial(generated, x, y, mx.util.is_np_array()),
     "generator over a loader": lambda x, y: lambda: computed(ArrayLoader(x, y, 4)),
     "DataLoader": lambda x, y: mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, y), 4),
     "DataLoader with a thread": lambda x, y: mx.gluon.data.DataLoader(
