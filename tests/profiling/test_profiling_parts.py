@@ -252,6 +252,7 @@ RULES = [
     ({}, {"active": False}, ["the net is not hybridized: Python calls each layer, 3 ms per update"]),
     ({}, {"dtype": "float64"}, ["2 parameters are float64, '0.weight' among them"]),
     ({"operators": [Operator("relu", 1.0, 4.0, 0.5, False)]}, {}, ["relu 50%: nn.Activation('relu') is"]),
+    ({"operators": [Operator("_backward_npi_tanh", 1.0, 4.0, 0.5, False)]}, {}, ["50%: nn.Activation('tanh') is"]),
     ({"operators": [Operator("_backward_sort", 1.0, 4.0, 0.5, False)]}, {}, ["_backward_sort 50%"]),
     ({"operators": [Operator("relu", 1.0, 0.5, 0.5, False)]}, {}, [": only less computing"]),
     (
