@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import mxkit
+import mxnet as mx
 
 ROOT = Path(mxkit.__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -35,11 +36,14 @@ def run_python(page):
 def run_page(page, folder, forks=None):
     """Run the page's Python in one fresh namespace, and between it the commands in `folder`; return the namespace."""
     names = {"__name__": "__main__"}
-    for language, code, line in _found(page):
-        if language == "python":
-            exec(compile("\n" * line + code, str(page), "exec"), names)  # errors tell the page's own line
-        elif language == "bash" and folder is not None:
-            run_commands(code, folder, forks)
+    try:
+        for language, code, line in _found(page):
+            if language == "python":
+                exec(compile("\n" * line + code, str(page), "exec"), names)  # errors tell the page's own line
+            elif language == "bash" and folder is not None:
+                run_commands(code, folder, forks)
+    finally:
+        mx.npx.reset_np()  # the page may have called npx.set_np()
     return names
 
 

@@ -14,7 +14,7 @@ import pytest
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
 EXECUTED = [*COOKBOOK, *(DOCS / name for name in ("index.md", "install.md", "getting-started.md", "faq.md"))]
-EXECUTED.append(DOCS / "zh" / "index.md")
+EXECUTED += sorted((DOCS / "zh").glob("*.md"))
 API = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
 FAQ = (DOCS / "faq.md").read_text(encoding="utf-8")
 

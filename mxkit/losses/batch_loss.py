@@ -122,7 +122,7 @@ def checked_count(count: Any) -> float:
         DataError: It is negative, infinite or NaN.
     """
     try:
-        value = float(count.asscalar() if isinstance(count, mx.nd.NDArray) else count)
+        value = float(count.asnumpy().item() if isinstance(count, mx.nd.NDArray) else count)
     except (TypeError, ValueError):
         value = -1.0
     if not 0 <= value < float("inf"):

@@ -339,7 +339,7 @@ def test_workers_do_not_wait_for_a_lock_that_another_thread_held_when_they_were_
     thread.start()
     held.wait()
     try:
-        assert len(read(DatasetLoader(Drawing(), 4, workers="process:1", timeout=5))) == 3
+        assert len(read(DatasetLoader(Drawing(), 4, workers="process:1", timeout=15))) == 3
     finally:
         done.set()
         thread.join()
