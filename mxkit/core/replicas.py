@@ -127,6 +127,12 @@ def request_gradient(parameter: Any, request: str) -> None:
         autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
 
 
+def set_grad_req(parameter: Any, request: str) -> None:
+    """Set `grad_req`; new gradients get the kind of the values, which Gluon's setter takes from the switches (T164)."""
+    with switches(is_numpy(parameter._data)):
+        parameter.grad_req = request
+
+
 def is_fresh(replica: Any) -> bool:
     """Whether the gradient of this array was computed after the last update."""
     return bool(replica._fresh_grad)

@@ -2,11 +2,13 @@
 
 from contextlib import contextmanager
 import json
+from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.device import is_gpu
 from mxkit.core.graphs import graph_replaced
+from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError
 from mxkit.runtime.operators import operators_in
 import mxnet as mx
@@ -106,7 +108,8 @@ class MixedPrecision:
         scaler = self._scaler
         if scaler is None:
             return False
-        overflow = bool(scaler.has_overflow(trained))
+        # MXNet's check reads the attribute `_grad`, and takes only NDArrays
+        overflow = bool(scaler.has_overflow([SimpleNamespace(_grad=gradients_of(one)) for one in trained]))
         if overflow and scaler.loss_scale <= 1:
             on_gpu = any(is_gpu(device) for parameter in trained for device in parameter.list_ctx())
             way = "leave amp out" if on_gpu else "use amp='bfloat16'"

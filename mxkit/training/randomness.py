@@ -21,6 +21,8 @@ RESEED_EVERY = 16
 Operators = List[Tuple[str, Mapping[str, str]]]
 
 _RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom")
+_RANDOM += ("choice", "exponential", "gumbel", "laplace", "pareto", "rayleigh", "weibull")
+_RANDOM += ("_npi_gamma", "_npi_logistic", "_npi_powerd")  # also parts of other operators' names
 
 
 class Position(NamedTuple):
