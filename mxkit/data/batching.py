@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
+from mxkit.core.array_kind import is_numpy, of_kind
 from mxkit.core.device import each as each
 from mxkit.core.device import empty_batch as empty_batch
 from mxkit.core.device import memory_of
@@ -9,6 +10,7 @@ from mxkit.core.device import narrow as narrow
 from mxkit.core.device import narrow_dtype as narrow_dtype
 from mxkit.errors import DataError
 import mxnet as mx
+from mxnet.util import is_np_array
 import numpy as np
 
 
@@ -32,6 +34,17 @@ def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":
     array, view = empty_batch(host.shape, host.dtype)
     view[...] = host
     return array
+
+
+def like(array: Any, host: "np.ndarray") -> Any:
+    """Convert a NumPy array to the kind of `array`: NDArray, `mx.np.ndarray` or NumPy."""
+    return of_kind(to_batch(host), is_numpy(array)) if isinstance(array, mx.nd.NDArray) else host
+
+
+def handed_over(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches of NDArrays, as views of `mx.np` while the consuming thread is under `npx.set_np()`."""
+    for batch in batches:
+        yield of_kind(batch, True) if is_np_array() else batch
 
 
 Spec = Tuple[Tuple[int, ...], "np.dtype"]

@@ -5,7 +5,7 @@ from typing import Any, Iterator, List, Optional, Sequence, Union
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
 from mxkit.core.seeding import permutation
-from mxkit.data.batching import empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import empty_batch, handed_over, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, EmptyDataError
 import mxnet as mx
@@ -107,7 +107,7 @@ class BucketLoader(EpochOrder):
     def __iter__(self) -> Iterator[Any]:
         epoch, numbers = self._begin()
         plan = self._plan(epoch)
-        return (self._batch(plan[number]) for number in numbers)
+        return handed_over(self._batch(plan[number]) for number in numbers)
 
     def _plan(self, epoch: int) -> List["np.ndarray"]:
         """Sequence numbers of each batch."""

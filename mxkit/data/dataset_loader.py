@@ -7,7 +7,7 @@ import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.batching import new_batch
+from mxkit.data.batching import handed_over, new_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.processes import WorkerPool, default_start_method
 from mxkit.data.samples import Samples, checked_draws
@@ -104,6 +104,9 @@ class DatasetLoader(EpochOrder):
             warnings.warn(_threads_wait(self._samples()), TrapWarning, stacklevel=2)
 
     def __iter__(self) -> Iterator[Any]:
+        return handed_over(self._batches())
+
+    def _batches(self) -> Iterator[Any]:
         epoch, numbers = self._begin()
         order, samples = self.order(epoch), self._samples()
 

@@ -4,9 +4,10 @@ from functools import partial
 from typing import Any, Callable, Iterator, Optional, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import legacy
 from mxkit.core.arrays import to_host
 from mxkit.core.packed import Packed
-from mxkit.data.batching import each, empty_batch, narrow, narrow_dtype, to_batch
+from mxkit.data.batching import each, empty_batch, handed_over, narrow, narrow_dtype, to_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError
@@ -87,11 +88,11 @@ class ArrayLoader(EpochOrder):
         )
 
     def __iter__(self) -> Iterator[Any]:
-        return self._batches(packed=False)
+        return handed_over(self._batches(packed=False))
 
     def packed(self) -> Iterator[Any]:
         """The same epoch as `iter` gives, for `fit`: inputs of uint8 are `Packed`, and are cast on the device."""
-        return self._batches(packed=self.transform is None)
+        return handed_over(self._batches(packed=self.transform is None))
 
     def _batches(self, packed: bool) -> Iterator[Any]:
         epoch, numbers = self._begin()
@@ -158,7 +159,7 @@ class ArrayLoader(EpochOrder):
 
 def _as_ndarray(array: Any) -> "mx.nd.NDArray":
     if isinstance(array, mx.nd.NDArray):
-        return array
+        return legacy(array)
     return to_batch(narrow(np.asarray(array), "ArrayLoader: the result of transform"))
 
 

@@ -5,7 +5,7 @@ import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
-from mxkit.data.batching import to_batch
+from mxkit.data.batching import handed_over, to_batch
 from mxkit.data.loader import ArrayLoader
 from mxkit.data.order import EpochOrder
 from mxkit.errors import DataError, TrapWarning
@@ -100,7 +100,7 @@ class PairLoader(EpochOrder):
     def __iter__(self) -> Iterator[Any]:
         epoch, numbers = self._begin()
         order = self.order(epoch)
-        return (self._batch(self._rows(order, number)) for number in numbers)
+        return handed_over(self._batch(self._rows(order, number)) for number in numbers)
 
     def _batch(self, rows: "np.ndarray") -> Any:
         inputs = tuple(self._array._cut(self.x, column, cast=True) for column in rows.T)

@@ -14,6 +14,7 @@ import warnings
 
 from mxkit.data.batching import build, to_batch
 from mxkit.data.samples import Samples, abbreviated
+from mxkit.data.threads import Switches, switches_here
 from mxkit.data.worker_process import BATCH, FAILED, MEMORY, serve, views
 from mxkit.errors import DataError
 import numpy as np
@@ -71,26 +72,26 @@ class WorkerPool:
             raise
 
     def batches(self, epoch: int, numbers: range, rows: Rows) -> Iterator[Any]:
-        """Yield the batches of these numbers, in their order."""
-        waiting = deque(numbers)
+        """Yield the batches of these numbers, in their order, read under the switches of MXNet that this thread has."""
+        waiting, switches = deque(numbers), switches_here()
         ready: Dict[int, Tuple[_Worker, Any, Any]] = {}
         for number in numbers:
-            self._hand_out(waiting, epoch, rows)
+            self._hand_out(waiting, switches, epoch, rows)
             while number not in ready:
                 ready.update(self._receive())
             worker, places, structure = ready.pop(number)
             arrays = worker.take(number, places)
-            self._hand_out(waiting, epoch, rows)
+            self._hand_out(waiting, switches, epoch, rows)
             yield build(structure, iter(arrays))
 
-    def _hand_out(self, waiting: Deque[int], epoch: int, rows: Rows) -> None:
+    def _hand_out(self, waiting: Deque[int], switches: Switches, epoch: int, rows: Rows) -> None:
         while waiting:
             worker = max(self._workers, key=lambda worker: len(worker.free))
             if not worker.free:
                 return
             number = waiting.popleft()
             try:
-                worker.give(number, epoch, rows(number))
+                worker.give(number, switches, epoch, rows(number))
             except OSError:
                 raise self._died(worker) from None
 
@@ -184,7 +185,8 @@ class _Worker:
         self._slots: Dict[int, int] = {}
         self._memory: Dict[int, mmap.mmap] = {}
         try:
-            self.process = context.Process(target=serve, args=(theirs, work), name="mxkit-data", daemon=True)
+            task = (theirs, work, switches_here())
+            self.process = context.Process(target=serve, args=task, name="mxkit-data", daemon=True)
             with warnings.catch_warnings():
                 # Python 3.12 warns of forks in a process with threads; MXNet stops its own threads during a fork
                 warnings.simplefilter("ignore", DeprecationWarning)
@@ -195,10 +197,10 @@ class _Worker:
         finally:
             theirs.close()  # so that the connection breaks when the process dies
 
-    def give(self, number: int, epoch: int, rows: "np.ndarray") -> None:
+    def give(self, number: int, switches: Switches, epoch: int, rows: "np.ndarray") -> None:
         self._slots[number] = self.free.pop()
         self.reading[number] = rows.tolist()
-        self.connection.send((number, self._slots[number], epoch, rows))
+        self.connection.send((switches, number, self._slots[number], epoch, rows))
 
     def receive(self) -> Tuple[Any, ...]:
         message: Tuple[Any, ...] = self.connection.recv()

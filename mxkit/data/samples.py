@@ -49,7 +49,7 @@ _CONTAINERS: Dict[type, FrozenSet[str]] = {
     **dict.fromkeys((transforms.Compose, gluon.nn.Sequential, gluon.nn.HybridSequential), NOTHING),
     transforms.RandomApply: frozenset([PYTHON]),
 }
-_ARRAYS = (list, tuple, range, np.ndarray, np.memmap, mx.nd.NDArray)
+_ARRAYS = (list, tuple, range, np.ndarray, np.memmap, mx.nd.NDArray, mx.np.ndarray)
 _WITH_TRANSFORM = (vision.MNIST, vision.FashionMNIST, vision.CIFAR10, vision.CIFAR100, vision.ImageFolderDataset)
 
 

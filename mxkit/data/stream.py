@@ -8,7 +8,8 @@ import warnings
 import weakref
 
 from mxkit.core.arguments import whole_number
-from mxkit.data.batching import narrow, new_batch, place, stack, to_batch
+from mxkit.core.array_kind import legacy
+from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
 from mxkit.data.order import Epochs
 from mxkit.data.samples import error_text, takes_rng
 from mxkit.data.source import is_one_shot
@@ -131,7 +132,7 @@ class StreamLoader(Epochs):
 
     def __iter__(self) -> Iterator[Any]:
         batches = self._batches(*self._next_epoch())
-        return _ahead(batches, self.prefetch) if self.prefetch else batches
+        return handed_over(_ahead(batches, self.prefetch) if self.prefetch else batches)
 
     def skip(self, batches: int) -> None:
         """Leave out the first batches of the next iteration, and of that iteration only.
@@ -304,8 +305,8 @@ def _reference(iterator: Any) -> Callable[[], Any]:
 
 
 def _ready(batch: Any, where: str) -> Any:
-    """NumPy arrays of a batch as NDArrays; NDArrays are returned as they are."""
+    """Arrays of a batch as NDArrays; those of MXNet are not copied."""
     group = isinstance(batch, tuple) or (isinstance(batch, list) and all(hasattr(part, "shape") for part in batch))
     if group:
         return tuple(_ready(part, where) for part in batch)
-    return batch if isinstance(batch, mx.nd.NDArray) else to_batch(narrow(np.asarray(batch), where))
+    return legacy(batch) if isinstance(batch, mx.nd.NDArray) else to_batch(narrow(np.asarray(batch), where))

@@ -15,9 +15,11 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from mxkit.data.batching import Spec
 from mxkit.data.samples import Samples, error_text
+from mxkit.data.threads import Switches
 from mxkit.errors import DataError
 from mxkit.runtime.threads import take_one_thread
 from mxnet.base import _LIB
+from mxnet.util import set_np
 import numpy as np
 
 SHARED_FOLDER = Path("/dev/shm")  # noqa: S108
@@ -97,12 +99,13 @@ _PARENT_CHECK_SECONDS = 1.0
 _LONGEST_TEXT = 20_000
 
 
-def serve(connection: Any, work: Any) -> None:
+def serve(connection: Any, work: Any, switches: Switches) -> None:
     """Answer the parent's tasks until it sends None or ends.
 
     Args:
-        connection: A connection to the parent. A task is `(batch, slot, epoch, rows)`.
+        connection: A connection to the parent. A task is `(switches, batch, slot, epoch, rows)`.
         work: A `Samples`, or the bytes of a pickled one.
+        switches: MXNet's switches in the parent, as for `set_np`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the parent ends this one
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -111,6 +114,7 @@ def serve(connection: Any, work: Any) -> None:
     try:
         if isinstance(work, bytes):  # not forked
             take_one_thread()
+            set_np(*switches)
         samples: Samples = pickle.loads(work) if isinstance(work, bytes) else work
     except BaseException as error:
         _send(connection, _failure(error, None))
@@ -127,7 +131,10 @@ def serve(connection: Any, work: Any) -> None:
             return
 
 
-def _answer(samples: Samples, slots: "_Slots", batch: int, slot: int, epoch: int, rows: "np.ndarray") -> Any:
+def _answer(
+    samples: Samples, slots: "_Slots", switches: Switches, batch: int, slot: int, epoch: int, rows: "np.ndarray"
+) -> Any:
+    set_np(*switches)  # for each batch: the one before may have changed them
     try:
         structure = samples.batch(epoch, rows, lambda specs: slots.allocate(slot, specs))
         return (BATCH, batch, slots.places, structure)

@@ -2,10 +2,11 @@
 
 import linecache
 import traceback
-from typing import Any, List, NamedTuple, Tuple
+from typing import Any, List, Mapping, NamedTuple, Tuple
 
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import blocks_by_path, check_net
+from mxkit.core.blocks import blocks_by_path, is_numpy_net
 from mxkit.core.forward_errors import explain_forward_error, explained
 from mxkit.core.statistics import kept_statistics
 from mxnet import autograd, gluon
@@ -53,7 +54,7 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
 
     Args:
         net: An initialized block.
-        *inputs: Typical inputs: NDArrays on the net's device.
+        *inputs: Typical inputs on the net's device; arrays are converted to the kind of the net, `mx.nd` or `mx.np`.
         **flags: Arguments of `net.hybridize`, like `static_alloc=True`.
 
     Returns:
@@ -72,9 +73,14 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
     >>> result.hybridized, result.compared
     (True, ('predict', 'training'))
     """
-    check_net(net)
+    numpy = is_numpy_net(net)
     if not arrays_in(inputs):
         raise ValueError("try_hybridize: pass typical inputs of the net: NDArrays on the device of its parameters")
+    with switches(numpy):
+        return _try_hybridize(net, of_kind(inputs, numpy), flags)
+
+
+def _try_hybridize(net: Any, inputs: Tuple[Any, ...], flags: Mapping[str, Any]) -> Hybridization:
     python = tuple(path for path, block in blocks_by_path(net) if path and not isinstance(block, gluon.HybridBlock))
     net.hybridize(False)
     with explained(net):

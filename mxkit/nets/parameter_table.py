@@ -85,7 +85,7 @@ class Parameters(Mapping[str, Any]):
     def _row(self, path: str, parameter: Any) -> Row:
         return {
             "path": path,
-            "shape": parameter.shape,
+            "shape": _known(parameter.shape),
             "dtype": None if parameter.dtype is None else dtype_name(parameter.dtype),
             "count": _size(parameter),
             "state": self._state(path, parameter),
@@ -176,6 +176,11 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
             )
         total += size
     return total
+
+
+def _known(shape: Any) -> Any:
+    """Return a shape with 0 for unknown sizes, for which Gluon gives -1 under the switch of `mx.np`."""
+    return None if shape is None else tuple(max(size, 0) for size in shape)
 
 
 def _size(parameter: Any) -> Optional[int]:

@@ -66,7 +66,7 @@ def check_loss_shape(losses: Any, samples: int) -> None:
     elif shape == (samples, samples):
         way = f"{_BROADCAST}. If axis 1 is not the samples, average over it: losses.mean(axis=1)"
     elif shape[:1] == (samples,):
-        way = "Average over the other axes: losses.mean(axis=0, exclude=True)"
+        way = "Average over the other axes: losses.reshape((len(losses), -1)).mean(axis=1)"
     else:
         way = _BROADCAST
     raise LossShapeError(

@@ -144,7 +144,8 @@ class OneGraph:
     def measure(self, shard: Shard, computed: Computed) -> None:
         """Add a batch to the metrics."""
         for metric in self.metrics if computed.totals is None else self._others:
-            metric.update(shard.labels, computed.output)
+            with switches(shard.numpy):
+                metric.update(shard.labels, computed.output)
         if computed.totals is None:
             return
         if not self._sizes:  # unknown for this kind of batch
@@ -250,5 +251,6 @@ def _is_graph(block: Any) -> bool:
     return (
         isinstance(block, gluon.HybridBlock)
         and kind.forward is gluon.HybridBlock.forward
-        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models."))  # mxkit's only checks shapes
+        # mxkit's only checks shapes or converts arrays
+        and kind.__call__.__module__.startswith(("mxnet.gluon.", "mxkit.models.", "mxkit.losses."))
     )

@@ -10,7 +10,7 @@ from mxkit.data.augmentation import steps as moves
 from mxkit.data.augmentation.foreign import Foreign, parts_of
 from mxkit.data.augmentation.presets import PRESETS
 from mxkit.data.augmentation.steps import Normalize, Rng, Step, ToTensor
-from mxkit.data.batching import to_batch
+from mxkit.data.batching import like
 from mxkit.errors import DataError, unknown_name
 import mxnet as mx
 from mxnet.gluon.data.vision import transforms
@@ -59,7 +59,8 @@ class Augment:
     Args:
         steps: Names, pairs of a name and its arguments, `mx.image` augmenters, gluon's and gluoncv's transforms
             (Compose too), other Augments, or functions. Functions and transforms get float32 images from 0 to 255 as
-            NDArrays; a function with a parameter `rng` gets NumPy and a generator. Their results are clipped.
+            NDArrays, under `npx.set_np()` as arrays of `mx.np`; a function with a parameter `rng` gets NumPy and a
+            generator. Their results are clipped.
         white: Value of white in float images: 1.0, as in all of mxkit's data, or 255. In uint8 images white is 255.
 
     Attributes:
@@ -124,12 +125,12 @@ class Augment:
         """Change one image.
 
         Args:
-            image: NumPy or NDArray of shape (height, width, 1 or 3): uint8, or float from 0 to `white`.
+            image: NumPy, NDArray or `mx.np` of shape (height, width, 1 or 3): uint8, or float from 0 to `white`.
             rng: Generator of the random numbers. None creates one from NumPy's global generator, which
                 `mxkit.seed_all` seeds.
 
         Returns:
-            A new image, NumPy or NDArray as `image`: uint8 stays uint8, floats are float32; after "to_tensor" float32
+            A new image, of the kind of `image`: uint8 stays uint8, floats are float32; after "to_tensor" float32
             of shape (channels, height, width).
 
         Raises:
@@ -141,7 +142,7 @@ class Augment:
             changed = self._normalized(changed.transpose(2, 0, 1), white)
         elif np.may_share_memory(changed, host):
             changed = np.array(changed, order="C")
-        return to_batch(changed) if isinstance(image, mx.nd.NDArray) else np.ascontiguousarray(changed)
+        return like(image, np.ascontiguousarray(changed))
 
     def batch(self, x: Any, y: Any = None, rng: Union[Rng, Sequence[Rng], None] = None) -> Tuple[Any, Any]:
         """Change the images of a batch: `ArrayLoader(..., transform=augment.batch)`.
@@ -149,7 +150,7 @@ class Augment:
         The result is equal to the bit to one call per image.
 
         Args:
-            x: NumPy or NDArray of shape (N, 1 or 3, height, width), in the ranges of `__call__`.
+            x: NumPy, NDArray or `mx.np` of shape (N, 1 or 3, height, width), in the ranges of `__call__`.
             y: Labels, or anything else.
             rng: One generator for each image, or one for all images in turn.
 
@@ -181,7 +182,7 @@ class Augment:
                 )
             batch[number] = changed
         batch = self._normalized(batch, white) if self.tensor else batch
-        return (to_batch(batch) if isinstance(x, mx.nd.NDArray) else batch), y
+        return like(x, batch), y
 
     def _generator(self, rng: Any) -> Any:
         if rng is None and any(step.draws for step in self.steps):

@@ -7,14 +7,17 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
+from mxkit.core.array_kind import of_kind
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.batching import to_batch
 from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
+from mxkit.data.threads import Switches, switches_here
 from mxkit.errors import DataError
 import mxnet as mx
+from mxnet.util import is_np_array, set_np
 import numpy as np
 
 _lock = threading.RLock()
@@ -39,7 +42,8 @@ class Foreign(Step):
     draw from them runs in a thread of its own.
 
     Args:
-        function: Called with an NDArray; or with NumPy and `rng`, if it has a parameter of that name.
+        function: Called with an NDArray, under `npx.set_np()` with an array of `mx.np`; or with NumPy and `rng`, if it
+            has a parameter of that name.
     """
 
     def __init__(self, function: Any) -> None:
@@ -84,18 +88,23 @@ class Foreign(Step):
         global _executor
         with _lock:
             _executor = _executor or ThreadPoolExecutor(1, "mxkit-augment", _mark_thread)
-        return _executor.submit(self._call_seeded, pixels, drawn).result()
+        return _executor.submit(self._call_in_thread, switches_here(), pixels, drawn).result()
+
+    def _call_in_thread(self, switches: Switches, pixels: "np.ndarray", drawn: List[int]) -> Any:
+        set_np(*switches)  # those of the calling thread
+        return self._call_seeded(pixels, drawn)
 
     def _call_seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
         function = _unshuffled(self.function)
+        image = of_kind(to_batch(pixels), is_np_array())
         if self.sources == NOTHING:
-            return function(to_batch(pixels))
+            return function(image)
         with _lock, generators_kept():
             random.seed(drawn[0])
             np.random.seed(drawn[1])
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
-            return to_host(function(to_batch(pixels)))
+            return to_host(function(image))
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)

@@ -10,9 +10,8 @@ from typing import Any, Tuple
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.arrays import to_host
-from mxkit.data.batching import each, to_batch
+from mxkit.data.batching import each, like
 from mxkit.errors import DataError, LabelError
-import mxnet as mx
 import numpy as np
 
 Rng = np.random.Generator
@@ -23,7 +22,8 @@ def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: flo
 
     Args:
         x: Returned as it is.
-        y: Class numbers of shape (N,), or soft labels of shape (N, classes); NumPy or NDArray.
+        y: Class numbers of shape (N,), or soft labels of shape (N, classes); NumPy, NDArray or `mx.np`,
+            as the result is.
         rng: Unused; it gives all functions of this module the same call.
         classes: Number of classes.
         epsilon: The part, at least 0 and below 1; 0.1 in arXiv:1512.00567.
@@ -42,14 +42,14 @@ def smooth_labels(x: Any, y: Any, rng: Any = None, *, classes: int, epsilon: flo
     if not 0 <= epsilon < 1:
         raise ValueError(f"smooth_labels: epsilon: expected a number from 0 up to 1; received {epsilon!r}")
     soft = _soft(y, classes, "smooth_labels")
-    return x, _like(y, soft * np.float32(1 - epsilon) + np.float32(epsilon / classes))
+    return x, like(y, soft * np.float32(1 - epsilon) + np.float32(epsilon / classes))
 
 
 def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tuple[Any, Any]:
     """Mix each sample with another one of the batch, and their labels with the same weight.
 
     Args:
-        x: Inputs of shape (N, ...), or a tuple of them; NumPy, or NDArrays, whose results are on the CPU.
+        x: Inputs of shape (N, ...), or a tuple of them; NumPy, or MXNet's arrays, whose results are on the CPU.
         y: Class numbers of shape (N,), or soft labels of shape (N, classes).
         rng: Generator of the weight and the partners.
         classes: Number of classes.
@@ -69,16 +69,16 @@ def mixup(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 0.2) -> Tupl
 
     def mixed(array: Any) -> Any:
         host = _host(array, len(soft), "mixup").astype(np.float32, copy=False)
-        return _like(array, _mean(host, host[order], weight))
+        return like(array, _mean(host, host[order], weight))
 
-    return each(mixed, x), _like(y, _mean(soft, soft[order], weight))
+    return each(mixed, x), like(y, _mean(soft, soft[order], weight))
 
 
 def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tuple[Any, Any]:
     """Replace a rectangle of each image by that of another image of the batch, and its share of the label.
 
     Args:
-        x: Images of shape (N, channels, height, width), NumPy or NDArray, of any dtype.
+        x: Images of shape (N, channels, height, width), NumPy, NDArray or `mx.np`, of any dtype.
         y: Class numbers of shape (N,), or soft labels of shape (N, classes).
         rng: Generator of the partners and of the rectangle, which all images of the batch share.
         classes: Number of classes.
@@ -105,7 +105,7 @@ def cutmix(x: Any, y: Any, rng: Rng, *, classes: int, alpha: float = 1.0) -> Tup
     images = images.copy()
     images[:, :, top:bottom, left:right] = images[order, :, top:bottom, left:right]
     share = 1 - (bottom - top) * (right - left) / (height * width)
-    return _like(x, images), _like(y, _mean(soft, soft[order], share))
+    return like(x, images), like(y, _mean(soft, soft[order], share))
 
 
 def _span(rng: Rng, length: int, share: float) -> Tuple[int, int]:
@@ -151,8 +151,3 @@ def _host(array: Any, samples: int, name: str) -> "np.ndarray":
     if not host.shape or len(host) != samples:
         raise DataError(f"{name}: {samples} labels and inputs of shape {host.shape}; axis 0 must be equal")
     return host
-
-
-def _like(array: Any, host: "np.ndarray") -> Any:
-    """The result as an NDArray if the argument is one."""
-    return to_batch(host) if isinstance(array, mx.nd.NDArray) else host

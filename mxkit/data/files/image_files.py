@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.core.array_kind import of_kind
 from mxkit.core.gluon_data import for_first, of_first
 from mxkit.data.files.decoding import decode
 from mxkit.data.samples import drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
+from mxnet.util import is_np_array
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -36,7 +38,7 @@ class ImageDataset(mx.gluon.data.Dataset):  # type: ignore[misc]
     draws = ()  # generators of random numbers that reading a sample draws from
 
     def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an NDArray, or as NumPy if it takes `rng`."""
+        """As gluon's; `fn` gets the image as an array of MXNet, or as NumPy if it takes `rng`."""
         return super().transform(for_images(fn), lazy)
 
 
@@ -44,8 +46,8 @@ class ImageFiles(ImageDataset):
     """Image files and their labels, read on access: `part[i]` is `(image, label)`.
 
     The image is uint8 RGB, NumPy of shape (height, width, channels); `mxkit.data.Augment` takes it as it is. Functions
-    of gluon's `transform` and `transform_first` get an NDArray, which gluon's transforms need. Threads and processes
-    may read at the same time.
+    of gluon's `transform` and `transform_first` get an NDArray, under `npx.set_np()` an array of `mx.np`, which gluon's
+    transforms need. Threads and processes may read at the same time.
 
     Args:
         root: Folder that `names` are relative to.
@@ -105,7 +107,7 @@ class ImageFiles(ImageDataset):
 
 
 def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A transform for NumPy images: `fn` itself if it takes `rng`, else `fn` called with NDArrays as by gluon."""
+    """A transform for NumPy images: `fn` itself if it takes `rng`, else `fn` called with MXNet's arrays as by gluon."""
     first = of_first(fn)
     if takes_rng(fn if first is None else first):
         return fn
@@ -113,7 +115,7 @@ def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WithNDArray:
-    """A function of samples that is called with an NDArray instead of a NumPy image; workers can unpickle it.
+    """A function of samples that gets an NDArray, or an array of `mx.np`, for a NumPy image; workers can unpickle it.
 
     Attributes:
         draws: The generators that it may draw from.
@@ -124,7 +126,7 @@ class WithNDArray:
         self.draws = drawn_by_transform(fn)
 
     def __call__(self, image: "np.ndarray", *rest: Any) -> Any:
-        return self.fn(mx.nd.array(image, dtype=image.dtype), *rest)
+        return self.fn(of_kind(mx.nd.array(image, dtype=image.dtype), is_np_array()), *rest)
 
 
 def image_folder(

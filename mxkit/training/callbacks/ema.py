@@ -3,6 +3,7 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
@@ -148,7 +149,7 @@ class EMA(Callback):
 
     def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
         """Restore the result of `state_arrays`; `on_fit_begin` copies the arrays to the net's devices."""
-        self._averages = {path: [array] for path, array in arrays.items()}
+        self._averages = {path: [legacy(array)] for path, array in arrays.items()}
 
 
 def _at_least_32_bits(weight: Any) -> Any:
