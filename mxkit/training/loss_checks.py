@@ -30,8 +30,7 @@ SEVERAL = 16
 _PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
 
 # Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
-_SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "cast", "reshape")
-_SAME_SHAPE += ("add_scalar", "subtract_scalar", "multiply_scalar", "true_divide_scalar", "expand_dims")
+_SAME_SHAPE = ("_copy", "negative", "cast", "reshape", "expand_dims")
 _PAIRS = ("add", "sub", "mul", "div", "plus", "minus", "subtract", "multiply", "divide")
 _REDUCTIONS = ("mean", "sum", "nansum", "average")
 
@@ -101,7 +100,7 @@ def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
         axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
         return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
     inputs = [place[0] for place in node["inputs"]]
-    if op in _SAME_SHAPE:
+    if op in _SAME_SHAPE or op.endswith("_scalar"):
         return _is_reduced(nodes, inputs[0])
     pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and op.endswith(_PAIRS)
     return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
