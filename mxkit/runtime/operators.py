@@ -276,12 +276,6 @@ def extension_operators(module: ModuleType) -> None:
         replace(extension, batch_norm=_BATCH_NORM, pooling=_POOLING, rnn=_RNN)
 
 
-def basic_layers(module: ModuleType) -> None:
-    """T125 and T149 in layers."""
-    dropout_layer(module)
-    batch_norm_layer(module)
-
-
 def dropout_layer(module: ModuleType) -> None:
     """T125: the layer selects cuDNN's generator explicitly. Upstream: `gluon/nn/basic_layers.py` line 271."""
 
@@ -295,16 +289,3 @@ def dropout_layer(module: ModuleType) -> None:
         return hybrid_forward
 
     replace(module.Dropout, hybrid_forward=with_own_generator)
-
-
-def batch_norm_layer(module: ModuleType) -> None:
-    """T149: BatchNormReLU under `npx.set_np()` lacks its ReLU. Upstream: `gluon/nn/basic_layers.py` line 371."""
-
-    def with_relu(upstream: Any) -> Any:
-        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
-            output = upstream(self, F, *args, **kwargs)
-            return F.npx.relu(output) if module.is_np_array() and self.fuse_relu else output
-
-        return hybrid_forward
-
-    replace(module._BatchNorm, hybrid_forward=with_relu)

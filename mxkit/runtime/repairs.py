@@ -344,7 +344,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.symbol.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.numpy_extension._register": numpy_operators.extension_operators,
-    "mxnet.gluon.nn.basic_layers": operators.basic_layers,
+    "mxnet.gluon.nn.basic_layers": operators.dropout_layer,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,

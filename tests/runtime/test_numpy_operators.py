@@ -1,4 +1,4 @@
-"""Gradients of `mx.np` that mxkit makes right (T140 to T145), and functions beside them (T146, T149, T155)."""
+"""Gradients of `mx.np` that mxkit makes right (T140 to T145), and functions beside them (T146, T155)."""
 
 import mxkit
 import mxnet as mx
@@ -306,21 +306,6 @@ def test_t146_functions_that_mxnet_leaves_to_numpy():
             mx.np.ptp(x)
         with pytest.raises(ValueError, match=r"MXNet leaves numpy\.heaviside to NumPy, .*autograd\.record\(\)"):
             np.heaviside(x, 1.0)
-
-
-@pytest.mark.parametrize("how", FLAGS)
-def test_t149_batch_norm_with_relu(how):
-    x = np.random.RandomState(0).randn(4, 3, 2, 2).astype("float32")
-    found = []
-    for layers in ([gluon.nn.BatchNormReLU()], [gluon.nn.BatchNorm(), gluon.nn.Activation("relu")]):
-        net = gluon.nn.HybridSequential()
-        net.add(*layers)
-        net.initialize()
-        if FLAGS[how] is not None:
-            net.hybridize(**FLAGS[how])
-        found.append(recorded(lambda a, net=net: net(a) ** 2, mx.np.array(x)))
-    for array, expected in zip(*found):
-        np.testing.assert_array_equal(array, expected)
 
 
 def test_t155_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed():
