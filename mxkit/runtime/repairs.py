@@ -12,7 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import numpy_operators, operators, workers
+from mxkit.runtime import numpy_functions, numpy_operators, operators, workers
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -84,7 +84,7 @@ def random_sizes(module: ModuleType) -> None:
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
     if module.__name__ == "mxnet.ndarray.numpy.random":
-        numpy_operators.normal_vectors(module)
+        numpy_functions.normal_vectors(module)
     for name in vars(module)["__all__"]:
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
@@ -132,7 +132,7 @@ def dispatched_functions(module: ModuleType) -> None:
 
         protocol: Any = module
         protocol._NUMPY_ARRAY_FUNCTION_DICT[numpy.fix] = protocol.mx_np.fix
-    numpy_operators.dispatched_operators(module)
+    numpy_functions.dispatched_operators(module)
 
 
 def metric_sums(module: ModuleType) -> None:
