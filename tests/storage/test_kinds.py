@@ -237,7 +237,8 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
-def test_t158_a_block_of_imports_is_of_the_kind_of_its_graph_and_trains_like_one_of_load_exported(tmp_path):
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
     with switches(True):
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
         files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
@@ -251,6 +252,7 @@ def test_t158_a_block_of_imports_is_of_the_kind_of_its_graph_and_trains_like_one
     nets[1][1].weight.set_data(nets[0][1].weight.data())
     outputs = []
     for net in nets:
+        mxkit.to(net, devices)
         assert isinstance(mxkit.predict(net, X), mx.np.ndarray)
         mxkit.freeze(net, "*.bias")
         mxkit.unfreeze(net)
@@ -260,7 +262,7 @@ def test_t158_a_block_of_imports_is_of_the_kind_of_its_graph_and_trains_like_one
     np.testing.assert_array_equal(*outputs)
 
 
-def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(tmp_path):
+def test_t158_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_path):
     file = str(tmp_path / "dense.params")
     with switches(True):
         net = nn.HybridSequential()
