@@ -237,9 +237,9 @@ class Accumulator:
         return self._apply() if self.micro_batches else None
 
     def _holds_numpy(self) -> bool:
-        """Whether the parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
-        known = (numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None)
-        return next(known, mx.util.is_np_array())
+        """Whether parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
+        known = [numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None]
+        return any(known) if known else bool(mx.util.is_np_array())
 
     def _open_window(self) -> None:
         self.micro_batches = 0
