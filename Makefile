@@ -50,7 +50,7 @@ zoo: $(VENV)/.tested
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 	PYTHONPATH=.:tests $(BIN)/python tests/models/heavy_epochs.py
 
-# All ten, each in a kernel of its own.
+# All eleven, each in a kernel of its own.
 notebooks: $(VENV)/.tested
 	$(BIN)/$(PYTEST) --maxprocesses=2 -m notebooks tests/test_notebooks.py
 

@@ -26,16 +26,17 @@ def profile(
     loaded = load_recipe(recipe, settings)
     data, net = prepare(loaded)
     out.mkdir(parents=True, exist_ok=True)
-    measured = measure(
-        net,
-        batches(loaded, data, "train", training=True),
-        loss=loaded.loss.spec,
-        trainer=loaded.optimizer.spec,
-        updates=updates,
-        metrics=[one.spec for one in loaded.metrics],
-        trace=out / "trace.json",
-        **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},
-    )
+    with loaded.switches():
+        measured = measure(
+            net,
+            batches(loaded, data, "train", training=True),
+            loss=loaded.loss.spec,
+            trainer=loaded.optimizer.spec,
+            updates=updates,
+            metrics=[one.spec for one in loaded.metrics],
+            trace=out / "trace.json",
+            **{name: value for name, value in fit_arguments(loaded).items() if name in _UPDATES_KEYS},
+        )
     typer.echo(str(measured))
     measured.plot(out / "profile.png")
     (out / "profile.json").write_text(json.dumps(measured.to_dict(), indent=1), encoding="utf-8")

@@ -125,7 +125,9 @@ def layer_table(recipe: Any, facts: Any, depth: Optional[int] = None) -> str:
     from mxkit.nets.layer_table import layers as layers_of
     from mxkit.recipe.net_facts import empty_net
 
-    return str(layers_of(empty_net(recipe, facts.sample()), *(one.shape for one in facts.known_inputs()), depth=depth))
+    shapes = [one.shape for one in facts.known_inputs()]
+    with recipe.switches():  # a net without values has no kind
+        return str(layers_of(empty_net(recipe, facts.sample()), *shapes, depth=depth))
 
 
 def features(

@@ -50,6 +50,12 @@ def of_kind(values: Any, numpy: bool) -> Any:
     return _each(lambda value: of_kind(value, True), values) if isinstance(values, (list, tuple)) else values
 
 
+def copy_to_cpu(array: Any) -> Any:
+    """Copy an array of either kind to the CPU, as NDArray, without a wait; `as_in_context` may return the array."""
+    with np_shape(True):  # mx.np has arrays without axes and of size 0, which mx.nd takes for arrays of unknown shape
+        return legacy(array).copyto(mx.cpu())
+
+
 def call(function: Any, arrays: Any) -> Any:
     """Call a net or a user's function with arrays of one kind, under the switches of this kind."""
     with switches(is_numpy(arrays)):

@@ -96,8 +96,8 @@ def layer_settings(block: Any) -> Dict[str, Any]:
 
 
 def operator_name(layer: Any) -> str:
-    """Name of a convolution's operator, like "Deconvolution"."""
-    return str(layer._op_name)
+    """Name of a convolution's operator, like "Deconvolution"; `mx.np` calls it "deconvolution"."""
+    return str(layer._op_name).capitalize()
 
 
 def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:
@@ -194,7 +194,9 @@ def is_numpy_net(net: Any) -> bool:
     if len(first) == 2:
         raise ValueError(
             f"the net has two kinds of parameters: {first[True]!r} holds arrays of mx.np, {first[False]!r} those of "
-            "mx.nd. Call npx.set_np() (or npx.reset_np()) before the whole net is initialized, not in the middle"
+            "mx.nd. Call npx.set_np() (or npx.reset_np()) before the whole net is initialized, not in the middle. "
+            "SymbolBlock.imports and collect_params().load always give mx.nd: mxkit.load_exported and "
+            "mxkit.load_parameters read their files as arrays of mx.np"
         )
     return next(iter(first), mx.util.is_np_array())
 

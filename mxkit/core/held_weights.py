@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
+from mxkit.core.array_kind import copy_to_cpu
 from mxkit.core.blocks import distinct
 from mxkit.core.replicas import trainer_of, values_of
 from mxkit.core.trainers import push_values
@@ -33,11 +34,11 @@ class HeldWeights:
             chosen = distinct(parameters)
         self._parameters = {path: parameter for path, parameter in chosen.items() if values_of(parameter) is not None}
         if arrays is None:
-            # as_in_context would return the array itself if it is on the CPU
-            arrays = {
-                path: [array.copyto(mx.cpu()) if on_host else array.copy() for array in values_of(parameter) or ()]
-                for path, parameter in self._parameters.items()
-            }
+            copy = copy_to_cpu if on_host else mx.nd.NDArray.copy
+            with mx.util.np_shape(True):  # for arrays without axes
+                arrays = {
+                    path: list(map(copy, values_of(parameter) or ())) for path, parameter in self._parameters.items()
+                }
         self.arrays: Dict[str, List[Any]] = dict(arrays)
 
     def put_back(self, trainer: Any = None) -> None:
@@ -46,9 +47,10 @@ class HeldWeights:
         Args:
             trainer: Another Trainer with a kvstore to restore.
         """
-        for path, parameter in self._parameters.items():
-            for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
-                copy.copyto(array)
+        with mx.util.np_shape(True):
+            for path, parameter in self._parameters.items():
+                for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
+                    copy.copyto(array)
         trainers = {id(one): one for one in [trainer, *(trainer_of(one) for one in self._parameters.values())] if one}
         for one in trainers.values():
             push_values(one, {id(parameter) for parameter in self._parameters.values()})

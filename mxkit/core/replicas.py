@@ -30,6 +30,12 @@ def holds_numpy(parameter: Any) -> Optional[bool]:
     return is_numpy(parameter._data) if parameter._data is not None else None
 
 
+def will_hold_numpy(parameter: Any) -> bool:
+    """Whether loaded values will be arrays of `mx.np`: the values decide, without values the switch of the thread."""
+    numpy = holds_numpy(parameter)
+    return mx.util.is_np_array() if numpy is None else numpy
+
+
 def is_deferred(parameter: Any) -> bool:
     """Whether the parameter is initialized and waits for its shape from the first batch."""
     return bool(parameter._deferred_init)
@@ -81,9 +87,13 @@ def set_values(parameter: Any, array: Any, devices: Sequence[Any]) -> None:
 
 def load_values(parameter: Any, array: Any, devices: Any) -> None:
     """Load a parameter on these devices from an array of the same dtype; the array completes an unknown shape."""
-    numpy = mx.util.is_np_array() if parameter._data is None else is_numpy(parameter._data)
+    numpy = will_hold_numpy(parameter)
     with switches(numpy):
-        parameter._load_init(of_kind(array, numpy), devices)
+        if array.ndim == 0 and parameter._data is not None:  # set_data refuses arrays without axes
+            for replica in parameter._data:
+                replica[()] = of_kind(array, True)
+        else:
+            parameter._load_init(of_kind(array, numpy), devices)
 
 
 def lend_values(parameter: Any, replicas: List[Any]) -> None:
@@ -125,6 +135,12 @@ def request_gradient(parameter: Any, request: str) -> None:
     parameter._grad_req = request
     if gradients_of(parameter) is not None:
         autograd.mark_variables(parameter.list_data(), parameter.list_grad(), request)
+
+
+def set_grad_req(parameter: Any, request: str) -> None:
+    """Set `grad_req`; new gradients get the kind of the values, which Gluon's setter takes from the switches (T167)."""
+    with switches(is_numpy(parameter._data)):
+        parameter.grad_req = request
 
 
 def is_fresh(replica: Any) -> bool:

@@ -5,6 +5,7 @@ import copy
 from typing import Any, Callable, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 import warnings
 
+from mxkit.core.array_kind import is_numpy, switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.core.graphs import hooks_replaced, traced_graph
 import mxnet as mx
@@ -60,6 +61,7 @@ def trace(net: Any, inputs: Sequence[Any]) -> Trace:
     Args:
         net: A HybridBlock, initialized or not, hybridized or not.
         inputs: Arguments of the forward pass: arrays, None, and lists of them. Only their nesting and types are used.
+            Arrays of `mx.np` give a graph of `mx.np`, whatever the switches of the thread are.
 
     Raises:
         ValueError: The net uses parameters of a block without a path.
@@ -73,7 +75,8 @@ def trace(net: Any, inputs: Sequence[Any]) -> Trace:
     arguments = [None if value is None else _variable(f"data{number}", value) for number, value in enumerate(flat)]
     variables = [variable for variable in arguments if variable is not None]
     parameters = _parameters(net, [variable.name for variable in variables])
-    with _variables(net, parameters), _no_symbols_left(net), recorded_calls(net) as calls:
+    kept = _no_symbols_left(net)
+    with switches(is_numpy(variables)), _variables(net, parameters), kept, recorded_calls(net) as calls:
         outputs = net(*_regroup(arguments, structure))
     symbols = [symbol for symbol in _flatten(outputs, "output")[0] if symbol is not None]
     traced = Trace(variables, symbols, calls, parameters)
@@ -109,10 +112,11 @@ def infer_shapes(
     graph = mx.sym.Group(list(symbols))
     names = set(graph.list_inputs())
     known = {variable.name: tuple(shape) for variable, shape in zip(traced.inputs, shapes)}
-    # layers with one tensor for all weights, like LSTM, need the sizes that are known before the first batch
-    known.update({name: tuple(parameter.shape) for name, parameter in traced.parameters.items() if parameter.shape})
-    with warnings.catch_warnings(record=True) as caught:
+    # an unknown size is -1 for mx.np and 0 for mx.nd
+    with switches(is_numpy(traced.inputs)), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        # layers with one tensor for all weights, like LSTM, need the sizes that are known before the first batch
+        known.update({name: tuple(parameter.shape) for name, parameter in traced.parameters.items() if parameter.shape})
         arguments, outputs, states = graph.infer_shape(**{name: known[name] for name in known if name in names})
     if outputs is None:
         reason = caught[0].message if caught else ""

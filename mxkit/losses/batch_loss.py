@@ -3,6 +3,8 @@
 from typing import Any, Callable, Optional, Tuple, Union
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import arrays_in
+from mxkit.core.loss_kinds import is_plain
 from mxkit.errors import DataError, LossShapeError
 from mxkit.losses.by_name import Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
@@ -16,6 +18,13 @@ Count = Callable[[Arrays, Arrays], float]
 
 # Attributes that every block has, and types of a loss's settings.
 _BLOCK = frozenset(vars(gluon.HybridBlock()))
+# Losses of Gluon with code for `mx.np`; the others compute on views.
+_FOR_NUMPY = (
+    gluon.loss.L1Loss,
+    gluon.loss.L2Loss,
+    gluon.loss.SigmoidBCELoss,
+    gluon.loss.SoftmaxCrossEntropyLoss,
+)
 _SETTINGS = (bool, int, float, str, list, tuple, dict, ClassWeights, type(None))
 
 
@@ -36,6 +45,7 @@ class BatchLoss:
     Attributes:
         loss: The loss, or None with `forward`.
         by_name: Whether the loss is a name.
+        on_views: Whether it computes on NDArrays for nets of `mx.np` too: losses of MXNet and mxkit, not a user's.
         user_forward: `forward`, or None.
         counts: Whether there is a `count`.
         description: The loss and its settings as text, for checkpoints.
@@ -60,6 +70,8 @@ class BatchLoss:
                 raise TypeError(f"BatchLoss: {name}: expected a function; received {function!r:.100}")
         self.loss: Optional[Loss] = None if loss is None else get_loss(loss)
         self.by_name = loss is not None and self.loss is not loss
+        registered = type(self.loss).__module__.partition(".")[0] not in ("mxkit", "mxnet")
+        self.on_views = (self.by_name and not registered) or (is_plain(loss) and not isinstance(loss, _FOR_NUMPY))
         self.user_forward = forward
         self._count = count
         self.counts = count is not None
@@ -80,7 +92,7 @@ class BatchLoss:
         loss: Any = self.loss
         scores, plain = legacy(output), legacy(labels)
         plain = apply_steps(label_steps(loss, scores, plain), scores, plain)
-        users = numpy and not self.by_name
+        users = numpy and not self.on_views
         with switches(users):
             losses = loss(output, *of_kind(plain, True)) if users else loss(scores, *plain)
         return output, _checked(losses, "the loss")
@@ -91,7 +103,11 @@ class BatchLoss:
         Raises:
             DataError: `count` returned no number of at least 0.
         """
-        return None if self._count is None else checked_count(self._count(inputs, labels))
+        if self._count is None:
+            return None
+        arrays = arrays_in((inputs, labels))
+        with switches(is_numpy(arrays) if arrays else mx.util.is_np_array()):
+            return checked_count(self._count(inputs, labels))
 
 
 def _described(form: Any) -> str:

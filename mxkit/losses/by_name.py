@@ -4,6 +4,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Unio
 
 from mxkit.core.arguments import make, split_spec
 from mxkit.errors import LossShapeError, unknown_name
+from mxkit.losses import gluons
 from mxkit.losses.classification import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss
 from mxkit.losses.corrected import (
     CosineEmbeddingLoss,
@@ -31,7 +32,7 @@ def softmax_ce(
     """Gluon's softmax cross-entropy, or with `class_weight` mxkit's `WeightedSoftmaxCELoss`."""
     arguments = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
     if class_weight is None:
-        return gluon.loss.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **arguments)
+        return gluons.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **arguments)
     return WeightedSoftmaxCELoss(class_weight, batch_axis=batch_axis, **arguments)
 
 
@@ -53,21 +54,21 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "batch_hard_triplet": TripletLoss,
     "contrastive": ContrastiveLoss,
     "cosine_embedding": CosineEmbeddingLoss,
-    "ctc": gluon.loss.CTCLoss,
+    "ctc": gluons.CTCLoss,
     "distillation": KnowledgeDistillation,
     "focal": FocalLoss,
-    "hinge": gluon.loss.HingeLoss,
-    "huber": gluon.loss.HuberLoss,
-    "kl_div": gluon.loss.KLDivLoss,
-    "l1": gluon.loss.L1Loss,
-    "l2": gluon.loss.L2Loss,
+    "hinge": gluons.HingeLoss,
+    "huber": gluons.HuberLoss,
+    "kl_div": gluons.KLDivLoss,
+    "l1": gluons.L1Loss,
+    "l2": gluons.L2Loss,
     "label_smoothing": LabelSmoothing,
     "logistic": LogisticLoss,
     "poisson_nll": PoissonNLLLoss,
     "sigmoid_bce": sigmoid_bce,
     "softmax_ce": softmax_ce,
-    "squared_hinge": gluon.loss.SquaredHingeLoss,
-    "triplet": gluon.loss.TripletLoss,
+    "squared_hinge": gluons.SquaredHingeLoss,
+    "triplet": gluons.TripletLoss,
 }
 
 

@@ -4,12 +4,12 @@ import math
 from typing import Any, Optional, Sequence, Union
 
 from mxkit.errors import DataError
-from mxkit.losses.per_sample import ClassWeight, ClassWeights, number
+from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, number
 import mxnet as mx
 from mxnet import gluon
 
 
-class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
+class SigmoidBCELoss(EitherKind, gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
     """Gluon's loss with the right gradient at a score of exactly 0; arguments and values are the same (T105).
 
     Gluon's gradient at 0 is `-label` instead of `0.5 - label`: a last layer that starts at 0 learns nothing from
@@ -34,7 +34,7 @@ class SigmoidBCELoss(gluon.loss.SigmoidBCELoss):  # type: ignore[misc]
         return super().hybrid_forward(F, pred, label, sample_weight, pos_weight)
 
 
-class LogisticLoss(gluon.loss.LogisticLoss):  # type: ignore[misc]
+class LogisticLoss(EitherKind, gluon.loss.LogisticLoss):  # type: ignore[misc]
     """Gluon's loss with the right gradient at a score of exactly 0: see `SigmoidBCELoss`."""
 
     def hybrid_forward(self, F: Any, pred: Any, label: Any, sample_weight: Any = None) -> Any:  # noqa: N803
@@ -97,7 +97,7 @@ class WeightedSigmoidBCELoss(SigmoidBCELoss):
         return super().forward(pred, label, sample_weight, positive)
 
 
-class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
+class PoissonNLLLoss(EitherKind, gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
     """Gluon's loss with one value per sample, and finite values for a target of 0; the arguments are the same.
 
     Gluon's loss is one mean over the batch, which cannot be divided by the true number of samples. With
@@ -119,7 +119,7 @@ class PoissonNLLLoss(gluon.loss.PoissonNLLLoss):  # type: ignore[misc]
         return F.mean(loss, axis=self._batch_axis, exclude=True)
 
 
-class CosineEmbeddingLoss(gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
+class CosineEmbeddingLoss(EitherKind, gluon.loss.CosineEmbeddingLoss):  # type: ignore[misc]
     """Gluon's loss with a finite gradient for an embedding of zeros; arguments and values are the same.
 
     Gluon's gradient is NaN there, while the loss is finite (T106); this one points to the other embedding, or away from

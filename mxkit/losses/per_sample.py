@@ -5,6 +5,7 @@ import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
 from mxkit.errors import DataError
 import mxnet as mx
@@ -15,7 +16,15 @@ import numpy as np
 ClassWeight = Union[Sequence[float], Mapping[Any, float]]
 
 
-class PerSampleLoss(gluon.loss.Loss):  # type: ignore[misc]
+class EitherKind:
+    """Mixin of losses: computes on views as NDArray, and returns the kind of the output; symbols likewise."""
+
+    def __call__(self, *arrays: Any) -> Any:
+        with switches(False):
+            return of_kind(super().__call__(*legacy(arrays)), is_numpy(arrays))  # type: ignore[misc]
+
+
+class PerSampleLoss(EitherKind, gluon.loss.Loss):  # type: ignore[misc]
     """Base of mxkit's losses: checks shapes on every call, hybridized or not, and computes float16 in float32.
 
     Subclasses implement `hybrid_forward`, as any loss of Gluon does, and `check_shapes`.

@@ -91,7 +91,7 @@ class Metric:
             elif shape[0] == samples and len(shape) == 2 and shape[1] == samples:
                 way = "Arrays of shape (n, 1) and (n,) broadcast to this: reshape one of them (T11)"
             else:
-                way = "Average over the other axes: values.mean(axis=0, exclude=True)"
+                way = "Average over the other axes: values.reshape((len(values), -1)).mean(axis=1)"
             kind = f"the shape {shape}" if hasattr(values, "shape") else type(values).__name__
             raise DataError(
                 f"metric {self.name!r} must give one value per sample: expected shape ({samples},); received {kind}. "
@@ -135,11 +135,15 @@ class Metric:
             values: NDArray of shape (B,) or more axes.
             count: Number by which the mean's divisor grows; None is B.
         """
+        values = legacy(values)
         total = (values if self.counts else values.astype("float64")).sum()
         self.add_total(total, values.shape[0] if count is None else count)
 
     def add_total(self, total: Any, count: float) -> None:
         """Add the sums of a batch, an NDArray of shape (k,), the same k for each batch, over `count` values."""
+        if is_numpy(total):  # of shape () too
+            with switches(True):
+                total = legacy(total.reshape((-1,)))
         device = total.ctx
         waiting = self._waiting.setdefault(device, [])
         waiting.append(total)

@@ -4,6 +4,8 @@ import copy
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 import warnings
 
+from mxkit.core.array_kind import is_numpy, of_kind, switches
+from mxkit.core.arrays import to_host
 from mxkit.errors import DataError, TrapWarning
 from mxkit.metrics.metric import Metric
 import mxnet as mx
@@ -36,7 +38,7 @@ class MXNetMetric(Metric):
     def __init__(self, metric: "mx.metric.EvalMetric", place: Optional[int] = None) -> None:
         self.metric = metric
         self._place = place
-        self._checked = False
+        self._checked = self._numpy = False
         names = metric.get()[0]
         super().__init__(name=str(names if place is None else names[place]))
 
@@ -44,16 +46,19 @@ class MXNetMetric(Metric):
         self.metric.reset()
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
-        outputs = list(output) if isinstance(output, (list, tuple)) else [output]
-        labels = list(labels)
+        # MXNet's own metrics have no code for arrays of mx.np
+        self._numpy = numpy = is_numpy(output) and type(self.metric).update.__module__ != mx.metric.__name__
+        outputs = of_kind(list(output) if isinstance(output, (list, tuple)) else [output], numpy)
+        labels = of_kind(list(labels), numpy)
         if not self._checked:
             _refuse_one_output(self.metric, labels, outputs)
-        self.metric.update(labels, outputs)
-        # a batch of three samples is the smallest that has two unequal parts
-        if not self._checked and outputs[0].shape[0] > 2:
-            self._checked = True
-            self._warn_of_scores(outputs)
-            self._warn_of_cuts(labels, outputs)
+        with switches(numpy):
+            self.metric.update(labels, outputs)
+            # a batch of three samples is the smallest that has two unequal parts
+            if not self._checked and outputs[0].shape[0] > 2:
+                self._checked = True
+                self._warn_of_scores(outputs)
+                self._warn_of_cuts(labels, outputs)
 
     def _warn_of_scores(self, outputs: List[Any]) -> None:
         if _kind(self.metric) in _OF_PROBABILITIES and outputs[0].ndim > 1:
@@ -67,7 +72,7 @@ class MXNetMetric(Metric):
                     stacklevel=4,
                 )
 
-    def _warn_of_cuts(self, labels: List[Any], outputs: List[Any]) -> None:
+    def _warn_of_cuts(self, labels: Sequence[Any], outputs: List[Any]) -> None:
         """Warn if a batch and its two parts give different figures, as a mean of batches' figures does (T128)."""
         samples = outputs[0].shape[0]
         cut = max(1, samples // 3)
@@ -99,7 +104,8 @@ class MXNetMetric(Metric):
             )
 
     def get(self) -> float:
-        return _value(self.metric, self._place)
+        with switches(self._numpy):
+            return _value(self.metric, self._place)
 
     def state(self) -> Any:
         return _numbers(self.metric), {}
@@ -134,7 +140,7 @@ def _kind(metric: Any) -> str:
 
 def _value(metric: Any, place: Optional[int]) -> float:
     value = metric.get()[1]
-    return float(value if place is None else value[place])
+    return float(to_host(value if place is None else value[place]).item())
 
 
 def _refuse_one_output(metric: Any, labels: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -167,6 +173,8 @@ def _numbers(owner: Any) -> Dict[str, Any]:
             numbers[name] = value.item() if isinstance(value, np.number) else value
         elif isinstance(value, np.ndarray):
             numbers[name] = {"dtype": value.dtype.name, "values": value.tolist()}
+        elif isinstance(value, mx.nd.NDArray) and value.size == 1:
+            numbers[name] = value.asnumpy().item()
         elif isinstance(value, list) and all(hasattr(member, "__dict__") for member in value):
             numbers[name] = [_numbers(member) for member in value]
         elif type(value).__module__ == mx.metric.__name__:

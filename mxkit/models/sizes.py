@@ -9,7 +9,8 @@ import io
 from typing import Any, List, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import blocks_by_path, child_blocks
+from mxkit.core.array_kind import of_kind
+from mxkit.core.blocks import blocks_by_path, child_blocks, is_numpy_net
 from mxkit.core.tracing import Trace, infer_shapes, trace
 from mxkit.errors import ForwardError
 from mxkit.nets.architecture.stock import SUPPORTED, Stock
@@ -166,7 +167,7 @@ def _first_layer(net: SizedNet) -> Any:
 
 def _traced(net: SizedNet, shape: Shape) -> Optional[Trace]:
     try:
-        return trace(net, [mx.nd.empty((1,) * len(shape))])
+        return trace(net, of_kind([mx.nd.empty((1,) * len(shape))], is_numpy_net(net)))
     except Exception:  # a block that takes no symbols: MXNet raises in its forward pass
         return None
 
@@ -221,7 +222,7 @@ def _range(net: SizedNet, traced: Trace, channels: int) -> List[int]:
 def _usable(net: SizedNet, traced: Trace, shape: Shape) -> str:
     """Sentence about the sizes that the net takes; empty if no size fits."""
     first = _first_layer(net)
-    other_channels = isinstance(first, nn.Conv2D) and first.weight.shape[1] not in (0, *shape[1:2])
+    other_channels = isinstance(first, nn.Conv2D) and first.weight.shape[1] not in (0, -1, *shape[1:2])
     sizes = [] if len(shape) != 4 or other_channels else _range(net, traced, shape[1])
     if not sizes:
         return ""

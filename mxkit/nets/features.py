@@ -5,11 +5,13 @@ from fnmatch import fnmatchcase
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.blocks import (
     blocks_by_path,
     child_blocks,
     distinct,
     first_paths,
+    is_numpy_net,
     join_path,
     net_devices,
     place_of,
@@ -79,12 +81,13 @@ class Features:
         """Compute the features of one batch.
 
         Args:
-            inputs: The inputs of the net, on any of its devices.
+            inputs: The inputs of the net, on any of its devices. Arrays of the other kind (`mx.nd` or `mx.np`) are
+                converted to the kind of the net without a copy.
 
         Returns:
-            Name to NDArray, in the order of the names; results of a glob come in the order of the net. A layer that
-            returns several arrays gives a list of them. Results of a block that is called several times have names
-            like "path#0".
+            Name to array of the net's kind, in the order of the names; results of a glob come in the order of the net.
+            A layer that returns several arrays gives a list of them. Results of a block that is called several times
+            have names like "path#0".
 
         Raises:
             ValueError: A layer that was requested by its path is not called, or does not return arrays.
@@ -98,6 +101,11 @@ class Features:
         if blocks != self._blocks:
             self._requests, self._blocks = _requests(self._net, self._names), blocks
             self._graphs, self._needed = {}, {}
+        numpy = is_numpy_net(self._net)
+        with switches(numpy):
+            return self._computed(of_kind(inputs, numpy))
+
+    def _computed(self, inputs: Sequence[Any]) -> Dict[str, Any]:
         mode = (autograd.is_training(), _structure(inputs))
         if mode not in self._graphs:
             self._graphs[mode] = self._traced(inputs)

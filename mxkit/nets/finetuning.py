@@ -4,8 +4,10 @@ from copy import deepcopy
 from typing import Any, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import (
     blocks_by_path,
+    is_numpy_net,
     layer_settings,
     match_parameters,
     net_devices,
@@ -14,7 +16,7 @@ from mxkit.core.blocks import (
     unknown_path,
 )
 from mxkit.core.graphs import copyable, drop_graph, hybridize_like
-from mxkit.core.replicas import copy_parameter, values_of
+from mxkit.core.replicas import copy_parameter, set_grad_req, values_of
 from mxkit.data.augmentation.presets import CIFAR10_MEAN, CIFAR10_STD, IMAGENET_MEAN, IMAGENET_STD
 from mxkit.errors import DataError, NotInitializedError, nearest, unknown_name
 from mxkit.nets.architecture.builder import build
@@ -88,8 +90,9 @@ def finetune(
     net = copy_net(base) if copy else base
     layer = _last_layer(net, path)
     old = dict(blocks_by_path(net))[layer]
-    new = _like(old, classes)
-    initialize(new, initializer, devices=net_devices(net))
+    with switches(is_numpy_net(net)):
+        new = _like(old, classes)
+        initialize(new, initializer, devices=net_devices(net))
     set_multipliers(new, {"*": {"lr": head_multiplier}})
     replace(net, layer, new)
     frozen = []
@@ -97,7 +100,7 @@ def finetune(
         head_parameters = {id(parameter) for parameter in new.collect_params().values()}
         for name, parameter in parameters_by_path(net).items():
             if id(parameter) not in head_parameters and parameter.grad_req != "null":
-                parameter.grad_req = "null"
+                set_grad_req(parameter, "null")
                 frozen.append(name)
     elif freeze is not None:
         frozen = freeze_parameters(net, freeze)
@@ -211,8 +214,8 @@ class Preprocessing(NamedTuple):
         """Normalize a batch.
 
         Args:
-            x: Images, NumPy or NDArray of shape (N, 3, H, W), red first: uint8, or floats from 0 to 1. The check of
-                the range of floats in an NDArray waits for the device.
+            x: Images, NumPy or MXNet's array of shape (N, 3, H, W), red first: uint8, or floats from 0 to 1. The check
+                of the range of floats in an array of MXNet waits for the device.
 
         Returns:
             `(x - mean) / std` in float32, of the same shape, in the same library and on the same device.
@@ -220,6 +223,7 @@ class Preprocessing(NamedTuple):
         Raises:
             DataError: The shape, the dtype or the range is wrong.
         """
+        numpy, x = is_numpy(x), legacy(x)
         shape, kind = tuple(x.shape), np.dtype(x.dtype)
         if len(shape) != 4 or shape[1] != 3:
             way = ": x.transpose((0, 3, 1, 2))" if len(shape) == 4 and shape[3] == 3 else ""
@@ -234,7 +238,7 @@ class Preprocessing(NamedTuple):
         mean, std = (np.array(one, "float32").reshape(1, 3, 1, 1) for one in (self.mean, self.std))
         if isinstance(x, mx.nd.NDArray):
             mean, std = (mx.nd.array(one, ctx=x.ctx) for one in (mean, std))
-        return (x - mean) / std
+        return of_kind((x - mean) / std, numpy)
 
 
 def preprocess(name: str) -> Preprocessing:

@@ -3,7 +3,8 @@
 from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
-from mxkit.core.blocks import parameters_by_path
+from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.blocks import is_numpy_net, parameters_by_path
 from mxkit.core.device import DeviceSpec, as_ndarray
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.forward_errors import explained
@@ -87,15 +88,38 @@ def initialize(
             )
     chosen = get_initializer(initializer)
     _refuse_vectors(net, chosen)
-    net.initialize(chosen, ctx=where, force_reinit=force)
+    numpy = is_numpy_net(net)
+    with switches(numpy):
+        net.initialize(SameValues(chosen) if numpy else chosen, ctx=where, force_reinit=force)
     if force:
         drop_static_graphs(net)
     if sample is not None:
         is_shape = isinstance(sample, tuple) and all(isinstance(size, int) for size in sample)
         inputs = (mx.nd.zeros(sample),) if is_shape else sample if isinstance(sample, tuple) else (sample,)
         arrays = [as_ndarray(one).as_in_context(where[0]) for one in inputs]
-        with autograd.pause(train_mode=False), explained(net):
-            net(*arrays)
+        with switches(numpy), autograd.pause(train_mode=False), explained(net):
+            net(*of_kind(arrays, numpy))
+
+
+class SameValues(mx.init.Initializer):  # type: ignore[misc]
+    """Gives parameters of `mx.np` the values that those of `mx.nd` get with the same seed.
+
+    MXNet's own initializers draw by other operators under `npx.set_np()`. Other initializers get arrays of `mx.np`.
+
+    Args:
+        initializer: The net's initializer.
+    """
+
+    def __init__(self, initializer: "mx.init.Initializer") -> None:
+        super().__init__()
+        self._initializer = initializer
+
+    def __call__(self, name: Any, array: Any) -> None:
+        own = name.attrs["__init__"]  # of the parameter
+        chosen = self._initializer if own is self else mx.init.create(own)
+        of_mxnet = type(chosen).__module__ == mx.init.Initializer.__module__
+        with switches(not of_mxnet):
+            self._initializer(mx.init.InitDesc(name, {"__init__": chosen}), legacy(array) if of_mxnet else array)
 
 
 def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:

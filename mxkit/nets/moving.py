@@ -3,14 +3,16 @@
 from typing import Any, List
 import warnings
 
-from mxkit.core.blocks import blocks_by_path, distinct, parameters_by_path
+from mxkit.core.array_kind import switches
+from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.graphs import drop_graph
 from mxkit.core.replicas import is_deferred, is_initialized, is_sparse, set_trainer, set_values, trainer_of, values_of
 from mxkit.errors import TrapWarning
-from mxkit.nets.initializers import get_initializer
+from mxkit.nets.initializers import SameValues, get_initializer
 from mxnet import nd
+from mxnet.util import is_np_array
 
 
 def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
@@ -44,7 +46,7 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     >>> to(to(net, "cpu"), "cpu:2").weight.list_ctx()
     [cpu(0), cpu(1)]
     """
-    where = resolve_devices(devices)
+    where, numpy = resolve_devices(devices), is_numpy_net(net)
     moving = [(path, one) for path, one in distinct(parameters_by_path(net)).items() if _devices(one) != where]
     if not drop_trainer:
         _refuse_trainers(moving)
@@ -57,7 +59,8 @@ def to(net: Any, devices: DeviceSpec, *, drop_trainer: bool = False) -> Any:
     for _, one in moving:
         if drop_trainer:
             set_trainer(one, None)
-        _move(one, where)
+        with switches(numpy):
+            _move(one, where)
     for path, block in blocks_by_path(net):
         if moving:
             drop_graph(block)  # it holds memory on the old devices
@@ -71,7 +74,8 @@ def _devices(parameter: Any) -> List[Any]:
 
 def _move(parameter: Any, where: List[Any]) -> None:
     if not is_initialized(parameter):
-        parameter.initialize(ctx=where, default_init=get_initializer("xavier"))
+        xavier = get_initializer("xavier")
+        parameter.initialize(ctx=where, default_init=SameValues(xavier) if is_np_array() else xavier)
     elif is_deferred(parameter) or is_sparse(parameter):
         parameter.reset_ctx(where)
     else:

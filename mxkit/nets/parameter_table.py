@@ -85,7 +85,7 @@ class Parameters(Mapping[str, Any]):
     def _row(self, path: str, parameter: Any) -> Row:
         return {
             "path": path,
-            "shape": parameter.shape,
+            "shape": _known(parameter.shape),
             "dtype": None if parameter.dtype is None else dtype_name(parameter.dtype),
             "count": _size(parameter),
             "state": self._state(path, parameter),
@@ -169,13 +169,18 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
     for path, parameter in distinct(parameters_by_path(net)).items():
         if trainable is not None and trainable != (parameter.grad_req != "null"):
             continue
-        size = _size(parameter)
+        size, shape = _size(parameter), _known(parameter.shape)
         if size is None:
             raise NotInitializedError(
-                f"count: the shape of {path!r} is {parameter.shape}, not known yet. Run one batch through the net first"
+                f"count: the shape of {path!r} is {shape}, not known yet. Run one batch through the net first"
             )
         total += size
     return total
+
+
+def _known(shape: Any) -> Any:
+    """Return a shape with 0 for unknown sizes, for which Gluon gives -1 under the switch of `mx.np`."""
+    return None if shape is None else tuple(max(size, 0) for size in shape)
 
 
 def _size(parameter: Any) -> Optional[int]:

@@ -19,6 +19,7 @@ import tempfile
 from typing import Any, BinaryIO, Dict, Mapping, Optional, Tuple, Union
 import zipfile
 
+from mxkit.core.array_kind import copy_to_cpu
 from mxkit.core.blocks import distinct, parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.files import write_atomically
@@ -28,7 +29,6 @@ from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions
 from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.parameter_file import parameter_bytes, read_arrays
-import mxnet as mx
 
 FORMAT = 1
 _MANIFEST, _DESCRIPTION, _PARAMETERS = "manifest.json", "description.json", "net.params"
@@ -124,7 +124,7 @@ def _values(net: Any) -> Dict[str, Any]:
                 f"save_net: parameter {path!r} {parameter.shape} has no value yet. "
                 "Initialize the net and run it once on a batch"
             )
-        arrays[path] = parameter.list_data()[0].copyto(mx.cpu())
+        arrays[path] = copy_to_cpu(parameter.list_data()[0])
     return arrays
 
 

@@ -6,7 +6,7 @@ from typing import Any, List, Mapping, Optional, Set, Tuple
 from mxkit.core.arguments import check_number
 from mxkit.core.blocks import match_parameters, never_trained, parameters_by_path
 from mxkit.core.graphs import drop_static_graphs
-from mxkit.core.replicas import is_trainable, trainer_of
+from mxkit.core.replicas import is_trainable, set_grad_req, trainer_of
 from mxkit.core.trainers import forget_states, lacks_states, optimizer_defaults, refuse_remote, trainer_parameters
 from mxkit.errors import unknown_name
 import mxnet as mx
@@ -203,7 +203,7 @@ def freeze(net: Any, glob: str = "*") -> List[str]:
     fitting = match_parameters(net, glob)
     changed = [path for path, parameter in fitting.items() if parameter.grad_req != "null"]
     for path in changed:
-        fitting[path].grad_req = "null"
+        set_grad_req(fitting[path], "null")
     return changed
 
 
@@ -240,7 +240,7 @@ def unfreeze(net: Any, glob: str = "*") -> List[str]:
         )
     changed = [path for path, parameter in fitting.items() if parameter.grad_req == "null"]
     for path in changed:
-        fitting[path].grad_req = "write"
+        set_grad_req(fitting[path], "write")
     if changed:
         drop_static_graphs(net)
     return changed

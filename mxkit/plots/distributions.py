@@ -60,7 +60,7 @@ def plot_activations(features: Mapping[str, Any], *, bins: int = 60, path: Optio
 
 def _distribution(values: Any, bins: int) -> Tuple[List[str], Any, Any]:
     """Lines of a panel's title, and the counts and edges of its histogram."""
-    values = values[:, None] if values.ndim == 1 else values
+    values = values.reshape(-1, 1) if values.ndim < 2 else values
     units = np.moveaxis(values, unit_axis(values.ndim), 0).reshape(values.shape[unit_axis(values.ndim)], -1)
     # with a single value per unit only 0 counts as dead
     dead = (units == (units[:, :1] if units.shape[1] > 1 else 0)).all(axis=1)

@@ -3,6 +3,7 @@
 from typing import Any, List, Sequence
 
 from mxkit.core import loss_kinds as kinds
+from mxkit.core.array_kind import legacy
 from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
 from mxkit.losses.by_name import get_loss
@@ -29,7 +30,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
-    scores = scores.astype("float64")
+    scores = legacy(scores).astype("float64")
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
     if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):

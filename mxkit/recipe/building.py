@@ -21,7 +21,7 @@ from mxkit.nets.initializers import initialize
 from mxkit.nets.moving import to
 from mxkit.nets.settings import freeze, no_weight_decay, set_multipliers
 from mxkit.recipe.problems import Problem, located, refuse
-from mxkit.recipe.schema import FIT_KEYS, Component, ModelComponent, Recipe
+from mxkit.recipe.schema import FIT_KEYS, Component, ModelComponent, Recipe, under_switches
 from mxkit.recipe.vocabulary import CALLBACKS, COMPOSED, DATASETS, accepted_arguments
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters
@@ -183,6 +183,7 @@ def count_samples(part: Any) -> Optional[int]:
     return None if is_loader(part) else len(part)
 
 
+@under_switches
 def batches(recipe: Recipe, data: Splits, split: str, *, training: bool = False) -> Any:
     """Batches of one part of the data; for training they are shuffled and augmented.
 

@@ -14,7 +14,7 @@ from mxkit.nets.initializers import get_initializer
 from mxkit.recipe.building import augment_of, callback_call, value_of
 from mxkit.recipe.problems import Problem, located, refuse, refused_arguments, unknown_key, without_mistakes
 from mxkit.recipe.run_code import import_modules
-from mxkit.recipe.schema import KIND_AT, Component, Recipe
+from mxkit.recipe.schema import KIND_AT, Component, Recipe, under_switches
 from mxkit.recipe.vocabulary import COMPOSED, KINDS, Argument, accepted_arguments, adapter_of, is_known
 from mxkit.training.callbacks.callback import check_callbacks
 from mxkit.training.checkpoints import Checkpoints
@@ -171,6 +171,7 @@ def _rules(recipe: Recipe) -> Iterable[Tuple[Sequence[str], Problem]]:
         yield ("data.pairs", "model.finetune"), Problem("model.finetune", text)
 
 
+@under_switches
 def _trials(recipe: Recipe, places: Iterable[Place], problems: Problems) -> List[Problem]:
     """Make each component once, because only its function can check some values."""
     makers: Dict[str, Callable[[Component], Any]] = {
@@ -202,6 +203,7 @@ def _tried(path: str, arguments: Mapping[str, Any], make: Callable[[], Any]) -> 
     return []
 
 
+@under_switches
 def _combinations(recipe: Recipe, problems: Problems) -> List[Problem]:
     """Problems of components that are right alone and wrong together."""
     makers: Dict[str, Callable[[], Any]] = {

@@ -3,11 +3,12 @@
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import warnings
 
+from mxkit.core.arrays import to_host
 from mxkit.data.splits import Split, Splits, warn_of_missing_classes
 from mxkit.errors import TrapWarning
 from mxkit.recipe.building import SPLITS, attempt, data_call, has_samples, is_loader
 from mxkit.recipe.problems import Problem, located, refuse
-from mxkit.recipe.schema import DataComponent, Recipe
+from mxkit.recipe.schema import DataComponent, Recipe, under_switches
 from mxkit.recipe.vocabulary import accepted_arguments
 from mxkit.training.callbacks.freezing import trained_later
 import numpy as np
@@ -31,6 +32,7 @@ def load_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Splits:
     return data
 
 
+@under_switches
 def read_data(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Any, List[Problem]]:
     """The `Splits` of a recipe, and its mistakes; with a mistake the data may be missing or of another type."""
     results: Dict[str, Any] = {}
@@ -145,13 +147,10 @@ def _dtype_problems(name: str, data: Splits) -> Iterator[Problem]:
 
 def _class_numbers(recipe: Recipe, data: Splits) -> Dict[str, Any]:
     """Class numbers of the parts that are arrays; a Dataset checks its own."""
-    labels: Dict[str, Any] = {split: getattr(getattr(data, split), "y", None) for split in SPLITS}
+    parts = {split: getattr(data, split) for split in SPLITS if isinstance(getattr(data, split), Split)}
+    labels = {split: to_host(part.y) for split, part in parts.items() if not isinstance(part.y, tuple)}
     ignored = recipe.loss.arguments.get("ignore_label", -1)
-    return {
-        split: y[y != ignored]
-        for split, y in labels.items()
-        if isinstance(getattr(data, split), Split) and getattr(y, "ndim", 0) == 1 and y.dtype.kind in "iu"
-    }
+    return {split: y[y != ignored] for split, y in labels.items() if y.ndim == 1 and y.dtype.kind in "iu"}
 
 
 def _label_problems(recipe: Recipe, data: Splits) -> Iterator[Problem]:

@@ -49,9 +49,9 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         devices: Contexts of the net.
 
     Returns:
-        `memory` is in bytes; `threads` is the number of threads of one MXNet operator in this process. `gpus` is
-        empty unless `devices` has a GPU. `bits` holds the settings, when MXNet was loaded, that decide whether results
-        are equal bit for bit.
+        `arrays` is "np" under `npx.set_np()`, else "nd"; `memory` is in bytes; `threads` is the number of threads of
+        one MXNet operator in this process. `gpus` is empty unless `devices` has a GPU. `bits` holds the settings, when
+        MXNet was loaded, that decide whether results are equal bit for bit.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
@@ -71,6 +71,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
             "Python": platform.python_version(),
             **packages,
         },
+        "arrays": "np" if mx.util.is_np_array() else "nd",
         "platform": platform.platform(),
         "processor": processor_model(),
         "cores": read_processors().cores,

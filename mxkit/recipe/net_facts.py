@@ -11,7 +11,7 @@ from mxkit.errors import RecipeError
 from mxkit.recipe.building import execute, first_inputs, is_pretrained, model_calls, value_calls
 from mxkit.recipe.images import ImageForm, image_form
 from mxkit.recipe.run_code import RunCode, code_from, keep_code
-from mxkit.recipe.schema import Component, ModelComponent, Recipe
+from mxkit.recipe.schema import Component, ModelComponent, Recipe, under_switches
 from mxkit.version import __version__
 import mxnet as mx
 import numpy as np
@@ -64,6 +64,7 @@ class NetFacts(NamedTuple):
         return self.inputs
 
 
+@under_switches
 def facts_of(recipe: Recipe, data: Splits, code: Optional[RunCode] = None) -> NetFacts:
     """Read the facts about a recipe's net from its data.
 
@@ -120,6 +121,7 @@ def read_facts(folder: Union[str, Path]) -> Optional[NetFacts]:
         raise RecipeError(f"{file} cannot be read: {type(error).__name__}: {error}") from error
 
 
+@under_switches
 def empty_net(recipe: Recipe, sample: Optional[Tuple[Any, ...]]) -> Any:
     """The net of a recipe with zeros as values, for a checkpoint to be loaded; no file is read or downloaded.
 

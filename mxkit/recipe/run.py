@@ -17,7 +17,7 @@ from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
 from mxkit.recipe.problems import refuse
 from mxkit.recipe.reading import load_recipe
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
@@ -140,8 +140,15 @@ def stopped_run(run: Union[str, Path], *, overrides: Sequence[str] = ()) -> Prep
 
 
 def _refuse_other_settings(folder: RunFolder, recipe: Recipe) -> None:
-    """Refuse settings of the optimizer that the checkpoint's would replace: the recipe would record unused ones."""
-    before, now = folder.recipe(to_train=True).optimizer, recipe.optimizer
+    """Refuse another kind of arrays, and settings of the optimizer that the checkpoint's would replace."""
+    earlier = folder.recipe(to_train=True)
+    if earlier.arrays != recipe.arrays:
+        raise RecipeError(
+            f"{folder.path}: arrays was {earlier.arrays!r}, is {recipe.arrays!r}: a resumed run keeps its kind of "
+            "arrays. Leave this change out, or train a new run from these weights: "
+            f"mxkit train {folder.path / 'recipe.yaml'} --set arrays={recipe.arrays} --set model.weights={folder.path}"
+        )
+    before, now = earlier.optimizer, recipe.optimizer
     old, new = before.arguments, now.arguments
     name = next((name for name in (*old, *new) if old.get(name) != new.get(name)), None)
     if name is None or before.name != now.name or not checkpoint_paths(folder.checkpoints):
@@ -171,6 +178,7 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
     return results["data"], results["net"]
 
 
+@under_switches
 def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     """Results of all calls before the training, by name; mistakes that data and net show are one error."""
     data, problems = read_data(recipe, overrides)
@@ -198,7 +206,7 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     files = [folder.path / name for name in ("recipe.yaml", "state.json")]
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
-        history = _fit(prepared, progress)
+        history = _fit(recipe, prepared, progress)
     except Exception:
         if is_new:
             folder.move_failed()
@@ -221,8 +229,9 @@ def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Pat
         write_atomically(path, content)
 
 
-def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
-    recipe, folder, results, _, is_changed = prepared
+@under_switches
+def _fit(recipe: Recipe, prepared: PreparedRun, progress: Union[bool, str]) -> History:
+    _, folder, results, _, is_changed = prepared
 
     def at_begin() -> None:  # only now: `fit` may refuse to resume with these changes
         if is_changed:
@@ -236,6 +245,7 @@ def _fit(prepared: PreparedRun, progress: Union[bool, str]) -> History:
     return history
 
 
+@under_switches
 def _final_scores(recipe: Recipe, folder: RunFolder, results: Dict[str, Any]) -> Dict[str, Any]:
     split = recipe.evaluate.split
     scores: Dict[str, Any] = execute(score_calls(recipe, results["data"]), results, recipe.name)["scores"]
@@ -279,7 +289,8 @@ def load_run(run: Union[str, Path], which: str = "last") -> Tuple[Recipe, Any]:
         recipe = recipe.model_copy(update={"devices": "cpu"})
     sample = None if recipe.model.finetune is None else run_facts(run, recipe).sample()
     net = empty_net(recipe, sample)
-    load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
+    with recipe.switches():
+        load_checkpoint(folder.checkpoints, net, which=which, devices=recipe.devices)
     return recipe, net
 
 

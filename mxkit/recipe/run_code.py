@@ -15,6 +15,7 @@ from mxkit.core.files import write_atomically
 from mxkit.errors import RecipeError, nearest
 from mxkit.recipe.problems import Problem
 from mxkit.recipe.schema import Recipe
+from mxnet.util import is_np_array
 
 # Folder of the copies inside the folder of a run.
 CODE = "code"
@@ -22,6 +23,8 @@ CODE = "code"
 # SHA-256 of the file of each imported module, by name and file: the file may change while Python runs.
 _IMPORTED: Dict[Tuple[str, Path], str] = {}
 _PYTHON_FOLDERS = {Path(sysconfig.get_paths()[key]).resolve() for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+# Modules of `imports` that call `npx.set_np()` when Python loads them.
+_NUMPY: Set[str] = set()
 # In a checkout they may be beside a recipe.
 _NEVER_COPIED = {"mxkit", "mxnet", "gluoncv"}
 
@@ -42,11 +45,22 @@ def import_modules(recipe: Recipe) -> List[Problem]:
     """Import the modules of `imports` from the recipe's folder or Python's path; return those that fail."""
     folder = str(Path(recipe.import_path)) if recipe.import_path else str(Path.cwd())
     sys.path.insert(0, folder)
+    problems = []
     try:
-        texts = [(number, _import(name, folder)) for number, name in enumerate(recipe.imports)]
+        for number, name in enumerate(recipe.imports):
+            with recipe.switches():
+                text = _import(name, folder)
+                if is_np_array() and recipe.arrays == "nd":
+                    _NUMPY.add(name)
+            if text:
+                problems.append(Problem(f"imports.{number}", text))
     finally:
         sys.path.remove(folder)
-    return [Problem(f"imports.{number}", text) for number, text in texts if text]
+    numpy = [name for name in recipe.imports if name in _NUMPY and recipe.arrays == "nd"]
+    if numpy:
+        text = f"the module {numpy[0]!r} calls npx.set_np(), its code is of mx.np; received 'nd'; expected np"
+        problems.append(Problem("arrays", text))
+    return problems
 
 
 def _import(name: str, folder: str) -> str:

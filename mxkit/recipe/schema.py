@@ -1,8 +1,12 @@
 """The keys of a recipe, format 1."""
 
+from contextlib import contextmanager
+from functools import wraps
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
+from mxkit.core.array_kind import switches
+from mxnet.util import is_np_array, is_np_shape, set_np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import Annotated, Literal, get_args, get_origin
 
@@ -10,6 +14,7 @@ from typing_extensions import Annotated, Literal, get_args, get_origin
 Whole = Annotated[int, Field(strict=True)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Yes = Annotated[bool, Field(strict=True)]
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def _yes_or_stop(value: Any) -> Any:
@@ -220,6 +225,7 @@ class Recipe(Section):
         import_path: Folder in which Python looks first for these modules; by default the recipe's folder.
         seed: Seed of the first values, the order of the samples, augmentation and dropout.
         devices: As for `mxkit.devices`.
+        arrays: "nd", or "np" for a net of `mx.np`: the whole run is then under `npx.set_np()`.
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
         initializer: An initializer of MXNet.
@@ -252,6 +258,7 @@ class Recipe(Section):
     import_path: Optional[str] = None
     seed: Annotated[Whole, _OfFit] = 0
     devices: str = Field("auto", pattern=DEVICES)
+    arrays: Literal["nd", "np"] = "nd"
     data: DataComponent
     model: ModelComponent
     initializer: Component = Component(name="xavier")
@@ -279,6 +286,27 @@ class Recipe(Section):
     def scored_metrics(self) -> List[Component]:
         """Metrics of the final scores."""
         return self.metrics if self.evaluate.metrics is None else self.evaluate.metrics
+
+    @contextmanager
+    def switches(self) -> Iterator[None]:
+        """Set MXNet's switches for `arrays` inside `with`; they are restored even if a user's code changes them."""
+        before = is_np_shape(), is_np_array()
+        try:
+            with switches(self.arrays == "np"):
+                yield
+        finally:
+            set_np(*before)
+
+
+def under_switches(function: _Function) -> _Function:
+    """Let a function run under `switches` of its first argument, a recipe."""
+
+    @wraps(function)
+    def called(recipe: Recipe, *args: Any, **kwargs: Any) -> Any:
+        with recipe.switches():
+            return function(recipe, *args, **kwargs)
+
+    return called  # type: ignore[return-value]
 
 
 # Kind of each component; a component of the last three kinds is in a list.

@@ -16,13 +16,14 @@ from mxkit.recipe.building import (
     scored_name,
     short,
 )
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.evaluation import evaluate, predict
 from mxkit.training.history import fixed
-import mxnet as mx
+import numpy as np
 
 
+@under_switches
 def evaluate_split(recipe: Recipe, net: Any, data: Splits, split: str) -> Dict[str, Any]:
     """Loss and metrics of a recipe over one part of the data; for pairs also the accuracy of their distances."""
     calls = [*augment_calls(recipe), loader_call(recipe, data, split, "scored")]
@@ -64,7 +65,7 @@ def _score_calls(recipe: Recipe, data: Splits, split: str, loader: str) -> List[
 
 
 def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[Call]:
-    same = f"mx.nd.concat(*[same for _, same in {loader}], dim=0)"
+    same = f"np.concatenate([same.asnumpy() for _, same in {loader}])"
     return [
         Call(predict, (Name("net"), Name(loader)), result="a, b"),
         Call(_labels, (Name(loader),), result="same", text=same),
@@ -73,7 +74,7 @@ def _pair_calls(loader: str, result: str, threshold: Mapping[str, Any]) -> List[
 
 
 def _labels(pairs: Any) -> Any:
-    return mx.nd.concat(*[same for _, same in pairs], dim=0)
+    return np.concatenate([same.asnumpy() for _, same in pairs])
 
 
 def describe_scores(split: str, scores: Mapping[str, Any]) -> List[str]:

@@ -48,8 +48,13 @@ def as_script(recipe: Recipe) -> str:
     imports = ["from pathlib import Path"]
     if recipe.imports:
         imports += ["import sys", "", f"sys.path.insert(0, {literal(recipe.import_path)})"]
-    imports += ["", "import mxkit", *(f"import {name}" for name in recipe.imports)]
-    imports += ["import mxnet as mx"] if re.search(r"\bmx\.", body) else []
+    numpy = recipe.arrays == "np"
+    imports += ["", "import mxkit"]
+    imports += ["import mxnet as mx"] if numpy or re.search(r"\bmx\.", body) else []
+    imports += ["import numpy as np"] if re.search(r"\bnp\.", body) else []
+    own = [f"import {name}" for name in recipe.imports]
+    # before the recipe's modules, which may make arrays
+    imports += ["", "mx.npx.set_np()", *([""] if own else []), *own] if numpy else own
     folder = f"folder = Path({literal(f'scripts/{recipe.name}')})"
     return "\n\n".join([f'"""{head}"""', "\n".join(imports), folder, body]) + "\n"
 

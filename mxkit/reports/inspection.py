@@ -8,7 +8,7 @@ from mxkit.nets.layer_table import layers
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.folder import RunFolder
 from mxkit.recipe.net_facts import empty_net, facts_of, read_facts
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.reports.predictions import Predictions, pictures, predict_part
 from mxkit.reports.run_files import RunFiles
 from mxkit.storage.snapshot import load_checkpoint
@@ -41,6 +41,11 @@ def inspect_run(run: RunFiles) -> Inspection:
     recipe, why = _tried(lambda: _recipe(run))
     if recipe is None:
         return Inspection("", None, [], {"layers": why, "predictions": why})
+    return _inspect(recipe, run)
+
+
+@under_switches
+def _inspect(recipe: Recipe, run: RunFiles) -> Inspection:
     data, no_data = _tried(lambda: load_data(recipe))
     facts, no_facts = _tried(lambda: read_facts(run.path))
     if facts is None and not no_facts:  # the run of an earlier mxkit

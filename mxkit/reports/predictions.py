@@ -5,6 +5,7 @@ from heapq import nsmallest
 import io
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import legacy
 from mxkit.core.device import as_ndarray, unpack
 from mxkit.core.loss_kinds import CLASSES, PROBABILITIES, QUANTITIES, outputs_of
 from mxkit.data.source import read_epoch
@@ -15,7 +16,7 @@ from mxkit.metrics import ConfusionMatrix
 from mxkit.metrics.tasks import BINARY, Task
 from mxkit.plots.data_plots import show_images
 from mxkit.recipe.building import augment_of, batches
-from mxkit.recipe.schema import Recipe
+from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.training.evaluation import predict
 import mxnet as mx
 import numpy as np
@@ -60,6 +61,7 @@ class Predictions(NamedTuple):
     mistakes: Optional[List[Mistake]]
 
 
+@under_switches
 def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> Predictions:
     """Classify the part of the data that the final scores are of.
 
@@ -83,7 +85,7 @@ def predict_part(recipe: Recipe, net: Any, data: Splits, *, worst: int = 24) -> 
     seen, ranked = 0, True
     for batch in read_epoch(batches(recipe, data, split), name=split, keep_count=True):
         inputs, labels = unpack(batch)
-        scores = predict(net, [batch])
+        scores = legacy(predict(net, [batch]))
         task, truth, guess = _class_numbers(counts, scores, labels)
         ranked = task.kind == CLASSES or (task.kind == BINARY and task.outputs is not None)
         if ranked:

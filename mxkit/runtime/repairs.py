@@ -12,7 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import operators, workers
+from mxkit.runtime import gluon_layers, numpy_symbols, operators, workers
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -338,7 +338,12 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.numpy_extension._register": operators.extension_operators,
     "mxnet.symbol.numpy_extension._register": operators.extension_operators,
     "mxnet.numpy_extension._register": operators.extension_operators,
+    "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
+    "mxnet.gluon.block": numpy_symbols.symbol_blocks,
+    "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
     "mxnet.gluon.nn.basic_layers": operators.dropout_layer,
+    "mxnet.gluon.contrib.nn.basic_layers": gluon_layers.concurrent_layers,
+    "mxnet.gluon.model_zoo.vision.mobilenet": gluon_layers.mobilenet_layers,
     "mxnet.gluon.data.dataloader": loader_workers,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,

@@ -17,7 +17,7 @@ from mxkit.storage.manifest import PARAMETERS as PARAMETERS
 from mxkit.storage.manifest import Checkpoint as Checkpoint
 from mxkit.storage.manifest import is_checkpoint as is_checkpoint
 from mxkit.storage.manifest import versions as versions
-from mxkit.storage.parameter_file import describe_file
+from mxkit.storage.parameter_file import describe_file, save_arrays
 import mxnet as mx
 
 WHICH = ("last", "best")
@@ -273,7 +273,7 @@ def _write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
     `nd.save` does not flush, and raises no error if the disk is full for the last 4 KiB (T59).
     """
     try:
-        mx.nd.save(str(file), dict(arrays))
+        save_arrays(file, arrays)
         with file.open("rb") as written:
             os.fsync(written.fileno())
         names = set(describe_file(file))

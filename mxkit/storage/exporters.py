@@ -6,7 +6,8 @@ import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import check_net, wait_before_reading
+from mxkit.core.array_kind import copy_to_cpu, is_numpy, legacy, of_kind, switches
+from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
 from mxkit.core.files import write_atomically
@@ -86,21 +87,24 @@ def export(
     epoch = whole_number(epoch, "epoch", least=0)
     shapes = _shapes(input_shape)
     inputs = _inputs(net, shapes)
-    outputs = _trace(net, inputs)
-    parameters = {name: parameter for name, parameter in net.collect_params().items() if name in outputs.list_inputs()}
-    if shapes:
-        _finish_shapes(outputs, {variable.name: shape for variable, shape in zip(inputs, shapes)}, parameters)
-    wait_before_reading()
-    arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
+    numpy = is_numpy_net(net)
+    with switches(numpy):
+        outputs = _trace(net, of_kind(inputs, numpy))
+        names = outputs.list_inputs()
+        parameters = {name: parameter for name, parameter in net.collect_params().items() if name in names}
+        if shapes:
+            _finish_shapes(outputs, {variable.name: shape for variable, shape in zip(inputs, shapes)}, parameters)
+        wait_before_reading()
+        arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
+        text = _with_current_attributes(outputs.tojson(), parameters)
     files = Exported(Path(f"{path}-symbol.json"), Path(f"{path}-{epoch:04d}.params"))
-    text = _with_current_attributes(outputs.tojson(), parameters)
     if files.symbol.exists() and not overwrite and not _same_graph(files.symbol, text):
         raise ValueError(
             f"export: {files.symbol} holds another net (or other names of its parameters), whose parameters would not "
             "fit this one. Choose another path, or overwrite=True"
         )
     files.symbol.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(files.parameters, parameter_bytes(arrays))
+    write_atomically(files.parameters, parameter_bytes(arrays, numpy))  # imports reads both under one switch
     write_atomically(files.symbol, text.encode("utf-8"))
     return files
 
@@ -146,16 +150,19 @@ def load_exported(
     arrays = {re.sub("^(arg|aux):", "", name): array for name, array in stored.items()}
     symbol = read_symbol(Path(f"{path}-symbol.json"), {name: array.shape for name, array in arrays.items()})
     _check_names(symbol, stored, file)
-    symbol = without_labels(symbol, scores=scores)
+    numpy = is_numpy(symbol) or mx.util.is_np_array()
+    symbol = without_labels(legacy(symbol), scores=scores)
     names = sorted((name for name in symbol.list_inputs() if name not in arrays), key=_order)
-    try:
-        block = gluon.SymbolBlock(symbol, [mx.sym.var(name, dtype="float32") for name in names])
-    except (mx.MXNetError, AssertionError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [""])[-1][:300]
-        raise CheckpointError(f"{file} and {path}-symbol.json do not belong together: {reason}") from error
-    for name, parameter in block.collect_params().items():
-        parameter.cast(arrays[name].dtype)
-        load_values(parameter, arrays[name], where)
+    with switches(numpy):
+        try:
+            inputs = [mx.sym.var(name, dtype="float32") for name in names]
+            block = gluon.SymbolBlock(of_kind(symbol, numpy), of_kind(inputs, numpy))
+        except (mx.MXNetError, AssertionError, ValueError) as error:
+            reason = (str(error).strip().splitlines() or [""])[-1][:300]
+            raise CheckpointError(f"{file} and {path}-symbol.json do not belong together: {reason}") from error
+        for name, parameter in block.collect_params().items():
+            parameter.cast(arrays[name].dtype)
+            load_values(parameter, arrays[name], where)
     return block
 
 
@@ -185,7 +192,7 @@ def _trace(net: Any, inputs: Sequence[Any]) -> Any:
     """Run the net's forward pass with symbols and return the graph."""
     try:
         with hooks_replaced(net):
-            outputs = list(_flat(net(*inputs)))
+            outputs = legacy(list(_flat(net(*inputs))))
     except Exception as error:
         raise ValueError(
             f"export: {type(net).__name__} cannot be traced with {len(inputs)} symbols: {type(error).__name__}: "
@@ -233,7 +240,7 @@ def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[st
                 f"export: parameter {name!r} {parameter.shape} has no value. "
                 + ("Pass input_shape=(1, ...)" if is_deferred(parameter) else "Call net.initialize() first")
             )
-        arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = parameter.list_data()[0].copyto(mx.cpu())
+        arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = copy_to_cpu(parameter.list_data()[0])
     return arrays
 
 

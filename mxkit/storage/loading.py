@@ -1,17 +1,17 @@
 """Loads arrays into a net after a comparison of all of them, so that a net is never loaded in part (T51)."""
 
 from fnmatch import fnmatchcase
+import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import check_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
-from mxkit.core.replicas import is_initialized, load_values
+from mxkit.core.replicas import is_initialized, load_values, will_hold_numpy
 from mxkit.errors import CheckpointError, nearest
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import dtype_name, read_arrays
-import mxnet as mx
 
 _LINES = 20
 
@@ -155,8 +155,7 @@ def put_arrays(net: Any, matched: Mapping[str, Any], devices: Optional[DeviceSpe
     parameters = parameters_by_path(net)
     for path, array in matched.items():
         parameter = parameters[path]
-        value = array.as_np_ndarray() if mx.util.is_np_array() else array
-        load_values(parameter, value, parameter.list_ctx() if is_initialized(parameter) else where)
+        load_values(parameter, array, parameter.list_ctx() if is_initialized(parameter) else where)
 
 
 def _plan(
@@ -203,6 +202,8 @@ def _difference(path: str, parameter: Any, name: str, array: Any) -> str:
     where = path if name == path else f"{path} ({name!r} in the file)"
     if not same_shape(parameter, array):
         return f"another shape: {where} is {array.shape} in the file, {parameter.shape} in the net"
+    if not math.prod(array.shape or (0,)) and not will_hold_numpy(parameter):
+        return f"only for mx.np: {where} is {array.shape} in the file; call npx.set_np() before the net is initialized"
     if array.stype != "default" and any(size <= 0 for size in parameter.shape or (0,)):
         # a sparse array's shape is only declared; the stored bytes cannot confirm it
         return f"sparse: {where} is {array.stype} in the file; run the net once, so that its shape is known"

@@ -5,7 +5,8 @@ from numbers import Integral, Real
 from reprlib import repr as brief
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from mxkit.core.blocks import first_paths, parameters_by_path
+from mxkit.core.array_kind import copy_to_cpu, legacy, switches
+from mxkit.core.blocks import first_paths, is_numpy_net, parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.core.trainers import (
     begin_kvstore,
@@ -76,8 +77,7 @@ def optimizer_state(net: Any, trainer: "gluon.Trainer") -> Tuple[Dict[str, Any],
             for slot, array in leaves.items():
                 first = arrays.get(_name(path, slot))
                 if first is None or first.asnumpy().tobytes() != array.asnumpy().tobytes():
-                    # as_in_context would return the array itself if it is on the CPU
-                    arrays[_name(path, slot, device)] = array.copyto(mx.cpu())
+                    arrays[_name(path, slot, device)] = copy_to_cpu(array)
         counts = [update_counts(optimizer, number) for number in device_ids]
         updates = {path: max(count.get(index, -1) for count in counts) for index, path in enumerate(paths)}
         replicas.append({"updates": {path: n for path, n in updates.items() if n >= 0}, "slots": layouts})
@@ -131,7 +131,8 @@ def load_optimizer_state(
     trial = copy.copy(optimizer)
     trial.param_dict = optimizer.param_dict
     vars(trial).update(state["numbers"])
-    states = [stored.states(trial, trainer, paths, replica["slots"], i) for i, replica in enumerate(replicas)]
+    with switches(is_numpy_net(net)):
+        states = [stored.states(trial, trainer, paths, replica["slots"], i) for i, replica in enumerate(replicas)]
     stored.refuse_unused()
     vars(optimizer).update(state["numbers"])
     if state["scheduler"]:
@@ -225,7 +226,7 @@ class _StoredStates:
         elif _form(self.arrays[name]) != _form(target):
             self.problems.append(f"not alike: {name} is {_form(self.arrays[name])}, expected {_form(target)}")
         else:
-            self.arrays[name].copyto(target)
+            self.arrays[name].copyto(legacy(target))
         return target
 
 

@@ -24,6 +24,7 @@ import struct
 import tempfile
 from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Tuple, Union
 
+from mxkit.core.array_kind import legacy
 from mxkit.errors import CheckpointError
 import mxnet as mx
 import numpy as np
@@ -77,7 +78,7 @@ class _Array(NamedTuple):
 
 
 def read_arrays(path: Union[str, Path]) -> Dict[str, Any]:
-    """Read a file of `net.save_parameters`, `net.export` or `mx.nd.save`, safely.
+    """Read a file of `net.save_parameters`, `net.export`, `mx.nd.save` or `npx.save`, safely, under either switch.
 
     MXNet gets only bytes that were checked, also if the file changes meanwhile. The peak of memory is the size of the
     arrays plus three times the largest one. A file with an array of 4 GiB or more is read by `mx.nd.load` after the
@@ -87,7 +88,7 @@ def read_arrays(path: Union[str, Path]) -> Dict[str, Any]:
         path: The file. It holds a dict of arrays; old formats are read too.
 
     Returns:
-        Arrays on the CPU by name, in the order of the file.
+        NDArrays on the CPU by name, in the order of the file.
 
     Raises:
         CheckpointError: The file is damaged, cut off, not a parameter file, or a list without names.
@@ -272,7 +273,7 @@ class _Walk:
         self._where = "its names"
         (named,) = self._take("<Q")
         if count and not named:
-            raise self._error(f"{count} names, as from mx.nd.save of a dict", "none", "a list without names")
+            raise self._error(f"{count} names, as from nd.save or npx.save of a dict", "none", "a list without names")
         if named != count:
             raise self._error(f"{count} names, one for each array", named)
         names: Dict[str, None] = {}
@@ -312,10 +313,25 @@ class _Walk:
         )
 
 
-def parameter_bytes(arrays: Mapping[str, Any]) -> bytes:
-    """Content of a parameter file as `mx.nd.save` writes it, checked: MXNet does not report a full disk (T59)."""
+def save_arrays(file: Path, arrays: Mapping[str, Any], numpy_shapes: bool = False) -> None:
+    """Write a parameter file with `mx.nd.save`, of arrays of either kind, in a format that MXNet's switches do not set.
+
+    Under `npx.set_np()` MXNet writes the format of NumPy shapes, which it reads only there (T156).
+
+    Args:
+        file: The file.
+        arrays: By name.
+        numpy_shapes: Write the format of NumPy shapes. Arrays without axes or of size 0 always have it.
+    """
+    numpy_shapes = numpy_shapes or any(array.ndim == 0 or array.size == 0 for array in arrays.values())
+    with mx.util.np_array(False), mx.util.np_shape(numpy_shapes):
+        mx.nd.save(str(file), {name: legacy(array) for name, array in arrays.items()})
+
+
+def parameter_bytes(arrays: Mapping[str, Any], numpy_shapes: bool = False) -> bytes:
+    """Content of a parameter file of `save_arrays`, checked: MXNet does not report a full disk (T59)."""
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         file = Path(folder) / "net.params"
-        mx.nd.save(str(file), dict(arrays))
+        save_arrays(file, arrays, numpy_shapes)
         describe_file(file)
         return file.read_bytes()

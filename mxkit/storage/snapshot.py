@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import copy_to_cpu, legacy
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.held_weights import HeldWeights
@@ -84,10 +85,10 @@ def take_snapshot(
                 f"save_checkpoint: parameter {path!r} has no value yet. Initialize the net and run it once on a batch"
             )
         first, *others = parameter.list_data()
-        files[PARAMETERS][path] = first.copyto(mx.cpu())
+        files[PARAMETERS][path] = copy_to_cpu(first)
         if not is_differentiable(parameter):
             for number, replica in enumerate(others, 1):
-                files[STATE][f"{_REPLICA}:{path}@{number}"] = replica.copyto(mx.cpu())
+                files[STATE][f"{_REPLICA}:{path}@{number}"] = copy_to_cpu(replica)
     values: Dict[str, Any] = {"paths": len(parameters), **(content or {})}
     if trainer is not None:
         files[OPTIMIZER], values["optimizer"] = optimizer_state(net, trainer)
@@ -235,7 +236,8 @@ def put_back(
     parameters = parameters_by_path(net)
     for path, number, array in replicas:
         if number < len(parameters[path].list_data()):  # this net may live on fewer devices
-            array.copyto(parameters[path].list_data()[number])
+            with mx.util.np_shape(True):
+                array.copyto(legacy(parameters[path].list_data()[number]))
     return rest
 
 

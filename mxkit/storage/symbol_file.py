@@ -15,6 +15,7 @@ from pathlib import Path
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
+from mxkit.core.array_kind import of_kind
 from mxkit.errors import CheckpointError, nearest
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
@@ -57,7 +58,7 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
             dropped after the check: plain Gluon writes shapes before it knows all sizes (T53).
 
     Returns:
-        The Symbol.
+        The Symbol; one of `mx.np` if the graph was traced under `npx.set_np()`.
 
     Raises:
         CheckpointError: The file is damaged, too old, or holds parts that could harm the process: subgraphs and
@@ -76,13 +77,14 @@ def read_symbol(path: Union[str, Path], shapes: Optional[Mapping[str, Sequence[i
         content = file.read(_BYTES + 1)
     if len(content) > _BYTES:
         raise CheckpointError(f"{path} is no graph: expected at most {_BYTES} bytes of JSON, received more")
-    text = _Graph(path, content).checked(shapes or {})
+    graph = _Graph(path, content)
+    text = graph.checked(shapes or {})
     try:
         symbol = mx.sym.load_json(text)
         symbol.list_inputs()
     except mx.MXNetError as error:
         raise CheckpointError(f"{path} is damaged: MXNet refuses it: {_last_line(error)}") from error
-    return symbol
+    return of_kind(symbol, graph.numpy)
 
 
 def sealed(graph: Dict[str, Any]) -> Dict[str, Any]:
@@ -110,6 +112,7 @@ class _Graph:
         self._where = "the graph"
         self._forms: Dict[Any, _Form] = {}
         self._outputs: List[int] = []
+        self.numpy = False
         self._known = frozenset(mx.operator.get_all_registered_operators())
         try:
             self._json = json.loads(content.decode("utf-8"))
@@ -134,6 +137,7 @@ class _Graph:
             if node["op"] == "null" and node["name"] in shapes:
                 self._drop_shape(node, shapes[node["name"]])
         attrs = self._attrs(graph.get("attrs"))
+        self.numpy = attrs.get("is_np_shape") == ["int", 1]
         return json.dumps({"nodes": sound, "arg_nodes": variables, "heads": heads, "attrs": attrs})
 
     def _drop_shape(self, node: Dict[str, Any], shape: Sequence[int]) -> None:

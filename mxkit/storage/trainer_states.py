@@ -2,11 +2,13 @@
 
 from pathlib import Path
 import pickle
-from typing import Any, Union
+from typing import Any, Tuple, Union
 
+from mxkit.core.array_kind import switches
 from mxkit.core.trainers import set_update_counts, trainer_devices, trainer_parameters, update_counts
 from mxkit.errors import CheckpointError
 from mxkit.storage.optimizer_state import local_updaters
+import mxnet as mx
 
 
 def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool = False) -> None:
@@ -14,6 +16,8 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
 
     The file is a pickle: reading it runs any code that its writer put there, with your rights. `save_checkpoint`
     stores the same states without pickle.
+
+    MXNet reads a file only under the switch under which it was written, on or off (T157); this function reads both.
 
     Args:
         trainer: A Trainer with the same parameters in the same order as the one that wrote the file: MXNet matches
@@ -38,7 +42,7 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
         )
     content = Path(path).read_bytes()
     try:
-        states, stored = pickle.loads(content)
+        numpy_shapes, (states, stored) = _unpickled(content)
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} is no file of trainer.save_states: {error}") from error
     optimizer = trainer.optimizer
@@ -51,7 +55,20 @@ def load_trainer_states(trainer: Any, path: Union[str, Path], *, trusted: bool =
     if unknown:
         raise CheckpointError(f"{path} holds states of parameters {unknown[:5]}; the Trainer has {count} parameters")
     for updater in local_updaters(trainer, begin=True):
-        updater.set_states(pickle.dumps(states))
+        with switches(numpy_shapes):
+            updater.set_states(pickle.dumps(states))
     optimizer.num_update, optimizer.begin_num_update = stored.num_update, stored.begin_num_update
     devices = {0, *(context.device_id for context in trainer_devices(trainer))}
     set_update_counts(optimizer, dict.fromkeys(devices, update_counts(stored, 0) or update_counts(stored)))
+
+
+def _unpickled(content: bytes) -> Tuple[bool, Any]:
+    """Return whether the file was written under `npx.set_np()`, and its content."""
+    try:
+        with switches(False):
+            return False, pickle.loads(content)
+    except mx.MXNetError as error:
+        if "saved in np shape semantics" not in str(error):
+            raise
+    with switches(True):
+        return True, pickle.loads(content)

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import call, legacy, of_kind
+from mxkit.core.array_kind import call, legacy, of_kind, switches
 from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import blocks_by_path, net_devices
 from mxkit.core.device import Shard, unpack
@@ -126,7 +126,8 @@ class _Scores:
             self._count += losses.shape[0] if self.stated is None else self.stated
             self.stated = None if self.stated is None else 0.0
         for metric in self._metrics:
-            metric.update(shard.labels, output)
+            with switches(shard.numpy):
+                metric.update(shard.labels, output)
         if not self._with_loss:
             losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
             self._sums.add(losses)

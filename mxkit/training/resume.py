@@ -4,7 +4,8 @@ import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.blocks import net_devices
+from mxkit.core.array_kind import copy_to_cpu, of_kind
+from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import is_gpu
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.fingerprint import fingerprint
@@ -21,7 +22,6 @@ from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import History
 from mxkit.training.ledger import Ledger
 from mxkit.training.state import FitState
-import mxnet as mx
 
 _NONE = type(None)
 
@@ -55,7 +55,7 @@ def capture(state: FitState, *, after_epoch: bool = False, score: Optional[Mappi
     callbacks = []
     for number, (name, callback) in enumerate(_with_state(state.callbacks)):
         for slot, array in callback.state_arrays().items():
-            arrays[f"callback:{number}:{slot}"] = array.copyto(mx.cpu())  # the callback may change its array later
+            arrays[f"callback:{number}:{slot}"] = copy_to_cpu(array)  # the callback may change its array later
         callbacks.append({"type": name, "state": callback.state_dict()})
     metrics = []
     for number, metric in enumerate([] if after_epoch else state.metrics):
@@ -239,7 +239,8 @@ def _restore_callbacks(
         present.remove(match)
         own = _part(arrays, f"callback:{number}:")
         if own:
-            match[1].load_state_arrays(own)
+            numpy = is_numpy_net(state.net)
+            match[1].load_state_arrays({name: of_kind(array, numpy) for name, array in own.items()})
         match[1].load_state_dict(part["state"])
 
 

@@ -48,7 +48,7 @@ def by_hand(net, train_iter, test_iter):
 
 
 def with_mxkit(net, train_iter, test_iter):
-    mxkit.initialize(net, "xavier", devices=device)
+    net.initialize(force_reinit=True, ctx=device, init=init.Xavier())  # mxkit.initialize gives the values of mx.nd
     sgd = ("sgd", {"learning_rate": lr})
     history = mxkit.fit(
         net, train_iter, valid=test_iter, loss="softmax_ce", trainer=sgd, epochs=num_epochs, metrics=["accuracy"]

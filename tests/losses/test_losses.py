@@ -1,12 +1,18 @@
 """Losses by name: each gives one value per sample."""
 
+import copy
+import pickle
+
+import mxkit
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
 from mxkit.errors import UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 import numpy as np
 import pytest
+from sharing import Kind
 
 B, C = 5, 4
 RANDOM = np.random.RandomState(0)
@@ -16,6 +22,7 @@ OUTPUTS = {
     "ctc": mx.nd.array(RANDOM.rand(B, 6, C)),
 }
 ARGUMENTS = {
+    "batch_hard_triplet": (mx.nd.array([0, 1, 1, 0, 0]),),
     "cosine_embedding": (mx.nd.array(RANDOM.rand(B, C)), mx.nd.array([1, -1, 1, 1, -1])),
     "contrastive": (mx.nd.array([1, 0, 0, 1, 1]),),
     "distillation": (mx.nd.array(RANDOM.randn(B, C)), mx.nd.array([0, 1, 2, 3, 0])),
@@ -42,6 +49,74 @@ def test_every_loss_gives_one_value_per_sample(name):
     for sample in range(B):  # it depends on its own sample alone
         rows = [one_row(array, sample) for array in (output, *labels)]
         np.testing.assert_allclose(get_loss(name)(*rows).asnumpy(), found[sample : sample + 1].asnumpy(), rtol=1e-5)
+
+
+def value_and_gradients(loss, kind, switch, output, labels):
+    output, labels = kind.of(output), kind.of(labels)
+    outputs = output if isinstance(output, list) else [output]
+    with switches(switch):
+        for array in outputs:
+            array.attach_grad()
+        with autograd.record():
+            losses = loss(output, *labels)
+        losses.backward()
+    assert all(map(kind.holds, [losses, *[array.grad for array in outputs]]))
+    return [losses.asnumpy(), *[array.grad.asnumpy() for array in outputs]]
+
+
+WEIGHTED = [
+    ("softmax_ce", {"class_weight": [1, 2, 3, 4]}),
+    ("sigmoid_bce", {"class_weight": [1, 2], "pos_weight": [1, 2, 3, 4]}),
+]
+
+
+@pytest.mark.parametrize("spec", [*sorted(LOSSES), *WEIGHTED], ids=str)
+def test_every_loss_takes_arrays_of_both_kinds(spec):
+    name = spec if isinstance(spec, str) else spec[0]
+    output = OUTPUTS.get(name, OUTPUT)
+    labels = ARGUMENTS.get(name, (mx.nd.array(np.sign(RANDOM.randn(B, C))),))
+    expected = value_and_gradients(get_loss(spec), Kind(False), False, output, labels)
+    graph = get_loss(spec)
+    graph.hybridize()
+    for loss in (get_loss(spec), graph):  # the graph is traced once, for both kinds
+        for numpy, switch in ((True, True), (True, False), (False, True), (False, False)):
+            for found, wanted in zip(value_and_gradients(loss, Kind(numpy), switch, output, labels), expected):
+                np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["l2", "huber", "focal", "sigmoid_bce"])
+def test_symbols_of_both_kinds(name, kind):
+    losses = get_loss(name)(*of_kind([mx.sym.var("output"), mx.sym.var("label")], kind.numpy))
+    assert isinstance(losses, mx.sym.np._Symbol) == kind.numpy
+    label = ARGUMENTS.get(name, (OUTPUT,))[0]
+    with kind.switches():
+        found = mx.nd.CachedOp(losses)(*kind.of([OUTPUT, label]))
+    assert kind.holds(found)
+    np.testing.assert_array_equal(found.asnumpy(), get_loss(name)(OUTPUT, label).asnumpy())
+
+
+def dense():
+    net = gluon.nn.Dense(C, in_units=C)
+    net.initialize()
+    return net
+
+
+@pytest.mark.parametrize("loss", [gluon.loss.HuberLoss(), gluon.loss.L2Loss(), gluon.loss.SquaredHingeLoss()], ids=str)
+def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(loss, kind):
+    labels = np.sign(RANDOM.randn(B, C))
+    by_name = {"HuberLoss": "huber", "L2Loss": "l2", "SquaredHingeLoss": "squared_hinge"}[type(loss).__name__]
+    net = kind.net(dense)
+    expected = mxkit.evaluate(net, (OUTPUT.asnumpy(), labels), loss=by_name)["loss"]
+    counted = mxkit.losses.BatchLoss(loss, count=lambda inputs, labels: (labels[0] > -2).sum())
+    batch = kind.of([OUTPUT, labels])
+    assert mxkit.evaluate(net, [tuple(batch)], loss=loss)["loss"] == expected
+    assert mxkit.evaluate(net, [tuple(batch)], loss=counted)["loss"] == pytest.approx(expected / C)
+
+
+def test_losses_by_name_are_copied_and_pickled():
+    for name in LOSSES:
+        for made in (copy.deepcopy(get_loss(name)), pickle.loads(pickle.dumps(get_loss(name)))):
+            assert repr(made) == repr(get_loss(name))
 
 
 def test_every_loss_has_a_row_in_the_table_of_kinds():

@@ -1,7 +1,10 @@
 """What a metric reads in outputs and labels: known from the loss and the shapes, or refused with what to pass."""
 
+import json
+
 import made_tables
 import mxkit
+from mxkit.core.array_kind import legacy, switches
 from mxkit.errors import DataError, LabelError, TrapWarning, UnknownNameError
 from mxkit.losses.by_name import get_loss
 from mxkit.metrics import METRICS, Mean, get_metric, get_metrics
@@ -14,6 +17,12 @@ import pytest
 RANDOM = np.random.RandomState(3)
 X = RANDOM.randn(300, 5).astype("float32")
 Y = (X[:, 0] + 0.5 * X[:, 1] > 0.3).astype("float32")
+
+
+def dense(outputs=1):
+    net = nn.Dense(outputs, in_units=5)
+    net.initialize()
+    return net
 
 
 def loader(y, batch_size=32):
@@ -134,17 +143,16 @@ def test_nan_in_one_label_is_nan_in_every_figure():
 # metrics of users
 
 
-def test_t11_a_metric_of_ones_own_gives_one_value_a_sample():
-    net, batches = nn.Dense(1), [(X[:8], Y[:8])]
-    mxkit.initialize(net)
+def test_t11_a_metric_of_ones_own_gives_one_value_a_sample(kind):
+    net, batches = kind.net(dense), [(X[:8], Y[:8])]
     for function, text in (
-        (lambda labels, output: (output - labels[0]).abs(), r"received the shape \(8, 8\). Arrays of shape \(n, 1\)"),
+        (lambda labels, output: abs(output - labels[0]), r"received the shape \(8, 8\). Arrays of shape \(n, 1\)"),
         (
-            lambda labels, output: (output[:, 0] - labels[0]).abs().mean(),
-            r"shape \(1,\). Return the value of each sample",
+            lambda labels, output: abs(output[:, 0] - labels[0]).mean(),
+            r"shape \(1?,?\). Return the value of each sample",
         ),
         (lambda labels, output: 0.5, "expected shape .8,.; received float. Return the value of each"),
-        (lambda labels, output: mx.nd.ones((8, 3)), r"values.mean\(axis=0, exclude=True\)"),
+        (lambda labels, output: mx.nd.ones((8, 3)), r"values.reshape\(\(len\(values\), -1\)\).mean\(axis=1\)"),
         (
             lambda labels, output: output[:, 0] - labels,
             r"It received labels, a list of 1 arrays \(labels\[0\] is the first\)",
@@ -154,11 +162,52 @@ def test_t11_a_metric_of_ones_own_gives_one_value_a_sample():
             mxkit.evaluate(net, batches, metrics=[Mean(function, name="own")])
     error = np.abs(mxkit.predict(net, X[:8]).asnumpy()[:, 0] - Y[:8]).mean()
     for right in (
-        lambda labels, output: (output[:, 0] - labels[0]).abs(),
+        lambda labels, output: abs(output[:, 0] - labels[0]),
+        lambda labels, output: abs(legacy(output)[:, 0] - legacy(labels)[0]),
         lambda labels, output: np.abs(output.asnumpy()[:, 0] - labels[0].asnumpy()),
     ):
         found = mxkit.evaluate(net, batches, metrics=[Mean(right, name="own")])
         assert found["own"] == pytest.approx(error, rel=1e-6)
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_users_metrics_get_arrays_of_the_nets_kind_under_its_switches(kind, switch):
+    def check(labels, output):
+        assert all(map(kind.holds, [*labels, output]))
+        assert mx.util.is_np_array() == kind.numpy
+
+    class Summed(mxkit.Metric):
+        name = "summed"
+
+        def update(self, labels, output):
+            check(labels, output)
+            self.add_total(abs(output).sum(), len(output))
+
+    class Added(mxkit.Metric):
+        name = "added"
+
+        def update(self, labels, output):
+            check(labels, output)
+            self.add(abs(output)[:, 0])
+
+    class Theirs(mx.metric.EvalMetric):
+        def update(self, labels, preds):
+            check(labels, preds[0])
+            self.sum_metric += abs(preds[0]).sum()  # an array
+            self.num_inst += len(preds[0])
+
+    net = kind.net(dense)
+    batches = [(X[:4], Y[:4]), (X[4:8], Y[4:8])]
+    expected = np.abs(mxkit.predict(net, X[:8]).asnumpy()).mean()
+    with switches(switch):
+        found = mxkit.evaluate(net, batches, metrics=[Summed(), Added(), Theirs("theirs")])
+    assert found == dict.fromkeys(["summed", "added", "theirs"], pytest.approx(expected, rel=1e-6))
+    first, second = get_metric(Theirs("theirs")), get_metric(Theirs("theirs"))
+    with kind.switches():
+        first.update(kind.of([Y[:4]]), kind.of(X[:4]))
+    numbers, _ = first.state()
+    second.load_state(json.loads(json.dumps(numbers)), {}, [mx.cpu()])
+    assert second.get() == first.get()
 
 
 def test_what_is_no_metric_says_how_to_write_one():
@@ -248,9 +297,8 @@ def test_t128_a_metric_that_takes_no_part_of_a_batch():
 
 
 @pytest.mark.parametrize("metric", [mx.metric.Accuracy(), mx.metric.TopKAccuracy(top_k=2), mx.metric.PCC()])
-def test_a_metric_that_does_not_depend_on_the_cut_is_used_in_silence(metric):
-    net = nn.Dense(3)
-    mxkit.initialize(net)
+def test_a_metric_that_does_not_depend_on_the_cut_is_used_in_silence(metric, kind):
+    net = kind.net(lambda: dense(3))
     assert np.isfinite(mxkit.evaluate(net, loader(Y), metrics=[metric])[metric.name])
 
 

@@ -73,8 +73,8 @@ def values(net):
     return [number for p in net.collect_params().values() for number in p.data().asnumpy().ravel().tolist()]
 
 
-def test_a_checkpoint_of_format_1_is_loaded():
-    net = make_net(seed=9)
+def test_a_checkpoint_of_format_1_is_loaded(kind):
+    net = kind.net(lambda: make_net(seed=9))
     trainer = make_trainer(net)
     found = mxkit.load_checkpoint(GOLDEN, net, trainer)
     assert (found.step, found.manifest["format"], found.manifest["run"]["epoch"]) == (7, 1, 2)
@@ -84,10 +84,11 @@ def test_a_checkpoint_of_format_1_is_loaded():
 
 
 @pytest.mark.filterwarnings("ignore:resumed from .* was '.*', is '", "ignore:resumed from .* was .*not set, ")
-def test_a_run_of_format_1_goes_on(tmp_path):
+def test_a_run_of_format_1_goes_on(kind, tmp_path):
     shutil.copytree(str(GOLDEN), str(tmp_path / "run" / GOLDEN.name))
-    net, whole = make_net(seed=9), make_net()
-    history, ema = train(tmp_path / "run", net, make_trainer(net), resume=True)
+    net, whole = kind.net(lambda: make_net(seed=9)), make_net()
+    with kind.switches():
+        history, ema = train(tmp_path / "run", net, make_trainer(net), resume=True)
     assert history.column("updates") == [5, 10, 15]
     np.testing.assert_allclose(values(net), RESUMED, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(history.column("valid_loss"), LOSSES, rtol=1e-5)

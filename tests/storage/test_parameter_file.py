@@ -168,7 +168,10 @@ REFUSED = [
     (word(52, "<i", 4), r"damaged: expected a device: one of .*cpu_shared.*, received \(4, 0\)"),
     (word(56, "<i", -1), r"damaged: expected a device: .*, received \(1, -1\)"),
     (word(60, "<i", 8), r"damaged: expected a dtype of .*12: 'bfloat16'.*, received 8"),
-    (word(136, "<Q", 0), "a list without names: expected 2 names, as from mx.nd.save of a dict, received none"),
+    (
+        word(136, "<Q", 0),
+        "a list without names: expected 2 names, as from nd.save or npx.save of a dict, received none",
+    ),
     (word(136, "<Q", 3), "damaged: expected 2 names, one for each array, received 3"),
     (word(144, "<Q", 2**62), r"damaged: expected at most 1024 bytes, received .* \(name 1 of 2\)"),
     (word(157, "<Q", 6), r"cut off or damaged: expected 6 bytes for a name, received 5 up to the end \(name 2 of 2\)"),

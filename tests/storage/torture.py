@@ -4,6 +4,9 @@ A run has dropout, BatchNorm, shuffling, augmentation, accumulation, EMA, early 
 back, a schedule, metrics and a CSV log. Exit code 1 if a resumed run does not end with the bits of the run that was
 never killed, if a checkpoint that was there is lost, or if a run fails.
 
+Nets of mx.np run under `npx.set_np()` and are compared with the run of the mx.nd net that was never killed; all
+combinations together kill them `--kills` times.
+
 With `--writes` a process dies at each call of a save to the file system: of a new step, of the same step again, and
 with pruning.
 
@@ -37,6 +40,9 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from sharing import Kind  # noqa: E402
+
 CLOCKED = ("seconds", "samples_per_second")
 OPTIMIZERS = {"momentum": ("sgd", {"learning_rate": 0.05, "momentum": 0.9}), "adam": ("adam", {"learning_rate": 0.01})}
 COMBINATIONS = [(1, "momentum", "loader"), (1, "adam", "generator")]
@@ -47,15 +53,19 @@ RANDOM = np.random.RandomState(0)
 X, Y = RANDOM.randn(BATCHES * SIZE + 60, 6).astype("float32"), RANDOM.randint(0, 4, BATCHES * SIZE + 60)
 
 
-def make_net(devices):
+def make_net(devices, kind):
     """A small net that draws random numbers and keeps statistics, with the same first values each time."""
-    mxkit.seed_all(3)
-    net = nn.HybridSequential()
-    net.add(nn.Dense(16, in_units=6, activation="tanh"), nn.BatchNorm(in_channels=16), nn.Dropout(0.3))
-    net.add(nn.Dense(4, in_units=16))
-    mxkit.initialize(net, devices=f"cpu:{devices}")
-    net.hybridize()
-    return net
+
+    def make():
+        mxkit.seed_all(3)
+        net = nn.HybridSequential()
+        net.add(nn.Dense(16, in_units=6, activation="tanh"), nn.BatchNorm(in_channels=16), nn.Dropout(0.3))
+        net.add(nn.Dense(4, in_units=16))
+        mxkit.initialize(net, devices=f"cpu:{devices}")
+        net.hybridize()
+        return net
+
+    return kind.net(make)
 
 
 def augmented():
@@ -66,10 +76,8 @@ def augmented():
         yield mx.nd.array(X[chosen]) + noise, mx.nd.array(Y[chosen])
 
 
-def train(folder, devices, optimizer, data, accumulate, epochs):
-    """Train, or go on with training, in `folder`; leave there what the run ended with."""
-    warnings.filterwarnings("ignore", "accumulated micro-batches")
-    net = make_net(devices)
+def trained(folder, kind, devices, optimizer, data, accumulate, epochs):
+    net = make_net(devices, kind)
     name, settings = OPTIMIZERS[optimizer]
     trainer = gluon.Trainer(net.collect_params(), name, dict(settings))
     shuffled = ArrayLoader(X[: BATCHES * SIZE], Y[: BATCHES * SIZE], SIZE, shuffle=True, seed=8)
@@ -97,6 +105,14 @@ def train(folder, devices, optimizer, data, accumulate, epochs):
         resume="auto",
         progress=False,
     )
+    return net, history, trainer, ema
+
+
+def train(folder, kind, devices, optimizer, data, accumulate, epochs):
+    """Train, or go on with training, in `folder`; leave there what the run ended with."""
+    warnings.filterwarnings("ignore", "accumulated micro-batches")
+    with kind.switches():
+        net, history, trainer, ema = trained(folder, kind, devices, optimizer, data, accumulate, epochs)
     arrays = {}
     for path, parameter in net._collect_params_with_prefix().items():
         arrays.update({f"{path}@{i}": array.asnumpy() for i, array in enumerate(parameter.list_data())})
@@ -203,24 +219,20 @@ def kill(folder, process, random_, longest):
     return ended(process, folder)
 
 
-def kills(count, seed, devices, optimizer, data, accumulate, epochs, work):
+def kills(count, seed, kind, arguments, seconds, work):
     """Kill runs `count` times; return counts, and a line for each failure."""
-    arguments, whole = (devices, optimizer, data, accumulate, epochs), work / "whole"
-    random_ = random.Random(f"{seed} {devices} {optimizer} {data}")
-    begun = time.monotonic()
-    ended(start(whole, train, whole, *arguments), whole)
-    seconds = time.monotonic() - begun
+    random_ = random.Random(f"{seed} {' '.join(map(str, arguments[:3]))}")
     found, failures = Counter(), []
-    folder = work / "killed"
+    folder, whole = work / "killed", work / "whole"
     while found["killed"] < count or folder.exists():
         last = newest(folder / "checkpoints")
-        process = start(folder, train, folder, *arguments)
+        process = start(folder, train, folder, kind, *arguments)
         over = ended(process, folder) if found["killed"] == count else kill(folder, process, random_, seconds / 3)
         step = newest(folder / "checkpoints")
         found["killed"] += not over
         found["deaths after which a checkpoint was there"] += not over and step >= 0
-        for kind in (".writing-", ".replaced-", ".pruned-"):
-            found[f"deaths that left {kind}*"] += any((folder / "checkpoints").glob(f"{kind}*"))
+        for prefix in (".writing-", ".replaced-", ".pruned-"):
+            found[f"deaths that left {prefix}*"] += any((folder / "checkpoints").glob(f"{prefix}*"))
         if step < last:
             failures.append(f"checkpoint {last} was lost, the newest is {step}")
         if over:
@@ -229,7 +241,7 @@ def kills(count, seed, devices, optimizer, data, accumulate, epochs, work):
             if wrong:
                 failures.append(f"a resumed run differs in {wrong}")
             shutil.rmtree(str(folder))
-    return found, failures, seconds
+    return found, failures
 
 
 # each call of a save as the place of death
@@ -384,12 +396,15 @@ def main():
         if asked.writes:
             return int(report("writes", *writes(asked.stride, Path(work))))
         for number, (devices, optimizer, data) in enumerate(COMBINATIONS):
-            if asked.only in (None, number):
-                folder = Path(work) / str(number)
-                found, failures, seconds = kills(
-                    asked.kills, asked.seed, devices, optimizer, data, asked.accumulate, asked.epochs, folder
-                )
-                name = f"{devices} device(s), {optimizer}, {data} ({seconds:.1f} s a run)"
+            if asked.only not in (None, number):
+                continue
+            folder, begun = Path(work) / str(number), time.monotonic()
+            arguments = devices, optimizer, data, asked.accumulate, asked.epochs
+            ended(start(folder / "whole", train, folder / "whole", Kind(False), *arguments), folder / "whole")
+            seconds = time.monotonic() - begun
+            for name, count in (("mx.nd", asked.kills), ("mx.np", -(-asked.kills // len(COMBINATIONS)))):
+                found, failures = kills(count, asked.seed, Kind(name == "mx.np"), arguments, seconds, folder)
+                name = f"{name}, {devices} device(s), {optimizer}, {data} ({seconds:.1f} s a run)"
                 failed = report(name, found, failures) or failed
     return int(failed)
 

@@ -14,6 +14,7 @@ import numpy as np
 _IGNORED = {
     *vars(gluon.HybridBlock(prefix="")),
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
+    "_op_name",  # of a convolution: its class determines it, and the switches of MXNet how it is spelled
     *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
     *(CALL, MADE),
 }

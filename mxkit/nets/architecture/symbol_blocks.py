@@ -6,11 +6,14 @@ from pathlib import Path
 import tempfile
 from typing import Any, Dict, Iterator, List
 
+from mxkit.core.array_kind import is_numpy, of_kind
 from mxkit.core.graphs import nesting, traced_graph
 from mxkit.errors import CheckpointError
 from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
 from mxnet import gluon
+
+_NUMPY = ["int", 1]
 
 
 def inputs(block: Any) -> List[Any]:
@@ -26,11 +29,11 @@ def outputs(block: Any) -> Any:
 
 
 def graph(block: Any) -> Dict[str, Any]:
-    """Return the graph of a SymbolBlock, in MXNet's JSON."""
+    """Return the graph of a SymbolBlock, in MXNet's JSON; `is_np_shape` in its attributes marks a graph of `mx.np`."""
     output = traced_graph(block)[1]
-    if type(output) is not mx.sym.Symbol:
-        raise TypeError("it is a graph of mx.np, which cannot be described")
     content: Dict[str, Any] = json.loads(output.tojson())
+    content["attrs"].pop("is_np_shape", None)  # MXNet writes the switch of the thread there
+    content["attrs"].update({"is_np_shape": _NUMPY} if is_numpy(output) else {})
     return content
 
 
@@ -43,11 +46,12 @@ def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> 
     if inputs is None or outputs is None or graph is None:
         raise ValueError("it needs inputs, outputs and graph")
     symbol = _checked(graph)
-    heads = iter(list(symbol))
+    numpy = graph["attrs"].get("is_np_shape") == _NUMPY
+    heads = iter(of_kind(list(symbol), numpy))
     nested = _nested(heads, outputs)
     if next(heads, None) is not None:
         raise ValueError(f"expected {len(symbol.list_outputs())} outputs, as the graph has; received {outputs!r:.200}")
-    return gluon.SymbolBlock(nested, _variables(inputs))
+    return gluon.SymbolBlock(nested, of_kind(_variables(inputs), numpy))
 
 
 def _checked(graph: Any) -> Any:
@@ -67,7 +71,7 @@ def _nested(flat: Iterator[Any], form: Any) -> Any:
     values = list(islice(flat, max(1, form)))
     if len(values) != max(1, form):
         raise ValueError("outputs are more than the graph's")
-    return values[0] if form == 0 else mx.sym.Group(values)
+    return values[0] if form == 0 else mx.sym.Group(values, type(values[0]))
 
 
 def _variables(names: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, distinct, net_devices, parameters_by_path, place_of
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, net_devices, parameters_by_path, place_of
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import attributes_restored, run_as_code
 from mxkit.core.replicas import is_initialized
@@ -22,7 +23,8 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
 
     Args:
         net: Any block.
-        inputs: The inputs of its forward pass; an `Output` stands for an array of its shape.
+        inputs: The inputs of its forward pass; an `Output` stands for an array of its shape. Arrays are converted to
+            the kind of the net.
         shapes: Shapes and dtypes of the inputs, flat.
 
     Raises:
@@ -33,6 +35,12 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
         The net is left as it was. A net that must run draws from MXNet's random generator if it does so in predict
         mode, or if the initialization of parameters is deferred.
     """
+    numpy = is_numpy_net(net)
+    with switches(numpy):
+        return _measure(net, of_kind(inputs, numpy), shapes)
+
+
+def _measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measures:
     reason: Optional[Exception] = None
     if _takes_symbols(net):
         try:
@@ -54,7 +62,9 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
     device = net_devices(net)[0]
 
     def array(one: Any) -> Any:
-        return _zeros(one.shape, device, one.dtype) if isinstance(one, Output) else one.as_in_context(device)
+        if isinstance(one, Output):
+            return _zeros(one.shape, device, one.dtype)
+        return of_kind(legacy(one).as_in_context(device), is_numpy(one))
 
     return _measure_run(net, _each(inputs, array))
 

@@ -43,11 +43,11 @@ class Callback:
         """Restore the result of the stopped run's `state_dict`; called before `on_fit_begin`."""
 
     def state_arrays(self) -> Dict[str, Any]:
-        """NDArrays that a resumed run must restore, by name."""
+        """Arrays of either kind that a resumed run must restore, by name."""
         return {}
 
     def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
-        """Restore the result of the stopped run's `state_arrays`; called before `on_fit_begin`."""
+        """Restore the stopped run's `state_arrays`, in the net's kind of arrays; called before `on_fit_begin`."""
 
     def on_fit_begin(self, state: FitState) -> None:
         """Called once, before the first batch is read."""

@@ -4,6 +4,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.lengths import SECONDS, length
@@ -90,7 +91,7 @@ class EarlyStopping(Callback):
         """Restore the result of `state_arrays`."""
         self._best_values = {}
         for name in sorted(arrays, key=lambda name: int(name.split("/")[0])):
-            self._best_values.setdefault(name.split("/", 1)[1], []).append(arrays[name])
+            self._best_values.setdefault(name.split("/", 1)[1], []).append(legacy(arrays[name]))
 
 
 class TimeLimit(Callback):

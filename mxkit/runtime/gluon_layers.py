@@ -1,0 +1,49 @@
+"""Layers of Gluon's zoo that know only `mx.nd`: under `npx.set_np()` their operators compute on views.
+
+MXNet calls layers with arrays of `mx.np` there, which operators of `mx.nd` refuse.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from mxkit.runtime.operators import replace
+
+
+def concurrent_layers(module: ModuleType) -> None:
+    """Repair `HybridConcurrent`. Upstream: `gluon/contrib/nn/basic_layers.py` line 93."""
+
+    def with_views(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            outputs = [block(x) for block in self._children.values()]
+            joined = F.concat(*[output.as_nd_ndarray() for output in outputs], dim=self.axis)
+            return joined.as_np_ndarray() if _is_numpy() else joined
+
+        return hybrid_forward
+
+    replace(vars(module)["HybridConcurrent"], hybrid_forward=with_views)
+
+
+def mobilenet_layers(module: ModuleType) -> None:
+    """Repair `RELU6` and `LinearBottleneck`. Upstream: `gluon/model_zoo/vision/mobilenet.py` lines 44 and 94."""
+
+    def clipped(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            y = upstream(self, F, x.as_nd_ndarray())
+            return y.as_np_ndarray() if _is_numpy() else y
+
+        return hybrid_forward
+
+    def added(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, x: Any) -> Any:  # noqa: N803
+            return self.out(x) + x if _is_numpy() and self.use_shortcut else upstream(self, F, x)
+
+        return hybrid_forward
+
+    replace(vars(module)["RELU6"], hybrid_forward=clipped)
+    replace(vars(module)["LinearBottleneck"], hybrid_forward=added)
+
+
+def _is_numpy() -> bool:
+    from mxnet.util import is_np_array
+
+    return bool(is_np_array())

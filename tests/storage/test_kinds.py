@@ -1,0 +1,272 @@
+"""Files of nets of mx.np and of mx.nd have the same bytes, and are loaded into nets of both kinds."""
+
+from comparing import assert_equal, values
+import mxkit
+from mxkit.core.array_kind import switches
+from mxkit.errors import CheckpointError
+from mxkit.storage.trainer_states import load_trainer_states
+import mxnet as mx
+from mxnet import autograd, gluon, npx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+from sharing import Kind
+
+DATA = np.random.RandomState(0)
+X, Y = DATA.randn(40, 5).astype("float32"), DATA.randint(0, 3, 40)
+
+
+def make_net(seed=3, devices="cpu"):
+    mxkit.seed_all(seed)
+    net = nn.HybridSequential()
+    net.add(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3, in_units=6))
+    mxkit.initialize(net, devices=devices)
+    return net
+
+
+class Died(BaseException):
+    pass
+
+
+def run(directory, kind, switch, dies=None):
+    """Two epochs of 10 updates, on two devices; it may die after an update."""
+
+    def die(state, update):
+        if update.step == dies:
+            raise Died
+
+    net = kind.net(lambda: make_net(devices="cpu:2"))
+    with switches(switch):
+        history = mxkit.fit(
+            net,
+            mxkit.data.ArrayLoader(X, Y, 4, shuffle=True, seed=1),
+            loss="softmax_ce",
+            trainer="adam",
+            epochs=2,
+            valid=[(X, Y)],
+            metrics=["accuracy", "f1"],
+            callbacks=[
+                mxkit.callbacks.EMA(0.9),
+                mxkit.callbacks.EarlyStopping("valid_loss", "min", patience=9, restore_best=True),
+                mxkit.callbacks.LambdaCallback(on_update=die),
+            ],
+            seed=5,
+            checkpoint=mxkit.Checkpoints(directory, every="7 updates", keep_last=9),
+            resume="auto",
+            progress=False,
+        )
+    return net, [{name: value for name, value in row.items() if "second" not in name} for row in history]
+
+
+def test_a_run_resumes_in_a_net_of_either_kind_with_the_same_bits_and_bytes(kind, tmp_path):
+    whole, expected = run(tmp_path / "whole", Kind(False), False)
+    for first, second in ((kind, Kind(False)), (kind, Kind(True))):
+        folder = tmp_path / f"{second.numpy}"
+        with pytest.raises(Died):
+            run(folder, first, True, dies=16)
+        for name in ("net.params", "optimizer.params", "state.params"):
+            written, same = (path / "step-00000014" / name for path in (folder, tmp_path / "whole"))
+            assert written.read_bytes() == same.read_bytes()
+        net, history = run(folder, second, False)
+        assert history == expected
+        assert_equal(values(net), values(whole))
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_a_net_file_is_the_same_for_both_kinds_and_the_switch_chooses_when_it_is_read(switch, kind, tmp_path):
+    net = kind.net(make_net)
+    with switches(switch):
+        path = mxkit.save_net(tmp_path / "a.mxk", net)
+        loaded = mxkit.load_net(path)
+        into = mxkit.load_net(path, kind.net(lambda: make_net(seed=4)))
+    assert path.read_bytes() == mxkit.save_net(tmp_path / "b.mxk", make_net()).read_bytes()
+    assert Kind(switch).holds(loaded[0].weight.data())
+    assert kind.holds(into[0].weight.data())
+    for one in (loaded, into):
+        assert_equal(values(one), values(net))
+
+
+def files_of(folder):
+    """Files of one net, by all who write some."""
+    net, other = make_net(), Kind(True).net(make_net)
+    with switches(True):
+        other.save_parameters(str(folder / "save_parameters under set_np"))
+        npx.save(
+            str(folder / "npx.save"), {path: one.data() for path, one in other._collect_params_with_prefix().items()}
+        )
+        mxkit.save_checkpoint(folder, other, step=1)
+    net.save_parameters(str(folder / "save_parameters"))
+    mx.nd.save(str(folder / "full names"), {name: one.data() for name, one in net.collect_params().items()})
+    (folder / "step-00000001" / "net.params").rename(folder / "checkpoint")
+    return values(net)
+
+
+FILES = ["save_parameters under set_np", "npx.save", "save_parameters", "full names", "checkpoint"]
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("switch", [False, True])
+def test_parameter_files_of_both_kinds_are_loaded(switch, file, kind, tmp_path):
+    expected = files_of(tmp_path)
+    net = kind.net(lambda: make_net(seed=4))
+    empty = nn.HybridSequential()
+    empty.add(nn.Dense(6, activation="tanh"), nn.BatchNorm(), nn.Dense(3))
+    with switches(switch):
+        mxkit.load_parameters(net, tmp_path / file)
+        mxkit.load_parameters(empty, tmp_path / file)
+    assert kind.holds(net[0].weight.data())
+    assert Kind(switch).holds(empty[0].weight.data())
+    for one in (net, empty):
+        assert_equal(values(one), expected)
+
+
+def test_t156_mxnet_reads_a_checkpoint_under_either_switch(kind, tmp_path):
+    with kind.switches():
+        saved = mxkit.save_checkpoint(tmp_path, kind.net(make_net), step=1) / "net.params"
+        path = tmp_path / "plain.params"
+        kind.net(make_net).save_parameters(str(path))
+    for other in (Kind(False), Kind(True)):
+        net = other.net(lambda: make_net(seed=4))
+        with other.switches():
+            net.load_parameters(str(saved))
+            assert_equal(values(net), values(make_net()))
+    if (
+        kind.numpy
+    ):  # what `save_parameters` writes under `npx.set_np()`, MXNet reads there only; mxkit reads it anywhere
+        with pytest.raises(mx.MXNetError, match="saved in np shape semantics"):
+            make_net().load_parameters(str(path))
+
+
+class Scaled(gluon.HybridBlock):
+    """Has a constant without axes, which mx.nd does not have."""
+
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.dense = nn.Dense(3, in_units=5)
+            self.scale = self.params.get_constant("scale", mx.np.array(2.0))
+
+    def hybrid_forward(self, F, x, scale):
+        return self.dense(x) * scale
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_an_array_without_axes_is_saved_and_loaded(switch, tmp_path):
+    with switches(True):
+        net, other, new = Scaled(), Scaled(), Scaled()
+        net.initialize()
+        other.initialize()
+        net.scale.data()[()] = 3
+    with switches(switch):
+        trainer = gluon.Trainer(net.collect_params(), "adam")
+        mxkit.fit(net, [(X, Y)], loss="softmax_ce", trainer=trainer, epochs=1, checkpoint=tmp_path, progress=False)
+        mxkit.load_checkpoint(tmp_path, other, gluon.Trainer(other.collect_params(), "adam"))
+        mxkit.export(net, tmp_path / "net")
+        outputs = [mxkit.predict(one, X).asnumpy() for one in (net, other, mxkit.load_exported(tmp_path / "net"))]
+        if switch:
+            mxkit.load_checkpoint(tmp_path, new)
+        else:
+            with pytest.raises(
+                CheckpointError, match=r"only for mx.np: scale is \(\) in the file; call npx.set_np\(\)"
+            ):
+                mxkit.load_checkpoint(tmp_path, new)
+            assert new.dense.weight._data is None
+    for one in (other, new) if switch else (other,):
+        assert_equal(values(one), values(net))
+        assert one.scale.data().shape == ()
+    for one in outputs[1:]:
+        np.testing.assert_array_equal(one, outputs[0])
+
+
+def step(net, trainer, kind):
+    with kind.switches(), autograd.record():
+        loss = gluon.loss.SoftmaxCrossEntropyLoss()(net(kind.of(X)), kind.of(Y))
+    loss.backward()
+    with kind.switches():
+        trainer.step(len(X))
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_t157_states_of_a_trainer_are_read_whatever_the_switch_was_when_they_were_written(switch, kind, tmp_path):
+    net, other = kind.net(make_net), kind.net(lambda: make_net(seed=4))
+    with kind.switches():
+        trainer, new = (gluon.Trainer(one.collect_params(), "adam") for one in (net, other))
+    step(net, trainer, kind)
+    with kind.switches():
+        trainer.save_states(str(tmp_path / "states"))
+    mxkit.save_checkpoint(tmp_path, net, step=1)
+    step(net, trainer, kind)
+    with switches(switch):
+        mxkit.load_checkpoint(tmp_path, other)
+        load_trainer_states(new, tmp_path / "states", trusted=True)
+    step(other, new, kind)
+    assert_equal(values(other), values(net))
+    if switch != kind.numpy:
+        with switches(switch), pytest.raises(mx.MXNetError, match="saved in np shape semantics"):
+            new.load_states(str(tmp_path / "states"))
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # of Gluon's `imports`
+@pytest.mark.parametrize("switch", [False, True])
+def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switch, kind, tmp_path):
+    net = kind.net(make_net)
+    with kind.switches():
+        expected = net(kind.of(X)).asnumpy()
+        net.hybridize()
+        net(kind.of(X))
+        net.export(str(tmp_path / "gluon"))
+    with switches(switch):
+        mxkit.export(net, tmp_path / "mxkit")
+    with kind.switches():  # plain Gluon reads files under the switch of their net
+        paths = [str(tmp_path / f"mxkit{end}") for end in ("-symbol.json", "-0000.params")]
+        block = gluon.SymbolBlock.imports(paths[0], ["data"], paths[1])
+        np.testing.assert_array_equal(block(kind.of(X)).asnumpy(), expected)
+    for name in ("gluon", "mxkit"):
+        with switches(switch):
+            block = mxkit.load_exported(tmp_path / name)
+            outputs = mxkit.predict(block, X)
+        # an nd net's graph becomes a net of mx.np under `npx.set_np()`; that of an mx.np net always is one
+        expected_kind = Kind(kind.numpy or switch)
+        assert expected_kind.holds(outputs)
+        assert all(map(expected_kind.holds, (one.data() for one in block.collect_params().values())))
+        np.testing.assert_array_equal(outputs.asnumpy(), expected)
+        mxkit.export(block, tmp_path / "again", overwrite=True)
+        with switches(switch):
+            again = mxkit.predict(mxkit.load_exported(tmp_path / "again"), X)
+        np.testing.assert_array_equal(again.asnumpy(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")
+def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(tmp_path):
+    with switches(True):
+        mxkit.export(Kind(True).net(make_net), tmp_path / "net")
+        files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
+        nets = []
+        for body in (gluon.SymbolBlock.imports(files[0], ["data"], files[1]), mxkit.load_exported(tmp_path / "net")):
+            net = nn.HybridSequential()
+            net.add(body, nn.Dense(2, in_units=3))
+            net[1].initialize()
+            assert isinstance(net(mx.np.array(X)), mx.np.ndarray)
+            nets.append(net)
+        with pytest.raises(ValueError, match=r"two kinds of parameters.*SymbolBlock.imports .* mxkit.load_exported"):
+            mxkit.predict(nets[0], X)
+        assert isinstance(mxkit.predict(nets[1], X), mx.np.ndarray)
+
+
+def test_dtypes_and_empty_arrays_of_npx_save(tmp_path):
+    with switches(True):
+        arrays = {str(dtype): mx.np.ones((2, 3), dtype=dtype) for dtype in ("float16", "int8", "bool", "float64")}
+        arrays.update({"()": mx.np.array(3.5), "(0, 3)": mx.np.zeros((0, 3))})
+        npx.save(str(tmp_path / "dict"), arrays)
+        npx.save(str(tmp_path / "list"), list(arrays.values()))
+    for switch in (False, True):
+        with switches(switch):
+            loaded = mxkit.storage.parameter_file.read_arrays(tmp_path / "dict")
+        assert list(loaded) == list(arrays)
+        for name, array in arrays.items():
+            assert (loaded[name].shape, loaded[name].dtype) == (array.shape, array.dtype)
+            np.testing.assert_array_equal(loaded[name].asnumpy(), array.asnumpy())
+        with pytest.raises(
+            CheckpointError, match="a list without names: expected 6 names, as from nd.save or npx.save"
+        ):
+            mxkit.load_parameters(make_net(), tmp_path / "list")
