@@ -77,7 +77,7 @@ class _Thread(threading.Thread):
         from mxnet.util import is_np_array, is_np_shape
 
         super().__init__(*arguments, **named)
-        self._switches = is_np_shape(), is_np_array()
+        self._switches = is_np_shape() or is_np_array(), is_np_array()  # `set_np` refuses the second alone
 
     def run(self) -> None:
         from mxnet.util import set_np
