@@ -4,11 +4,21 @@ from contextlib import contextmanager
 import re
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.blocks import distinct, net_devices, parameters_by_path, wait_before_reading
 from mxkit.core.device import as_ndarray
 from mxkit.core.replicas import is_deferred, lend_values, values_of
 from mxkit.gradients.custom import callback_error
-from mxkit.gradients.functions import UNREACHED, Function, Which, as_numbers, is_floating, leaves_of, one_array
+from mxkit.gradients.functions import (
+    UNREACHED,
+    Function,
+    Which,
+    as_numbers,
+    is_floating,
+    leaves_of,
+    numpy_of,
+    one_array,
+)
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
@@ -87,31 +97,29 @@ def check_gradient(
     ArithmeticError: the gradient is wrong at input 0[0]: autograd says 2, a difference says 4; 1 of 1 elements differ
     """
     wait_before_reading()
-    arrays = [_cast(array, dtype) for array in inputs]
-    numbers = [i for i, array in enumerate(arrays) if is_floating(array)] if wrt is None else as_numbers(wrt)
-    if isinstance(f, gluon.Block):
-        net_devices(f)  # raises NotInitializedError
-        if any(map(is_deferred, parameters_by_path(f).values())):
-            with autograd.pause():
-                f(*[as_ndarray(array) if isinstance(array, np.ndarray) else array for array in inputs])
-    with _parameters_as(dtype, f, arrays) as parameters:
-        arrays, leaves = leaves_of(arrays, numbers, copy=True)
-        named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
-        function = _WeightedSum(lambda: f(*arrays), train_mode, eps)
-        slopes: List[_Slopes] = []
-        for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values()))):
-            for index in _indices(leaf.shape, limit):
-                analytic = float(gradient[index])
-                numeric, right, left = function.slopes(leaf, index, eps)
-                if _excess(analytic, numeric, rtol, atol) > 1:
-                    # If the second derivative jumps, as at a margin, the error is proportional to the step; the limit
-                    # for a step of 0 is then exact.
-                    finer = function.slopes(leaf, index, eps / 16)
-                    limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, (numeric, right, left))]
-                    if _excess(analytic, limits[0], rtol, atol) <= 1:
-                        numeric, right, left = limits
-                slopes.append(_Slopes(name, index, analytic, numeric, right, left))
+    numpy = numpy_of(f, inputs)
+    with switches(numpy):
+        arrays = [_cast(array, dtype) for array in inputs]
+        numbers = [i for i, array in enumerate(arrays) if is_floating(array)] if wrt is None else as_numbers(wrt)
+        if isinstance(f, gluon.Block):
+            net_devices(f)  # raises NotInitializedError
+            if any(map(is_deferred, parameters_by_path(f).values())):
+                with autograd.pause():
+                    f(*[of_kind(_as_array(array), numpy) for array in inputs])
+        with _parameters_as(dtype, f, arrays) as parameters:
+            arrays, leaves = leaves_of(arrays, numbers, numpy, copy=True)
+            named = {**{f"input {number}": leaf for number, leaf in zip(numbers, leaves)}, **parameters}
+            function = _WeightedSum(lambda: f(*arrays), train_mode, eps)
+            slopes = [
+                _slopes_at(function, name, leaf, index, float(gradient[index]), eps, rtol, atol)
+                for (name, leaf), gradient in zip(named.items(), function.gradients(list(named.values())))
+                for index in _indices(leaf.shape, limit)
+            ]
     return _judge(slopes, rtol, atol, skip_kinks)
+
+
+def _as_array(array: Any) -> Any:
+    return as_ndarray(array) if isinstance(array, np.ndarray) else array
 
 
 class _Slopes(NamedTuple):
@@ -123,6 +131,27 @@ class _Slopes(NamedTuple):
     numeric: float
     right: float
     left: float
+
+
+def _slopes_at(
+    function: "_WeightedSum",
+    name: str,
+    leaf: Any,
+    index: Tuple[int, ...],
+    analytic: float,
+    eps: float,
+    rtol: float,
+    atol: float,
+) -> _Slopes:
+    numeric, right, left = function.slopes(leaf, index, eps)
+    if _excess(analytic, numeric, rtol, atol) > 1:
+        # If the second derivative jumps, as at a margin, the error is proportional to the step; the limit for a step of
+        # 0 is then exact.
+        finer = function.slopes(leaf, index, eps / 16)
+        limits = [fine + (fine - slope) / 15 for fine, slope in zip(finer, (numeric, right, left))]
+        if _excess(analytic, limits[0], rtol, atol) <= 1:
+            numeric, right, left = limits
+    return _Slopes(name, index, analytic, numeric, right, left)
 
 
 def _cast(array: Any, dtype: str) -> Any:
@@ -193,8 +222,8 @@ class _WeightedSum:
         """Autograd's gradients; zeros for arrays that the graph does not contain."""
         with autograd.record(train_mode=self._train_mode):
             value = self._call()
-            identities = [mx.nd.identity(leaf) for leaf in leaves]  # these bring every array into the graph
-        zeros = [mx.nd.zeros_like(leaf) for leaf in leaves]
+            identities = [mx.nd.identity(leaf) for leaf in legacy(leaves)]  # these bring every array into the graph
+        zeros = [mx.nd.zeros_like(leaf) for leaf in legacy(leaves)]
         weights = mx.nd.array(self._weights, ctx=value.ctx, dtype=value.dtype)
         try:
             gradients = autograd.grad(
@@ -208,17 +237,17 @@ class _WeightedSum:
 
     def slopes(self, leaf: Any, index: Tuple[int, ...], eps: float) -> List[float]:
         """Slopes at one element: across it, right of it, and left of it."""
-        base = leaf.asnumpy()
+        base, view = leaf.asnumpy(), legacy(leaf)  # mx.np refuses [:] for shape ()
         step = eps * max(1.0, abs(float(base[index])))
         ends = []
         try:
             for sign in (1, -1):
                 moved = base.copy()
                 moved[index] += sign * step
-                leaf[:] = moved
+                view[:] = moved
                 ends.append(self._value())
         finally:
-            leaf[:] = base
+            view[:] = base
         up, down = ends
         pairs = (up - down) / 2, up - self._middle, self._middle - down
         return [float((self._weights * pair).sum() / step) for pair in pairs]

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import uuid
 import warnings
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path
 from mxkit.errors import TrapWarning
 import mxnet as mx
@@ -115,7 +116,7 @@ def sign_ste(x: Any) -> Any:
     >>> sign_ste(mx.nd.array([-0.3, 2])).asnumpy().tolist()
     [-1.0, 1.0]
     """
-    return _namespace(x).contrib.sign_ste(x)
+    return _elementwise("sign_ste", x)
 
 
 def round_ste(x: Any) -> Any:
@@ -129,7 +130,7 @@ def round_ste(x: Any) -> Any:
     Returns:
         The rounded values, of the same kind and shape; halves are rounded away from 0.
     """
-    return _namespace(x).contrib.round_ste(x)
+    return _elementwise("round_ste", x)
 
 
 def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
@@ -144,7 +145,7 @@ def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
     Returns:
         The values of `x`.
     """
-    return _namespace(x).contrib.gradientmultiplier(x, scalar=-float(scale))
+    return _elementwise("gradientmultiplier", x, scalar=-float(scale))
 
 
 def check_backward(net: Any) -> None:
@@ -170,10 +171,12 @@ def callback_error() -> Optional[BaseException]:
     return _failures.pop() if _failures else None
 
 
-def _namespace(x: Any) -> Any:
+def _elementwise(name: str, x: Any, **arguments: float) -> Any:
     if not isinstance(x, (mx.nd.NDArray, mx.sym.Symbol)):
         raise TypeError(f"expected an NDArray or a Symbol; received {type(x).__name__}: {x!r:.100}")
-    return mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
+    operators = mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
+    with switches(is_numpy(x)):
+        return of_kind(getattr(operators.contrib, name)(legacy(x), **arguments), is_numpy(x))
 
 
 def _tuple(values: Any) -> Tuple[Any, ...]:
@@ -186,29 +189,37 @@ class _CustomGradient:
     def __init__(self, forward: Compute, backward: Compute, outputs: int) -> None:
         self.forward, self.backward, self.outputs = forward, backward, outputs
         self.name = getattr(forward, "__qualname__", type(forward).__name__)
-        self._operators: Dict[int, str] = {}
+        self._operators: Dict[Tuple[int, bool], str] = {}
 
     def __repr__(self) -> str:
         return f"custom_gradient({self.name})"
 
     def __call__(self, *inputs: Any) -> Any:
+        numpy = is_numpy(inputs)
         if inputs and all(isinstance(one, mx.sym.Symbol) for one in inputs):
-            symbol = mx.sym.Custom(*inputs, op_type=self._operator(len(inputs)))
-            return symbol if self.outputs == 1 else tuple(symbol)
+            # an axis of length 1 tells shape () from an unknown one, and lets it be copied (T138)
+            arguments = [mx.sym.expand_dims(one, axis=0) for one in legacy(inputs)] if numpy else inputs
+            symbols = list(mx.sym.Custom(*arguments, op_type=self._operator(len(inputs), numpy)))
+            if numpy:
+                symbols = [mx.sym.np.squeeze(one.as_np_ndarray(), axis=0) for one in symbols]
+            return symbols[0] if self.outputs == 1 else tuple(symbols)
         if not inputs or not all(isinstance(one, mx.nd.NDArray) for one in inputs):
             kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
             raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
-        outputs = self.run(inputs)
-        if autograd.is_recording():
-            _record(self, inputs, outputs)
-            # copies, so that each gradient has its own memory (T138)
-            outputs = tuple(mx.nd.repeat(output, repeats=1, axis=0) for output in outputs)
+        with switches(numpy):
+            outputs = self.run(inputs)
+            if autograd.is_recording():
+                _record(self, inputs, outputs)
+                # copies, so that each gradient has its own memory (T138); an array of shape () has no blocked layout
+                views = [mx.nd.repeat(one, repeats=1, axis=0) if one.shape else one for one in legacy(outputs)]
+                outputs = of_kind(tuple(views), numpy)
         return outputs[0] if self.outputs == 1 else outputs
 
     def run(self, inputs: Sequence[Any]) -> Tuple[Any, ...]:
-        """Compute the outputs, without recording."""
-        with autograd.pause(train_mode=autograd.is_training()):
-            results = _tuple(self.forward(*inputs))
+        """Compute the outputs, of the inputs' kind and under its switches, without recording."""
+        numpy = is_numpy(inputs)
+        with autograd.pause(train_mode=autograd.is_training()), switches(numpy):
+            results = of_kind(_tuple(self.forward(*inputs)), numpy)
         if len(results) != self.outputs:
             raise ValueError(
                 f"{self!r}: forward must return {self.outputs} arrays and returned {len(results)}: "
@@ -219,7 +230,7 @@ class _CustomGradient:
                 raise TypeError(f"{self!r}: forward must return NDArrays; returned {type(one).__name__}: {one!r:.100}")
         # an output that is an input or an earlier output would be its own ancestor in the graph
         ids = [id(one) for one in (*inputs, *results)]
-        with autograd.pause():
+        with autograd.pause(), switches(numpy):
             return tuple(
                 one.copy() if id(one) in ids[: len(inputs) + number] else one.detach()
                 for number, one in enumerate(results)
@@ -227,8 +238,8 @@ class _CustomGradient:
 
     def gradients(self, heads: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> Tuple[Any, ...]:
         """The gradient for each input, checked; None for zeros."""
-        with autograd.pause(train_mode=autograd.is_training()):
-            results = _tuple(self.backward(*heads, *inputs, *outputs))
+        with autograd.pause(train_mode=autograd.is_training()), switches(is_numpy(inputs)):
+            results: Tuple[Any, ...] = of_kind(_tuple(self.backward(*heads, *inputs, *outputs)), is_numpy(inputs))
         if len(results) != len(inputs):
             raise ValueError(
                 f"{self!r}: backward must return a gradient for each of the {len(inputs)} inputs (None for zeros); "
@@ -247,12 +258,13 @@ class _CustomGradient:
                 )
         return results
 
-    def _operator(self, inputs: int) -> str:
-        if inputs not in self._operators:
+    def _operator(self, inputs: int, numpy: bool) -> str:
+        if (inputs, numpy) not in self._operators:
             name = f"mxkit_{_TOKEN}_{next(_numbers)}"
-            mx.operator.register(name)(_property_of(self, inputs))
-            self._operators[inputs] = name
-        return self._operators[inputs]
+            with switches(False):  # MXNet makes arrays of the kind that the switch chose at registration
+                mx.operator.register(name)(_property_of(self, inputs, numpy))
+            self._operators[inputs, numpy] = name
+        return self._operators[inputs, numpy]
 
 
 @lru_cache(maxsize=None)
@@ -264,14 +276,28 @@ def _wait_at_exit() -> None:
             mx.nd.waitall()
 
 
+def _write(target: Any, request: str, value: Any) -> None:
+    """Write a value, or zeros for None, as requested. `CustomOp.assign` warns if it adds to arrays of `mx.np`."""
+    if value is not None:
+        value = legacy(value if value.shape == target.shape else value.reshape(target.shape))
+    view = legacy(target)
+    if request == "add":
+        view += 0 if value is None else value
+    elif request != "null":
+        view[:] = 0 if value is None else value
+
+
 def _assign_gradients(
-    function: _CustomGradient, targets: Sequence[Any], requests: Sequence[str], arguments: Tuple[Any, Any, Any]
+    function: _CustomGradient, targets: Sequence[Any], requests: Sequence[str], *arguments: Sequence[Any]
 ) -> None:
     """Compute the gradients and write them as requested; store an error for `callback_error`."""
     try:
-        if any(request != "null" for request in requests):
+        # MXNet's threads have their own switches, which are off
+        with switches(is_numpy(arguments)):
+            if all(request == "null" for request in requests):
+                return
             for target, request, value in zip(targets, requests, function.gradients(*arguments)):
-                mx.operator.CustomOp().assign(target, request, 0 if value is None else value)
+                _write(target, request, value)
     except BaseException as error:
         _failures[:] = [error]
         raise
@@ -280,21 +306,26 @@ def _assign_gradients(
 def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
     """Record for autograd that `outputs` come from `inputs`, as Function.__call__ does, without T31 and T32."""
     kind = autograd.Function
-    key = kind._registry.inc()
+    key, numpy = kind._registry.inc(), is_numpy(inputs)
     # detached, because the graph owns these arrays, and they would own the graph
     inputs_kept, outputs_kept = [[one.detach() for one in arrays] for arrays in (inputs, outputs)]
 
     def backward(heads: int, targets: int, handles: Any, requests: Any, training: int, _: Any) -> bool:
         try:
-            arrays = [
-                mx.nd.NDArray(ctypes.cast(handles[number], NDArrayHandle), writable=number >= heads)
-                for number in range(heads + targets)
-            ]
+            arrays = of_kind(
+                [
+                    mx.nd.NDArray(ctypes.cast(handles[number], NDArrayHandle), writable=number >= heads)
+                    for number in range(heads + targets)
+                ],
+                numpy,
+            )
             _assign_gradients(
                 function,
                 arrays[heads:],
                 [_REQUESTS[requests[number]] for number in range(targets)],
-                (arrays[:heads], inputs_kept, outputs_kept),
+                arrays[:heads],
+                inputs_kept,
+                outputs_kept,
             )
         except BaseException:
             traceback.print_exc()
@@ -320,7 +351,7 @@ def _record(function: _CustomGradient, inputs: Sequence[Any], outputs: Sequence[
     )
 
 
-def _property_of(function: _CustomGradient, inputs: int) -> Any:
+def _property_of(function: _CustomGradient, inputs: int, numpy: bool) -> Any:
     class Property(mx.operator.CustomOpProp):  # type: ignore[misc]
         # attributes of mx.AttrScope are passed as arguments; an unknown one would end the process (T114)
         def __init__(self, **attributes: Any) -> None:
@@ -333,12 +364,14 @@ def _property_of(function: _CustomGradient, inputs: int) -> Any:
             return [f"output{number}" for number in range(function.outputs)]
 
         def infer_shape(self, in_shape: Any) -> Any:
-            if any(not shape or 0 in shape or -1 in shape for shape in in_shape):
+            if any(not shape or -1 in shape or (0 in shape and not numpy) for shape in in_shape):
                 return in_shape, [[]] * function.outputs, []
-            return in_shape, [output.shape for output in function.run([mx.nd.ones(shape) for shape in in_shape])], []
+            with switches(numpy):
+                outputs = function.run(_arguments([mx.nd.ones(shape) for shape in in_shape], numpy))
+            return in_shape, [(1, *output.shape) if numpy else output.shape for output in outputs], []
 
         def create_operator(self, ctx: Any, in_shapes: Any, in_dtypes: Any) -> Any:
-            return _Operator(function)
+            return _Operator(function, numpy)
 
     return Property
 
@@ -346,23 +379,33 @@ def _property_of(function: _CustomGradient, inputs: int) -> Any:
 class _Operator(mx.operator.CustomOp):  # type: ignore[misc]
     """The function as an operator of a graph; MXNet calls it from its own threads."""
 
-    def __init__(self, function: _CustomGradient) -> None:
+    def __init__(self, function: _CustomGradient, numpy: bool) -> None:
         super().__init__()
-        self._function = function
+        self._function, self._numpy = function, numpy
 
     def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
         try:
-            for number, (target, value) in enumerate(zip(out_data, self._function.run(in_data))):
-                if (value.shape, value.dtype) != (target.shape, target.dtype):
-                    raise ValueError(
-                        f"{self._function!r}: in a hybridized net output {number} must have shape {target.shape} and "
-                        f"the first input's dtype {np.dtype(target.dtype)}; forward returned {value.shape}, "
-                        f"{np.dtype(value.dtype)}"
-                    )
-                self.assign(target, req[number], value)
+            with switches(self._numpy):
+                values = self._function.run(_arguments(in_data, self._numpy))
+                for number, (target, value) in enumerate(zip(out_data, values)):
+                    shape = target.shape[1:] if self._numpy else target.shape
+                    if (value.shape, value.dtype) != (shape, target.dtype):
+                        raise ValueError(
+                            f"{self._function!r}: in a hybridized net output {number} must have shape {shape} "
+                            f"and the first input's dtype {np.dtype(target.dtype)}; forward returned {value.shape}, "
+                            f"{np.dtype(value.dtype)}"
+                        )
+                    _write(target, req[number], value)
         except BaseException as error:
             _failures[:] = [error]
             raise
 
     def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
-        _assign_gradients(self._function, in_grad, req, (out_grad, in_data, out_data))
+        with switches(self._numpy):
+            arguments = [_arguments(arrays, self._numpy) for arrays in (out_grad, in_data, out_data)]
+            _assign_gradients(self._function, in_grad, req, *arguments)
+
+
+def _arguments(arrays: Sequence[Any], numpy: bool) -> Sequence[Any]:
+    """Arrays of an operator as the user's functions get them: those of `mx.np` have an axis more in the graph."""
+    return [one[0] for one in of_kind(list(arrays), True)] if numpy else arrays

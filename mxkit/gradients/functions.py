@@ -3,8 +3,12 @@
 import re
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.arrays import arrays_in
+from mxkit.core.blocks import is_numpy_net, parameters_by_path
+from mxkit.core.replicas import holds_numpy
 import mxnet as mx
-from mxnet import autograd
+from mxnet import autograd, gluon
 import numpy as np
 
 Function = Callable[..., Any]
@@ -45,13 +49,15 @@ def value_and_grad(f: Function, *, wrt: Which = 0, head: Optional[Any] = None, t
 
     def run(*args: Any) -> Tuple[Any, Any]:
         recorded = autograd.is_recording()
-        arguments, leaves = leaves_of(args, numbers, copy=not recorded)
         mode = autograd.is_training() if recorded else train_mode
-        with autograd.record(train_mode=mode):
-            value = one_array(f(*arguments))
-        if recorded:
-            _check_second(value)
-        gradients = _differentiate(value, leaves, head, mode, create_graph=recorded, retain_graph=recorded)
+        numpy = numpy_of(f, args)
+        with switches(numpy):
+            arguments, leaves = leaves_of(args, numbers, numpy, copy=not recorded)
+            with autograd.record(train_mode=mode):
+                value = one_array(f(*arguments))
+            if recorded:
+                _check_second(value)
+            gradients = _differentiate(value, leaves, head, mode, create_graph=recorded, retain_graph=recorded)
         return value, gradients[0] if isinstance(wrt, int) else tuple(gradients)
 
     return run
@@ -98,16 +104,21 @@ def jacobian(f: Function, *, wrt: Which = 0, train_mode: bool = False) -> Functi
     numbers = as_numbers(wrt)
 
     def run(*args: Any) -> Any:
-        arguments, leaves = leaves_of(args, numbers, copy=True)
-        with autograd.record(train_mode=train_mode):
-            value = one_array(f(*arguments))
-        rows = []
-        for number in range(value.size):
-            one_hot = np.zeros(value.size, value.dtype)
-            one_hot[number] = 1
-            head = mx.nd.array(one_hot.reshape(value.shape), ctx=value.ctx, dtype=value.dtype)
-            rows.append(_differentiate(value, leaves, head, train_mode, retain_graph=True))
-        jacobians = [mx.nd.stack(*parts).reshape(value.shape + leaf.shape) for parts, leaf in zip(zip(*rows), leaves)]
+        numpy = numpy_of(f, args)
+        with switches(numpy):
+            arguments, leaves = leaves_of(args, numbers, numpy, copy=True)
+            with autograd.record(train_mode=train_mode):
+                value = one_array(f(*arguments))
+            rows = []
+            for number in range(value.size):
+                one_hot = np.zeros(value.size, value.dtype)
+                one_hot[number] = 1
+                head = mx.nd.array(one_hot.reshape(value.shape), ctx=value.ctx, dtype=value.dtype)
+                rows.append(_differentiate(value, leaves, head, train_mode, retain_graph=True))
+            jacobians = [
+                of_kind(mx.nd.stack(*legacy(parts)).reshape(value.shape + leaf.shape), numpy)
+                for parts, leaf in zip(zip(*rows), leaves)
+            ]
         return jacobians[0] if isinstance(wrt, int) else tuple(jacobians)
 
     return run
@@ -118,19 +129,31 @@ def as_numbers(wrt: Which) -> Tuple[int, ...]:
     return (wrt,) if isinstance(wrt, int) else tuple(wrt)
 
 
+def numpy_of(f: Function, args: Sequence[Any]) -> bool:
+    """Whether `f` computes with arrays of `mx.np`: a net's parameters decide it, else the first array of `args`."""
+    if isinstance(f, gluon.Block) and any(holds_numpy(one) is not None for one in parameters_by_path(f).values()):
+        return is_numpy_net(f)
+    arrays = arrays_in(list(args))
+    return is_numpy(arrays) if arrays else mx.util.is_np_array()
+
+
 def is_floating(array: Any) -> bool:
     """Whether an object is an NDArray of floating point, which can have a gradient."""
     return isinstance(array, mx.nd.NDArray) and np.dtype(array.dtype).kind == "f"
 
 
-def leaves_of(args: Sequence[Any], numbers: Sequence[int], copy: bool) -> Tuple[List[Any], List[Any]]:
-    """All arguments, and those to differentiate by; with `copy` the latter are copies with their own gradients."""
-    args = list(args)
+def leaves_of(args: Sequence[Any], numbers: Sequence[int], numpy: bool, copy: bool) -> Tuple[List[Any], List[Any]]:
+    """All arguments, and those to differentiate by, with arrays of one kind.
+
+    With `copy` the latter are copies with their own gradients.
+    """
+    args = [of_kind(one, numpy) if isinstance(one, mx.nd.NDArray) else one for one in args]
     for number in numbers:
         exists = 0 <= number < len(args)
         if not (exists and is_floating(args[number])):
             received = type(args[number]).__name__ if exists else f"{len(args)} arguments"
-            received += f" of {np.dtype(args[number].dtype)}" if received == "NDArray" else ""
+            if exists and isinstance(args[number], mx.nd.NDArray):
+                received += f" of {np.dtype(args[number].dtype)}"
             raise TypeError(
                 f"argument {number} must be an NDArray of floating point to differentiate by; got {received}"
             )
@@ -153,7 +176,8 @@ def _differentiate(
     if head is not None and head.shape != value.shape:
         raise ValueError(f"head must have the shape of the function's value, {value.shape}; received {head.shape}")
     try:
-        return list(autograd.grad(value, list(leaves), head, train_mode=train_mode, **graph))
+        gradients = autograd.grad(value, list(leaves), head, train_mode=train_mode, **graph)
+        return [of_kind(gradient, is_numpy(leaf)) for gradient, leaf in zip(gradients, leaves)]
     except mx.MXNetError as error:
         text = str(error)
         second = _NO_SECOND.search(text)

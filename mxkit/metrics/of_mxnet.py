@@ -72,7 +72,7 @@ class MXNetMetric(Metric):
                     stacklevel=4,
                 )
 
-    def _warn_of_cuts(self, labels: List[Any], outputs: List[Any]) -> None:
+    def _warn_of_cuts(self, labels: Sequence[Any], outputs: List[Any]) -> None:
         """Warn if a batch and its two parts give different figures, as a mean of batches' figures does (T128)."""
         samples = outputs[0].shape[0]
         cut = max(1, samples // 3)

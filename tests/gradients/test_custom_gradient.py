@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.errors import TrapWarning
 from mxkit.gradients.checking import check_gradient
 from mxkit.gradients.custom import (
@@ -23,8 +24,10 @@ from mxnet import autograd, gluon
 import numpy as np
 import pytest
 from seed_code import backward_of, leaf
+from sharing import Kind
 
 HOW = pytest.mark.parametrize("how", ["eager", "hybrid", "static"])
+KINDS = Kind(False), Kind(True)
 MUL = custom_gradient(lambda a, b: a * b, lambda dy, a, b, y: (dy * b, dy * a))
 
 
@@ -43,11 +46,13 @@ def mul(how):
 
 
 def numpy_tanh(x):
-    return mx.nd.array(np.tanh(x.asnumpy()), ctx=x.context, dtype=x.dtype)
+    assert mx.util.is_np_array() == isinstance(x, mx.np.ndarray)  # in a thread of MXNet, too
+    return mx.nd.array(np.tanh(x.asnumpy()), ctx=x.ctx, dtype=x.dtype)
 
 
 def numpy_tanh_backward(dy, x, y):
-    return mx.nd.array(dy.asnumpy() * (1 - y.asnumpy() ** 2), ctx=x.context, dtype=x.dtype)
+    assert mx.util.is_np_array() == all(isinstance(one, mx.np.ndarray) for one in (dy, x, y))
+    return mx.nd.array(dy.asnumpy() * (1 - y.asnumpy() ** 2), ctx=x.ctx, dtype=x.dtype)
 
 
 @HOW
@@ -90,17 +95,19 @@ def test_row24_the_traps_are_still_there():
 
 
 @HOW
-def test_several_outputs_and_none(how):
+def test_several_outputs_and_none(how, kind):
     f = layer(how, lambda x, y: (x * 2, y * 3, x + y), lambda da, db, dc, *_: (da * 2 + dc, None), outputs=3)
-    x, y = leaf(1, 2), leaf(3, 4)
+    x, y = kind.of([leaf(1, 2), leaf(3, 4)])
     y.grad[:] = 9
-    with autograd.record():
-        a, _, c = f(x, y)
-        loss = a + 5 * c
-    loss.backward()
-    np.testing.assert_array_equal(x.grad.asnumpy(), [7, 7])
-    np.testing.assert_array_equal(y.grad.asnumpy(), [0, 0])
-    np.testing.assert_array_equal(f(x, y)[1].asnumpy(), [9, 12])
+    with kind.switches():
+        with autograd.record():
+            a, _, c = f(x, y)
+            loss = a + 5 * c
+        loss.backward()
+        np.testing.assert_array_equal(x.grad.asnumpy(), [7, 7])
+        np.testing.assert_array_equal(y.grad.asnumpy(), [0, 0])
+        np.testing.assert_array_equal(f(x, y)[1].asnumpy(), [9, 12])
+    assert all(map(kind.holds, (a, c)))
 
 
 def test_an_output_that_has_a_gradient_of_its_own():
@@ -113,20 +120,37 @@ def test_an_output_that_has_a_gradient_of_its_own():
 
 
 @HOW
-def test_shapes_may_change_and_other_calls_repeat(how):
-    total = layer(how, lambda x: x.sum(axis=1), lambda dy, x, y: dy.expand_dims(1).broadcast_like(x))
+def test_shapes_may_change_and_other_calls_repeat(how, kind):
+    total = layer(how, lambda x: x.sum(axis=1), lambda dy, x, y: dy.reshape((-1, 1)) + 0 * x)
     for rows, columns in ((2, 3), (4, 1), (2, 3)):
-        x = mx.nd.ones((rows, columns))
+        x = kind.of(np.ones((rows, columns)))
         x.attach_grad()
-        y = backward_of(lambda x=x: total(x) * 2)
+        with kind.switches():
+            y = backward_of(lambda x=x: total(x) * 2)
         np.testing.assert_array_equal(y.asnumpy(), np.full(rows, 2.0 * columns))
         np.testing.assert_array_equal(x.grad.asnumpy(), np.full((rows, columns), 2))
 
 
 @HOW
-def test_an_output_that_is_an_input(how):
-    x = leaf(1, 2)
-    backward_of(lambda: layer(how, lambda x: x, lambda dy, x, y: -dy)(x) * 3)
+def test_arrays_of_mx_np_have_shapes_of_no_axes_and_of_size_0(how):
+    total = layer(how, lambda x, w: (x * w).sum(), lambda dy, x, w, y: (dy * w + 0 * x, (dy * x).sum()))
+    with switches(True):
+        for shape in ((3,), (), *([(0, 2)] if how == "eager" else [])):  # MXNet's Custom takes no arrays of size 0
+            x, w = mx.np.ones(shape), mx.np.array(5.0)
+            for one in (x, w):
+                one.attach_grad("add" if shape else "write")
+            for _ in range(2):
+                y = backward_of(total, x, w)
+            assert (y.shape, y.item()) == ((), 5 * x.size)
+            assert w.grad.item() == x.size * (2 if shape else 1)
+            np.testing.assert_array_equal(x.grad.asnumpy(), np.full(shape, 10 if shape else 5))
+
+
+@HOW
+def test_an_output_that_is_an_input(how, kind):
+    x = kind.of(leaf(1, 2))
+    with kind.switches():
+        backward_of(lambda: layer(how, lambda x: x, lambda dy, x, y: -dy)(x) * 3)
     np.testing.assert_array_equal(x.grad.asnumpy(), [-3, -3])
     with autograd.record():
         a, b = custom_gradient(lambda x: (x * 2,) * 2, lambda da, db, x, a, b: da + 10 * db, outputs=2)(x)
@@ -135,28 +159,32 @@ def test_an_output_that_is_an_input(how):
     np.testing.assert_array_equal(x.grad.asnumpy(), [11, 11])
 
 
-def nets(how, devices, blocks=6):
-    for custom in (False, True):
+def nets(how, devices, blocks=6, kind=KINDS[0]):
+    def made(custom):
         mxkit.seed_all(3)
         net = gluon.nn.HybridSequential()
         for _ in range(blocks):
             net.add(gluon.nn.Dense(5, in_units=5))
             net.add(CustomGradient(numpy_tanh, numpy_tanh_backward) if custom else gluon.nn.Activation("tanh"))
         mxkit.initialize(net, "xavier", devices=devices)
-        yield hybridized(net, how)
+        return net
+
+    for custom in (False, True):
+        yield hybridized(kind.net(lambda custom=custom: made(custom)), how)
 
 
 @HOW
-def test_row23_in_a_net_on_several_devices_with_waits_inside(how):
+def test_row23_in_a_net_on_several_devices_with_waits_inside(how, kind):
     gradients = []
-    for net in nets(how, "cpu:2", blocks=3):
-        inputs = [mx.nd.array(np.random.RandomState(n).randn(3, 5), ctx=mx.cpu(n)) for n in range(2)]
+    for net in nets(how, "cpu:2", blocks=3, kind=kind):
+        inputs = kind.of([mx.nd.array(np.random.RandomState(n).randn(3, 5), ctx=mx.cpu(n)) for n in range(2)])
         for request in ("write", "add"):
-            net.collect_params().setattr("grad_req", request)
-            for _ in range(2):
-                with autograd.record():
-                    losses = [net(x).sum() for x in inputs]
-                autograd.backward(losses)
+            with kind.switches():
+                net.collect_params().setattr("grad_req", request)
+                for _ in range(2):
+                    with autograd.record():
+                        losses = [net(x).sum() for x in inputs]
+                    autograd.backward(losses)
         found = [p.grad(ctx).asnumpy() for p in net.collect_params().values() for ctx in p.list_ctx()]
         gradients.append(found)
     for ours, theirs in zip(*gradients):
@@ -164,17 +192,18 @@ def test_row23_in_a_net_on_several_devices_with_waits_inside(how):
 
 
 @HOW
-def test_row22_between_layers_whose_shapes_come_with_the_first_input(how):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
-    mxkit.initialize(net, "xavier", devices="cpu")
-    hybridized(net, how)
-    x = mx.nd.ones((3, 5))
-    assert net(x).shape == (3, 2)
+def test_row22_between_layers_whose_shapes_come_with_the_first_input(how, kind):
+    with kind.switches():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Dense(4), CustomGradient(numpy_tanh, numpy_tanh_backward), gluon.nn.Dense(2))
+        mxkit.initialize(net, "xavier", devices="cpu")
+        hybridized(net, how)
+        x = kind.of(np.ones((3, 5)))
+        assert net(x).shape == (3, 2)
+        expected = np.tanh(net[0](x).asnumpy())
+        np.testing.assert_allclose(mxkit.Features(net, ["1"])(x)["1"].asnumpy(), expected, rtol=1e-6)
+        assert "CustomGradient" in str(mxkit.layers(net, (3, 5)))
     assert check_gradient(net, x).compared == 15 + 24 + 10
-    expected = np.tanh(net[0](x).asnumpy())
-    np.testing.assert_allclose(mxkit.Features(net, ["1"])(x)["1"].asnumpy(), expected, rtol=1e-6)
-    assert "CustomGradient" in str(mxkit.layers(net, (3, 5)))
 
 
 def test_graphs_made_with_attributes():

@@ -1,6 +1,7 @@
 """Gradients of functions, the seeds' puzzles by their rows, and the check against differences."""
 
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.checking import check_gradient
 from mxkit.gradients.functions import grad, jacobian, value_and_grad
@@ -44,18 +45,34 @@ def test_row12_head_gradients():
     y.backward(mx.nd.ones(3))  # MXNet takes it in silence
 
 
-def test_rows13_and_14_means_and_maxima_and_a_mean_plus_two_x():
-    equal(grad(lambda x: x.mean())(X), np.full((2, 3), 1 / 6))
-    equal(grad(lambda x: x.max())(X), [[0, 0, 0], [0, 0, 1]])
+def test_rows13_and_14_means_and_maxima_and_a_mean_plus_two_x(kind):
+    x = kind.of(X)
+    equal(grad(lambda x: x.mean())(x), np.full((2, 3), 1 / 6))
+    equal(grad(lambda x: x.max())(x), [[0, 0, 0], [0, 0, 1]])
 
     def f(x):
+        assert mx.util.is_np_array() == kind.numpy
         return x.mean() + 2 * x
 
-    equal(grad(f)(X), np.full((2, 3), 3))
-    rows = jacobian(f)(X).asnumpy().reshape(6, 6)
+    gradient, jacobians = grad(f)(x), jacobian(f)(x)
+    assert kind.holds(gradient)
+    assert kind.holds(jacobians)
+    equal(gradient, np.full((2, 3), 3))
+    rows = jacobians.asnumpy().reshape(6, 6)
     np.testing.assert_allclose(rows, 2 * np.eye(6) + 1 / 6, rtol=1e-6)
     np.testing.assert_allclose(rows.sum(axis=0), np.full(6, 3), rtol=1e-6)
-    assert check_gradient(f, X).compared == 6
+    assert check_gradient(f, x).compared == 6
+
+
+def test_arrays_of_shape_without_axes():
+    with switches(True):
+        x = mx.np.array(3.0)
+    for made in (grad, jacobian):
+        derivative = made(lambda x: x * x)(x)
+        assert (derivative.shape, derivative.item()) == ((), 6.0)
+    assert check_gradient(lambda x: x * x, x).place == ()
+    with pytest.raises(ArithmeticError, match=r"wrong at input 0\[\]: autograd says 3, a difference says 6"):
+        check_gradient(lambda x: x.detach() * x, x)
 
 
 def test_row15_recording_and_training_are_two_things():
@@ -106,14 +123,21 @@ def test_row17_paused_operators_and_loops_over_elements():
     equal(grad(lambda x: mx.nd.BlockGrad(x) * x)(X), X.asnumpy())
 
 
-def test_row18_arguments_and_parameters_keep_their_gradients():
+def dense():
     net = gluon.nn.Dense(2, in_units=3)
     mxkit.initialize(net, "xavier", devices="cpu")
-    x = X.copy()
+    return net
+
+
+def test_row18_arguments_and_parameters_keep_their_gradients(kind):
+    net, x = kind.net(dense), kind.of(X.copy())
     x.attach_grad()
     x.grad[:] = 5
     net.weight.grad()[:] = 7
-    equal(grad(net)(x), np.tile(net.weight.data().asnumpy().sum(axis=0), (2, 1)))
+    expected = np.tile(net.weight.data().asnumpy().sum(axis=0), (2, 1))
+    for made in (x, kind.of(X), X):  # the net decides the kind
+        equal(grad(net)(made), expected)
+        assert kind.holds(grad(net)(made))
     equal(x.grad, np.full((2, 3), 5))
     equal(net.weight.grad(), np.full((2, 3), 7))
 
@@ -136,19 +160,19 @@ def test_several_arguments():
     assert jacobian(lambda x: x.sum(axis=1))(X).shape == (2, 2, 3)
 
 
-def test_second_derivatives():
-    x = mx.nd.array([0.5, 2])
-    equal(grad(grad(mx.nd.sin))(x), -np.sin(x.asnumpy()))
-    equal(grad(grad(mx.nd.exp))(x), np.exp(x.asnumpy()))
-    with pytest.raises(NotImplementedError, match="no second derivative of the operator 'broadcast_mul'"):
+def test_second_derivatives(kind):
+    x, operators = kind.of(mx.nd.array([0.5, 2])), mx.np if kind.numpy else mx.nd
+    equal(grad(grad(operators.sin))(x), -np.sin(x.asnumpy()))
+    equal(grad(grad(operators.exp))(x), np.exp(x.asnumpy()))
+    with pytest.raises(NotImplementedError, match="no second derivative of the operator '.*broadcast_mul'"):
         grad(grad(lambda x: x * x))(x)
     x.attach_grad()
-    with autograd.record():  # a gradient penalty
-        penalty = grad(lambda x: x.square())(x).square().sum()
+    with kind.switches(), autograd.record():  # a gradient penalty
+        penalty = operators.square(grad(operators.square)(x)).sum()
     penalty.backward()
     equal(x.grad, 8 * x.asnumpy())
     with autograd.record(), pytest.raises(ValueError, match="inside autograd.record\\(\\) the argument itself must"):
-        grad(mx.nd.sin)(x * 2)
+        grad(operators.sin)(x * 2)
 
 
 @pytest.mark.parametrize("make", [value_and_grad, grad, jacobian])
@@ -169,15 +193,17 @@ def test_wrong_calls(make):
 
 @pytest.mark.parametrize("hybrid", [False, True])
 @pytest.mark.parametrize("train_mode", [False, True])
-def test_a_net_is_checked_with_its_parameters_and_left_as_it_was(hybrid, train_mode):
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(2, 3), gluon.nn.BatchNorm(), gluon.nn.Dense(3, activation="tanh"), gluon.nn.LayerNorm())
-    mxkit.initialize(net, "xavier", devices="cpu:2")
-    if hybrid:
-        net.hybridize()
-    net[0].bias.grad_req = "null"
-    x = mx.nd.random.normal(shape=(3, 2, 5, 5))
-    net(x)
+def test_a_net_is_checked_with_its_parameters_and_left_as_it_was(hybrid, train_mode, kind):
+    x = kind.of(mx.nd.random.normal(shape=(3, 2, 5, 5)))
+    with kind.switches():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Conv2D(2, 3), gluon.nn.BatchNorm(), gluon.nn.Dense(3, activation="tanh"))
+        net.add(gluon.nn.LayerNorm())
+        mxkit.initialize(net, "xavier", devices="cpu:2")
+        if hybrid:
+            net.hybridize()
+        net[0].bias.grad_req = "null"
+        net(x)
     before = {name: (p.data().asnumpy(), p.dtype) for name, p in net.collect_params().items()}
     found = check_gradient(net, x, train_mode=train_mode)
     sizes = [p.data().size for p in net.collect_params().values() if p.grad_req != "null"]
@@ -185,8 +211,10 @@ def test_a_net_is_checked_with_its_parameters_and_left_as_it_was(hybrid, train_m
     assert found.excess < 0.1
     for name, p in net.collect_params().items():
         np.testing.assert_array_equal(p.data().asnumpy(), before[name][0])
+        assert kind.holds(p.data())
         assert (p.dtype, p.data().dtype, len(p.list_data())) == (before[name][1], np.float32, 2)
-    assert net(x).dtype == np.float32
+    with kind.switches():
+        assert net(x).dtype == np.float32
 
 
 def test_a_net_is_left_as_it_was_by_an_error():

@@ -127,6 +127,7 @@ COMBINATIONS = [
 SHORT = [("cpu", 3, augmented), ("cpu:2", 1, loader)]
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     ("devices", "accumulate", "data"), [*SHORT, *(long(*values) for values in COMBINATIONS if values not in SHORT)]
 )
