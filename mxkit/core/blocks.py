@@ -4,6 +4,7 @@ from fnmatch import fnmatchcase
 import inspect
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
+from mxkit.core.array_kind import is_numpy
 from mxkit.core.replicas import holds_numpy, is_initialized, is_trainable
 from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
@@ -180,7 +181,9 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
 
 
 def is_numpy_net(net: Any) -> bool:
-    """Whether a net computes on arrays of `mx.np`: its parameters decide, without values the switch of the thread.
+    """Whether a net computes on arrays of `mx.np`: its parameters decide.
+
+    Without values, the switch of the thread or the graph of a SymbolBlock decides.
 
     Raises:
         TypeError: `net` is not a `gluon.Block`.
@@ -198,7 +201,10 @@ def is_numpy_net(net: Any) -> bool:
             "SymbolBlock.imports and collect_params().load always give mx.nd: mxkit.load_exported and "
             "mxkit.load_parameters read their files as arrays of mx.np"
         )
-    return next(iter(first), mx.util.is_np_array())
+    if first:
+        return next(iter(first))
+    graphs = [block._cached_graph[1] for _, block in blocks_by_path(net) if isinstance(block, gluon.SymbolBlock)]
+    return mx.util.is_np_array() or is_numpy(graphs)
 
 
 class UnknownPathError(UnknownNameError, KeyError):
