@@ -262,10 +262,9 @@ class Accumulator:
             )
         self._refresh_idle_replicas(trained)
         if self._on_kvstore is None:
-            numpy = self._holds_numpy()
-            # an optimizer that was made before npx.set_np() would refuse arrays of mx.np
-            trainer.optimizer.allow_np_array = trainer.optimizer.allow_np_array or numpy
-            with switches(numpy):
+            # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
+            trainer.optimizer.allow_np_array = True
+            with switches(self._holds_numpy()):
                 begin_kvstore(trainer)
             self._on_kvstore = steps_on_kvstore(trainer)
         if not self._on_kvstore:
