@@ -136,7 +136,8 @@ class Metric:
             count: Number by which the mean's divisor grows; None is B.
         """
         values = legacy(values)
-        total = (values if self.counts else values.astype("float64")).sum()
+        exact = self.counts and values.dtype in (np.float32, np.float64)  # sums of bool, int8 and float16 are not
+        total = (values if exact else values.astype("float64")).sum()
         self.add_total(total, values.shape[0] if count is None else count)
 
     def add_total(self, total: Any, count: float) -> None:
