@@ -36,8 +36,8 @@ class BatchLoss:
     Args:
         loss: A name, a pair of a name and arguments, or a callable, as for `updates`.
         forward: Replaces `loss` for nets with several losses or another kind of call (detection, siamese
-            pairs): `forward(net, inputs, labels)` gets tuples of arrays on one device and returns the losses of shape
-            (B,), or `(losses, output)` if metrics need an output.
+            pairs): `forward(net, inputs, labels)` gets tuples of arrays of the net's kind on one device and returns the
+            losses of shape (B,), or `(losses, output)` if metrics need an output.
         count: `count(inputs, labels)` returns what a batch adds to the divisor of losses and gradients, if this is not
             the number of samples: the sum of sample weights, or the number of unmasked tokens. It gets tuples of the
             batch's arrays, before they are copied to a device; NumPy arrays need no wait.

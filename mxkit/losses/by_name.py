@@ -75,6 +75,8 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
 def get_loss(spec: LossSpec) -> Loss:
     """Return the loss of a name, or a loss unchanged.
 
+    A loss by name takes arrays and symbols of `mx.nd` and of `mx.np`, and returns the kind of the net's output.
+
     Args:
         spec: A name of `LOSSES`, a pair of a name and its arguments, or any callable
             `loss(output, *labels)` that gives shape (B,), which is returned unchanged.

@@ -20,8 +20,11 @@ class EitherKind:
     """Mixin of losses: computes on views as NDArray, and returns the kind of the output; symbols likewise."""
 
     def __call__(self, *arrays: Any) -> Any:
+        call, numpy = super().__call__, is_numpy(arrays)  # type: ignore[misc]
+        if not (numpy or mx.util.is_np_array()):
+            return call(*arrays)
         with switches(False):
-            return of_kind(super().__call__(*legacy(arrays)), is_numpy(arrays))  # type: ignore[misc]
+            return of_kind(call(*legacy(arrays)), numpy)
 
 
 class PerSampleLoss(EitherKind, gluon.loss.Loss):  # type: ignore[misc]
