@@ -6,7 +6,7 @@ import pickle
 import mxkit
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
-from mxkit.errors import UnknownNameError
+from mxkit.errors import DataError, UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -82,6 +82,17 @@ def test_every_loss_takes_arrays_of_both_kinds(spec):
         for numpy, switch in ((True, True), (True, False), (False, True), (False, False)):
             for found, wanted in zip(value_and_gradients(loss, Kind(numpy), switch, output, labels), expected):
                 np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["l2", "huber", "sigmoid_bce", "softmax_ce", "focal", "squared_hinge"])
+def test_labels_of_mx_np_have_any_dtype_and_are_checked(name):
+    labels = np.array([0, 1, 1, 0, 1] if name in ("softmax_ce", "focal") else np.eye(B, C))
+    expected = get_loss(name)(OUTPUT, mx.nd.array(labels)).asnumpy()
+    loss, output = get_loss(name), Kind(True).of(OUTPUT)
+    for dtype in ("bool", "int32", "int64", "float64"):  # mx.np makes such arrays, by comparisons for example
+        np.testing.assert_array_equal(loss(output, Kind(True).of(labels.astype(dtype))).asnumpy(), expected)
+    with pytest.raises(DataError, match="labels: expected"):
+        loss(output, Kind(True).of(np.ones((B, C + 1))))
 
 
 @pytest.mark.parametrize("name", ["l2", "huber", "focal", "sigmoid_bce"])
