@@ -10,7 +10,8 @@ from mxkit.losses.by_name import Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
+import numpy as np
 
 Arrays = Tuple[Any, ...]
 Forward = Callable[[Any, Arrays, Arrays], Any]
@@ -122,6 +123,11 @@ def _described(form: Any) -> str:
 
 def _checked(losses: Any, caller: str) -> Any:
     if isinstance(losses, mx.nd.NDArray):
+        if np.dtype(losses.dtype).kind in "bui" and autograd.is_recording():
+            raise LossShapeError(
+                f"{caller} returned {np.dtype(losses.dtype)}: comparisons and whole numbers have no gradient and "
+                "train nothing. Return losses of floating point; measure others by mxkit.metrics.Mean(function)"
+            )
         return legacy(losses)
     way = ". Is a `return` missing?" if losses is None else ""
     raise LossShapeError(

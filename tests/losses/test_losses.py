@@ -6,7 +6,7 @@ import pickle
 import mxkit
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
-from mxkit.errors import DataError, UnknownNameError
+from mxkit.errors import DataError, LossShapeError, UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -122,6 +122,17 @@ def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(loss, kind):
     batch = kind.of([OUTPUT, labels])
     assert mxkit.evaluate(net, [tuple(batch)], loss=loss)["loss"] == expected
     assert mxkit.evaluate(net, [tuple(batch)], loss=counted)["loss"] == pytest.approx(expected / C)
+
+
+def test_losses_without_a_gradient_are_refused(kind):
+    net, loader = kind.net(dense), mxkit.data.ArrayLoader(OUTPUT.asnumpy(), np.zeros(B), batch_size=B)
+
+    def wrong(output, label):
+        return (output.argmax(axis=1).astype("int32") != label.astype("int32")).astype("int32")
+
+    with pytest.raises(LossShapeError, match="the loss returned int32: comparisons and whole numbers have no gradient"):
+        mxkit.fit(net, loader, loss=wrong, trainer="sgd", epochs=1, progress=False)
+    assert 0 <= mxkit.evaluate(net, loader, loss=wrong)["loss"] <= 1
 
 
 def test_losses_by_name_are_copied_and_pickled():
