@@ -40,6 +40,13 @@ def kind(request):
 
 
 @pytest.fixture
+def switched(kind):
+    """The kind of arrays of a test, with the switches of MXNet as a script of this kind has them."""
+    with kind.switches():
+        yield kind
+
+
+@pytest.fixture
 def elsewhere(monkeypatch):
     """Let "auto" be another device than the CPU's first, as on a machine with a GPU: batches are not where nets are."""
     monkeypatch.setattr("mxkit.core.device._automatic", lambda *arguments: [mx.cpu(1)])

@@ -41,14 +41,14 @@ class Kind(NamedTuple):
         return switches(self.numpy)
 
     def of(self, values):
-        """Arrays of this kind from NDArrays, NumPy and numbers, in lists and tuples."""
+        """Arrays of this kind from NDArrays, NumPy, numbers and symbols, in lists and tuples."""
         from mxkit.core.array_kind import of_kind
         import mxnet as mx
         import numpy as np
 
         if isinstance(values, (list, tuple)):
             return type(values)(map(self.of, values))
-        if not isinstance(values, mx.nd.NDArray):
+        if not isinstance(values, (mx.nd.NDArray, mx.sym.Symbol)):
             values = np.asarray(values)
             values = mx.nd.array(values, dtype="float32" if values.dtype == "float64" else values.dtype)
         return of_kind(values, self.numpy)

@@ -5,7 +5,7 @@ of `mx.np`. Nets and users' functions run with arrays and switches of the net's 
 """
 
 from types import TracebackType
-from typing import Any, Optional, Type
+from typing import Any, Iterator, Optional, Type
 
 import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape, np_array, np_shape
@@ -54,6 +54,12 @@ def copy_to_cpu(array: Any) -> Any:
     """Copy an array of either kind to the CPU, as NDArray, without a wait; `as_in_context` may return the array."""
     with np_shape(True):  # mx.np has arrays without axes and of size 0, which mx.nd takes for arrays of unknown shape
         return legacy(array).copyto(mx.cpu())
+
+
+def handed_over(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches of NDArrays, as views of `mx.np` while the consuming thread is under `npx.set_np()`."""
+    for batch in batches:
+        yield of_kind(batch, True) if is_np_array() else batch
 
 
 def call(function: Any, arrays: Any) -> Any:

@@ -96,8 +96,8 @@ def layer_settings(block: Any) -> Dict[str, Any]:
 
 
 def operator_name(layer: Any) -> str:
-    """Name of a convolution's operator, like "Deconvolution"."""
-    return str(layer._op_name)
+    """Name of a convolution's operator, like "Deconvolution"; `mx.np` calls it "deconvolution"."""
+    return str(layer._op_name).capitalize()
 
 
 def distinct(named: Mapping[str, _Thing]) -> Dict[str, _Thing]:

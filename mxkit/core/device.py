@@ -170,8 +170,9 @@ def split_batch(batch: Any, devices: Sequence["mx.Context"], numpy: Optional[boo
     which `gluon.utils.split_and_load` makes (T8).
 
     Args:
-        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `Packed` or NumPy of
-            shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for `as_ndarray`.
+        batch: `(x, y)`, or tuples of arrays in either place, or `x` alone. Arrays are NDArray, `mx.np`, `Packed` or
+            NumPy of shape (B, ...); float64 NumPy becomes float32 as everywhere in MXNet, other types as for
+            `as_ndarray`.
         devices: Devices of the parts, at least one.
         numpy: Whether the parts are arrays of `mx.np`; None is the switch of the thread, `npx.set_np()`.
 

@@ -19,7 +19,7 @@ from mxkit.core.blocks import blocks_by_path, first_paths, own_parameters, place
 from mxkit.core.device import describe_batch, is_gpu
 from mxkit.core.graphs import attributes_restored, hooks_replaced, is_hybridized, run_as_code, traced_graph
 from mxkit.core.layer_faults import layer_fault
-from mxkit.core.replicas import is_deferred, values_of
+from mxkit.core.replicas import holds_numpy, is_deferred, values_of
 from mxkit.core.statistics import kept_statistics
 from mxkit.errors import ForwardError, MxkitError
 import mxnet as mx
@@ -198,7 +198,9 @@ def _phrase(call: _Call, error: Exception) -> str:
     if wrong_count:
         return wrong_count
     if any(isinstance(value, (np.ndarray, np.generic)) for value in call.inputs):
-        return " got a NumPy array, and blocks take NDArrays: mx.nd.array(x, dtype=x.dtype)"
+        numpy = any(map(holds_numpy, call.block.collect_params().values()))
+        way = "arrays of mx.np: mx.np.array" if numpy else "NDArrays: mx.nd.array"
+        return f" got a NumPy array, and blocks take {way}(x, dtype=x.dtype)"
     return (
         _wrong_device(call, error)
         or _wrong_dtype(call, error)

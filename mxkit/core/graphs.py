@@ -4,6 +4,7 @@ from collections import OrderedDict
 from contextlib import contextmanager
 from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Tuple
 
+from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, distinct
 import mxnet as mx
 from mxnet import gluon
@@ -64,7 +65,7 @@ def only_its_graph_runs(block: Any) -> bool:
 
 def has_one_plain_output(block: Any) -> bool:
     """Whether a traced block returns one NDArray, and its graph has no parts of another backend."""
-    return bool(block._out_format == 0 and type(traced_graph(block)[1]) is mx.sym.Symbol and not block._backend)
+    return bool(block._out_format == 0 and type(legacy(traced_graph(block)[1])) is mx.sym.Symbol and not block._backend)
 
 
 def drop_graph(block: Any) -> None:

@@ -2,8 +2,9 @@
 
 from typing import Any, Callable, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import is_numpy
 import mxnet as mx
-from mxnet.gluon import nn, rnn
+from mxnet.gluon import contrib, nn, rnn
 from mxnet.gluon.nn.conv_layers import _Conv, _Pooling
 from mxnet.gluon.rnn.rnn_layer import _RNNLayer
 import numpy as np
@@ -28,6 +29,11 @@ def layer_fault(block: Any, inputs: Tuple[Any, ...]) -> str:
     """
     if not inputs or not isinstance(inputs[0], mx.nd.NDArray):
         return ""
+    if is_numpy(inputs[0]) and isinstance(block, WITHOUT_NUMPY) and type(block).__module__.startswith("mxnet."):
+        return (
+            f" has no version for mx.np: MXNet {mx.__version__} wrote it with operators of mx.nd only. Write a block "
+            "of your own in its place, with the operators of F.np and F.npx, or use a net of mx.nd"
+        )
     for kind, fault in _FAULTS:
         if isinstance(block, kind):
             return fault(block, *inputs) or ""
@@ -60,8 +66,14 @@ def _dense(layer: Any, x: Any, *rest: Any) -> Optional[str]:
 
 
 def _convolution(layer: Any, x: Any, *rest: Any) -> Optional[str]:
+    made, got = ("mx.np" if numpy else "mx.nd" for numpy in (layer._op_name.islower(), is_numpy(x)))
+    if made != got:
+        return (
+            f" was made for {made} and got arrays of {got}: a convolution is bound to the switches under which it was "
+            "made. Call npx.set_np() (or npx.reset_np()) before the net is made"
+        )
     layout, groups = layer._kwargs["layout"], layer._kwargs["num_group"]
-    transposed = layer._op_name == "Deconvolution"
+    transposed = layer._op_name in ("Deconvolution", "deconvolution")
     axis = layout.find("C")
     built = _built(layer.weight, layout.find("N")) if transposed else _built(layer.weight, axis) * groups
     if len(x.shape) != len(layout):
@@ -144,6 +156,11 @@ def _wrong_states(layer: Any, states: Any, samples: int, for_what: str) -> Optio
     return f" takes states of shape {texts[0]}{for_what} and got {texts[1]}. begin_state({samples}) makes some"
 
 
+WITHOUT_NUMPY = (
+    *(nn.GroupNorm, nn.InstanceNorm, nn.ReflectionPad2D, rnn.RecurrentCell, contrib.nn.SyncBatchNorm),
+    contrib.nn.Concurrent,
+    *(contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D),
+)
 _FAULTS: Tuple[Tuple[Any, Callable[..., Optional[str]]], ...] = (
     (nn.Dense, _dense),
     (_Conv, _convolution),

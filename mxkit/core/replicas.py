@@ -138,7 +138,7 @@ def request_gradient(parameter: Any, request: str) -> None:
 
 
 def set_grad_req(parameter: Any, request: str) -> None:
-    """Set `grad_req`; new gradients get the kind of the values, which Gluon's setter takes from the switches (T164)."""
+    """Set `grad_req`; new gradients get the kind of the values, which Gluon's setter takes from the switches (T167)."""
     with switches(is_numpy(parameter._data)):
         parameter.grad_req = request
 

@@ -7,7 +7,7 @@ import os
 from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 from mxkit.core.arguments import check_number, split_spec
-from mxkit.core.blocks import is_numpy_net, net_devices
+from mxkit.core.blocks import net_devices
 from mxkit.core.replicas import first_value, values_of
 from mxkit.errors import DeviceError, nearest, unknown_name
 import mxnet as mx
@@ -61,7 +61,6 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
                 "make the Trainer after the net is where it stays"
             )
         optimizer = spec.optimizer
-        _allow(optimizer, net)
         _check_numbers(f"the Trainer's {type(optimizer).__name__}", type(optimizer), vars(optimizer))
         return spec
     spec, arguments = split_spec(spec)
@@ -81,18 +80,10 @@ def get_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":
     # replicas would drift apart steps in the kvstore, once for all of them (T24).
     on_kvstore = issubclass(kind, DRIFTING) and len(devices) > 1
     try:
-        trainer = gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
-        _allow(trainer.optimizer, net)
-        return trainer
+        return gluon.Trainer(net.collect_params(), spec, arguments, update_on_kvstore=on_kvstore)
     except TypeError as error:
         problem = f"optimizer {spec!r} refuses its arguments {arguments}: {error}"
         raise TypeError(f"{problem}; {_hints(kind, arguments)}") from error
-
-
-def _allow(optimizer: "mx.optimizer.Optimizer", net: Any) -> None:
-    """Let an optimizer update a net of `mx.np`: it refuses, if it was made before `npx.set_np()`."""
-    if is_numpy_net(net):
-        optimizer.allow_np_array = True
 
 
 def check_optimizer(name: str, arguments: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, Callable, Iterator, List, Sequence, Tuple
 
+from mxkit.core.array_kind import handed_over as handed_over
 from mxkit.core.array_kind import is_numpy, of_kind
 from mxkit.core.device import each as each
 from mxkit.core.device import empty_batch as empty_batch
@@ -10,7 +11,6 @@ from mxkit.core.device import narrow as narrow
 from mxkit.core.device import narrow_dtype as narrow_dtype
 from mxkit.errors import DataError
 import mxnet as mx
-from mxnet.util import is_np_array
 import numpy as np
 
 
@@ -39,12 +39,6 @@ def to_batch(host: "np.ndarray") -> "mx.nd.NDArray":
 def like(array: Any, host: "np.ndarray") -> Any:
     """Convert a NumPy array to the kind of `array`: NDArray, `mx.np.ndarray` or NumPy."""
     return of_kind(to_batch(host), is_numpy(array)) if isinstance(array, mx.nd.NDArray) else host
-
-
-def handed_over(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches of NDArrays, as views of `mx.np` while the consuming thread is under `npx.set_np()`."""
-    for batch in batches:
-        yield of_kind(batch, True) if is_np_array() else batch
 
 
 Spec = Tuple[Tuple[int, ...], "np.dtype"]

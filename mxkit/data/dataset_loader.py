@@ -28,6 +28,9 @@ class DatasetLoader(EpochOrder):
     that threads read one sample at a time. A transform with a parameter `rng` receives a `numpy.random.Generator` of
     its own, and nothing is seeded, which is fast with all workers.
 
+    Batches hold NDArrays, or arrays of `mx.np` while `npx.set_np()` is on in the thread that reads. Threads and
+    processes run the dataset and the functions under the switches that this thread had when the epoch began.
+
     Args:
         dataset: A sample is an array, a number, or a tuple of them; all samples have one shape. Gluon's
             `dataset.transform` and `transform_first` work, also with functions that take `rng`.

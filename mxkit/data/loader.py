@@ -22,17 +22,17 @@ Transform = Callable[[Any, Any, "np.random.Generator"], Tuple[Any, Any]]
 
 
 class ArrayLoader(EpochOrder):
-    """Batches `(x, y)` from arrays.
+    """Batches `(x, y)` from arrays: NDArrays, or arrays of `mx.np` while `npx.set_np()` is on in the thread that reads.
 
     Whole batches are sliced at once: gluon's DataLoader calls Python for every sample, which takes a quarter of an
     epoch of LeNet (T65). The last batch holds the remaining samples. The order of an epoch depends on `(seed, epoch)`
     only.
 
     Args:
-        x: Inputs, NumPy or NDArray of shape (N, ...), or a tuple of such. uint8 stays uint8 in memory; each batch is
-            cast to float32 and divided by 255, as gluon's `ToTensor` does. On a GPU, and if `fit` trains a hybridized
-            net, that happens after the copy to the device, with the same bits. float64 becomes float32. A file opened
-            by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
+        x: Inputs of shape (N, ...), NumPy, NDArray or `mx.np`, or a tuple of such. uint8 stays uint8 in memory; each
+            batch is cast to float32 and divided by 255, as gluon's `ToTensor` does. On a GPU, and if `fit` trains a
+            hybridized net, that happens after the copy to the device, with the same bits. float64 becomes float32. A
+            file opened by `np.load(path, mmap_mode="r")` stays on disk, and is cast batch by batch.
         y: Labels of shape (N, ...), a tuple of such, or None for batches `(x,)`. int64 becomes int32, float64 becomes
             float32.
         batch_size: Samples per batch, at least 1.

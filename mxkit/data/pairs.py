@@ -18,8 +18,8 @@ class PairLoader(EpochOrder):
     Each epoch draws new ones, as a function of `(seed, epoch)`. No sample is paired with itself.
 
     Args:
-        x: Inputs, NumPy or NDArray of shape (N, ...). uint8 stays uint8 in memory; each batch is cast to float32 and
-            divided by 255, as by `ArrayLoader`.
+        x: Inputs, NumPy, NDArray or `mx.np` of shape (N, ...). uint8 stays uint8 in memory; each batch is cast to
+            float32 and divided by 255, as by `ArrayLoader`.
         y: Class of each sample, shape (N,): numbers, or names.
         batch_size: Pairs or triplets per batch, at least 1.
         kind: "pairs": `same` is float32 of shape (B,), 1 if a and b have the same class, else 0. "triplets": the

@@ -4,6 +4,7 @@ from itertools import chain, repeat
 import types
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Union
 
+from mxkit.core.array_kind import is_numpy
 from mxkit.core.gluon_data import loader_parts
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.loader import ArrayLoader
@@ -175,7 +176,8 @@ def read_epoch(
 
     Args:
         data: An iterable of batches, a function that returns one, or an `mx.io.DataIter`, which is reset
-            first and whose padding is cut off. Samples that it carries over from one pass to the next are not padding.
+            first and whose padding is cut off. A user's code runs under the user's switches of MXNet (`npx.set_np()`),
+            whatever the net holds. Samples that it carries over from one pass to the next are not padding.
         epoch: Number of the epoch from 0; set on loaders that have an attribute `epoch`, so that their order depends on
             it only. None leaves the loader's own count.
         name: Name of the data for error messages.
@@ -243,6 +245,11 @@ class _Padding:
                     f"{name}: {type(part).__name__} has the layout {layout!r}, with samples on axis "
                     f"{layout.find('N')}; axis 0 of every array is the sample axis. Transpose the arrays, and leave "
                     "layout out"
+                )
+            if isinstance(part, mx.io.NDArrayIter) and any(is_numpy(array) for _, array in part.data + part.label):
+                raise DataError(
+                    f"{name}: {type(part).__name__} cannot cut batches out of arrays of mx.np. Make it with "
+                    "x.as_nd_ndarray() and y.as_nd_ndarray(), or pass mxkit.data.ArrayLoader(x, y, batch_size=64)"
                 )
         self._name, self._once = name, once
         self._rolls = any(getattr(part, "last_batch_handle", None) == "roll_over" for part in parts)

@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
+from mxkit.core.arrays import to_host
 from mxkit.errors import TrapWarning
 import numpy as np
 
@@ -62,16 +63,17 @@ def _size(part: Any) -> str:
     return str(len(part)) if hasattr(part, "__getitem__") else "loader of unknown"
 
 
-def channel_statistics(x: "np.ndarray") -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
+def channel_statistics(x: Any) -> Tuple[Tuple[float, ...], Tuple[float, ...]]:
     """Mean and standard deviation of each channel, in float64.
 
     Args:
-        x: Shape (N, C, ...). uint8 is scaled to 0 to 1, as in batches.
+        x: NumPy, NDArray or `mx.np` of shape (N, C, ...). uint8 is scaled to 0 to 1, as in batches.
 
     >>> mean, std = channel_statistics(np.array([[[0, 255]], [[255, 255]]], np.uint8))
     >>> round(mean[0], 4), round(std[0], 4)
     (0.75, 0.433)
     """
+    x = to_host(x)
     mean, std = [], []
     for channel in np.moveaxis(x, 1, 0):
         if x.dtype == np.uint8:

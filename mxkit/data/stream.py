@@ -63,7 +63,7 @@ class StreamLoader(Epochs):
             `data.batchify.Tuple(Pad(), Stack())`.
         prefetch: Batches read ahead in a thread, in which the function then runs. MXNet computes while Python reads
             in any case, so a thread helps only if reading takes most of the time (then by a third). 0 reads in the
-            calling thread.
+            calling thread. The thread has MXNet's switches (`npx.set_np()`) of the calling one.
 
     Attributes:
         batch_size: Samples per batch, or None.

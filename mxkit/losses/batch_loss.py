@@ -46,6 +46,7 @@ class BatchLoss:
     Attributes:
         loss: The loss, or None with `forward`.
         by_name: Whether the loss is a name.
+        on_views: Whether it computes on NDArrays for nets of `mx.np` too: losses of MXNet and mxkit, not a user's.
         user_forward: `forward`, or None.
         counts: Whether there is a `count`.
         description: The loss and its settings as text, for checkpoints.
@@ -70,7 +71,8 @@ class BatchLoss:
                 raise TypeError(f"BatchLoss: {name}: expected a function; received {function!r:.100}")
         self.loss: Optional[Loss] = None if loss is None else get_loss(loss)
         self.by_name = loss is not None and self.loss is not loss
-        self._on_views = self.by_name or (is_plain(loss) and not isinstance(loss, _FOR_NUMPY))
+        registered = type(self.loss).__module__.partition(".")[0] not in ("mxkit", "mxnet")
+        self.on_views = (self.by_name and not registered) or (is_plain(loss) and not isinstance(loss, _FOR_NUMPY))
         self.user_forward = forward
         self._count = count
         self.counts = count is not None
@@ -91,7 +93,7 @@ class BatchLoss:
         loss: Any = self.loss
         scores, plain = legacy(output), legacy(labels)
         plain = apply_steps(label_steps(loss, scores, plain), scores, plain)
-        users = numpy and not self._on_views
+        users = numpy and not self.on_views
         with switches(users):
             losses = loss(output, *of_kind(plain, True)) if users else loss(scores, *plain)
         return output, _checked(losses, "the loss")

@@ -2,12 +2,13 @@
 
 import linecache
 import traceback
-from typing import Any, List, Mapping, NamedTuple, Tuple
+from typing import Any, Iterator, List, Mapping, NamedTuple, Tuple
 
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import blocks_by_path, is_numpy_net
+from mxkit.core.blocks import child_blocks, is_numpy_net, join_path
 from mxkit.core.forward_errors import explain_forward_error, explained
+from mxkit.core.graphs import traced_graph
 from mxkit.core.statistics import kept_statistics
 from mxnet import autograd, gluon
 import numpy as np
@@ -25,7 +26,8 @@ class Hybridization(NamedTuple):
         place: `file:line: source` of the user's code that cannot be traced; may be empty.
         compared: Modes in which the outputs were compared: "predict", and "training" if it is deterministic.
         difference: Largest absolute difference of the outputs.
-        python: Paths of blocks that are not HybridBlocks, which Gluon runs without a graph and without a warning.
+        python: Paths of blocks that Gluon runs without a graph and without a warning: those that are not
+            HybridBlocks, and HybridBlocks that define `forward` in place of `hybrid_forward`. '' is the net itself.
     """
 
     hybridized: bool
@@ -40,7 +42,7 @@ class Hybridization(NamedTuple):
 
     def __str__(self) -> str:
         if self.hybridized:
-            some = f"; without a graph: {', '.join(self.python)}" if self.python else ""
+            some = f"; without a graph: {', '.join(path or 'the net' for path in self.python)}" if self.python else ""
             return f"hybridized: equal in {' and '.join(self.compared)} to {self.difference:.1e}{some}"
         return f"not hybridized: {self.reason}{chr(10) + self.place if self.place else ''}"
 
@@ -62,7 +64,7 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
 
     Raises:
         ForwardError: The net does not run without a graph either; the text names the block.
-        ValueError: No input is an NDArray.
+        ValueError: No input is an array.
 
     Side effects:
         The net runs up to eight times: it draws random numbers, calls hooks, and infers deferred shapes. Graphs cached
@@ -75,14 +77,14 @@ def try_hybridize(net: Any, *inputs: Any, **flags: Any) -> Hybridization:
     """
     numpy = is_numpy_net(net)
     if not arrays_in(inputs):
-        raise ValueError("try_hybridize: pass typical inputs of the net: NDArrays on the device of its parameters")
+        raise ValueError("try_hybridize: pass typical inputs of the net: arrays on the device of its parameters")
     with switches(numpy):
         return _try_hybridize(net, of_kind(inputs, numpy), flags)
 
 
 def _try_hybridize(net: Any, inputs: Tuple[Any, ...], flags: Mapping[str, Any]) -> Hybridization:
-    python = tuple(path for path, block in blocks_by_path(net) if path and not isinstance(block, gluon.HybridBlock))
     net.hybridize(False)
+    python = tuple(_without_graph(net))
     with explained(net):
         expected = {
             mode: (_outputs(net, inputs, mode), _outputs(net, inputs, mode)) for mode in ("predict", "training")
@@ -105,7 +107,17 @@ def _try_hybridize(net: Any, inputs: Tuple[Any, ...], flags: Mapping[str, Any]) 
         reason = str(explain_forward_error(net, error) or error)
         net.hybridize(False)
         return Hybridization(False, reason, _place(error), (), float("nan"), python)
-    return Hybridization(True, "", "", modes, max(distances), python)
+    return Hybridization(True, "", "", modes, max(distances), tuple(_without_graph(net)))
+
+
+def _without_graph(block: Any, path: str = "") -> Iterator[str]:
+    if traced_graph(block):
+        return
+    of_mxnet = str(type(block).forward.__module__).startswith("mxnet.")
+    if not of_mxnet if isinstance(block, gluon.HybridBlock) else path:
+        yield path
+    for name, child in child_blocks(block).items():
+        yield from _without_graph(child, join_path(path, name))
 
 
 def _outputs(net: Any, inputs: Tuple[Any, ...], mode: str) -> List["np.ndarray"]:

@@ -102,7 +102,7 @@ def initialize(
 
 
 class SameValues(mx.init.Initializer):  # type: ignore[misc]
-    """Gives parameters of `mx.np` the values that those of `mx.nd` get with the same seed (T164).
+    """Gives parameters of `mx.np` the values that those of `mx.nd` get with the same seed.
 
     MXNet's own initializers draw by other operators under `npx.set_np()`. Other initializers get arrays of `mx.np`.
 

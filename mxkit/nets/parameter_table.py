@@ -169,10 +169,10 @@ def count(net: Any, trainable: Optional[bool] = None) -> int:
     for path, parameter in distinct(parameters_by_path(net)).items():
         if trainable is not None and trainable != (parameter.grad_req != "null"):
             continue
-        size = _size(parameter)
+        size, shape = _size(parameter), _known(parameter.shape)
         if size is None:
             raise NotInitializedError(
-                f"count: the shape of {path!r} is {parameter.shape}, not known yet. Run one batch through the net first"
+                f"count: the shape of {path!r} is {shape}, not known yet. Run one batch through the net first"
             )
         total += size
     return total

@@ -2,6 +2,7 @@
 
 from itertools import chain
 import os
+import re
 from typing import Any, List
 
 from mxkit.core.blocks import parameters_by_path
@@ -89,7 +90,8 @@ def _not_onednn(profile: Profile) -> List[str]:
     if not slow:
         return []
     named = ", ".join(f"{short_name(operator.name, 40)} {operator.share:.0%}" for operator in slow)
-    hint = {"relu", "sigmoid", "tanh"} & {operator.name.replace("_backward_", "") for operator in slow}
+    names = {re.sub("^(_backward)?_(np[ix]?_)?", "", operator.name) for operator in slow}  # _backward_npi_tanh
+    hint = {"relu", "sigmoid", "tanh"} & names
     way = f": nn.Activation({min(hint)!r}) is" if hint else ""
     return [f"not computed by oneDNN, with their share of the operators' time: {named}{way}"]
 

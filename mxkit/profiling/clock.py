@@ -116,14 +116,15 @@ class Clock:
 
         Side effects:
             Inside, `autograd.record`, `autograd.backward`, `NDArray.asnumpy`, `NDArray.wait_to_read` and
-            `mx.nd.waitall` are wrapped. Calls of other threads are not counted.
+            `waitall` are wrapped. Calls of other threads are not counted.
         """
         wrapped: List[Tuple[Any, str, Callable[..., Any]]] = [
             (autograd, "record", self._entering("forward", autograd.record)),
             (autograd, "backward", self._entering("backward", autograd.backward)),
         ]
         if not self._alone:
-            waits = (mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read"), (mx.nd, "waitall")
+            arrays = [(mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read")]
+            waits = [*arrays, (mx.nd, "waitall"), (mx.npx, "waitall")]
             wrapped += [(owner, name, self._waiting(getattr(owner, name))) for owner, name in waits]
         originals = [getattr(owner, name) for owner, name, _ in wrapped]
         try:

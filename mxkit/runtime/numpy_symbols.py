@@ -13,9 +13,9 @@ def copied_symbols(module: ModuleType) -> None:
     """
 
     def with_own_operators(upstream: Any) -> Any:
-        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()  # type: ignore[attr-defined]
+        return lambda symbol, _: module.Symbol.__deepcopy__(symbol, None).as_np_ndarray()
 
-    replace(module._Symbol, __deepcopy__=with_own_operators)  # type: ignore[attr-defined]
+    replace(module._Symbol, __deepcopy__=with_own_operators)
 
 
 def symbol_blocks(module: ModuleType) -> None:
@@ -28,10 +28,10 @@ def symbol_blocks(module: ModuleType) -> None:
     def with_one_output(upstream: Any) -> Any:
         def forward(self: Any, x: Any, *args: Any) -> Any:
             inputs, graph = self._cached_graph
-            if isinstance(x, block.NDArray) or type(graph) is block.Symbol or len(graph.list_outputs()) > 1:
-                return upstream(self, x, *args)
             values, form = block._flatten([x, *args], "input")
-            assert form == self._in_format, "Invalid input format"
+            of_numpy = type(x) is type(graph) is not block.Symbol
+            if not of_numpy or len(graph.list_outputs()) > 1 or form != self._in_format:
+                return upstream(self, x, *args)
             composed = block.copy.copy(graph)
             composed._compose(**{variable.name: value for variable, value in zip(inputs, values)})
             return block._regroup([composed], self._out_format)

@@ -48,7 +48,8 @@ def export(
     """Write a net as a graph and its parameters. Unlike `net.export`, it needs neither hybridization nor a batch.
 
     `gluon.SymbolBlock.imports`, `mx.mod.Module.load`, `mx.model.load_checkpoint`, other languages and `load_exported`
-    read the files. The forward pass is traced with symbols; the net's caches, hooks and hybridization do not change.
+    read the files; those of a net of `mx.np`, `imports` reads under `npx.set_np()`. The forward pass is traced with
+    symbols; the net's caches, hooks and hybridization do not change.
 
     Args:
         net: An initialized HybridBlock, or a Sequential of HybridBlocks. On several devices, the values of the
@@ -131,7 +132,8 @@ def load_exported(
 
     Returns:
         A block with the file's dtypes. Its inputs are the variables without parameters, `data0` before `data1`. A
-        label that only a loss head reads is not an input.
+        label that only a loss head reads is not an input. The block is a net of `mx.np` if the exported net was one,
+        or under `npx.set_np()`.
 
     Raises:
         CheckpointError: A file is damaged, could harm the process, or does not fit the other file: the weights of a
@@ -150,8 +152,10 @@ def load_exported(
     arrays = {re.sub("^(arg|aux):", "", name): array for name, array in stored.items()}
     symbol = read_symbol(Path(f"{path}-symbol.json"), {name: array.shape for name, array in arrays.items()})
     _check_names(symbol, stored, file)
-    numpy = is_numpy(symbol) or mx.util.is_np_array()
+    of_numpy = is_numpy(symbol)
+    numpy = of_numpy or mx.util.is_np_array()
     symbol = without_labels(legacy(symbol), scores=scores)
+    symbol = symbol if of_numpy or not numpy else _with_numpy_shapes(symbol)
     names = sorted((name for name in symbol.list_inputs() if name not in arrays), key=_order)
     with switches(numpy):
         try:
@@ -297,6 +301,15 @@ def _check_names(symbol: Any, stored: Mapping[str, Any], file: Path) -> None:
             f"{file} does not belong to its graph: {', '.join(unknown[:8]) or 'nothing'} in the file alone, "
             f"{', '.join(sorted(missing)[:8]) or 'nothing'} in the graph alone"
         )
+
+
+def _with_numpy_shapes(symbol: Any) -> Any:
+    """Write unknown sizes as -1, as graphs of `mx.np` have them: states of recurrent layers have the size 0 (T159)."""
+    graph = json.loads(symbol.tojson())
+    for node in graph["nodes"]:
+        if node["op"] in ("_zeros", "_ones", "_full"):
+            node["attrs"]["shape"] = re.sub(r"\b0\b", "-1", node["attrs"]["shape"])
+    return mx.sym.load_json(json.dumps(graph))
 
 
 def _order(name: str) -> Tuple[int, int]:

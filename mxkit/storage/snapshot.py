@@ -118,7 +118,8 @@ def save_checkpoint(
 
     It holds `net.params` (a plain Gluon file for `net.load_parameters`), `optimizer.params` (the optimizer's arrays
     by parameter path and slot) and `run.json` (versions, counters, the optimizer's numbers, `state`, size and SHA-256
-    of the files). Nothing is pickled.
+    of the files). Nothing is pickled. The files do not depend on the net's kind of arrays: a checkpoint of a net of
+    `mx.nd` is loaded into the same net of `mx.np`, bit for bit, and the reverse.
 
     Args:
         directory: Holds the checkpoints of one run; it is created with its parents.

@@ -188,7 +188,8 @@ class Accumulator:
         shapes = [part.shape for part in parts]
         if () in shapes:
             raise LossShapeError(
-                "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar"
+                "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar, as a mean or "
+                "a sum over the samples is. Pass one loss per sample, without .mean() or .sum()"
             )
         if (1,) in shapes and not self._means_refused:
             self._means_refused = True
@@ -261,7 +262,10 @@ class Accumulator:
             )
         self._refresh_idle_replicas(trained)
         if self._on_kvstore is None:
-            with switches(self._holds_numpy()):
+            numpy = self._holds_numpy()
+            # an optimizer that was made before npx.set_np() would refuse arrays of mx.np
+            trainer.optimizer.allow_np_array = trainer.optimizer.allow_np_array or numpy
+            with switches(numpy):
                 begin_kvstore(trainer)
             self._on_kvstore = steps_on_kvstore(trainer)
         if not self._on_kvstore:

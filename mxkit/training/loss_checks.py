@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from contextvars import ContextVar
 import json
+import re
 from typing import Any, Iterator, Mapping, Optional, Sequence
 import warnings
 
@@ -29,9 +30,9 @@ SEVERAL = 16
 _PASSING = ("reshape", "flatten", "_copy", "squeeze", "expand_dims", "cast", "amp_cast", "transpose", "blockgrad")
 
 # Operators that keep the shape (1,) of a loss, endings of those that combine two losses, and reductions over samples.
-_SAME_SHAPE = ("_mul_scalar", "_div_scalar", "_plus_scalar", "_minus_scalar", "_copy", "negative", "Cast", "Reshape")
-_PAIRS = ("add", "sub", "mul", "div", "plus", "minus")
-_REDUCTIONS = ("mean", "sum", "nansum", "_npi_mean", "_np_sum")
+_SAME_SHAPE = ("_copy", "negative", "cast", "reshape", "expand_dims")
+_PAIRS = ("add", "sub", "mul", "div", "plus", "minus", "subtract", "multiply", "divide")
+_REDUCTIONS = ("mean", "sum", "nansum", "average")
 
 _BROADCAST = (
     "Arrays of shape (n, 1) and (n,) broadcast to (n, n) (T11): reshape the labels, labels.reshape(outputs.shape)"
@@ -93,14 +94,15 @@ def refuse_means(losses: Sequence[Any]) -> None:
 def _is_reduced(nodes: Sequence[Mapping[str, Any]], number: int) -> bool:
     """Whether a node of a graph reduces the samples, which are on axis 0, to one value."""
     node = nodes[number]
-    if node["op"] in _REDUCTIONS:
+    op = _plain_name(node["op"])
+    if op in _REDUCTIONS:
         attributes = node.get("attrs", {})
         axes = [int(axis) for axis in attributes.get("axis", "").strip("()[]").split(",") if axis.strip(" None")]
         return not axes or (0 in axes) != (attributes.get("exclude") in ("True", "1"))
     inputs = [place[0] for place in node["inputs"]]
-    if node["op"] in _SAME_SHAPE:
+    if op in _SAME_SHAPE or op.endswith("_scalar"):
         return _is_reduced(nodes, inputs[0])
-    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and node["op"].endswith(_PAIRS)
+    pair = node["op"].startswith(("elemwise_", "broadcast_", "_")) and op.endswith(_PAIRS)
     return pair and len(inputs) == 2 and all(_is_reduced(nodes, input_) for input_ in inputs)
 
 
@@ -317,10 +319,15 @@ def _last_operator(net: Any, inputs: Sequence[Any]) -> Optional[str]:
     except Exception:  # of any type: the net's code refuses a symbol
         return None
     node = graph["nodes"][graph["heads"][0][0]]
-    while node["op"].lower() in _PASSING:
+    while _plain_name(node["op"]) in _PASSING:
         node = graph["nodes"][node["inputs"][0][0]]
-    op = node["op"].lower()
+    op = _plain_name(node["op"])
     return str(node.get("attrs", {}).get("act_type", op)) if op in ("activation", "leakyrelu") else str(op)
+
+
+def _plain_name(op: str) -> str:
+    """Lower-case name of an operator, without the prefix of those of `mx.np`."""
+    return re.sub("^_np[ix]?_", "", op.lower())
 
 
 def _is_softmax(output: Any, axis: int) -> bool:

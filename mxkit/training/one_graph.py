@@ -78,7 +78,7 @@ class OneGraph:
     ) -> None:
         self._net, self._forward, self.metrics = net, batch_loss.forward, metrics
         self._loss: Any = batch_loss.loss
-        self._loss_by_name = batch_loss.by_name
+        self._loss_by_name, self._loss_on_views = batch_loss.by_name, batch_loss.on_views
         self._gradients = GradientWatch(parameters)
         # vars: a subclass may count differently
         self._counted: List[Any] = [
@@ -153,7 +153,7 @@ class OneGraph:
         for metric, total, size in zip(self._counted, computed.totals, self._sizes):
             metric.add_total(total, size)
         if self._postpones:
-            scores = computed.output.detach()
+            scores = legacy(computed.output).detach()
             for metric, size in zip(self._counted, self._sizes):
                 metric.add_later(legacy(shard.labels[metric._label]), scores, size)
 
@@ -204,7 +204,7 @@ class OneGraph:
             self._zeros = [total.zeros_like() for total in totals]
         output = None
         if self._others or self._postpones:
-            output = of_kind(read[-1], shard.numpy and not self._postpones)
+            output = of_kind(read[-1], shard.numpy)
         return Computed(output, losses, totals, self._ones, list(zip(totals, self._zeros)))
 
     def _build(self, shard: Shard) -> Any:
@@ -219,7 +219,7 @@ class OneGraph:
             packed = {variable.name: array for variable, array in zip(data, shard.inputs) if type(array) is Packed}
             if packed:
                 output = output(**{name: array.symbol(mx.sym.var(name)) for name, array in packed.items()})
-            losses = self._loss_of(output, labels)
+            losses = self._loss_of(output, labels, shard.numpy)
             read = mx.sym.BlockGrad(output)
             counted = [] if self._postpones else self._counted
             totals = [metric.total_of(mx.sym, labels[metric._label], read) for metric in counted]
@@ -237,10 +237,12 @@ class OneGraph:
         }
         return mx.nd.CachedOp(graph, [*flags.items(), *hybridize_flags(net).items()])
 
-    def _loss_of(self, output: Any, labels: Sequence[Any]) -> Any:
+    def _loss_of(self, output: Any, labels: Sequence[Any], numpy: bool) -> Any:
         labels = apply_steps(self._steps, output, labels)
         if self._loss_by_name:
-            return self._loss(output, *labels)
+            numpy = numpy and not self._loss_on_views
+            with switches(numpy):
+                return legacy(self._loss(*of_kind([output, *labels], numpy)))
         data, losses = legacy(traced_graph(self._loss))  # later changes of its attributes do not count (T39)
         return losses(**{variable.name: symbol for variable, symbol in zip(data, [output, *labels])})
 

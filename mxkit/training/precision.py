@@ -1,16 +1,23 @@
 """Mixed precision by `mx.contrib.amp`: a net computes in 16 bits, its parameters stay in float32."""
 
 from contextlib import contextmanager
+import json
+from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.device import is_gpu
 from mxkit.core.graphs import graph_replaced
+from mxkit.core.replicas import gradients_of
 from mxkit.errors import DeviceError, NonFiniteError
+from mxkit.runtime.operators import operators_in
 import mxnet as mx
 from mxnet import gluon
 from mxnet.contrib import amp
 
 DTYPES = ("float16", "bfloat16")
+# Operators of mx.np without a loss of range: they run in float16 if all inputs are float16.
+_WIDEST = ("_npi_add", "_npi_subtract", "_npi_multiply", "_npi_concatenate")
 
 
 class MixedPrecision:
@@ -74,17 +81,20 @@ class MixedPrecision:
             yield
 
     def _convert(self, inputs: Any, outputs: Any) -> Tuple[Any, Any]:
+        numpy, outputs = is_numpy(outputs), legacy(outputs)
         choice: Dict[str, Any] = {}
-        if self.dtype == "bfloat16":
-            # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
-            choice["fp32_ops"] = [*amp.list_fp32_ops(amp.amp.bfloat16), "Concat", "concat"]
         names = [variable.name for variable in inputs]
-        low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
+        with _numpy_operators_listed(outputs, self.dtype):
+            if self.dtype == "bfloat16":
+                # MXNet's lists allow Concat in both precisions, but it refuses inputs of two dtypes
+                choice["fp32_ops"] = [*amp.list_fp32_ops(amp.amp.bfloat16), "Concat", "concat"]
+            low = amp.convert_symbol(outputs, target_dtype=self.dtype, data_names=names, **choice)
         # the gradient of a cast ignores grad_req="add" and stays 0 (T49); the gradient of a copy does not
         parameters = set(low.list_arguments()) - set(names)
         variables = {node.name: node for node in low.get_internals() if node.name in parameters}
         low = low(**{name: mx.sym.identity(variable) for name, variable in variables.items()})
-        return inputs, mx.sym.Group([mx.sym.amp_cast(output, dtype="float32") for output in low])
+        low = mx.sym.Group([mx.sym.amp_cast(output, dtype="float32") for output in low])
+        return inputs, of_kind(low, numpy)
 
     def overflowed(self, trained: List[Any]) -> bool:
         """Return whether the reduced gradients overflowed, and adapt the scale of the next window. Waits for them.
@@ -98,7 +108,8 @@ class MixedPrecision:
         scaler = self._scaler
         if scaler is None:
             return False
-        overflow = bool(scaler.has_overflow(trained))
+        # MXNet's check reads the attribute `_grad`, and takes only NDArrays
+        overflow = bool(scaler.has_overflow([SimpleNamespace(_grad=gradients_of(one)) for one in trained]))
         if overflow and scaler.loss_scale <= 1:
             on_gpu = any(is_gpu(device) for parameter in trained for device in parameter.list_ctx())
             way = "leave amp out" if on_gpu else "use amp='bfloat16'"
@@ -119,6 +130,23 @@ class MixedPrecision:
         if self._scaler is not None:
             self._scaler._loss_scale = self._scaler._next_loss_scale = float(state["scale"])
             self._scaler._unskipped = int(state["unskipped"])
+
+
+@contextmanager
+def _numpy_operators_listed(graph: Any, dtype: str) -> Iterator[None]:
+    """Add the operators of `mx.np` in a graph to MXNet's lists inside `with`: they are in no list (T168).
+
+    MXNet would compute exponentials and sums in 16 bits, or fail because inputs have two dtypes.
+    """
+    lists = amp.lists.symbol_fp16 if dtype == "float16" else amp.lists.symbol_bf16
+    found = {name for name, _ in operators_in(json.loads(graph.tojson())) if name.startswith("_np")}
+    widest = found.intersection(_WIDEST if dtype == "float16" else ())
+    before = lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS
+    lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = [*before[0], *found - widest], [*before[1], *widest]
+    try:
+        yield
+    finally:
+        lists.FP32_FUNCS, lists.WIDEST_TYPE_CASTS = before
 
 
 def get_precision(spec: Any, devices: Sequence["mx.Context"] = ()) -> Optional[MixedPrecision]:

@@ -20,7 +20,11 @@ RESEED_EVERY = 16
 # Names in lower case, and attributes.
 Operators = List[Tuple[str, Mapping[str, str]]]
 
-_RANDOM = ("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom")
+_RANDOM = (
+    *("random", "sample", "shuffle", "uniform", "normal", "bernoulli", "multinomial", "custom"),
+    *("choice", "exponential", "gumbel", "laplace", "pareto", "rayleigh", "weibull"),  # of mx.np
+    *("_npi_gamma", "_npi_logistic", "_npi_powerd"),  # without the prefix, other operators have these names
+)
 
 
 class Position(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Iterator
 from mxkit.core.arguments import split_spec
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
-from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_trainer, trainer_of, values_of
+from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
 from mxkit.core.seeding import generators_kept
 from mxkit.core.trainers import TrainerSpec, get_trainer, gradient_scale, set_update_counts, trainer_like
 from mxkit.data.dataset_loader import DatasetLoader
@@ -73,7 +73,7 @@ def _undone(net: Any) -> Iterator[None]:
             yield
         finally:
             for parameter, grad_req, trainer, fresh, gradients in before:
-                parameter.grad_req = grad_req
+                set_grad_req(parameter, grad_req)
                 set_trainer(parameter, trainer)
                 for data, was_fresh in zip(values_of(parameter) or (), fresh):
                     if grad_req != "null":

@@ -1,7 +1,7 @@
 """Parameters by path, and the devices of a net."""
 
 import mxkit
-from mxkit.core.blocks import blocks_by_path, net_devices, parameters_by_path, paths_of
+from mxkit.core.blocks import blocks_by_path, net_devices, operator_name, parameters_by_path, paths_of
 from mxkit.errors import DeviceError, NotInitializedError
 import mxnet as mx
 from mxnet.gluon import nn
@@ -55,6 +55,12 @@ def test_a_net_spread_over_devices():
     text = r"'0.weight' lives on \[cpu\(0\)\], '1.weight' on \[cpu\(1\)\]. Move it as a whole: mxkit.to"
     with pytest.raises(DeviceError, match=text):
         net_devices(net)
+
+
+def test_a_convolution_of_mx_np_has_the_operators_name_of_mx_nd(kind):
+    with kind.switches():
+        names = [operator_name(layer(3, 2)) for layer in (nn.Conv2D, nn.Conv1DTranspose)]
+    assert names == ["Convolution", "Deconvolution"]
 
 
 def test_what_is_no_net_is_refused_by_name(tmp_path):

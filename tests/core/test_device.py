@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
 from mxkit.core import device as module
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.device import as_ndarray, describe_batch
 from mxkit.errors import DataError, DeviceError, EmptyDataError, TrapWarning
 import mxnet as mx
@@ -157,6 +158,24 @@ def test_a_batch_that_is_a_dict_gets_the_function_that_takes_it_apart():
         mxkit.data.split_batch(batch, mxkit.devices("cpu"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bool", "int64", "uint8"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_arrays_of_either_kind_become_those_that_are_asked_for(dtype, count, kind):
+    x, empty = np.array([[0, 1], [1, 0], [1, 1]], dtype), np.zeros((3, 0), "float32")
+    with switches(True):  # of the types of mx.nd, bool is missing
+        passed = of_kind(mx.np.array(x, dtype=dtype), kind.numpy)
+    for switch, numpy in ((kind.numpy, None), (False, kind.numpy), (True, kind.numpy)):
+        with switches(switch):
+            shards = mxkit.data.split_batch((x, (passed, kind.of(empty))), [mx.cpu(0)] * count, numpy)
+        for shard in shards:
+            assert all(map(kind.holds, shard.inputs + shard.labels))
+            assert shard.numpy == kind.numpy
+        arrays = [np.concatenate([shard.labels[part].asnumpy() for shard in shards]) for part in (0, 1)]
+        assert arrays[0].dtype == x.dtype  # arrays of MXNet keep their type
+        np.testing.assert_array_equal(arrays[0], x)
+        assert arrays[1].shape == (3, 0)
+
+
 def test_the_forms_of_a_batch():
     x, z, y = np.zeros((4, 2)), np.ones((4, 3)), np.arange(4)
     for batch, inputs, labels in [
@@ -179,8 +198,11 @@ def test_batches_that_are_none():
         mxkit.data.split_batch((np.zeros((0, 3)), np.zeros(0)), devices)
     with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(3,\)\]"):
         mxkit.data.split_batch((np.zeros((4, 3)), np.zeros(3)), devices)
-    with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
-        mxkit.data.split_batch((np.zeros((4, 3)), np.float32(1)), devices)
+    with switches(True):
+        numbers = np.float32(1), mx.np.array(1.0)
+    for number in numbers:
+        with pytest.raises(DataError, match=r"axis 0 of every array .* received shapes \[\(4, 3\), \(\)\]"):
+            mxkit.data.split_batch((np.zeros((4, 3)), number), devices)
     with pytest.raises(DataError, match=r"NumPy arrays; received list. Make an array of it: np.asarray\("):
         mxkit.data.split_batch((np.zeros((4, 3)), ([0, 1, 2, 3],)), devices)
     with pytest.raises(DataError, match=r"received 3 items. Group them: \(\(x1, x2\), y\) for a net of two inputs"):

@@ -12,8 +12,11 @@ from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
 
-ones = mx.nd.ones
 modes = pytest.mark.parametrize("hybridize", [False, True], ids=["eager", "hybridized"])
+
+
+def ones(shape, **how):
+    return (mx.np if mx.util.is_np_array() else mx.nd).ones(shape, **how)
 
 
 def ready(net, hybridize=False):
@@ -201,6 +204,7 @@ def test_t38_a_layer_that_was_built_for_another_shape(make, fits, wrong, text, h
     np.testing.assert_array_equal(net(ones(fits)).asnumpy(), expected)  # it still works, and says the same
 
 
+@pytest.mark.usefixtures("switched")
 @modes
 def test_t38_a_layer_that_got_its_size_from_a_batch_too_small_for_it(hybridize):
     net = ready(Net(nn.Conv2D(3, 3), nn.Conv2D(3, 9)), hybridize)
@@ -306,11 +310,12 @@ def test_t44_what_workers_of_a_loader_hand_to_a_hybridized_net():
     )
 
 
-def test_numpy_arrays():
+def test_numpy_arrays(switched):
+    takes = "arrays of mx.np: mx.np.array" if switched.numpy else "NDArrays: mx.nd.array"
     for net in (Net(nn.Dense(5, in_units=4)), Net(nn.Dense(5, in_units=4))):
         net.initialize()
         assert str(failure(net, np.ones((2, 4), "float32"))) == (
-            "the net (Net) got a NumPy array, and blocks take NDArrays: mx.nd.array(x, dtype=x.dtype)"
+            f"the net (Net) got a NumPy array, and blocks take {takes}(x, dtype=x.dtype)"
         )
         net.hybridize()
 

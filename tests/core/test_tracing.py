@@ -10,6 +10,9 @@ from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import Kind
+
+ND = Kind(False)
 
 
 def operators(symbols):
@@ -46,11 +49,11 @@ class Twice(gluon.HybridBlock):
         return found if y is None else found + y
 
 
-def symbol_block(weight="w"):
+def symbol_block(weight="w", kind=ND):
     data = mx.sym.var("data")
     graph = mx.sym.FullyConnected(data, mx.sym.var(weight), no_bias=True, num_hidden=2, name="fc")
     norm = mx.sym.BatchNorm(graph, name="norm")
-    return gluon.SymbolBlock(norm, data)
+    return gluon.SymbolBlock(kind.of(norm), kind.of(data))
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot decide type")
@@ -121,17 +124,21 @@ def test_none_and_lists_among_the_inputs():
 
 
 @pytest.mark.parametrize("hybridized", [False, True])
-def test_a_trace_leaves_the_net_as_it_was(hybridized):
-    net = sequential(nn.Dense(3, activation="relu"), symbol_block(), Twice(nn.Dense(2)), nn.BatchNorm())
-    net.initialize()
-    x = mx.nd.ones((1, 2))
-    if hybridized:
-        net.hybridize()
+def test_a_trace_leaves_the_net_as_it_was(hybridized, kind):
+    net = sequential(nn.Dense(3, activation="relu"), symbol_block("w", kind), Twice(nn.Dense(2)), nn.BatchNorm())
+    x = kind.of(np.ones((1, 2)))
+    with kind.switches():
+        net.initialize()
         net(x)
+        if hybridized:
+            net.hybridize()
+            net(x)
+    graph = net[1]._cached_graph[1].tojson()
     net[0].register_forward_hook(lambda *_: pytest.fail("a hook was called"))
     before = state(net)
     tracing.trace(net, [x])
     assert state(net) == before
+    assert net[1]._cached_graph[1].tojson() == graph
 
 
 def test_a_trace_that_fails_leaves_the_net_as_it_was():
@@ -309,12 +316,13 @@ def test_blocks_are_opened_above_each_path_of_a_shared_one_and_nowhere_else():
     assert all(block._active for _, block in blocks_by_path(net))
 
 
-def test_numpy_symbols():
-    with mx.util.np_shape(True), mx.util.np_array(True):
-        net = nn.HybridSequential()
-        net.add(nn.Dense(3, activation="relu"), nn.BatchNorm())
-        traced = tracing.trace(net, [mx.np.ones((1, 2))])
-        assert all(isinstance(one, mx.sym.np._Symbol) for one in [*traced.inputs, *traced.outputs])
+@pytest.mark.parametrize("switch", [False, True])
+def test_the_inputs_choose_the_kind_of_a_graph_not_the_switches(kind, switch):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(3, activation="relu"), nn.BatchNorm(), nn.HybridLambda(lambda F, x: x.mean()))
+    with Kind(switch).switches():
+        traced = tracing.trace(net, [kind.of(np.ones((1, 2)))])
         outputs, parameters = tracing.infer_shapes(traced, traced.outputs, [(1, 2)])
-    assert outputs == [(1, 3)]
+    assert all(isinstance(one, mx.sym.np._Symbol) == kind.numpy for one in [*traced.inputs, *traced.outputs])
+    assert outputs == [() if kind.numpy else (1,)]
     np.testing.assert_equal(parameters["0.weight"], (3, 2))

@@ -12,6 +12,7 @@ from gluoncv.data.transforms.presets.imagenet import transform_eval
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.core.arrays import to_host
 from mxkit.data.augmentation import foreign
 from mxkit.data.augmentation.augment import STEPS, Augment
@@ -22,7 +23,7 @@ import mxnet as mx
 from mxnet.gluon.data.vision import transforms
 import numpy as np
 import pytest
-from sharing import examples
+from sharing import Kind, examples
 
 NAMED = [
     "flip",
@@ -81,17 +82,17 @@ def apply(spec, image, drawn):
 
 
 @pytest.mark.parametrize("spec", NAMED + FOREIGN, ids=label)
-@pytest.mark.parametrize("kind", ["uint8", "unit", "float 255", "NDArray"])
+@pytest.mark.parametrize("kind", ["uint8", "unit", "float 255", "NDArray", "mx.np"])
 def test_every_step_gives_an_image_of_the_same_kind_and_leaves_the_old_one(spec, kind):
     white = 1.0 if kind == "unit" else 255
     image = picture() if kind == "uint8" else picture() * np.float32(white / 255)
-    passed = mx.nd.array(image) if kind == "NDArray" else image.copy()
+    passed = Kind(kind == "mx.np").of(image) if kind in ("NDArray", "mx.np") else image.copy()
     augment = Augment([spec], white=white)
     results, repeated = ([augment(passed, generator(7, number)) for number in range(3)] for _ in range(2))
     np.testing.assert_array_equal(to_host(passed), image)
     for one, other in zip(results, repeated):
         assert (type(one), one.dtype) == (type(passed), passed.dtype)
-        assert kind == "NDArray" or not np.may_share_memory(one, passed)
+        assert kind in ("NDArray", "mx.np") or not np.may_share_memory(one, passed)
         pixels = to_host(one)
         np.testing.assert_array_equal(pixels, to_host(other))
         assert pixels.shape[2] == 3
@@ -318,6 +319,8 @@ def test_a_batch_is_its_images_one_by_one(steps, end, dtype):
 def test_foreign_steps_draw_from_the_sample_and_leave_all_generators(function):
     image, augment = picture(), Augment([function])
     expected = augment(image, generator(5))
+    with switches(True):
+        np.testing.assert_array_equal(augment(image, generator(5)), expected)
     mxkit.seed_all(11)
     states = random.getstate(), np.random.get_state()[1].tolist()
     for _ in range(3):  # MXNet's RandomOrderAug shuffles its own list for good
@@ -328,6 +331,23 @@ def test_foreign_steps_draw_from_the_sample_and_leave_all_generators(function):
     np.testing.assert_array_equal(mx.nd.random.uniform(shape=4).asnumpy(), after)
     results = {augment(image, generator(6, number)).tobytes() for number in range(12)}
     assert len(results) > 1
+
+
+def test_functions_run_under_the_switches_of_the_caller(kind):
+    seen = []
+
+    def plain(image):
+        seen.append((type(image), mx.util.is_np_array(), mx.util.is_np_shape()))
+        if plain.draws:
+            mx.util.set_np(not kind.numpy, not kind.numpy)
+        return image
+
+    with kind.switches():
+        for draws in (["mxnet"], ["mxnet"], []):  # those that may draw from MXNet have a thread of their own
+            plain.draws = draws
+            Augment([plain])(picture(), generator(1))
+            assert mx.util.is_np_array() == kind.numpy
+    assert seen == [(mx.np.ndarray if kind.numpy else mx.nd.NDArray, kind.numpy, kind.numpy)] * 3
 
 
 def test_what_draws_is_told_to_loaders():

@@ -1,6 +1,7 @@
 """DatasetLoader: the same batches whoever reads them, and nobody else's random numbers touched."""
 
 import gc
+import os
 from pathlib import Path
 import random
 import threading
@@ -11,15 +12,19 @@ import warnings
 from batches import assert_same, read
 import gluoncv
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.data import samples, threads
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.samples import drawn_by_dataset, drawn_by_transform
+from mxkit.data.threads import switches_here
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.data.vision import transforms
+from mxnet.util import reset_np, set_np
 import numpy as np
 import pytest
+from sharing import Kind, long
 
 WAYS = [(0, None), ("thread:1", None), ("thread:3", None), ("process:1", "fork"), ("process:2", "fork")]
 
@@ -136,6 +141,63 @@ def test_gluons_datasets_and_transforms_equal_gluons_loader(workers):
     assert_same(ours, theirs)
 
 
+class Switched:
+    """Samples of the kind of arrays that the switches name; a worker has other switches after each batch."""
+
+    draws = ()
+
+    def __init__(self):
+        self.thread = threading.get_ident(), os.getpid()
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, number):
+        shape, array = switches_here()
+        return (mx.np if array else mx.nd).array([shape, array, number]) * 1
+
+    def joined(self, samples):
+        array = mx.util.is_np_array()
+        batch = mx.np.stack(samples) if array else mx.nd.stack(*samples)
+        if (threading.get_ident(), os.getpid()) != self.thread:
+            set_np(not array, not array)
+        return batch, np.arange(len(samples))
+
+
+@pytest.mark.parametrize(
+    ("workers", "method"), [(0, None), ("thread:2", None), ("process:2", "fork"), long("process:1", "spawn")]
+)
+def test_workers_run_code_under_the_switches_of_the_caller(workers, method):
+    data = Switched()
+    with DatasetLoader(data, 2, workers=workers, batchify=data.joined, start_method=method) as loader:
+        for here in ((False, False), (True, True), (True, False)):  # the processes stay, the switches change
+            set_np(*here)
+            try:
+                batches = list(loader)
+                assert switches_here() == here
+            finally:
+                reset_np()
+            found = np.concatenate([x.asnumpy() for x, _ in batches])
+            np.testing.assert_array_equal(found, [[*here, number] for number in range(6)])
+            assert all(isinstance(array, mx.np.ndarray) == here[1] for batch in batches for array in batch)
+
+
+@pytest.mark.parametrize("workers", [0, "thread:2", "process:2"])
+def test_gluons_random_transforms_draw_the_same_for_each_kind(workers):
+    jitters = [getattr(transforms, f"Random{name}")(0.4) for name in ("Brightness", "Contrast", "Saturation", "Hue")]
+    moves = [transforms.RandomFlipLeftRight(), transforms.RandomFlipTopBottom(), transforms.RandomResizedCrop(6)]
+    chain = [*moves, *jitters, transforms.RandomLighting(0.4), transforms.ToTensor(), transforms.Normalize(0.5, 0.2)]
+    batches = []
+    for numpy in (False, True):
+        with switches(numpy):
+            images = (mx.np if numpy else mx.nd).array(IMAGES, dtype="uint8")
+            dataset = gluon.data.ArrayDataset(images, np.arange(10, dtype="int32")).transform_first(
+                transforms.Compose(chain)
+            )
+            batches.append(read(quiet_loader(dataset, 4, seed=1, workers=workers)))
+    assert_same(*batches)
+
+
 @pytest.mark.parametrize("workers", [0, "process:2"])
 def test_gluons_random_transforms_are_functions_of_the_sample(workers):
     crop = transforms.Compose([transforms.RandomResizedCrop(6), transforms.RandomFlipLeftRight()])
@@ -242,7 +304,7 @@ def test_threads_tell_when_they_must_wait_for_each_other():
 
 
 def test_what_is_known_to_draw():
-    assert drawn_by_dataset(gluon_images()) == set()
+    assert drawn_by_dataset(gluon_images()) == drawn_by_dataset(Kind(True).of(IMAGES)) == set()
     assert drawn_by_dataset(Drawing()) == {"python", "numpy", "mxnet"}
     assert drawn_by_transform(mx.image.HueJitterAug(0.1)) == {"python", "numpy"}
     assert drawn_by_transform(gluoncv.data.transforms.presets.imagenet.transform_eval) == {"python", "numpy", "mxnet"}

@@ -125,10 +125,11 @@ def test_parts_that_leave_nothing(part):
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_channel_statistics_against_numpy(dtype):
+def test_channel_statistics_against_numpy(dtype, kind):
     x = np.random.RandomState(0).randint(0, 256, (20, 3, 5, 4)).astype(dtype)
     scaled = x / 255 if dtype == "uint8" else x.astype("float64")
     mean, std = channel_statistics(x)
+    assert channel_statistics(kind.of(x)) == (mean, std)
     np.testing.assert_allclose(mean, scaled.mean(axis=(0, 2, 3)), rtol=1e-12)
     np.testing.assert_allclose(std, scaled.std(axis=(0, 2, 3)), rtol=1e-12)
     constant = np.full((3, 1), 0.1)

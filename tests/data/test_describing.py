@@ -12,6 +12,7 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 import pytest
+from sharing import Kind
 
 N = 23
 X = np.random.RandomState(0).rand(N, 3, 6, 5).astype(np.float32)
@@ -53,7 +54,10 @@ def test_statistics_do_not_depend_on_batches_or_chunks(monkeypatch):
 SOURCES = {
     "list": lambda: batches(),
     "function": lambda: lambda: iter(batches()),
-    "NDArrays": lambda: [(mx.nd.array(x), mx.nd.array(y, dtype="int32")) for x, y in batches()],
+    "NDArrays": lambda: Kind(False).of(batches()),
+    "mx.np": lambda: Kind(True).of(batches()),
+    "ArrayLoader of mx.np": lambda: ArrayLoader(Kind(True).of(X), Kind(True).of(Y), 5),
+    "Split of mx.np": lambda: Split(Kind(True).of(X), Kind(True).of(Y)),
     "ArrayLoader": lambda: ArrayLoader(X, Y, 5),
     "shuffling": lambda: ArrayLoader(X, Y, 5, shuffle=True, seed=1),
     "gluon": lambda: gluon.data.DataLoader(gluon.data.ArrayDataset(X, Y), 5),

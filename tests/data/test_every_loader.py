@@ -1,17 +1,20 @@
 """All loaders: orders that depend on (seed, epoch) only, devices, and runs that are killed and resumed."""
 
+from functools import partial
 import random
 
 from batches import assert_same, leaves, read
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.data import ArrayLoader, BucketLoader, DatasetLoader, PairLoader, StreamLoader, from_lines
+from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import examples, long
+from sharing import Kind, examples, long
 
 X = np.arange(12.0)  # each sample is its own number
 Y = np.repeat([3, 1, 7], [4, 6, 2])
@@ -117,21 +120,97 @@ def as_numpy(x, y, rng):
     return x, y
 
 
+def as_mx_np(x, y, rng):
+    return Kind(True).of(x), y
+
+
 PLACED = {
-    "ArrayLoader": lambda path: ArrayLoader(X, Y, 4),
-    "ArrayLoader of bytes": lambda path: ArrayLoader(X.astype("uint8"), Y, 4, prefetch=2),
-    "ArrayLoader with a transform": lambda path: ArrayLoader(X, Y, 4, transform=as_numpy),
-    "ArrayLoader of nothing": lambda path: ArrayLoader(np.zeros((6, 0)), Y[:6], 4),
-    "DatasetLoader": lambda path: DatasetLoader(mx.gluon.data.ArrayDataset(X, Y), 4),
-    "DatasetLoader with threads": lambda path: DatasetLoader(mx.gluon.data.ArrayDataset(X, Y), 4, workers="thread:2"),
-    "DatasetLoader with a process": lambda path: DatasetLoader(
-        mx.gluon.data.ArrayDataset(X, Y), 4, workers="process:1"
+    "ArrayLoader": lambda path, x=X, y=Y: ArrayLoader(x, y, 4),
+    "ArrayLoader of bytes": lambda path, x=X, y=Y: ArrayLoader(x.astype("uint8"), y, 4, prefetch=2),
+    "ArrayLoader with a transform": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=as_numpy),
+    "ArrayLoader with a transform to mx.np": lambda path, x=X, y=Y: ArrayLoader(x, y, 4, transform=as_mx_np),
+    "ArrayLoader of nothing": lambda path, x=X, y=Y: ArrayLoader(np.zeros((6, 0)), y[:6], 4),
+    "DatasetLoader": lambda path, x=X, y=Y: DatasetLoader(mx.gluon.data.ArrayDataset(x, y), 4),
+    "DatasetLoader with threads": lambda path, x=X, y=Y: DatasetLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, workers="thread:2"
     ),
-    "StreamLoader": lambda path: StreamLoader(lambda: iter([(X[0], 1)] * 5), 4),
-    "from_lines": lambda path: from_lines(path, lambda line: np.float32([float(line)]), 2),
-    "PairLoader": lambda path: PairLoader(X, Y, 4),
-    "BucketLoader": lambda path: BucketLoader(SEQUENCES, np.arange(8), 2),
+    "DatasetLoader with a process": lambda path, x=X, y=Y: DatasetLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, workers="process:1"
+    ),
+    "StreamLoader": lambda path, x=X, y=Y: StreamLoader(lambda: [(x[:2], 1)] * 5, 4, prefetch=1),
+    "StreamLoader of batches": lambda path, x=X, y=Y: StreamLoader(lambda: [(x[:5], y[:5]), (x, y)], None),
+    "from_lines": lambda path, x=X, y=Y: from_lines(path, lambda line: np.float32([float(line)]), 2),
+    "PairLoader": lambda path, x=X, y=Y: PairLoader(x, y, 4, seed=3),
+    "BucketLoader": lambda path, x=X, y=Y: BucketLoader(SEQUENCES, y[:8], 2),
 }
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_every_loader_reads_arrays_of_each_kind_and_hands_over_those_of_the_switch(name, kind, tmp_path):
+    (tmp_path / "lines").write_text("1\n2\n3\n")
+    expected = read(PLACED[name](tmp_path / "lines", X.astype("float32"), Y.astype("int32")))
+    loader = PLACED[name](tmp_path / "lines", kind.of(X), kind.of(Y.astype("int32")))
+    for numpy in (False, True):
+        with switches(numpy):
+            loader.epoch = 0
+            batches = list(loader)
+            loader.epoch = 0
+            loader.skip(1)
+            rest = read(loader)
+        assert all(Kind(numpy).holds(leaf) for batch in batches for leaf in leaves(batch))
+        assert_same([tuple(leaf.asnumpy() for leaf in leaves(batch)) for batch in batches], expected)
+        assert_same(rest, expected[1:])
+
+
+def generated(x, y, switch):
+    """Batches that a user's code computes with the operators of the kind that the user's switch names."""
+    array = (mx.np if switch else mx.nd).array
+    for start in range(0, len(x), 4):
+        assert mx.util.is_np_shape() == mx.util.is_np_array() == switch
+        yield array(x[start : start + 4]) * 1, array(y[start : start + 4], dtype="int32")
+
+
+def computed(loader):
+    for x, y in loader:
+        yield (mx.np if mx.util.is_np_array() else mx.nd).abs(x), y
+
+
+SOURCES = {
+    "ArrayLoader": lambda x, y: ArrayLoader(x, y, 4),
+    "generator": lambda x, y: partial(generated, x, y, mx.util.is_np_array()),
+    "generator over a loader": lambda x, y: lambda: computed(ArrayLoader(x, y, 4)),
+    "DataLoader": lambda x, y: mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(x, y), 4),
+    "DataLoader with a thread": lambda x, y: mx.gluon.data.DataLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, num_workers=1, thread_pool=True
+    ),
+    "DataLoader with a process": lambda x, y: mx.gluon.data.DataLoader(
+        mx.gluon.data.ArrayDataset(x, y), 4, num_workers=1
+    ),
+    "NDArrayIter": lambda x, y: mx.io.NDArrayIter(x, y, 4),
+    "PrefetchingIter": lambda x, y: mx.io.PrefetchingIter(mx.io.NDArrayIter(x, y, 4)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ndarray.as_in_context:DeprecationWarning")  # of gluon's DataLoader
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_trains_nets_of_each_kind_under_either_switch(name, kind):
+    x, y = np.abs(ROWS[:10]).astype("float32"), LABELS[:10].astype("int32")
+    weights = []
+    for source, switch in (("ArrayLoader", False), (name, False), (name, True)):
+        mxkit.seed_all(0)
+        net = kind.net(started)
+        with switches(switch):
+            data = SOURCES[source](x, y)
+            mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=2, seed=5, progress=False)
+        weights.append(net[0].weight.data().asnumpy())
+    np.testing.assert_array_equal(weights[1], weights[0])
+    np.testing.assert_array_equal(weights[2], weights[0])
+
+
+def test_an_iterator_that_cannot_read_arrays_of_mx_np_is_refused():
+    x = Kind(True).of(np.zeros((6, 4)))
+    with pytest.raises(DataError, match=r"NDArrayIter cannot cut batches out of arrays of mx.np.*as_nd_ndarray\(\)"):
+        mxkit.predict(started(), mx.io.NDArrayIter(x, None, 4))
 
 
 @pytest.mark.parametrize("name", PLACED)
@@ -192,6 +271,12 @@ class Reader(mx.gluon.HybridBlock):
 def dense(outputs):
     net = nn.HybridSequential()
     net.add(nn.Dense(7, in_units=4, activation="tanh"), nn.Dropout(0.5), nn.Dense(outputs, in_units=7))
+    return net
+
+
+def started():
+    net = dense(3)
+    mxkit.initialize(net)
     return net
 
 

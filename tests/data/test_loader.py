@@ -42,9 +42,9 @@ def test_t14_dtypes_of_labels_and_inputs(given_dtype, kept):
         assert [part.dtype for part in batch] == [np.dtype(kept)] * 2
 
 
-def test_ndarrays_and_inputs_alone():
+def test_ndarrays_and_inputs_alone(kind):
     images = mx.nd.array(X[:, :, :, None], dtype="uint8")
-    ((x,),) = ArrayLoader(images, None, 20)
+    ((x,),) = ArrayLoader(kind.of(images), None, 20)
     expected = mx.gluon.data.vision.transforms.ToTensor()(images)
     np.testing.assert_allclose(x.transpose((0, 3, 1, 2)).asnumpy(), expected.asnumpy(), rtol=2e-7)
 

@@ -74,10 +74,12 @@ def test_the_loss_of_mixed_labels_is_the_mix_of_the_losses():
 
 
 @pytest.mark.parametrize("mix", [mixup, cutmix])
-def test_ndarrays_stay_ndarrays_and_nothing_given_is_changed(mix):
-    x, y = mx.nd.array(X), mx.nd.array(Y, dtype="int32")
+def test_arrays_keep_their_kind_and_nothing_given_is_changed(mix, kind):
+    x, y = kind.of(X), kind.of(Y.astype("int32"))
     found, soft = mix(x, y, generator(1), classes=CLASSES)
     expected = mix(X.copy(), Y, generator(1), classes=CLASSES)
+    assert kind.holds(found)
+    assert kind.holds(soft)
     np.testing.assert_array_equal(found.asnumpy(), expected[0])
     np.testing.assert_array_equal(soft.asnumpy(), expected[1])
     np.testing.assert_array_equal(x.asnumpy(), X)

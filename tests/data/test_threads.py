@@ -8,7 +8,8 @@ import time
 import traceback
 
 from mxkit.data import threads
-from mxkit.data.threads import read_ahead
+from mxkit.data.threads import read_ahead, switches_here
+from mxnet.util import reset_np, set_np
 import pytest
 
 
@@ -32,6 +33,22 @@ def test_in_order_and_no_further_ahead_than_told(count, ahead):
     assert got == list(range(5, 25))
     assert max(worst) - 5 <= ahead
     assert not at_work()
+
+
+def test_tasks_run_under_the_switches_of_the_thread_that_reads():
+    def task(number, _):
+        found = switches_here()
+        set_np() if number % 2 else reset_np()
+        return found
+
+    for here in ((False, False), (True, True), (True, False)):
+        set_np(*here)
+        try:
+            found = list(read_ahead(task, range(6), threads=2, ahead=6))  # in threads of other readers
+            assert switches_here() == here
+        finally:
+            reset_np()
+        assert found == [here] * 6
 
 
 def test_nothing_begins_before_it_is_asked_for():

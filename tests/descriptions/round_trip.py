@@ -3,6 +3,7 @@
 import json
 
 import mxkit
+from mxkit.core.array_kind import of_kind
 from mxkit.core.blocks import parameters_by_path
 from mxkit.nets.architecture import build, describe
 from mxkit.storage.loading import put_arrays
@@ -64,9 +65,9 @@ def batch(*shape):
 
 
 def on(*shape):
-    """A call on one batch."""
+    """A call on one batch, of the kind that the switches choose."""
     x = batch(*shape)
-    return lambda net: net(x)
+    return lambda net: net(of_kind(x, mx.util.is_np_array()))
 
 
 def tokens(net):

@@ -4,7 +4,9 @@ import json
 
 from built_nets import stack
 import mxkit
+from mxkit.core.array_kind import call, switches
 from mxkit.core.blocks import parameters_by_path
+from mxkit.core.replicas import set_values
 from mxkit.errors import ArchitectureError
 from mxkit.nets.architecture import build, describe, differences
 from mxkit.nets.saving import load_net, save_net
@@ -131,10 +133,21 @@ def test_parameters_that_a_graph_shares_with_a_net_keep_the_graphs_names(graph_f
     assert len(list(twin.collect_params())) == len(list(inner.collect_params()))
 
 
-def test_a_graph_of_mx_np_is_refused():
-    x = mx.sym.var("x", dtype="float32").as_np_ndarray()
-    with pytest.raises(ArchitectureError, match=r"graph: it is a graph of mx\.np"):
-        describe(gluon.SymbolBlock(mx.sym.np.tanh(x), x))
+@pytest.mark.parametrize("switch", [False, True])
+def test_a_graph_of_either_kind_comes_back_as_one_of_its_kind(kind, switch):
+    x, weight = (mx.sym.var(name, dtype="float32") for name in ("x", "weight"))
+    graph = mx.sym.FullyConnected(x, weight, no_bias=True, num_hidden=3, name="fc")
+    net = gluon.SymbolBlock(kind.of([graph, mx.sym.tanh(graph)]), kind.of(x))
+    net.initialize()
+    inputs = [kind.of(batch(2, 4))]
+    expected = call(net, inputs)
+    with switches(switch):
+        twin = rebuilt(net)
+        assert json.loads(json.dumps(describe(net))) == describe(twin)
+    set_values(twin.collect_params()["weight"], net.collect_params()["weight"].data(), [mx.cpu()])
+    for found, other in zip(call(twin, inputs), expected):
+        assert kind.holds(found)
+        assert found.asnumpy().tobytes() == other.asnumpy().tobytes()
 
 
 @pytest.mark.parametrize(

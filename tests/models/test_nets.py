@@ -80,28 +80,38 @@ def test_every_net_is_tried():
 
 # The heavy nets that take less than some seconds; `make long` tries the others.
 QUICK = [("vgg11", {}), ("nin", {"small": True}), ("googlenet", {"small": True})]
+# As nets of mx.np, the small ones and one of each way to join arrays.
+QUICK_NP = [one[:2] for one in LIGHT if one[0] != "resnet18"] + [("googlenet", {"small": True})]
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "channels", "least"),
-    [*LIGHT, *(one if one[:2] in QUICK else long(*one) for one in HEAVY)],
+    ("name", "arguments", "channels", "least", "kind"),
+    [(*one, "nd") if one in LIGHT or one[:2] in QUICK else long(*one, "nd") for one in LIGHT + HEAVY]
+    + [(*one, "np") if one[:2] in QUICK_NP else long(*one, "np") for one in LIGHT + HEAVY],
+    indirect=["kind"],
 )
-def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, tmp_path):
+def test_smallest_size_trains_exports_describes_and_rebuilds(name, arguments, channels, least, kind, tmp_path):
+    with kind.switches():
+        _train_and_rebuild(name, arguments, channels, least, kind, tmp_path)
+
+
+def _train_and_rebuild(name, arguments, channels, least, kind, tmp_path):
     net = get_model(name, classes=4, **arguments)
     assert usable_sizes(net, channels)[0] == least
     description = json.loads(json.dumps(mxkit.nets.describe(net)))
-    x = images_of(channels, least)
+    x = kind.of(images_of(channels, least))
     mxkit.initialize(net, devices="cpu")
     imperative = net(x).asnumpy()
     assert np.ptp(imperative) > 0
     net.hybridize()
     np.testing.assert_allclose(net(x).asnumpy(), imperative, rtol=1e-4, atol=1e-5)
     before = values_of(net)
-    data = [(x, mx.nd.array([0, 1, 3]))]
+    data = [(x, kind.of(mx.nd.array([0, 1, 3])))]
     history = mxkit.fit(net, data, loss="softmax_ce", trainer="sgd", epochs=1, seed=1, progress=False)
     assert np.isfinite(history[0]["train_loss"])
     assert [path for path, values in values_of(net).items() if (values != before[path]).any()]
     scores = net(x).asnumpy()
+    assert kind.holds(net(x))
     assert scores.shape == (3, 4)
 
     twin = mxkit.nets.build(description)

@@ -9,6 +9,7 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import Kind
 
 
 def make(units=3, devices="cpu", norm=False, extra=False):
@@ -32,6 +33,14 @@ def test_equal_nets_whatever_their_gluon_names():
     long = compare(gluon.model_zoo.vision.resnet18_v1(), nn.Flatten())
     assert len(long.only_a) == 102
     assert "  and 92 more" in str(long)
+
+
+def test_nets_of_mx_nd_and_mx_np_are_compared_by_their_values():
+    nd, numpy = make(norm=True, devices="cpu:2"), Kind(True).net(lambda: make(norm=True, devices="cpu:2"))
+    assert compare(nd, numpy)
+    numpy[0].bias.data(mx.cpu(1))[1] = 5
+    assert compare(numpy, nd).values == {"0.bias": Difference(5, 1, 3)}
+    assert list(compare(numpy, numpy).drifted_a) == ["0.bias"]
 
 
 def test_paths_and_shapes():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from built_nets import hybrid_net, plain_net, stack
 import mxkit
+from mxkit.core.array_kind import call, legacy, switches
 from mxkit.errors import DeviceError, ForwardError, NotInitializedError, UnknownNameError
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -11,6 +12,7 @@ from mxnet.gluon import nn
 from mxnet.gluon.model_zoo import vision
 import numpy as np
 import pytest
+from sharing import Kind
 
 # MXNet tells of a SymbolBlock's input, and of a Sequential that could be hybrid
 pytestmark = pytest.mark.filterwarnings("ignore:Cannot decide type", "ignore:All children of this Sequential")
@@ -104,17 +106,18 @@ def test_seeds_116_to_118_a_loop_over_layers_is_one_line():
     ],
 )
 @pytest.mark.parametrize("plain", [False, True])
-def test_names(names, paths, plain):
-    net = small_net()
+def test_names(names, paths, plain, kind):
+    net, x = kind.net(small_net), kind.of(np.ones((2, 4)))
     if plain:
         net.stem.forward = lambda x, forward=net.stem.forward: forward(x + 0.0 * x.shape[0])
     features = mxkit.Features(net, names)
-    found = features(mx.nd.ones((2, 4)))
+    found = features(x)
     assert list(found) == paths
+    assert all(map(kind.holds, found.values()))
     assert ("run as it is" in repr(features)) == plain
     for name, path in {"body.-1": "body.1", "first": "stem", "a": "stem", "stem#0": "stem"}.items():
         if name in found:
-            same(found[name], mxkit.Features(net, path)(mx.nd.ones((2, 4)))[path])
+            same(found[name], mxkit.Features(net, path)(x)[path])
 
 
 @pytest.mark.parametrize(
@@ -159,23 +162,28 @@ def test_a_layer_that_is_not_called_is_an_error_by_path_and_left_out_of_a_glob()
 
 
 @pytest.mark.parametrize("when", ["never", "before", "after", "static", "called before"])
-def test_hybridization_does_not_matter(when):
-    net, x = small_net(), mx.nd.ones((2, 4))
-    expected = net.body(net.stem(x))
+@pytest.mark.parametrize("switch", [False, True])
+def test_hybridization_and_switches_do_not_matter(when, kind, switch):
+    net, x = kind.net(small_net), kind.of(np.ones((2, 4)))
+    nd = small_net()
+    expected = nd.body(nd.stem(mx.nd.ones((2, 4))))
     if when == "before":
         net.hybridize()
     elif when == "static":
         net.hybridize(static_alloc=True, static_shape=True)
     elif when == "called before":
         net.hybridize()
-        net(x)
+        call(net, [x])
     features = mxkit.Features(net, "body")
-    if when == "after":
-        features(x)
-        net.hybridize()
-        net(x)
-    same(features(x)["body"], expected)
-    same(features(x)["body"], expected)
+    with switches(switch):
+        if when == "after":
+            features(x)
+            net.hybridize()
+            call(net, [x])
+        for array in (x, x.as_nd_ndarray(), x.as_nd_ndarray().as_np_ndarray()):
+            found = features(array)["body"]
+            assert kind.holds(found)
+            same(found, expected)
     assert net._active == (when != "never")
 
 
@@ -270,18 +278,20 @@ def test_a_net_that_catches_exceptions(caught):
 
 
 @pytest.mark.parametrize("request_", ["write", "add"])
-def test_gradients_equal_those_of_a_net_cut_by_hand(request_):
-    def run(cut):
-        net = small_net(norm=True)
-        net.collect_params().setattr("grad_req", request_)
+def test_gradients_equal_those_of_a_net_cut_by_hand(request_, kind):
+    def run(cut, kind):
+        net = kind.net(lambda: small_net(norm=True))
+        with kind.switches():
+            net.collect_params().setattr("grad_req", request_)
         net.hybridize()
         features = mxkit.Features(net, ["body", "stem"])
-        x = mx.nd.array(np.random.RandomState(1).randn(3, 4))
+        x = kind.of(np.random.RandomState(1).randn(3, 4))
         x.attach_grad(request_)
         for _ in range(2):
             with autograd.record():
                 stem = net.stem(x) if cut else None
                 found = {"stem": stem, "body": net.body(stem)} if cut else features(x)
+                found = {name: legacy(array) for name, array in found.items()}
                 loss = (found["body"] * found["body"].sigmoid()).sum() + found["stem"].sum()
             loss.backward()
         named = net._collect_params_with_prefix().items()
@@ -289,7 +299,7 @@ def test_gradients_equal_those_of_a_net_cut_by_hand(request_):
         gradients = {path: p.grad().asnumpy() for path, p in named if p.grad_req != "null"}
         return {**gradients, **values, "x": x.grad.asnumpy()}
 
-    found, expected = run(False), run(True)
+    found, expected = run(False, kind), run(True, Kind(False))
     assert abs(found["x"]).max() > 0
     for path, gradient in expected.items():
         np.testing.assert_array_equal(found[path], gradient, err_msg=path)
@@ -367,6 +377,20 @@ def test_t38_a_layer_that_does_not_fit_a_deferred_net_is_named():
     expected = r"'1' \(Dense\) is built for 16 inputs per sample and got shape \(2, 4, 6, 6\)"
     with pytest.raises(ForwardError, match=expected):
         mxkit.Features(net, ["0", "1"])(mx.nd.ones((2, 1, 8, 8)))
+
+
+def test_a_layer_that_mxnet_has_for_the_other_kind_only_is_named():
+    with Kind(True).switches():
+        net = stack(nn.Dense(4), nn.GroupNorm(2))
+        net.initialize()
+        expected = r"'1' \(GroupNorm\) has no version for mx\.np: MXNet 1\.9\.1 wrote it with operators of mx\.nd only"
+        with pytest.raises(ForwardError, match=expected):
+            mxkit.Features(net, "1")(mx.np.ones((2, 4)))
+    with Kind(False).switches():
+        net = stack(nn.Conv2D(4, 3))
+    expected = r"'0' \(Conv2D\) was made for mx\.nd and got arrays of mx\.np: a convolution is bound to the switches"
+    with Kind(True).switches(), pytest.raises(ForwardError, match=expected):
+        mxkit.initialize(net, sample=(2, 3, 8, 8))
 
 
 @pytest.mark.parametrize("numpy", [False, True])
@@ -577,6 +601,23 @@ def exported(folder, units=3, prefix="part_"):
     net(mx.nd.ones((2, 4)))
     net.export(str(folder / "net"))
     return gluon.SymbolBlock.imports(str(folder / "net-symbol.json"), ["data"], str(folder / "net-0000.params"))
+
+
+def test_symbol_blocks_of_both_kinds(kind):
+    with kind.switches():
+        x = kind.of(mx.sym.var("data"))
+        F = mx.sym.np if kind.numpy else mx.sym
+        graph = F.tanh(x) * 2
+        net = stack(gluon.SymbolBlock(graph, x), nn.Dense(3), gluon.SymbolBlock(graph, x))
+        net.initialize()
+        array = kind.of(np.arange(8).reshape(2, 4) / 8)
+        expected = net[0](array), net(array)
+        features = mxkit.Features(net, ["0", "2"])
+    for _ in range(2):
+        for one, other in zip(features(array).values(), expected):
+            assert kind.holds(one)
+            same(one, other)
+        assert graph.list_inputs() == ["data"]  # a graph of mx.np took the other one in (T164)
 
 
 def test_symbol_blocks(tmp_path):

@@ -2,6 +2,7 @@
 
 from built_nets import hybrid_net, stack
 import mxkit
+from mxkit.core.array_kind import call
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
 import mxnet as mx
@@ -51,10 +52,11 @@ def train(net):
 
 class TestCopies:
     @pytest.mark.parametrize(("devices", "hybridize"), [("cpu", True), ("cpu:2", False)])
-    def test_a_copy_computes_and_learns_as_the_net_does_and_shares_nothing(self, devices, hybridize):
-        net = trained(small(3), devices, hybridize)
+    def test_a_copy_computes_and_learns_as_the_net_does_and_shares_nothing(self, devices, hybridize, kind):
+        net = kind.net(lambda: trained(small(3), devices, hybridize))
         twin = copy_net(net)
         before = values(net)
+        assert all(map(kind.holds, twin.output.weight.list_data()))
         assert same(values(twin), before)
         assert twin._active is hybridize
         ours, theirs = {id(one) for one in mxkit.parameters(net).values()}, mxkit.parameters(twin).values()
@@ -107,16 +109,17 @@ class TestCopies:
 
 class TestFinetune:
     @pytest.mark.parametrize(("devices", "hybridize"), [("cpu", False), ("cpu:2", True)])
-    def test_row127_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize):
-        base = trained(small(4), devices, hybridize)
-        x = mx.nd.array(X)
-        before, outputs = values(base), base(x).asnumpy()
+    def test_row127_only_the_new_head_is_trained_and_the_base_stays(self, devices, hybridize, kind):
+        base = kind.net(lambda: trained(small(4), devices, hybridize))
+        x = [kind.of(X)]
+        before, outputs = values(base), call(base, x).asnumpy()
         net = finetune(base, 3)
         assert trained_paths(net) == ["output.weight", "output.bias"]
         assert net.output.weight.shape == (3, 5)
         assert net.output.weight.lr_mult == net.output.bias.lr_mult == 10
-        assert net(x).shape == (6, 3)
+        assert call(net, x).shape == (6, 3)
         assert net._active is hybridize
+        assert all(map(kind.holds, [net.output.weight.data(mx.cpu(0)), *net.output.weight.list_grad()]))
         start = values(net)
         train(net)
         for (path, device), found in values(net).items():
@@ -124,7 +127,7 @@ class TestFinetune:
             if not path.startswith("output"):  # the first device's, as a Trainer's first step makes them (T98)
                 np.testing.assert_array_equal(found, before[path, mx.cpu(0)])
         assert same(values(base), before)
-        np.testing.assert_array_equal(base(x).asnumpy(), outputs)
+        np.testing.assert_array_equal(call(base, x).asnumpy(), outputs)
         assert trained_paths(base) == [path for path in trained_paths(base) if "running" not in path]
         assert not base.features[1]._kwargs["use_global_stats"]
 
@@ -258,7 +261,7 @@ def lenet(classes=5):
 
 
 class TestPreprocess:
-    def test_bytes_and_floats_give_the_same_in_either_kind_of_array(self):
+    def test_bytes_and_floats_give_the_same_in_every_kind_of_array(self, kind):
         images = np.random.RandomState(0).randint(0, 256, (2, 3, 4, 5)).astype("uint8")
         mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
         expected = (images / 255 - mean.reshape(3, 1, 1)) / std.reshape(3, 1, 1)
@@ -267,9 +270,10 @@ class TestPreprocess:
                 found = preprocess(name)(given)
                 assert found.dtype == np.float32
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-                array = mx.nd.array(given, dtype=given.dtype, ctx=mx.cpu(1))
+                array = kind.of(mx.nd.array(given, dtype=given.dtype, ctx=mx.cpu(1)))
                 found = preprocess(name)(array)
-                assert found.context == mx.cpu(1)
+                assert kind.holds(found)
+                assert found.ctx == mx.cpu(1)
                 np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
     def test_sizes(self):

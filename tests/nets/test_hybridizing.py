@@ -5,6 +5,7 @@ import random
 import as_on_a_gpu
 from built_nets import stack
 import mxkit
+from mxkit.core.array_kind import call
 from mxkit.errors import ForwardError
 from mxkit.nets.hybridizing import try_hybridize
 import mxnet as mx
@@ -12,6 +13,7 @@ from mxnet import autograd
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import Kind
 
 X = mx.nd.array(np.random.RandomState(0).rand(4, 3))
 
@@ -72,9 +74,9 @@ def wrapped(block):
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True, "static_shape": True}])
-def test_row134_a_net_that_can_be_is_hybridized(flags):
-    net = wrapped(nn.BatchNorm())
-    expected = net(X).asnumpy()
+def test_row134_a_net_that_can_be_is_hybridized(flags, kind):
+    net = kind.net(lambda: wrapped(nn.BatchNorm()))
+    expected = call(net, [kind.of(X)]).asnumpy()
     net.hybridize()
     result = try_hybridize(net, X, **flags)
     assert result
@@ -85,7 +87,7 @@ def test_row134_a_net_that_can_be_is_hybridized(flags):
     assert net._active
     assert net._cached_op is not None
     assert dict(net._flags).items() >= flags.items()
-    np.testing.assert_allclose(net(X).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(call(net, [kind.of(X)]).asnumpy(), expected, rtol=1e-5, atol=1e-6)
     assert str(result).startswith("hybridized: equal in predict and training to ")
     assert try_hybridize(wrapped(Two()), X)
     assert try_hybridize(wrapped(nn.Dropout(0.5)), X).compared == ("predict",)
@@ -117,6 +119,40 @@ def test_row134_a_net_without_an_equal_graph_is_left_with_the_reason(block, reas
         assert result.difference > 0.01
     if "change" not in reason:
         np.testing.assert_array_equal(net(X).asnumpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (lambda F, x: x.reshape(x.shape[0], -1), "has no attribute 'shape'"),
+        (lambda F, x: x * x.sum().item(), "has no attribute 'item'"),
+        (lambda F, x: x * float(x.sum().asnumpy()), "asnumpy is not implemented for Symbol"),
+        (lambda F, x: x[x > 0], "IndexError: Only integer, slice, or tuple of these types are supported"),
+        (lambda F, x: x + mx.np.ones(3), "not supported"),
+        (lambda F, x: x * mx.np.random.uniform(size=(1,)), "change from call to call"),
+    ],
+)
+def test_code_of_mx_np_that_has_no_graph_is_left_with_the_reason(forward, reason):
+    with Kind(True).switches():
+        net = wrapped(nn.HybridLambda(forward))
+    result = try_hybridize(net, X)
+    assert not result
+    assert reason in result.reason
+    assert result.place.startswith(f"{__file__}:" if "change" not in reason else "")
+
+
+def test_a_hybrid_block_with_a_forward_of_its_own_is_listed():
+    class Own(nn.HybridBlock):
+        def forward(self, x):
+            return self.layer(x) * float(x.sum().item())
+
+    with Kind(True).switches():
+        net = Own()
+        net.layer = wrapped(nn.Dense(2, in_units=3))
+        result, inside = try_hybridize(net, X), try_hybridize(stack(net), X)
+    assert result.python == ("",)
+    assert inside.reason.startswith("'0' (Own) cannot be hybridized")
+    assert str(result).endswith("without a graph: the net")
 
 
 def test_t126_statistics_that_move_in_the_forward_pass_are_put_back():

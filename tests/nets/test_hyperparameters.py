@@ -2,6 +2,7 @@
 
 from built_nets import make_norms
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.core.blocks import parameters_by_path
 from mxkit.errors import UnknownNameError
 from mxkit.nets.settings import (
@@ -239,6 +240,17 @@ def test_frozen_parameters_stand_still_and_go_on_afterwards(place):
     assert unfreeze(net) == ["a"]
     step(net, trainer)
     assert value(net.a) == before - 0.5 * (1 + 0.5 * before)
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_t167_gradients_after_unfreezing_have_the_kind_of_the_values(kind, switch):
+    with kind.switches():
+        net = nn.Dense(2, in_units=3)
+        mxkit.initialize(net, devices="cpu:2")
+    with switches(switch):
+        freeze(net)
+        unfreeze(net)
+        assert all(map(kind.holds, [*net.weight.list_grad(), *net.weight.list_data()]))
 
 
 def test_what_has_no_gradient_is_never_unfrozen():

@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import Kind
 
 
 def test_every_device_gets_the_same_values_and_a_seed_decides_them():
@@ -21,6 +22,39 @@ def test_every_device_gets_the_same_values_and_a_seed_decides_them():
 
     np.testing.assert_array_equal(values(1), values(1))
     assert (values(1) != values(2)).any()
+
+
+@pytest.mark.parametrize("spec", ["xavier", "normal", ("xavier", {"rnd_type": "gaussian"}), "msraprelu", "orthogonal"])
+def test_both_kinds_get_the_same_values(spec):
+    def values(kind, later):
+        mxkit.seed_all(3)
+        with kind.switches():
+            net = stack(nn.Conv2D(4, 3), nn.Dense(5, weight_initializer=mx.init.Normal(0.1)), nn.BatchNorm())
+            mxkit.initialize(net, spec, devices="cpu:2", sample=None if later else (2, 1, 8, 8))
+            net(kind.of(np.zeros((2, 1, 8, 8))))
+        if later:  # whatever the switches are
+            mxkit.initialize(net, spec, devices="cpu:2", force=True)
+        assert all(kind.holds(array) for one in net.collect_params().values() for array in one.list_data())
+        assert all(map(kind.holds, net[0].weight.list_grad()))
+        return [array.asnumpy() for one in net.collect_params().values() for array in one.list_data()]
+
+    for later in (False, True):
+        for nd, numpy in zip(values(Kind(False), later), values(Kind(True), later)):
+            np.testing.assert_array_equal(nd, numpy)
+
+
+def test_an_initializer_of_ones_own_gets_arrays_of_the_nets_kind(kind):
+    class Checking(mx.init.Initializer):
+        def _init_weight(self, name, array):
+            assert kind.holds(array)
+            assert mx.util.is_np_array() == kind.numpy
+            array[:] = 3
+
+    with kind.switches():
+        net = nn.Dense(2, in_units=3)
+        mxkit.initialize(net, Checking(), devices="cpu")
+    mxkit.initialize(net, Checking(), devices="cpu", force=True)
+    assert (net.weight.data().asnumpy() == 3).all()
 
 
 def test_t22_the_default_is_xavier_with_its_bounds():

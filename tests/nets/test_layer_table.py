@@ -5,6 +5,7 @@ import sys
 
 from built_nets import hybrid_net, plain_net, stack
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.core.blocks import blocks_by_path, parameters_by_path
 from mxkit.errors import ForwardError, NotInitializedError, UnknownNameError
 from mxkit.nets.layer_table import layers
@@ -15,6 +16,7 @@ from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 import numpy as np
 import pytest
+from sharing import Kind
 
 
 def convolutional():
@@ -107,6 +109,24 @@ def test_a_table_is_that_of_the_running_net_whatever_its_state(make, shapes):
     for row in layers(net, *shapes):
         path = f"inner.{row.path}" if row.path else "inner"
         assert inside[path] == row._replace(path=path)
+
+
+@pytest.mark.parametrize(("make", "shapes"), [NETS[0], NETS[1], NETS[3]], ids=["convolutional", "recurrent", "resnet"])
+@pytest.mark.filterwarnings("ignore:ndarray.context has been renamed")  # which MXNet's recurrent layers read
+def test_a_net_of_mx_np_has_the_table_of_the_net_of_mx_nd(make, shapes):
+    expected = str(layers(make(), *shapes))
+    with Kind(True).switches():
+        net = make()
+        assert str(layers(net, *shapes)) == expected
+        net.initialize()
+        net(*[mx.np.zeros(shape) for shape in shapes])
+    for switch in (False, True):
+        with switches(switch):
+            for one in (net, plain(net)):
+                table = layers(one, *zeros(shapes))
+                assert table.macs == layers(make(), *shapes).macs
+            net.hybridize()
+            assert str(layers(net, *shapes)) == expected
 
 
 def state_of(net):

@@ -46,24 +46,27 @@ def test_deferred_shapes_are_inferred_there():
 
 @pytest.mark.parametrize("hybridize", [False, True])
 @pytest.mark.parametrize("start", ["cpu", "cpu:3"])
-def test_values_go_along_to_the_bit_and_gradients_work(hybridize, start):
-    net = make()
-    mxkit.initialize(net, devices=start)
-    net.hybridize(hybridize, static_alloc=hybridize)
-    net(X)
-    net[1].running_mean.data(mx.cpu(0))[:] = 0.1
-    if start != "cpu":
-        net[1].running_mean.data(mx.cpu(1))[:] = 7
-    expected = net(X).asnumpy()
+def test_values_go_along_to_the_bit_and_gradients_work(hybridize, start, kind):
+    x = kind.of(X)
+    with kind.switches():
+        net = make()
+        mxkit.initialize(net, devices=start)
+        net.hybridize(hybridize, static_alloc=hybridize)
+        net(x)
+        net[1].running_mean.data(mx.cpu(0))[:] = 0.1
+        if start != "cpu":
+            net[1].running_mean.data(mx.cpu(1))[:] = 7
+        expected = net(x).asnumpy()
     net[0].weight.grad_req = "null"
     with pytest.warns(UserWarning, match="already initialized, ignoring"):  # T20
         net[2].weight.initialize(ctx=mx.cpu(2))
     to(net, [mx.cpu(1), mx.cpu(2)])
     for device in (mx.cpu(1), mx.cpu(2)):
-        with autograd.record(train_mode=False):
-            out = net(X.as_in_context(device))
+        with autograd.record(train_mode=False), kind.switches():
+            out = net(kind.of(X.as_in_context(device)))
         out.backward()
         np.testing.assert_array_equal(out.asnumpy(), expected)
+        assert kind.holds(net[2].weight.grad(device))
         assert net[2].weight.grad(device).asnumpy().any()
     assert net[0].weight.grad_req == "null"
     assert net[0].weight._grad is None

@@ -67,6 +67,25 @@ def test_matrix_products_cost_what_they_compute_of_ones(function, shapes):
     assert layers(net, *shapes).macs == float(ones(net, *shapes).sum().asscalar()) > 0
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (lambda F, a, b: F.np.tensordot(a, b, axes=1), [(3, 4), (4, 5)]),
+        (lambda F, a, b: F.np.tensordot(a, b, axes=([0, 1], [2, 0])), [(3, 4, 2), (4, 5, 3)]),
+        (lambda F, a, b: F.np.einsum("bij,kj->bki", a, b), [(2, 3, 4), (5, 4)]),
+        (lambda F, a, b: F.npx.batch_dot(a, b, transpose_b=True), [(2, 3, 4), (2, 5, 4)]),
+    ],
+    ids=["tensordot", "tensordot axes", "einsum", "batch_dot"],
+)
+def test_products_of_mx_np_cost_what_they_compute_of_ones(function, shapes):
+    net = nn.HybridLambda(function)
+    with mx.util.np_shape(), mx.util.np_array():
+        table = layers(net, *shapes)
+        assert table.macs == net(*map(mx.np.ones, shapes)).sum().item() > 0
+    assert table.flops == 2 * table.macs
+    assert not table.not_counted
+
+
 def test_products_of_numpys_interface():
     def products(F, a, b):
         return F.np.matmul(a, b) + F.np.dot(a, b) * 2 - F.npx.relu(F.np.mean(a))

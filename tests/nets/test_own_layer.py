@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 X = np.random.RandomState(0).randn(4, 5).astype("float32")
+X_ND = mx.nd.array(X)
 
 
 @mxkit.nets.register_block
@@ -78,6 +79,31 @@ def test_row25_several_devices_have_their_own_values(hybrid):
     found = net(mx.nd.ones((1, 5), ctx=mx.cpu(1)))
     assert found.context == mx.cpu(1)
     np.testing.assert_array_equal(found.asnumpy(), [[70, 70, 70]])
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_layers_of_mx_np(hybrid):
+    class Scaled(Layer):
+        def __init__(self, units, **kwargs):
+            super().__init__(**kwargs)
+            self.parameter("weight", (units, 0))
+            self.constant("scale", [2.0])
+
+        def infer(self, x):
+            return {"weight": (self.weight.shape[0], x[-1])}
+
+        def hybrid_forward(self, F, x, weight, scale):
+            return F.np.dot(x, F.np.transpose(weight)) * scale
+
+    with mx.util.np_shape(), mx.util.np_array():
+        net = made(Scaled, devices="cpu:2")
+        net.hybridize(hybrid)
+        found = net(mx.np.array(X))
+    for device in net.weight.list_ctx():
+        assert isinstance(net.weight.data(device), mx.np.ndarray)
+        assert isinstance(net.scale.data(device), mx.np.ndarray)
+    np.testing.assert_allclose(found.asnumpy(), X @ net.weight.data(mx.cpu()).asnumpy().T * 2, rtol=1e-5)
+    np.testing.assert_array_equal(mxkit.Features(net, "")(X_ND)[""].asnumpy(), found.asnumpy())
 
 
 def test_row25_repr():

@@ -86,6 +86,7 @@ def test_columns_where_nothing_is_known_yet():
     assert lines(table)[1].endswith("(4, ?, 3, 3)  float32      ?  trained     cpu(0), cpu(1)")
     with mx.util.np_shape(True):  # sizes that are not known are -1 there
         assert lines(table)[1].startswith("0.weight        (4, ?, 3, 3)  float32      ?")
+        assert table.rows[0]["shape"] == (4, 0, 3, 3)
     net = nn.HybridBlock()
     assert lines(parameters(net)) == ["0 parameters, 0 numbers, 0 bytes"]
     assert parameters(net).rows == []

@@ -115,8 +115,10 @@ def test_phases_add_up_to_the_time_that_passed(devices):
     assert found.phase("waiting").alone_ms is None
 
 
-def test_operators_are_those_of_the_update():
-    found = profiled(ready(hybridize=True), trainer="adam", updates=3, accumulate=2).operators
+def test_operators_are_those_of_the_update(kind):
+    net = kind.net(lambda: ready(sample=(1, 6)))
+    net.hybridize(static_alloc=True)
+    found = profiled(net, trainer="adam", updates=3, accumulate=2).operators
     calls = {operator.name: operator.calls for operator in found}
     assert "ImperativeBulk" not in calls
     assert calls["FullyConnected"] == calls["_backward_FullyConnected"] == 2 * 2  # layers x batches
@@ -128,13 +130,14 @@ def test_operators_are_those_of_the_update():
     assert onednn["adam_update"] is onednn["pick"] is False
 
 
-def test_who_waits_for_the_engine_is_named():
+def test_who_waits_for_the_engine_is_named(kind):
     def reading(net, inputs, labels):
         losses = losses_of(net, inputs, labels)
-        losses.mean().asscalar()
+        losses.mean().item() if kind.numpy else losses.mean().asscalar()
         return losses
 
-    found = profiled(loss=mxkit.losses.BatchLoss(forward=reading), updates=3)
+    net = kind.net(lambda: ready(sample=(1, 6)))
+    found = profiled(net, loss=mxkit.losses.BatchLoss(forward=reading), updates=3)
     (read,) = [one for one in found.reads if one.calls >= 1]
     line = reading.__code__.co_firstlineno + 2
     assert read.place == f"profiling/test_profiling.py:{line}"

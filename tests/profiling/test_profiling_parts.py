@@ -136,13 +136,15 @@ def test_what_onednn_computes():
     assert found == {(dtype, name): by_onednn(name, dtype) for dtype, name in found}
 
 
-def test_convolutions_that_fit_no_fast_kernel_are_measured(monkeypatch):
+def test_convolutions_that_fit_no_fast_kernel_are_measured(kind, monkeypatch):
     monkeypatch.setattr("mxkit.profiling.channels.vector_width", lambda flags: 16)
-    net = gluon.nn.HybridSequential()
-    net.add(gluon.nn.Conv2D(20, 3, strides=2, padding=1), gluon.nn.Conv2D(32, 3), gluon.nn.Conv2D(64, 3))
-    net.add(gluon.nn.Conv2D(60, 1, groups=4), gluon.nn.Conv2DTranspose(7, 3), gluon.nn.Conv2D(5, (1, 3), dilation=2))
-    mxkit.initialize(net)
-    net(mx.nd.ones((2, 3, 30, 33)))
+    with kind.switches():
+        net = gluon.nn.HybridSequential()
+        net.add(gluon.nn.Conv2D(20, 3, strides=2, padding=1), gluon.nn.Conv2D(32, 3), gluon.nn.Conv2D(64, 3))
+        net.add(
+            gluon.nn.Conv2D(60, 1, groups=4), gluon.nn.Conv2DTranspose(7, 3), gluon.nn.Conv2D(5, (1, 3), dilation=2)
+        )
+        mxkit.initialize(net, sample=(2, 3, 30, 33))
     found = measure_paddings(net, [(2, 3, 30, 33)])
     told = {one.path: (one.channels, one.padded) for one in found}
     assert told == {"0": ((3, 20), (3, 32)), "1": ((20, 32), (32, 32)), "5": ((7, 5), (16, 16))}
@@ -250,6 +252,7 @@ RULES = [
     ({}, {"active": False}, ["the net is not hybridized: Python calls each layer, 3 ms per update"]),
     ({}, {"dtype": "float64"}, ["2 parameters are float64, '0.weight' among them"]),
     ({"operators": [Operator("relu", 1.0, 4.0, 0.5, False)]}, {}, ["relu 50%: nn.Activation('relu') is"]),
+    ({"operators": [Operator("_backward_npi_tanh", 1.0, 4.0, 0.5, False)]}, {}, ["50%: nn.Activation('tanh') is"]),
     ({"operators": [Operator("_backward_sort", 1.0, 4.0, 0.5, False)]}, {}, ["_backward_sort 50%"]),
     ({"operators": [Operator("relu", 1.0, 0.5, 0.5, False)]}, {}, [": only less computing"]),
     (

@@ -330,3 +330,39 @@ def test_names_read_while_running():
         assert x[x > 1].tolist() == [2.0]
         assert mx.np.full((2,), True).dtype == np.bool_
         assert mx.np.bool is bool
+
+
+def test_t164_a_copied_symbol_of_mx_np_is_independent_and_its_block_runs_in_a_graph():
+    # mxnet/symbol/numpy/_symbol.py, line 243; mxnet/gluon/block.py, line 1693
+    x = mx.sym.var("x", dtype="float32").as_np_ndarray()
+    graph = mx.sym.np.tanh(x)
+    copied = copy.copy(graph)
+    copied._compose(x=mx.sym.var("other").as_np_ndarray())
+    assert (type(copied), copied.list_inputs(), graph.list_inputs()) == (type(graph), ["other"], ["x"])
+    assert copy.deepcopy(graph).list_inputs() == ["x"]
+    with mx.util.np_shape(), mx.util.np_array():
+        block = mx.gluon.SymbolBlock(graph, x)
+        net = mx.gluon.nn.HybridSequential()
+        net.add(block, block)
+        net.hybridize()
+        expected = np.tanh(np.tanh(0.5))
+        for _ in range(2):
+            np.testing.assert_allclose(net(mx.np.full((2,), 0.5)).asnumpy(), expected, rtol=1e-6)
+    assert graph.list_inputs() == ["x"]
+
+
+@pytest.mark.parametrize("kind", [mx.gluon.rnn.RNN, mx.gluon.rnn.LSTM, mx.gluon.rnn.GRU])
+def test_t165_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
+    # mxnet/gluon/rnn/rnn_layer.py, line 235
+    net = mx.gluon.nn.HybridSequential()
+    net.add(kind(3, 2, layout="NTC", bidirectional=True), mx.gluon.nn.Dense(2, flatten=False))
+    with mx.util.np_shape(), mx.util.np_array():
+        net.initialize()
+        net.hybridize()
+        outputs = [net(mx.np.ones(shape)) for shape in ((2, 3, 4), (5, 1, 4))]
+        net.hybridize(False)
+        for output in outputs:
+            shape = (*output.shape[:2], 4)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # upstream reads `context`
+                np.testing.assert_array_equal(net(mx.np.ones(shape)).asnumpy(), output.asnumpy())

@@ -11,12 +11,12 @@ from mxkit.errors import CheckpointError, NotInitializedError, UnknownNameError
 from mxkit.storage.exporters import export, load_exported
 from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
-from mxnet import gluon
+from mxnet import gluon, npx
 from mxnet.gluon import nn, rnn
 from mxnet.gluon.model_zoo import vision
 import numpy as np
 import pytest
-from sharing import long
+from sharing import Kind, long
 
 
 def batch(*shape):
@@ -349,6 +349,10 @@ def test_t117_a_module_is_served_without_its_label(name, tmp_path):
     block = load_exported(tmp_path / "net")
     received = block(mx.nd.array(x))
     received = received if isinstance(received, list) else [received]
+    with Kind(True).switches():
+        outputs = load_exported(tmp_path / "net")(mx.np.array(x))
+        assert all(map(Kind(True).holds, outputs if isinstance(outputs, list) else [outputs]))
+        assert bits(outputs) == bits(received)
     assert [one.shape for one in received] == [one.shape for one in expected]
     for ours, theirs in zip(received, expected):
         assert abs(ours - theirs).max().asscalar() <= 2e-7  # the last bits of a softmax; the others are equal
@@ -590,13 +594,27 @@ def other_structure(text, choose):
     return json.dumps(graph).encode()
 
 
-def mutate(path, count):
+def halves_joined(F, x):
+    return F.concat(*F.split(x, axis=1, num_outputs=2), dim=1)
+
+
+def numpy_operators(F, x):
+    x = F.np.concatenate(F.np.split(x, 2, axis=1), axis=1)
+    x = F.np.transpose(F.np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (0, 1, 3, 2))
+    x = F.npx.reshape(x, (-2, -2, -5)) * F.np.arange(49)
+    x = F.npx.reshape(x, (-2, -2, 7, -1))
+    return F.np.where(x > 0, x, F.np.tile(F.np.mean(x, axis=1, keepdims=True), (1, 4, 1, 1)))
+
+
+def mutate(path, count, numpy, first=0):
     """In a process of its own: read many mutations of a graph, each after its number was printed."""
     resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-    file, x = Path(f"{path}-symbol.json"), mx.nd.ones((2, 3, 8, 8))
+    file, x = Path(f"{path}-symbol.json"), Kind(numpy).of(mx.nd.ones((2, 3, 8, 8)))
+    if numpy:
+        npx.set_np()
     text, whole = file.read_text(), load_exported(path)(x).asnumpy()
     found = {"refused": 0, "same": 0, "different": 0, "no forward": 0}
-    for number in range(count):
+    for number in range(first, count):
         print(number, flush=True)  # noqa: T201
         choose = random.Random(number)
         file.write_bytes(choose.choice([flipped_bits, other_digit, other_structure])(text, choose))
@@ -611,20 +629,21 @@ def mutate(path, count):
 
 
 @pytest.mark.parametrize("count", [100, long(200)])
-@pytest.mark.parametrize("digest", [True, False])
-def test_mutated_graphs_neither_crash_nor_hang(digest, count, tmp_path, forks):
-    net = nn.HybridSequential()
-    net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(2))
-    net.add(nn.Conv2DTranspose(4, 2), nn.GroupNorm(2), nn.LayerNorm())
-    net.add(nn.HybridLambda(lambda F, x: F.concat(*F.split(x, axis=1, num_outputs=2), dim=1)))
-    net.add(nn.GlobalAvgPool2D(), nn.Dense(5, activation="tanh"), nn.Dropout(0.5))
-    net.initialize()
-    file = export(net, tmp_path / "net", input_shape=(1, 3, 8, 8)).symbol
+@pytest.mark.parametrize(("digest", "numpy"), [(True, False), (False, False), (False, True)])
+def test_mutated_graphs_neither_crash_nor_hang(digest, numpy, count, tmp_path, forks):
+    with Kind(numpy).switches():
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(4, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D(2))
+        net.add(nn.Conv2DTranspose(4, 2), nn.LayerNorm() if numpy else nn.GroupNorm(2), nn.LayerNorm())
+        net.add(nn.HybridLambda(numpy_operators if numpy else halves_joined))
+        net.add(nn.GlobalAvgPool2D(), nn.Dense(5, activation="tanh"), nn.Dropout(0.5))
+        net.initialize()
+        file = export(net, tmp_path / "net", input_shape=(1, 3, 8, 8)).symbol
     if not digest:
         graph = json.loads(file.read_text())
         del graph["attrs"]["mxkit_sha256"]
         file.write_text(json.dumps(graph, indent=2))
-    done = forks.run("test_exporters:mutate", str(tmp_path / "net"), count, timeout=300)
+    done = forks.run("test_exporters:mutate", str(tmp_path / "net"), count, numpy, timeout=300)
     assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])
     assert sum(found.values()) == count

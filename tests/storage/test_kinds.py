@@ -7,7 +7,7 @@ from mxkit.errors import CheckpointError
 from mxkit.storage.trainer_states import load_trainer_states
 import mxnet as mx
 from mxnet import autograd, gluon, npx
-from mxnet.gluon import nn
+from mxnet.gluon import nn, rnn
 import numpy as np
 import pytest
 from sharing import Kind
@@ -251,6 +251,27 @@ def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(t
         with pytest.raises(ValueError, match=r"two kinds of parameters.*SymbolBlock.imports .* mxkit.load_exported"):
             mxkit.predict(nets[0], X)
         assert isinstance(mxkit.predict(nets[1], X), mx.np.ndarray)
+
+
+class Unrolled(gluon.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        with self.name_scope():
+            self.cell, self.output = rnn.GRUCell(4, input_size=3), nn.Dense(2, in_units=20)
+
+    def hybrid_forward(self, F, x):
+        return self.output(self.cell.unroll(5, x, merge_outputs=True)[0])
+
+
+@pytest.mark.parametrize("make", [lambda: rnn.LSTM(4, 2, input_size=3), Unrolled])
+def test_t159_graphs_of_recurrent_layers_become_graphs_of_numpy(make, tmp_path):
+    net, x = make(), mx.nd.random.normal(shape=(2, 5, 3))
+    net.initialize(mx.init.Normal(0.3))
+    mxkit.export(net, tmp_path / "net")
+    with switches(True):
+        outputs = mxkit.load_exported(tmp_path / "net")(x.as_np_ndarray())
+    assert isinstance(outputs, mx.np.ndarray)
+    np.testing.assert_array_equal(outputs.asnumpy(), net(x).asnumpy())
 
 
 def test_dtypes_and_empty_arrays_of_npx_save(tmp_path):

@@ -3,6 +3,7 @@
 import warnings
 
 import mxkit
+from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.errors import TrapWarning
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -20,13 +21,18 @@ OPTIMIZERS = [
 OPTIMIZER_IDS = ["sgd", "momentum", "adam"]
 
 
+def array(values, **how):
+    """An array of the kind that MXNet's switches say."""
+    return of_kind(mx.nd.array(values, **how), mx.util.is_np_array())
+
+
 def make_batches(sizes, seed=0, dtype="float32"):
-    """One batch `(x, y)` of NDArrays for each size."""
+    """One batch `(x, y)` of arrays for each size."""
     random = np.random.RandomState(seed)
     return [
         (
-            mx.nd.array(random.randn(size, FEATURES), dtype=dtype),
-            mx.nd.array(random.randint(0, CLASSES, size), dtype="int32"),
+            array(random.randn(size, FEATURES), dtype=dtype),
+            array(random.randint(0, CLASSES, size), dtype="int32"),
         )
         for size in sizes
     ]
@@ -36,7 +42,8 @@ def joined(batches, every=None):
     """The big batches that windows of `every` batches amount to."""
     every = every or len(batches)
     windows = [batches[i : i + every] for i in range(0, len(batches), every)]
-    return [tuple(mx.nd.concat(*column, dim=0) for column in zip(*window)) for window in windows]
+    big = [tuple(mx.nd.concat(*legacy(column), dim=0) for column in zip(*window)) for window in windows]
+    return of_kind(big, is_numpy(batches))
 
 
 def make_net(devices="cpu", seed=3, dropout=0.0, hybridize=False, dtype="float32"):

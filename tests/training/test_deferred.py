@@ -6,7 +6,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import CLASSES, FEATURES, weights
+from oracle import CLASSES, FEATURES, array, weights
 import pytest
 from sharing import pairs
 
@@ -81,13 +81,14 @@ def test_t123_a_sample_fixes_the_first_values_whatever_is_drawn_later():
     np.testing.assert_array_equal(trained(True, sample=mx.nd.array(X[:2])), expected)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     ("source", "hybridize"), pairs([name for name in SOURCES if name != "DatasetLoader"], [False, True])
 )
 def test_t123_values_are_those_of_a_forward_pass_before(source, hybridize):
     by_hand = make_net(1, hybridize=hybridize)
     with autograd.pause():
-        by_hand(mx.nd.array(X[:8]))
+        by_hand(array(X[:8]))
     expected = fit(by_hand, SOURCES[source](), seed=5)
     np.testing.assert_array_equal(fit(make_net(1, hybridize=hybridize), SOURCES[source](), seed=5), expected)
 

@@ -33,6 +33,7 @@ class Average(mxkit.Callback):
         self.done += 1
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("devices", "warmup"), [("cpu", True), ("cpu:3", False)])
 def test_ema_equals_numpys_average_on_every_replica(devices, warmup):
     net, ema, average = make_net(devices), EMA(0.9, warmup), Average(0.9, warmup)
@@ -152,6 +153,7 @@ def test_ema_leaves_running_statistics_alone_and_averages_a_shared_parameter_onc
         np.testing.assert_allclose(weights(shared), average.values[0], rtol=2e-6, atol=1e-7)
 
 
+@pytest.mark.usefixtures("switched")
 def test_validation_in_fit_sees_the_average_and_training_does_not():
     net, other, ema, expected = make_net("cpu:2"), make_net("cpu:2"), EMA(0.9), []
 

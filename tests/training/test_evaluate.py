@@ -5,7 +5,7 @@ from mxkit.errors import DataError, EmptyDataError, LossShapeError, NotInitializ
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import FEATURES, SOFTMAX, make_batches, make_net
+from oracle import FEATURES, SOFTMAX, array, make_batches, make_net
 import pytest
 
 SAMPLES = 1300  # 64 leaves 20, 1000 leaves 300: the mean over batches is another number
@@ -28,6 +28,7 @@ def cut(x, y, size):
     return [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("devices", "size"), [("cpu:1", 64), ("cpu:2", 1000)])
 def test_t16_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, devices):
     x, y, accuracy, loss = scored
@@ -40,6 +41,7 @@ def test_t16_accuracy_and_loss_equal_numpy_over_all_samples(scored, size, device
     assert abs(np.mean(by_batch) - accuracy) > 0.005
 
 
+@pytest.mark.usefixtures("switched")
 def test_t15_dropout_is_off_also_inside_record():
     net = make_net(dropout=0.5)
     batches = make_batches([40, 7])
@@ -54,13 +56,14 @@ def test_t15_dropout_is_off_also_inside_record():
     assert (noisy.asnumpy() != outputs[:40]).any()  # the mode is back
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("devices", ["cpu:1", "cpu:3"])
 def test_predict_keeps_the_order(devices):
     batches = make_batches([5, 1, 7, 2])
     net = make_net(devices)
     expected = np.concatenate([make_net()(x).asnumpy() for x, _ in batches])
     found = mxkit.predict(net, batches)
-    assert found.context == mx.cpu()
+    assert found.ctx == mx.cpu()
     np.testing.assert_allclose(found.asnumpy(), expected, rtol=1e-6, atol=1e-7)
 
 
@@ -85,13 +88,14 @@ class TwoHeads(gluon.HybridBlock):
         return self.left(x), self.right(z)
 
 
+@pytest.mark.usefixtures("switched")
 def test_predict_returns_several_outputs_and_feeds_several_inputs():
     net = TwoHeads()
     mxkit.initialize(net, devices="cpu:2")
     x, z = np.random.randn(9, FEATURES), np.random.randn(9, 2)
     left, right = mxkit.predict(net, [((x[:4], z[:4]), None)[:1], ((x[4:], z[4:]),)])
-    np.testing.assert_allclose(left.asnumpy(), net.left(mx.nd.array(x)).asnumpy(), rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(right.asnumpy(), net.right(mx.nd.array(z)).asnumpy(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(left.asnumpy(), net.left(array(x)).asnumpy(), rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(right.asnumpy(), net.right(array(z)).asnumpy(), rtol=1e-6, atol=1e-7)
 
 
 def test_evaluate_leaves_the_order_of_a_loader_alone():
@@ -220,3 +224,16 @@ def test_outputs_that_are_no_arrays_are_named(form, received):
     loss = mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: (SOFTMAX(net.net(*inputs), *labels), {}))
     with pytest.raises(TypeError, match="metric 'accuracy': expected a net that returns an NDArray"):
         mxkit.evaluate(Named(form), make_batches([4]), loss=loss, metrics=["accuracy"])
+
+
+def test_outputs_without_a_row_per_sample_are_not_joined(kind):
+    class Anchors(gluon.Block):
+        def forward(self, x):
+            return x * 2, x[:1] * 0
+
+    net, x = Anchors(), np.ones((6, 2), "float32")
+    with kind.switches():
+        outputs, anchors = mxkit.predict(net, [kind.of(x)])
+        assert (outputs.shape, anchors.shape) == ((6, 2), (1, 2))
+        with pytest.raises(DataError, match=r"an output of the net has the shape \(1, 2\), not one row per sample"):
+            mxkit.predict(net, mxkit.data.ArrayLoader(x, None, batch_size=5))

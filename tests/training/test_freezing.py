@@ -6,11 +6,10 @@ from callback_runs import Failing, fail, norm_net, run
 import mxkit
 from mxkit.errors import UnknownNameError
 from mxkit.training.callbacks import Freeze, LambdaCallback
-import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import make_net, requests
+from oracle import array, make_net, requests
 import pytest
 from sharing import pairs
 
@@ -41,9 +40,8 @@ def tuned(devices="cpu", hybridize=False):
     mxkit.seed_all(4)
     base = Small()
     mxkit.initialize(base, devices=devices)
-    base(mx.nd.array(X, ctx=mxkit.devices(devices)[0]))
-    if len(mxkit.devices(devices)) > 1:
-        base(mx.nd.array(X, ctx=mx.cpu(1)))
+    for device in mxkit.devices(devices):
+        base(array(X, ctx=device))
     if hybridize:
         base.hybridize(static_alloc=True, static_shape=True)
     return mxkit.finetune(base, 3)
@@ -95,6 +93,7 @@ def same(one, other):
 SETTINGS = [("cpu", None), ("cpu:2", True), ("cpu:2", False)]
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("devices", "on_kvstore", "hybridize"), [("cpu", None, False), ("cpu:2", True, True)])
 def test_only_the_head_learns_before_the_epoch_and_all_of_it_from_there(devices, on_kvstore, hybridize):
     net, look = tuned(devices, hybridize), Looks()
@@ -157,6 +156,7 @@ def test_a_run_killed_before_at_and_after_the_epoch_ends_with_the_same_bits(tmp_
     assert resumed.features[0].weight.lr_mult == 0.25
 
 
+@pytest.mark.usefixtures("switched")
 def test_a_run_killed_inside_the_epoch_goes_on_from_there(tmp_path):
     def run(folder, dies=None):
         net, look = tuned(), Looks(dies)

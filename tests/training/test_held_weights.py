@@ -28,7 +28,7 @@ def fit(net, trainer, epochs=1, callbacks=()):
 
 def values(net):
     return {
-        f"{path} on {array.context}": array.asnumpy()
+        f"{path} on {array.ctx}": array.asnumpy()
         for path, parameter in mxkit.parameters(net).items()
         for array in parameter.list_data()
     }
@@ -63,6 +63,7 @@ def checkpoint_that_does_not_fit(net, trainer, folder):
         mxkit.load_checkpoint(folder, net, trainer)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("hold", [early_stopping, average, search, checkpoint_that_does_not_fit])
 def test_t47_the_next_updates_are_those_of_a_run_that_nobody_touched(hold, tmp_path):
     net, trainer = make()

@@ -42,6 +42,7 @@ class Recorder(mxkit.Callback):
 # LearningRate
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     ("ours", "theirs", "devices"),
     [
@@ -226,6 +227,7 @@ def make_used(devices):
     return net, trainer
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.filterwarnings("ignore:accumulated micro-batches")  # a search compares with no big batch
 @pytest.mark.parametrize(
     ("devices", "accumulate", "fails"), [("cpu", 1, True), ("cpu:3", 2, False), ("cpu:3", 1, True)]

@@ -186,6 +186,7 @@ def test_t119_a_later_batch_of_another_shape_is_refused():
 
 
 class TestActivations:
+    @pytest.mark.usefixtures("switched")
     @pytest.mark.parametrize("loss", ["sigmoid_bce", "logistic", gluon.loss.SigmoidBCELoss()], ids=str)
     @pytest.mark.parametrize("hybridize", [False, True])
     def test_t12_a_sigmoid_in_the_net_and_in_the_loss(self, loss, hybridize):

@@ -11,6 +11,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
+from oracle import array
 import pytest
 
 RANDOM = np.random.RandomState(0)
@@ -54,12 +55,13 @@ class TestRecalibration:
             np.testing.assert_allclose(mean, X.mean((0, 2, 3), "float64"), rtol=1e-6, atol=1e-6)
             np.testing.assert_allclose(variance, X.var((0, 2, 3), "float64"), rtol=1e-5)
 
+    @pytest.mark.usefixtures("switched")
     @pytest.mark.parametrize("hybridize", [False, True])
     def test_inner_layers_get_those_of_their_inputs(self, hybridize):
         net = make(hybridize=hybridize)
         assert recalibrate_batch_norm(net, [X]) == ["1", "6"]
         with autograd.train_mode():
-            first = net[0](mx.nd.array(X))
+            first = net[0](array(X))
             second = net[5](net[4](net[2](net[1](first))))
         for layer, seen, axes in ((net[1], first, (0, 2, 3)), (net[6], second, (0,))):
             mean, variance = statistics(layer)[0]
@@ -202,9 +204,10 @@ class TestMonteCarloDropout:
         draws = predict_mc_dropout(net, few, draws=2).asnumpy()
         np.testing.assert_allclose(draws, [expected, expected], rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.usefixtures("switched")
     def test_seeded_draws_and_batches(self):
         net = make(dropout=0.5)
-        net(mx.nd.array(X))
+        net(array(X))
         found = []
         for data in (X, [X], [(X, np.zeros(23))]):
             mxkit.seed_all(3)

@@ -7,7 +7,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import OPTIMIZERS, STATIC, convolutions, make_batches, make_net, weights
+from oracle import OPTIMIZERS, STATIC, array, convolutions, make_batches, make_net, weights
 import pytest
 from sharing import pairs
 
@@ -31,9 +31,7 @@ def taken(monkeypatch):
 
 def images(sizes, seed=0):
     random = np.random.RandomState(seed)
-    return [
-        (mx.nd.array(random.rand(n, 1, 12, 12)), mx.nd.array(random.randint(0, 3, n), dtype="int32")) for n in sizes
-    ]
+    return [(array(random.rand(n, 1, 12, 12)), array(random.randint(0, 3, n), dtype="int32")) for n in sizes]
 
 
 def train_by_hand(net, batches, loss, optimizer, epochs):
@@ -47,7 +45,7 @@ def train_by_hand(net, batches, loss, optimizer, epochs):
             values.backward()
             trainer.step(x.shape[0])
             losses.append(values.asnumpy().mean(dtype="float64"))
-            right += int((output.argmax(axis=1) == y[0].astype("float32")).sum().asscalar())
+            right += int((output.asnumpy().argmax(axis=1) == y[0].asnumpy()).sum())
     return losses, right
 
 
@@ -59,6 +57,7 @@ def on_update(function):
     return mxkit.callbacks.LambdaCallback(on_update=function)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("flags", "optimizer"), [({}, SGD), (STATIC, OPTIMIZERS[2])], ids=["momentum", "static adam"])
 def test_bits_equal_a_gluon_loop_with_batch_norm_and_dropout(taken, flags, optimizer):
     batches = images([8, 8, 8, 8, 3])
@@ -101,6 +100,7 @@ def test_losses_by_name_and_sample_weights_equal_the_loss_called_alone(taken, na
     np.testing.assert_array_equal(weights(net), weights(expected))
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("settings", [{"accumulate": 2}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=str)
 def test_windows_and_clipping_equal_the_ordinary_way(taken, settings):
     batches = make_batches([8] * 5)
@@ -285,6 +285,7 @@ class Sums(mxkit.metrics.Accuracy):
         return mxkit.metrics.Accuracy.total_of(operators, labels, scores)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("labels", [(), (1,)], ids=["flat", "column"])
 def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypatch):
     monkeypatch.setattr(Sums, "counted", 0)

@@ -67,6 +67,7 @@ def as_on_gpus(monkeypatch):
         monkeypatch.setattr(f"mxkit.training.{module}.worth_packing", lambda devices: True)
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(("flags", "scale"), pairs([None, {}, STATIC], [1 / 255, 0.3, 0.017]))
 def test_bits_equal_batches_that_the_loader_cast(flags, scale, unpackings):
     told = train(convolutions(flags), loader(scale=scale))

@@ -7,10 +7,13 @@ import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon import nn
 import numpy as np
-from oracle import SOFTMAX, fit, joined, make_batches, make_net, weights
+from oracle import SOFTMAX, array, fit, joined, make_batches, make_net, weights
 import pytest
+from sharing import Kind
 
-BATCHES = make_batches([8, 8, 3])
+
+def batches():
+    return make_batches([8, 8, 3])
 
 
 class Scaled(gluon.HybridBlock):
@@ -22,7 +25,7 @@ class Scaled(gluon.HybridBlock):
             self.weight = self.params.get("weight", shape=(1, 4), init="ones")
 
     def hybrid_forward(self, F, x, weight):
-        return F.broadcast_mul(x, weight).sum(axis=1)
+        return (F.np.multiply if mx.util.is_np_array() else F.broadcast_mul)(x, weight).sum(axis=1)
 
 
 def own_loss(output, y):
@@ -39,11 +42,12 @@ def scaled_data(values):
     return [(np.full((2, 4), value, "float32"), np.zeros(2, "float32")) for value in values]
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybridize):
     low, full = make_net(devices, hybridize=hybridize), make_net(devices, hybridize=hybridize)
-    arguments = {"trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "valid": BATCHES[:1]}
+    arguments = {"trainer": ("sgd", {"learning_rate": 0.3}), "epochs": 5, "valid": batches()[:1]}
     seen = []
 
     def look(state, update):
@@ -51,8 +55,8 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
 
     watch = mxkit.callbacks.LambdaCallback(on_update=look)
     before = weights(low)
-    half = fit(low, BATCHES, amp="bfloat16", callbacks=[watch], **arguments)
-    whole = fit(full, BATCHES, **arguments)
+    half = fit(low, batches(), amp="bfloat16", callbacks=[watch], **arguments)
+    whole = fit(full, batches(), **arguments)
     distance = np.abs(weights(low) - weights(full)).max()
     assert 0 < distance < 0.02 * np.abs(weights(full) - before).max()  # 8 bits of digits
     assert all("amp_cast" in graph and "bfloat16" in graph for graph in seen)
@@ -63,10 +67,10 @@ def test_bfloat16_trains_close_to_float32_and_really_in_bfloat16(devices, hybrid
 @pytest.mark.parametrize("hybridize", [False, True])
 def test_the_net_is_its_own_again_afterwards(hybridize):
     net, twin = make_net(hybridize=hybridize), make_net(hybridize=hybridize)
-    x = BATCHES[0][0]
+    x = batches()[0][0]
     expected = net(x).asnumpy()
     for leave in ("end", "break", "error"):
-        stream = mxkit.updates(net, BATCHES, loss=SOFTMAX, trainer=("sgd", {"learning_rate": 1e-30}), amp="bfloat16")
+        stream = mxkit.updates(net, batches(), loss=SOFTMAX, trainer=("sgd", {"learning_rate": 1e-30}), amp="bfloat16")
         if leave == "end":
             list(stream)
         elif leave == "break":
@@ -81,6 +85,28 @@ def test_the_net_is_its_own_again_afterwards(hybridize):
         assert net._active == twin._active
         assert "_get_graph" not in vars(net)
     assert all(np.dtype(parameter.dtype) == np.float32 for parameter in net.collect_params().values())
+
+
+def test_t168_operators_of_mx_np_compute_in_float32():
+    class Net(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            with self.name_scope():
+                self.dense = nn.Dense(1, in_units=1, use_bias=False)
+
+        def hybrid_forward(self, F, x):
+            return F.np.exp(self.dense(x)), F.np.concatenate([self.dense(x), x], axis=1)
+
+    x = np.array([[1.5], [0.5], [1.01]], "float32")
+    with Kind(True).switches():
+        net = Net()
+        mxkit.initialize(net, "ones")
+        with MixedPrecision("bfloat16").applied(net):
+            exponential, both = net(array(x))
+        rounded = both.asnumpy()[:, :1]
+        assert rounded[2, 0] == 1.0078125 != x[2, 0]  # the layer computes in bfloat16
+        np.testing.assert_allclose(exponential.asnumpy(), np.exp(rounded), rtol=1e-6)  # MXNet would give 4.5 for 4.4817
+        np.testing.assert_array_equal(both.asnumpy()[:, 1:], x)
 
 
 def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
@@ -105,27 +131,29 @@ def test_an_exported_graph_and_nets_of_several_inputs_and_outputs():
 @pytest.mark.filterwarnings("ignore:Cannot decide type")  # SymbolBlock.imports guesses the input's
 def test_an_exported_net_gets_its_graph_back(tmp_path):
     dense = make_net(hybridize=True)
-    dense(BATCHES[0][0])
+    dense(batches()[0][0])
     dense.export(str(tmp_path / "net"))
     exported = gluon.SymbolBlock.imports(str(tmp_path / "net-symbol.json"), ["data"], str(tmp_path / "net-0000.params"))
     graph = exported._cached_graph
-    fit(exported, BATCHES, amp="bfloat16")
+    fit(exported, batches(), amp="bfloat16")
     assert exported._cached_graph is graph
-    assert exported(BATCHES[0][0]).shape == (8, 3)
+    assert exported(batches()[0][0]).shape == (8, 3)
 
 
+@pytest.mark.usefixtures("switched")
 def test_t49_accumulated_bfloat16_equals_one_batch():
     # without the copy that `_convert` puts before each cast, the gradients of accumulated batches are 0
     whole, parts = make_net(), make_net()
     arguments = {"loss": SOFTMAX, "trainer": ("sgd", {"learning_rate": 0.3}), "amp": "bfloat16"}
     before = weights(whole)
-    list(mxkit.updates(whole, joined(BATCHES), **arguments))
-    list(mxkit.updates(parts, BATCHES, accumulate=3, **arguments))
+    list(mxkit.updates(whole, joined(batches()), **arguments))
+    list(mxkit.updates(parts, batches(), accumulate=3, **arguments))
     moved = np.abs(weights(whole) - before).max()
     assert moved > 0.01
     np.testing.assert_allclose(weights(parts), weights(whole), atol=0.01 * moved)  # 8 bits of digits
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_loss_scale_changes_no_bit_where_nothing_overflows(accumulate):
     # a power of two: scaled and divided again, float32 numbers are what they were
@@ -140,6 +168,7 @@ def test_a_loss_scale_changes_no_bit_where_nothing_overflows(accumulate):
     assert history.column("loss_scale") == [2.0**16] * 2
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
 def test_an_overflow_skips_the_update_halves_the_scale_and_is_told(devices):
     net = scaled_net(devices)
@@ -211,15 +240,15 @@ def test_t134_bfloat16_on_a_gpu_is_refused_before_anything_is_trained(monkeypatc
     before = weights(net)
     arguments = {"loss": "softmax_ce", "trainer": "sgd"}
     with pytest.raises(DeviceError, match=REFUSED):  # and not CheckpointError: there is nothing to resume
-        fit(net, BATCHES, amp="bfloat16", checkpoint=tmp_path / "none", resume=True)
+        fit(net, batches(), amp="bfloat16", checkpoint=tmp_path / "none", resume=True)
     for amp in ("bfloat16", MixedPrecision("bfloat16")):
         with pytest.raises(DeviceError, match=REFUSED):
-            mxkit.updates(net, BATCHES, amp=amp, **arguments)
+            mxkit.updates(net, batches(), amp=amp, **arguments)
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     with pytest.raises(DeviceError, match=REFUSED):
         mxkit.Accumulator(trainer, precision=MixedPrecision("bfloat16"))
     np.testing.assert_array_equal(weights(net), before)
-    history = fit(make_net("cpu"), BATCHES, amp="bfloat16")
+    history = fit(make_net("cpu"), batches(), amp="bfloat16")
     assert history[0]["updates"] == 3  # on cpu(0), which is none
     pair = scaled_net("cpu:2")
     data, float16 = scaled_data([0.5]), {"loss": own_loss, "trainer": "sgd", "amp": "float16"}
@@ -237,17 +266,17 @@ def test_t134_a_recipe_is_refused_before_it_has_a_folder(monkeypatch, tmp_path):
 def test_what_cannot_be_is_refused():
     net = make_net()
     with pytest.raises(ValueError, match="amp: expected 'float16' or 'bfloat16', or None; received 'half'"):
-        fit(net, BATCHES, amp="half")
+        fit(net, batches(), amp="half")
     plain = nn.Sequential()
     plain.add(nn.Dense(3, in_units=5))
     mxkit.initialize(plain)
     with pytest.raises(TypeError, match="amp='bfloat16' rewrites the graph of a HybridBlock; received Sequential"):
-        fit(plain, BATCHES, amp="bfloat16")
+        fit(plain, batches(), amp="bfloat16")
     two = make_net("cpu:2")
     trainer = gluon.Trainer(two.collect_params(), "sgd", kvstore="device", update_on_kvstore=True)
     with pytest.raises(ValueError, match="amp='float16': .*no overflow can be seen.*update_on_kvstore=False"):
-        fit(two, BATCHES, trainer=trainer, amp="float16")
+        fit(two, batches(), trainer=trainer, amp="float16")
     trainer = gluon.Trainer(net.collect_params(), "sgd")
     trainer._amp_loss_scaler = object()  # what amp.init_trainer leaves; amp.init itself would change the process
     with pytest.raises(ValueError, match=r"passed to amp.init_trainer.*Make a new Trainer and pass amp='float16'"):
-        fit(net, BATCHES, trainer=trainer)
+        fit(net, batches(), trainer=trainer)

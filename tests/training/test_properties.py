@@ -1,5 +1,6 @@
 """Splits, devices, windows, optimizers and clipping drawn at random: the updates of one big batch on one device."""
 
+from functools import partial
 import math
 
 from hypothesis import given, settings
@@ -9,9 +10,9 @@ from mxkit.training.ledger import _sums_of_parts
 import mxnet as mx
 from mxnet import autograd, gluon
 import numpy as np
-from oracle import SOFTMAX, joined, make_batches, make_net, replicas, requests, weights
+from oracle import SOFTMAX, array, joined, make_batches, make_net, replicas, requests, weights
 import pytest
-from sharing import examples
+from sharing import Kind, examples
 
 # Optimizers that divide by the gradient's own size turn the rounding of a gradient near 0 into a step of another size.
 # So Adam and LAMB run in float64; MXNet's rmsprop, adagrad, adadelta and ftrl refuse it. Where something tiny is added
@@ -47,6 +48,7 @@ CASES = st.fixed_dictionaries(
         "counted": st.booleans(),  # by the sum of weights in place of the number of samples
         "wd": st.sampled_from([0.0, 0.01]),
         "seed": st.integers(0, 10**6),
+        "kind": st.sampled_from([Kind(False), Kind(True)]),
     }
 )
 
@@ -58,7 +60,7 @@ def make_data(case, dtype):
         return batches
     random = np.random.RandomState(case["seed"] + 1)
     least = 1 if case["counted"] else 0  # a sample of weight 0 counts and adds nothing
-    factors = [mx.nd.array(random.randint(least, 9, x.shape[0]) / 4, dtype=dtype) for x, _ in batches]
+    factors = [array(random.randint(least, 9, x.shape[0]) / 4, dtype=dtype) for x, _ in batches]
     return [(x, (y, factor)) for (x, y), factor in zip(batches, factors)]
 
 
@@ -87,7 +89,7 @@ def train_big_batches(net, batches, trainer, clip_norm=None, clip_value=None, co
     """Gluon's own loop with a clipping by NumPy; returns the norm of each update's averaged gradient."""
     norms = []
     for x, *labels in batches:
-        count = float(labels[1].sum().asscalar()) if counted else x.shape[0]
+        count = float(labels[1].asnumpy().sum()) if counted else x.shape[0]
         with autograd.record():
             losses = weighted_loss(net(x), *labels)
         losses.backward()
@@ -97,7 +99,7 @@ def train_big_batches(net, batches, trainer, clip_norm=None, clip_value=None, co
         norms.append(norm)
         if clip_norm is not None or clip_value is not None:
             for parameter, gradient in zip(parameters, wanted):
-                parameter.grad()[:] = mx.nd.array(gradient * count, dtype=parameter.dtype)
+                parameter.grad()[:] = array(gradient * count, dtype=parameter.dtype)
         trainer.step(count)
     return norms
 
@@ -149,9 +151,14 @@ def assert_every_replica_close(net, expected, tolerance):
 @settings(max_examples=examples(16))
 @given(case=CASES)
 def test_t42_any_split_equals_one_big_batch(name, case):
+    with case["kind"].switches():
+        check_split(name, case)
+
+
+def check_split(name, case):
     dtype, arguments = OPTIMIZERS[name]
     arguments = {**arguments, "wd": case["wd"]}
-    expected, net = make_net(dtype=dtype), make_net(f"cpu:{case['devices']}", dtype=dtype)
+    expected, net = (case["kind"].net(partial(make_net, on, dtype=dtype)) for on in ("cpu", f"cpu:{case['devices']}"))
     if case["hybridize"] is not None:
         net.hybridize(**case["hybridize"])
     trainer = make_trainer(net, name, arguments, case["on_kvstore"])

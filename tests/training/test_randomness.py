@@ -10,6 +10,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import SOFTMAX, make_batches, make_net, weights
 import pytest
+from sharing import Kind
 
 BATCHES = make_batches([4] * 20)
 
@@ -161,6 +162,22 @@ def around(*blocks):
 )
 def test_nets_that_draw(net, expected):
     assert draws_random_numbers(net, SOFTMAX, BATCHES, 1) is expected
+
+
+DRAWS = {
+    "normal": (), "uniform": (), "randint": (3,), "choice": (3,), "gamma": (2.0,), "exponential": (), "gumbel": (),
+    "logistic": (), "rayleigh": (), "pareto": (2.0,), "power": (2.0,), "weibull": (2.0,), "beta": (1.0, 1.0),
+    "chisquare": (2.0,), "f": (2.0, 2.0), "lognormal": (), "rand": (), "randn": (),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DRAWS))
+def test_nets_of_mx_np_that_draw(name):
+    with Kind(True).switches():
+        net = nn.HybridLambda(lambda F, x: x + getattr(F.np.random, name)(*DRAWS[name]))
+        assert draws_random_numbers(net, SOFTMAX, BATCHES, 1)
+        quiet = nn.HybridLambda(lambda F, x: F.npx.sigmoid(F.np.where(x > 0, F.npx.gamma(x), F.np.power(x, 2))))
+        assert draws_random_numbers(quiet, SOFTMAX, BATCHES, 1) is False
 
 
 def test_losses_and_data_that_may_draw():

@@ -45,9 +45,12 @@ def augmented():
     """Draws from all three generators while it is read, in an order of its own in each epoch."""
 
     def read():
+        numpy = mx.util.is_np_array()
+        array = mx.np.array if numpy else mx.nd.array
         for number in np.random.permutation(50):
-            noise = mx.nd.random.normal(shape=(4, FEATURES)) * 0.1 + np.random.rand()
-            yield mx.nd.array(X[4 * number : 4 * number + 4]) + noise, mx.nd.array(Y[4 * number : 4 * number + 4])
+            noise = mx.np.random.normal(size=(4, FEATURES)) if numpy else mx.nd.random.normal(shape=(4, FEATURES))
+            chosen = slice(4 * number, 4 * number + 4)
+            yield array(X[chosen]) + noise * 0.1 + np.random.rand(), array(Y[chosen])
 
     return read
 
@@ -127,6 +130,7 @@ COMBINATIONS = [
 SHORT = [("cpu", 3, augmented), ("cpu:2", 1, loader)]
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     ("devices", "accumulate", "data"), [*SHORT, *(long(*values) for values in COMBINATIONS if values not in SHORT)]
 )

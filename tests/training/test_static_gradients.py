@@ -36,6 +36,7 @@ def test_t109_gluon_loses_gradients_that_were_made_anew():
     assert not net[0].weight.grad().asnumpy().any(), "MXNet is mended: drop_static_graphs is not needed"
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize(
     ("devices", "accumulate", "amp"),
     [("cpu:1", 1, None), ("cpu:2", 2, None), ("cpu:2", 1, "bfloat16"), ("cpu:1", 2, "bfloat16")],
@@ -93,6 +94,7 @@ def test_t109_gradients_made_anew_by_a_callback(change, inside, one_graph):
     np.testing.assert_array_equal(trained(True), trained(False))
 
 
+@pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("change", CHANGES)
 def test_t109_gradients_made_anew_between_two_trainings(change):
     def trained(hybridize):

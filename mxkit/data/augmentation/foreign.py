@@ -7,7 +7,7 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
-from mxkit.core.array_kind import of_kind
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
@@ -19,6 +19,9 @@ from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.util import is_np_array, set_np
 import numpy as np
+
+# Modules whose augmenters are written for `mx.nd` alone.
+_LEGACY = ("mxnet.image.", "gluoncv.")
 
 _lock = threading.RLock()
 _executor: Optional[ThreadPoolExecutor] = None
@@ -42,8 +45,8 @@ class Foreign(Step):
     draw from them runs in a thread of its own.
 
     Args:
-        function: Called with an NDArray, under `npx.set_np()` with an array of `mx.np`; or with NumPy and `rng`, if it
-            has a parameter of that name.
+        function: Called with an NDArray, under `npx.set_np()` with an array of `mx.np`, except augmenters of MXNet and
+            gluoncv; or with NumPy and `rng`, if it has a parameter of that name.
     """
 
     def __init__(self, function: Any) -> None:
@@ -90,21 +93,25 @@ class Foreign(Step):
             _executor = _executor or ThreadPoolExecutor(1, "mxkit-augment", _mark_thread)
         return _executor.submit(self._call_in_thread, switches_here(), pixels, drawn).result()
 
-    def _call_in_thread(self, switches: Switches, pixels: "np.ndarray", drawn: List[int]) -> Any:
-        set_np(*switches)  # those of the calling thread
+    def _call_in_thread(self, callers: Switches, pixels: "np.ndarray", drawn: List[int]) -> Any:
+        set_np(*callers)
         return self._call_seeded(pixels, drawn)
 
     def _call_seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
         function = _unshuffled(self.function)
-        image = of_kind(to_batch(pixels), is_np_array())
         if self.sources == NOTHING:
-            return function(image)
+            return self._call_with_array(function, pixels)
         with _lock, generators_kept():
             random.seed(drawn[0])
             np.random.seed(drawn[1])
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
-            return to_host(function(image))
+            return self._call_with_array(function, pixels)
+
+    def _call_with_array(self, function: Any, pixels: "np.ndarray") -> "np.ndarray":
+        numpy = is_np_array() and not type(function).__module__.startswith(_LEGACY)
+        with switches(numpy):
+            return to_host(function(of_kind(to_batch(pixels), numpy)))
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)

@@ -37,7 +37,8 @@ _FREE = _words(
     "makeloss make_loss dropout embedding sparseembedding take pick gather_nd one_hot zeros ones zeros_like ones_like "
     "zeros_without_dtype full full_like eye arange arange_like linspace shape_array size_array sequencemask "
     "sequence_mask sequencelast sequencereverse rnn_param_concat depth_to_space space_to_depth where diag "
-    "identity_with_attr_like_rhs upsampling index_array ndarray"
+    "identity_with_attr_like_rhs upsampling index_array ndarray atleast_1d atleast_2d atleast_3d hsplit dsplit dstack "
+    "column_stack rot90 diagonal tril indices where_lscalar where_rscalar where_scalar2 uniform normal boolean_mask"
 )
 _ELEMENTWISE = _words(
     "activation leakyrelu leaky_relu relu sigmoid hard_sigmoid softsign tanh erf erfinv gamma gammaln abs sign round "
@@ -45,16 +46,20 @@ _ELEMENTWISE = _words(
     "log10 log1p sin cos tan arcsin arccos arctan sinh cosh arcsinh arccosh arctanh logical_not add plus sub minus "
     "subtract rminus rsubtract mul multiply div divide true_divide rdiv rtrue_divide mod rmod power rpower hypot "
     "maximum minimum equal not_equal greater greater_equal lesser lesser_equal less less_equal logical_and logical_or "
-    "logical_xor arctan2 div_sqrt_dim logistic isnan isinf isfinite"
+    "logical_xor arctan2 div_sqrt_dim logistic isnan isinf isfinite absolute around degrees radians copysign "
+    "rcopysign ldexp rldexp rarctan2 nan_to_num isposinf isneginf bitwise_and bitwise_or bitwise_xor bitwise_not"
 )
-_REDUCTIONS = _words("sum mean max min amax amin prod argmax argmin nansum nanprod cumsum adaptiveavgpooling2d")
+_REDUCTIONS = _words(
+    "sum mean max min amax amin prod argmax argmin nansum nanprod cumsum adaptiveavgpooling2d all any average trace"
+)
 # Operations per element: BatchNorm scales and shifts by running statistics; the other norms compute the mean (1),
-# subtract it (1), square and sum (2), divide (1), scale and shift (2); softmax takes the maximum, subtracts,
-# exponentiates, sums, divides; bilinear resizing weighs four neighbours.
+# subtract it (1), square and sum (2), divide (1), scale and shift (2), a variance the first four of these; softmax
+# takes the maximum, subtracts, exponentiates, sums, divides; bilinear resizing weighs four neighbours.
 _PER_ELEMENT = {
     **dict.fromkeys(_ELEMENTWISE, 1),
     **dict.fromkeys(["batchnorm", "batch_norm", "syncbatchnorm", "norm"], 2),
     **dict.fromkeys(["batchnormwithrelu", "l2normalization"], 3),
+    **dict.fromkeys(["std", "var"], 4),
     **dict.fromkeys(["softmax", "log_softmax", "softmin", "softmaxoutput", "softmaxactivation"], 5),
     **dict.fromkeys(["layernorm", "layer_norm", "instancenorm", "groupnorm", "bilinearresize2d"], 7),
 }
@@ -164,6 +169,22 @@ def _product(transposed_axis: int) -> Callable[..., Cost]:
     return cost
 
 
+def _tensordot(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    axes = attribute(attributes, "a_axes_summed", None)
+    if axes is None:
+        axes = range(-attribute(attributes, "axes", 2), 0)
+    return Cost(prod(outputs[0]) * prod(inputs[0][axis] for axis in axes))
+
+
+def _einsum(attributes: Mapping[str, str], inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Optional[Cost]:
+    """Cost of a product of two arrays with a letter for each axis; other sums are not counted."""
+    terms = attributes.get("subscripts", "").replace(" ", "").split("->")[0].split(",")
+    if len(terms) != 2 or any(len(term) != len(shape) for term, shape in zip(terms, inputs)) or "." in "".join(terms):
+        return None
+    sizes = {letter: size for term, shape in zip(terms, inputs) for letter, size in zip(term, shape)}
+    return Cost(prod(sizes.values()))
+
+
 def _attention(parts: int, scores: str) -> Callable[..., Cost]:
     """Cost of attention. Its first input interleaves `parts` vectors per head; the scores are its input or output."""
 
@@ -174,13 +195,15 @@ def _attention(parts: int, scores: str) -> Callable[..., Cost]:
     return cost
 
 
-_PRODUCTS: Dict[str, Callable[..., Cost]] = {
+_PRODUCTS: Dict[str, Callable[..., Optional[Cost]]] = {
     **dict.fromkeys(["convolution", "deformableconvolution", "modulateddeformableconvolution"], _filters("output")),
     **dict.fromkeys(["fullyconnected", "fully_connected"], _filters("output")),
     "deconvolution": _filters("input"),
     "pooling": _pooling,
     "rnn": _rnn,
     "dot": _product(0),
+    **dict.fromkeys(["tensordot", "tensordot_int_axes"], _tensordot),
+    "einsum": _einsum,
     **dict.fromkeys(["batch_dot", "matmul", "linalg_gemm", "linalg_gemm2"], _product(-2)),
     "interleaved_matmul_selfatt_qk": _attention(3, "output"),
     "interleaved_matmul_selfatt_valatt": _attention(3, "input"),

@@ -10,6 +10,7 @@ from typing import Any, DefaultDict, Dict, List, NamedTuple, Optional, Sequence,
 from typing import Counter as Counts
 import warnings
 
+from mxkit.core.array_kind import is_numpy, of_kind
 from mxkit.core.arrays import item_size
 from mxkit.core.blocks import join_path, place_of
 from mxkit.core.layer_faults import layer_fault
@@ -193,7 +194,8 @@ def find_fault(traced: Trace, inputs: Sequence[Output]) -> Optional[ForwardError
         try:
             _known(traced, mx.sym.Group([one for one in call.outputs if one is not None]), shapes)
         except mx.MXNetError as cause:
-            reason = layer_fault(call.block, tuple(mx.nd.empty(shape) for shape in got))
+            empty = tuple(mx.nd.empty(shape) for shape in got)
+            reason = layer_fault(call.block, of_kind(empty, is_numpy(traced.inputs)))
             if not reason:
                 text = str(cause).splitlines()[0].rpartition("Check failed: ")[2]
                 reason = f" got {', '.join(map(str, got)) or 'nothing'}: {text}"

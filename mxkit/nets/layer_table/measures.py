@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path, distinct, is_numpy_net, net_devices, parameters_by_path, place_of
 from mxkit.core.forward_errors import explained
 from mxkit.core.graphs import attributes_restored, run_as_code
@@ -62,7 +62,9 @@ def _measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measu
     device = net_devices(net)[0]
 
     def array(one: Any) -> Any:
-        return _zeros(one.shape, device, one.dtype) if isinstance(one, Output) else one.as_in_context(device)
+        if isinstance(one, Output):
+            return _zeros(one.shape, device, one.dtype)
+        return of_kind(legacy(one).as_in_context(device), is_numpy(one))
 
     return _measure_run(net, _each(inputs, array))
 

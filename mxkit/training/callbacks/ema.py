@@ -6,7 +6,7 @@ from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional,
 from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.held_weights import HeldWeights
-from mxkit.core.replicas import is_differentiable
+from mxkit.core.replicas import is_differentiable, values_of
 from mxkit.core.trainers import trainer_parameters
 from mxkit.errors import CheckpointError
 from mxkit.training.callbacks.callback import Callback
@@ -93,9 +93,9 @@ class EMA(Callback):
             averages = self._averages.get(path)
             if averages is None:
                 if parameter.grad_req != "null":
-                    self._averages[path] = [_at_least_32_bits(weight).copy() for weight in parameter.list_data()]
+                    self._averages[path] = [_at_least_32_bits(weight).copy() for weight in values_of(parameter) or ()]
                 continue
-            for average, weight in zip(averages, parameter.list_data()):
+            for average, weight in zip(averages, values_of(parameter) or ()):
                 by_kind.setdefault((weight.ctx, average.dtype), []).append((average, _at_least_32_bits(weight)))
         for pairs in by_kind.values():
             for start in range(0, len(pairs), AT_ONCE):
@@ -124,7 +124,7 @@ class EMA(Callback):
         with HeldWeights({path: parameters[path] for path in self._averages}):
             for path, averages in self._averages.items():
                 by_device = {average.ctx: average for average in averages}
-                for weight in parameters[path].list_data():
+                for weight in values_of(parameters[path]) or ():
                     average = by_device.get(weight.ctx, averages[0])
                     average.astype(weight.dtype, copy=False).copyto(weight)
             yield

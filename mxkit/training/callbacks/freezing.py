@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.blocks import distinct, match_parameters, never_trained, parameters_by_path
 from mxkit.core.lengths import length
+from mxkit.core.replicas import set_grad_req
 from mxkit.core.trainers import refuse_remote, trainer_parameters
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row
@@ -66,7 +67,7 @@ class Freeze(Callback):
         trained = [one for one in distinct(self._matching).values() if one.grad_req != "null"]
         self._requests = [(parameter, parameter.grad_req) for parameter in trained]
         for parameter in trained:
-            parameter.grad_req = "null"
+            set_grad_req(parameter, "null")
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         # only between epochs: inside an epoch, the Accumulator sets grad_req to "add"
@@ -85,14 +86,14 @@ class Freeze(Callback):
         matching, self._matching = self._matching, {}
         for parameter in matching.values():
             if parameter.grad_req == "null":
-                parameter.grad_req = "write"
+                set_grad_req(parameter, "write")
             if self.lr is not None:
                 parameter.lr_mult = float(self.lr)
 
     def _restore(self) -> None:
         requests, self._requests = self._requests, []
         for parameter, request in requests:
-            parameter.grad_req = request
+            set_grad_req(parameter, request)
 
 
 def trained_later(net: Any, patterns: Union[None, str, Sequence[str]], *, check: bool = True) -> Dict[str, Any]:
