@@ -110,8 +110,9 @@ def copy_parameter(parameter: Any) -> Any:
         values = parameter._reduce() if is_sparse(parameter) else parameter.data(devices[0])
         set_values(new, values, devices)
         if not is_sparse(parameter):
-            for device in devices:  # BatchNorm's statistics differ (T71)
-                parameter.data(device).copyto(new.data(device))
+            with switches(is_numpy(parameter._data)):
+                for device in devices:  # BatchNorm's statistics differ (T71)
+                    parameter.data(device).copyto(new.data(device))
     return new
 
 

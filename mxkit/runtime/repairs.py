@@ -12,7 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import gluon_layers, numpy_symbols, operators, workers
+from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -61,17 +61,29 @@ def arguments_and_graphs(module: ModuleType) -> None:
 
 
 def input_iterators(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
+    """T86 as `operator_arguments`; T160: the threads of a `PrefetchingIter` have the switches of `mx.np` off.
 
-    Upstream: `io/io.py` line 406; the module uses `Thread` and `Event` of `threading` (lines 384, 385, 403).
+    Python 3.10: `Thread.setDaemon` warns. Upstream: `io/io.py` lines 403 and 406; the module uses `Thread` and `Event`
+    of `threading` (lines 384, 385, 403).
     """
     operator_arguments(module)
-    if sys.version_info >= (3, 10):
-        module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
+    module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
 
 
 class _Thread(threading.Thread):
-    """A thread with a `setDaemon` that does not warn."""
+    """A thread with the switches of MXNet of the thread that makes it, and a `setDaemon` that does not warn."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        from mxnet.util import is_np_array, is_np_shape
+
+        super().__init__(*arguments, **named)
+        self._switches = is_np_shape() or is_np_array(), is_np_array()  # `set_np` refuses the second alone
+
+    def run(self) -> None:
+        from mxnet.util import set_np
+
+        set_np(*self._switches)
+        super().run()
 
     def setDaemon(self, daemonic: bool) -> None:  # noqa: N802
         self.daemon = daemonic
@@ -83,6 +95,8 @@ def random_sizes(module: ModuleType) -> None:
     Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
+    if module.__name__ == "mxnet.ndarray.numpy.random":
+        numpy_functions.normal_vectors(module)
     for name in vars(module)["__all__"]:
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
@@ -130,6 +144,7 @@ def dispatched_functions(module: ModuleType) -> None:
 
         protocol: Any = module
         protocol._NUMPY_ARRAY_FUNCTION_DICT[numpy.fix] = protocol.mx_np.fix
+    numpy_functions.dispatched_operators(module)
 
 
 def metric_sums(module: ModuleType) -> None:
@@ -333,11 +348,14 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,
-    "mxnet.ndarray.register": operators.eager_operators,
-    "mxnet.symbol.register": operators.symbolic_operators,
-    "mxnet.ndarray.numpy_extension._register": operators.extension_operators,
-    "mxnet.symbol.numpy_extension._register": operators.extension_operators,
-    "mxnet.numpy_extension._register": operators.extension_operators,
+    "mxnet.ndarray.register": numpy_operators.eager_operators,
+    "mxnet.symbol.register": numpy_operators.symbolic_operators,
+    "mxnet.ndarray.numpy._register": numpy_operators.numpy_operators,
+    "mxnet.symbol.numpy._register": numpy_operators.numpy_operators,
+    "mxnet.numpy._register": numpy_operators.numpy_methods,
+    "mxnet.ndarray.numpy_extension._register": numpy_operators.extension_operators,
+    "mxnet.symbol.numpy_extension._register": numpy_operators.extension_operators,
+    "mxnet.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,

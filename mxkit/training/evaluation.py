@@ -166,7 +166,8 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     Raises:
         EmptyDataError: `data` has no batch.
         DataError: `data` is a loader that shuffles: outputs would not be in the order of the samples. Or it leaves
-            samples out, or carries some over to its next pass, or is a tuple of arrays.
+            samples out, or carries some over to its next pass, or is a tuple of arrays. Or an output does not have one
+            row per sample, and there are several batches.
         TypeError: The net returns a dict or nested outputs.
         ForwardError: A block of the net raised; the text names it, and the cause is chained.
 
@@ -176,6 +177,7 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
     """
     data = samples_in_order(data, "predict", labels=False)
     parts: List[Sequence[Any]] = []
+    others: List[Tuple[int, ...]] = []
     inputs, several = _Finite(), False
     with run_over(net, data, bar="predict" if progress else None) as run:
         for shards in run:
@@ -183,7 +185,15 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
                 inputs.add(shard.inputs)
                 output = call(net, shard.inputs)
                 several = isinstance(output, (list, tuple))
-                parts.append([array.as_in_context(mx.cpu()) for array in legacy(outputs_of(output, "predict"))])
+                outputs = legacy(outputs_of(output, "predict"))
+                others += [array.shape for array in outputs if array.shape[:1] != (shard.samples,)]
+                parts.append([array.as_in_context(mx.cpu()) for array in outputs])
+                if others and len(parts) > 1:
+                    raise DataError(
+                        f"predict: an output of the net has the shape {others[0]}, not one row per sample, so outputs "
+                        "of several batches cannot be joined. Return such an output elsewhere, or call the net on "
+                        "each batch"
+                    )
             run.wait(parts[-len(shards) :])
         joined = [of_kind(_joined(column, dim=0), run.numpy) for column in zip(*parts)]
     inputs.warn("predict")

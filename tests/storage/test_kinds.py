@@ -254,7 +254,8 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
-def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(tmp_path):
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
     with switches(True):
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
         files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
@@ -265,9 +266,32 @@ def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(t
             net[1].initialize()
             assert isinstance(net(mx.np.array(X)), mx.np.ndarray)
             nets.append(net)
-        with pytest.raises(ValueError, match=r"two kinds of parameters.*SymbolBlock.imports .* mxkit.load_exported"):
-            mxkit.predict(nets[0], X)
-        assert isinstance(mxkit.predict(nets[1], X), mx.np.ndarray)
+    nets[1][1].weight.set_data(nets[0][1].weight.data())
+    outputs = []
+    for net in nets:
+        mxkit.to(net, devices)
+        assert isinstance(mxkit.predict(net, X), mx.np.ndarray)
+        mxkit.freeze(net, "*.bias")
+        mxkit.unfreeze(net)
+        batches = [(X, np.arange(len(X)) % 2)]
+        mxkit.fit(net, batches, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.1}), epochs=3, progress=False)
+        outputs.append(mxkit.predict(net, X).asnumpy())
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_t158_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_path):
+    file = str(tmp_path / "dense.params")
+    with switches(True):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(2, in_units=3), nn.Dense(2, in_units=2))
+        net.initialize()
+        net.add(nn.Dense(2, in_units=2, prefix="new_"))
+        npx.save(file, {"new_weight": mx.np.ones((2, 2)), "new_bias": mx.np.ones(2)})
+        net[2].collect_params().load(file)
+        with pytest.raises(
+            ValueError, match=r"two kinds of parameters.*collect_params\(\).load .* mxkit.load_parameters"
+        ):
+            mxkit.predict(net, X)
 
 
 class Unrolled(gluon.HybridBlock):

@@ -224,3 +224,16 @@ def test_outputs_that_are_no_arrays_are_named(form, received):
     loss = mxkit.losses.BatchLoss(forward=lambda net, inputs, labels: (SOFTMAX(net.net(*inputs), *labels), {}))
     with pytest.raises(TypeError, match="metric 'accuracy': expected a net that returns an NDArray"):
         mxkit.evaluate(Named(form), make_batches([4]), loss=loss, metrics=["accuracy"])
+
+
+def test_outputs_without_a_row_per_sample_are_not_joined(kind):
+    class Anchors(gluon.Block):
+        def forward(self, x):
+            return x * 2, x[:1] * 0
+
+    net, x = Anchors(), np.ones((6, 2), "float32")
+    with kind.switches():
+        outputs, anchors = mxkit.predict(net, [kind.of(x)])
+        assert (outputs.shape, anchors.shape) == ((6, 2), (1, 2))
+        with pytest.raises(DataError, match=r"an output of the net has the shape \(1, 2\), not one row per sample"):
+            mxkit.predict(net, mxkit.data.ArrayLoader(x, None, batch_size=5))

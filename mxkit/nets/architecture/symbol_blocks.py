@@ -13,8 +13,6 @@ from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
 from mxnet import gluon
 
-_NUMPY = ["int", 1]
-
 
 def inputs(block: Any) -> List[Any]:
     """Return the names of a SymbolBlock's inputs, nested as in its call."""
@@ -33,7 +31,8 @@ def graph(block: Any) -> Dict[str, Any]:
     output = traced_graph(block)[1]
     content: Dict[str, Any] = json.loads(output.tojson())
     content["attrs"].pop("is_np_shape", None)  # MXNet writes the switch of the thread there
-    content["attrs"].update({"is_np_shape": _NUMPY} if is_numpy(output) else {})
+    if is_numpy(output):
+        content["attrs"]["is_np_shape"] = ["int", 1]
     return content
 
 
