@@ -6,7 +6,21 @@ MXNet calls layers with arrays of `mx.np` there, which operators of `mx.nd` refu
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import dropout_layer, replace
+
+
+def basic_layers(module: ModuleType) -> None:
+    """T149: `BatchNormReLU` leaves out its ReLU; T125 as `dropout_layer`. Upstream: `gluon/nn/basic_layers.py` line 371."""
+
+    def with_relu(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+            output = upstream(self, F, *args, **kwargs)
+            return F.npx.relu(output) if self.fuse_relu and _is_numpy() else output
+
+        return hybrid_forward
+
+    dropout_layer(module)
+    replace(vars(module)["_BatchNorm"], hybrid_forward=with_relu)
 
 
 def concurrent_layers(module: ModuleType) -> None:

@@ -12,7 +12,7 @@ import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from mxkit.runtime import gluon_layers, numpy_symbols, operators, workers
+from mxkit.runtime import gluon_layers, numpy_functions, numpy_operators, numpy_symbols, operators, workers
 from mxkit.runtime.versions import release
 
 Repair = Callable[[ModuleType], None]
@@ -83,6 +83,8 @@ def random_sizes(module: ModuleType) -> None:
     Upstream: `ndarray/numpy/random.py` line 130 and twelve more, the same in `symbol/numpy/random.py`, and
     `numpy_extension/random.py` of both, lines 86, 166 and 253.
     """
+    if module.__name__ == "mxnet.ndarray.numpy.random":
+        numpy_functions.normal_vectors(module)
     for name in vars(module)["__all__"]:
         function = getattr(module, name)
         if not hasattr(function, "__wrapped__"):
@@ -130,6 +132,7 @@ def dispatched_functions(module: ModuleType) -> None:
 
         protocol: Any = module
         protocol._NUMPY_ARRAY_FUNCTION_DICT[numpy.fix] = protocol.mx_np.fix
+    numpy_functions.dispatched_operators(module)
 
 
 def metric_sums(module: ModuleType) -> None:
@@ -333,15 +336,18 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.ndarray.sparse": sparse_matrices,
     "mxnet.ndarray.utils": sparse_matrices,
     "mxnet.ndarray.ndarray": array_conversion,
-    "mxnet.ndarray.register": operators.eager_operators,
-    "mxnet.symbol.register": operators.symbolic_operators,
-    "mxnet.ndarray.numpy_extension._register": operators.extension_operators,
-    "mxnet.symbol.numpy_extension._register": operators.extension_operators,
-    "mxnet.numpy_extension._register": operators.extension_operators,
+    "mxnet.ndarray.register": numpy_operators.eager_operators,
+    "mxnet.symbol.register": numpy_operators.symbolic_operators,
+    "mxnet.ndarray.numpy._register": numpy_operators.numpy_operators,
+    "mxnet.symbol.numpy._register": numpy_operators.numpy_operators,
+    "mxnet.numpy._register": numpy_operators.numpy_methods,
+    "mxnet.ndarray.numpy_extension._register": numpy_operators.extension_operators,
+    "mxnet.symbol.numpy_extension._register": numpy_operators.extension_operators,
+    "mxnet.numpy_extension._register": numpy_operators.extension_operators,
     "mxnet.symbol.numpy._symbol": numpy_symbols.copied_symbols,
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
-    "mxnet.gluon.nn.basic_layers": operators.dropout_layer,
+    "mxnet.gluon.nn.basic_layers": gluon_layers.basic_layers,
     "mxnet.gluon.contrib.nn.basic_layers": gluon_layers.concurrent_layers,
     "mxnet.gluon.model_zoo.vision.mobilenet": gluon_layers.mobilenet_layers,
     "mxnet.gluon.data.dataloader": loader_workers,

@@ -366,3 +366,21 @@ def test_t165_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # upstream reads `context`
                 np.testing.assert_array_equal(net(mx.np.ones(shape)).asnumpy(), output.asnumpy())
+
+
+def test_t149_a_batch_norm_with_relu_has_its_relu_for_mx_np():
+    # mxnet/gluon/nn/basic_layers.py, line 371
+    x = mx.nd.array(np.linspace(-1, 1, 24).reshape(2, 3, 2, 2))
+    layer = mx.gluon.nn.BatchNormReLU()
+    layer.initialize()
+    expected = layer(x).asnumpy()
+    assert expected.min() == 0
+    with mx.util.np_shape(), mx.util.np_array():
+        layer = mx.gluon.nn.BatchNormReLU()
+        layer.initialize()
+        for hybridized in (False, True):
+            layer.hybridize(hybridized)
+            np.testing.assert_array_equal(layer(x.as_np_ndarray()).asnumpy(), expected)
+        plain = mx.gluon.nn.BatchNorm()
+        plain.initialize()
+        assert plain(x.as_np_ndarray()).asnumpy().min() < 0

@@ -1,0 +1,133 @@
+"""Functions of `mx.np` that have no gradient, or are left to NumPy (T142, T146), and normal vectors (T155).
+
+`mxkit.runtime.numpy_operators` and `mxkit.runtime.repairs` apply their repairs.
+"""
+
+from types import ModuleType
+from typing import Any, Callable, Set
+import warnings
+
+from mxkit.errors import TrapWarning
+from mxkit.runtime.added_gradients import is_recording, mxnet_module
+from mxkit.runtime.operators import Operator, replace
+
+
+def without_gradient(name: str, position: int = 0) -> Callable[[Operator], Operator]:
+    """A function whose gradient is 0 in MXNet; the first call that would need it warns (T142).
+
+    Args:
+        name: The function, as users call it.
+        position: Its argument whose gradient is 0.
+    """
+
+    def wrapper(function: Operator) -> Operator:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if name not in _REPORTED and is_recording() and len(args) > position and _in_graph(args[position]):
+                _REPORTED.add(name)
+                message = (
+                    f"{name} has no gradient in MXNet: parameters before it get the gradient 0 through it, without an "
+                    "error. Call it outside autograd.record(), or on x.detach() if the 0 is meant (docs/traps.md)"
+                )
+                warnings.warn(message, TrapWarning, stacklevel=4)
+            return function(*args, **kwargs)
+
+        return run
+
+    return wrapper
+
+
+_REPORTED: Set[str] = set()
+
+
+def _in_graph(array: Any) -> bool:
+    from mxnet.base import MXNetError
+
+    if not isinstance(array, mxnet_module("ndarray").NDArray):
+        return False
+    try:
+        mxnet_module("autograd").get_symbol(array)
+    except MXNetError:  # "NDArray is not part of a computation graph"
+        return False
+    return True
+
+
+def at_least(axes: int) -> Callable[[Operator], Operator]:
+    """`np.atleast_1d`, `_2d` or `_3d` by a reshape, which has a gradient (T142)."""
+
+    def wrapper(function: Operator) -> Operator:
+        def reshaped(array: Any) -> Any:
+            shape = array.shape
+            if len(shape) < axes:
+                shape = (1,) * (min(axes, 2) - len(shape)) + shape
+                shape += (1,) * (axes - len(shape))
+            return mxnet_module("ndarray.numpy._op").reshape(array, shape)
+
+        def run(*arrays: Any) -> Any:
+            if not is_recording():
+                return function(*arrays)
+            return reshaped(arrays[0]) if len(arrays) == 1 else [reshaped(array) for array in arrays]
+
+        return run
+
+    return wrapper
+
+
+def dispatched_operators(module: ModuleType) -> None:
+    """T146: functions that MXNet leaves to NumPy, called while gradients are recorded.
+
+    The ValueError of MXNet calls `format` on itself, an AttributeError; since NumPy 1.22 the ufunc `true_divide` is
+    called "divide", so that `numpy.float64(2) / x` was one of them. Upstream: `numpy/multiarray.py` lines 251 and 274.
+    """
+    multiarray = mxnet_module("numpy.multiarray")
+    multiarray._NUMPY_ARRAY_UFUNC_DICT.setdefault("divide", multiarray._NUMPY_ARRAY_UFUNC_DICT["true_divide"])
+
+    def refuse(name: str) -> None:
+        if is_recording():
+            raise ValueError(
+                f"MXNet leaves {name} to NumPy, which records no gradients: call it outside autograd.record(), on "
+                "x.detach(), or compute it from operators of mx.np and npx (docs/traps.md)"
+            )
+
+    def of_ufuncs(upstream: Any) -> Any:
+        def run(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+            if method == "__call__" and ufunc.__name__ not in multiarray._NUMPY_ARRAY_UFUNC_DICT:
+                refuse("numpy." + ufunc.__name__)
+            return upstream.__func__(self, ufunc, method, *inputs, **kwargs)
+
+        return staticmethod(run)
+
+    def of_functions(upstream: Any) -> Any:
+        def run(self: Any, function: Any, *args: Any) -> Any:
+            if function not in multiarray._NUMPY_ARRAY_FUNCTION_DICT:
+                refuse(f"{function.__module__}.{function.__name__}")
+            return upstream.__func__(self, function, *args)
+
+        return staticmethod(run)
+
+    for name, wrapper in (("__array_ufunc__", of_ufuncs), ("__array_function__", of_functions)):
+        upstream = vars(multiarray.ndarray)[name]
+        if upstream.__func__.__module__ != __name__:
+            setattr(multiarray.ndarray, name, wrapper(upstream))
+
+
+def normal_vectors(module: ModuleType) -> None:
+    """T155: `np.random.multivariate_normal` multiplies by the transposed Cholesky factor, so its covariance is another.
+
+    It draws in a Python operator, in another thread. Upstream: `numpy_op_fallback.py` line 185.
+    """
+
+    def with_covariance(upstream: Any) -> Any:
+        def multivariate_normal(mean: Any, cov: Any, size: Any = None, check_valid: Any = None, tol: Any = None) -> Any:
+            if check_valid is not None or tol is not None:
+                return upstream(mean, cov, size, check_valid, tol)
+            import numpy
+
+            np = mxnet_module("numpy")
+            size = () if size is None else tuple(numpy.atleast_1d(numpy.array(size, dtype=int)).tolist())
+            shape = numpy.broadcast(numpy.empty(mean.shape), numpy.empty(cov.shape[:-1])).shape
+            noise = np.random.normal(size=size + shape, dtype=str(numpy.dtype(mean.dtype)), ctx=mean.ctx)
+            return mean + (np.linalg.cholesky(cov) * np.expand_dims(noise, -2)).sum(axis=-1)
+
+        return multivariate_normal
+
+    replace(module, multivariate_normal=with_covariance)

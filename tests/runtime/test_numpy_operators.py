@@ -1,0 +1,321 @@
+"""Gradients of `mx.np` that mxkit makes right (T140 to T145), and functions beside them (T146, T155)."""
+
+import mxkit
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.util import np_array, np_shape
+import numpy as np
+import pytest
+
+FLAGS = {"eager": None, "hybridized": {}, "static": {"static_alloc": True, "static_shape": True}}
+every_graph = pytest.mark.parametrize("how", FLAGS)
+
+
+@pytest.fixture(autouse=True)
+def _switches():
+    with np_shape(True), np_array(True):
+        yield
+
+
+class Function(gluon.HybridBlock):
+    """A function of an input and one parameter."""
+
+    def __init__(self, function, weight):
+        super().__init__()
+        self._function = function
+        with self.name_scope():
+            self.w = self.params.get("w", shape=weight.shape)
+        self.initialize()
+        self.w.set_data(mx.np.array(weight, dtype="float32"))
+
+    def hybrid_forward(self, F, x, w):
+        return self._function(F, x, w) + 0 * x.sum()  # graphs warn of inputs without use
+
+
+X = np.array([[1.0, -1, 2], [-0.5, 0.3, -2]], "float32")
+W = np.array([[0.4, 1.5, -0.9], [-1.2, 0.8, 0.3]], "float32")
+
+
+def gradient(net, x, windows=1):
+    """The gradient of the weight, of the squares of the outputs, each with a factor of its own; a mean over windows."""
+    for _ in range(windows):
+        with autograd.record():
+            output = net(x)
+            head = 0.5 + mx.np.arange(output.size).reshape(output.shape)
+            loss = (output * output * head).sum()
+        loss.backward()
+    return net.w.grad().asnumpy() / windows
+
+
+def measured(net, x):
+    """The same gradient from differences of losses."""
+    weight, step = net.w.data().asnumpy(), 1e-2
+    slopes = np.zeros(weight.shape)
+    for place in np.ndindex(*weight.shape):
+        losses = []
+        for sign in (1, -1):
+            moved = weight.copy()
+            moved[place] += sign * step
+            net.w.set_data(mx.np.array(moved))
+            output = net(x).asnumpy().astype("float64")
+            losses.append((output**2 * (0.5 + np.arange(output.size).reshape(output.shape))).sum())
+        slopes[place] = (losses[0] - losses[1]) / (2 * step)
+    net.w.set_data(mx.np.array(weight))
+    return slopes
+
+
+def assert_right(function, how="eager", x=X, weight=W, grad_req="write"):
+    net = Function(function, weight)
+    net.w.grad_req = grad_req
+    if FLAGS[how] is not None:
+        net.hybridize(**FLAGS[how])
+    x = mx.np.array(x)
+    expected = measured(net, x)
+    np.testing.assert_allclose(gradient(net, x), expected, rtol=0.02, atol=0.02 * abs(expected).max())
+    net.collect_params().zero_grad()
+    found = gradient(net, x, windows=3 if grad_req == "add" else 1)
+    np.testing.assert_allclose(found, expected, rtol=0.02, atol=0.02 * abs(expected).max())
+
+
+@every_graph
+@pytest.mark.parametrize("name", ["number first", "number last", "arctan2"])
+def test_t140_a_number_beside_an_array(name, how):
+    functions = {
+        "number first": lambda F, x, w: F.np.where(x > 0, 2.0, w),
+        "number last": lambda F, x, w: F.np.where(x > 0, w, -1e3) * x,
+        "arctan2": lambda F, x, w: F.np.arctan2(2.0, w),
+    }
+    assert_right(functions[name], how)
+
+
+def recorded(function, x, head=None):
+    """Outputs of a recorded call and the gradient of its input."""
+    x.attach_grad()
+    with autograd.record():
+        output = function(x)
+    output.backward(head)
+    return output.asnumpy(), x.grad.asnumpy()
+
+
+@pytest.mark.filterwarnings("ignore:ndarray.as_in_context has been renamed")  # MXNet calls it for x[indices]
+@pytest.mark.parametrize("kind", ["nd", "np"])
+def test_t141_negative_indices_in_arrays(kind):
+    array = mx.np.array if kind == "np" else mx.nd.array
+    gather = mx.npx.gather_nd if kind == "np" else mx.nd.gather_nd
+    values = np.arange(6, dtype="float32").reshape(3, 2)
+    reads = {
+        "list": lambda x: x[[-1, -1, 0]],
+        "array": lambda x: x[array(np.array([-1, -1, 0]), dtype="int32")],
+        "float array": lambda x: x[array(np.array([-1.0, -1, 0]))],
+        "gather_nd": lambda x: gather(x, array(np.array([[-1, -1, 0]]), dtype="int32")),
+    }
+    for read in reads.values():
+        output, gradient_of_x = recorded(read, array(values))
+        np.testing.assert_array_equal(output, values[[-1, -1, 0]])
+        np.testing.assert_array_equal(gradient_of_x, [[1, 1], [0, 0], [2, 2]])
+    _, columns = recorded(lambda x: x[:, [-1]], array(values))
+    np.testing.assert_array_equal(columns, [[0, 1]] * 3)
+
+
+@pytest.mark.parametrize("kind", ["nd", "np"])
+def test_t141_assignment_at_indices(kind):
+    array = mx.np.array if kind == "np" else mx.nd.array
+    x, expected = array(np.zeros((3, 2))), np.zeros((3, 2))
+    for target in (x, expected):
+        target[[-1, 0]] = 7
+        target[:, [-2]] = 1
+    np.testing.assert_array_equal(x.asnumpy(), expected)
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"index {index} is out of bounds for axis 0 with size 3"):
+            x[[0, index]] = 1
+
+
+@every_graph
+@pytest.mark.parametrize("function", ["var", "std"])
+def test_t142_variance_has_a_gradient(function, how):
+    for options in ({}, {"axis": 1}, {"axis": (0, -1), "keepdims": True}, {"axis": 0, "ddof": 1}):
+        assert_right(lambda F, x, w, options=options: getattr(F.np, function)(w * x, **options), how)
+    assert_right(lambda F, x, w: getattr(w, function)(axis=-1), how)
+
+
+def test_t142_values_of_variance_stay():
+    x = mx.np.array(X)
+    for function in ("var", "std"):
+        for options in ({}, {"axis": (0, 1), "ddof": 1}, {"axis": -1, "keepdims": True}):
+            output, _ = recorded(lambda a, f=function, o=options: getattr(mx.np, f)(a, **o), x)
+            np.testing.assert_allclose(output, getattr(np, function)(X, **options), rtol=1e-5)
+    with autograd.record():
+        assert mx.np.array([1, 3], dtype="int32").var() == mx.np.var(mx.np.array([1, 3], dtype="int32"))
+
+
+def test_t142_at_least_so_many_axes():
+    for shape in ((), (3,), (2, 3), (2, 1, 3)):
+        values = np.array(np.random.RandomState(0).randn(*shape))
+        for name in ("atleast_1d", "atleast_2d", "atleast_3d"):
+            function = getattr(mx.np, name)
+            output, found = recorded(lambda a, f=function: f(a) * 2, mx.np.array(values))
+            assert output.shape == getattr(np, name)(values).shape
+            np.testing.assert_array_equal(found, np.full(shape, 2))
+
+
+def test_t142_functions_without_a_gradient_warn_once(monkeypatch):
+    monkeypatch.setattr("mxkit.runtime.numpy_functions._REPORTED", set())
+    x = mx.np.array(X)
+    with autograd.record():
+        mx.np.percentile(x, 30)
+    x.attach_grad()
+    with autograd.record(), pytest.warns(mxkit.errors.TrapWarning, match="np.percentile has no gradient in MXNet"):
+        mx.np.percentile(x * 2, 30)
+    with autograd.record():
+        mx.np.percentile(x, 30)
+        mx.np.unique(x.detach())
+
+
+ADDED = {
+    "mean": lambda F, x, w: F.np.mean(w, axis=0),
+    "method": lambda F, x, w: w.mean(),
+    "clip": lambda F, x, w: F.np.clip(w, -1, 1),
+    "cumsum": lambda F, x, w: F.np.cumsum(w, axis=0),
+    "split": lambda F, x, w: F.np.split(w, 3, axis=1)[1],
+    "flip": lambda F, x, w: F.np.flip(w, 0),
+    "diff": lambda F, x, w: F.np.diff(w),
+    "norm": lambda F, x, w: F.np.linalg.norm(w),
+    "tensordot": lambda F, x, w: F.np.tensordot(x, w, axes=((0, 1), (0, 1))),
+    "einsum": lambda F, x, w: F.np.einsum("ij,kj->ik", x, w, optimize=True),
+    "where": lambda F, x, w: F.np.where(x > 0, w, F.np.mean(w, axis=1, keepdims=True)),
+}
+
+
+@every_graph
+@pytest.mark.parametrize("name", ADDED)
+def test_t143_gradients_add(name, how):
+    assert_right(ADDED[name], how, grad_req="add")
+
+
+LEGACY = {
+    "mean": lambda x: x.mean(axis=0),
+    "clip": lambda x: x.clip(-1, 1),
+    "split_v2": lambda x: mx.nd.split_v2(x, 3, axis=1)[1],
+    "flip": lambda x: mx.nd.flip(x, axis=0),
+    "cumsum": lambda x: mx.nd.cumsum(x, axis=0),
+    "gemm2": lambda x: mx.nd.linalg.gemm2(x, x, transpose_b=True),
+    "astype": lambda x: x.astype("float64"),
+    "another device": lambda x: x.as_in_context(mx.cpu(1)),
+}
+
+
+@pytest.mark.parametrize("name", LEGACY)
+def test_t143_gradients_of_nd_add(name):
+    with np_array(False), np_shape(False):
+        found = []
+        for windows in (1, 3):
+            x = mx.nd.array(W)
+            x.attach_grad("add" if windows > 1 else "write")
+            for _ in range(windows):
+                with autograd.record():
+                    output = LEGACY[name](x) ** 2
+                output.backward()
+            found.append(x.grad.asnumpy() / windows)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["copy", "astype", "N-D dot", "moveaxis", "inverse", "solve"])
+def test_t143_gradients_of_arrays_add(name):
+    functions = {
+        "copy": lambda x: x.copy(),
+        "astype": lambda x: x.astype("float64"),
+        "N-D dot": lambda x: mx.np.dot(x, mx.np.ones((2, 3, 2))),
+        "moveaxis": lambda x: mx.np.moveaxis(x, 0, 1),
+        "inverse": mx.np.linalg.inv,
+        "solve": lambda x: mx.np.linalg.solve(x, mx.np.ones((3, 2))),
+    }
+    found = []
+    for windows in (1, 3):
+        x = mx.np.array(np.random.RandomState(0).rand(3, 3) + 2 * np.eye(3), dtype="float32")
+        x.attach_grad("add" if windows > 1 else "write")
+        for _ in range(windows):
+            with autograd.record():
+                output = functions[name](x)
+            output.backward()
+        found.append(x.grad.asnumpy() / windows)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("shapes", [((5, 1, 2, 3), (4, 3, 2)), ((2, 4, 2, 3), (2, 1, 3, 2)), ((4, 2, 3), (5, 1, 3, 2))])
+def test_t144_a_product_of_stacks_that_broadcast(shapes):
+    values = [np.random.RandomState(0).randn(*shape).astype("float32") for shape in shapes]
+    batch = np.matmul(*values).shape[:-2]
+    found = []
+    for product in (
+        mx.np.matmul,
+        lambda a, b: mx.np.matmul(*[mx.np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b)]),
+    ):
+        arrays = [mx.np.array(value) for value in values]
+        for array in arrays:
+            array.attach_grad()
+        with autograd.record():
+            output = product(*arrays) ** 2
+        output.backward()
+        found.append([output.asnumpy(), *(array.grad.asnumpy() for array in arrays)])
+    for array, expected in zip(*found):
+        np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [1, -1, 2, -2, np.inf, -np.inf])
+def test_t144_norms_of_matrices(order):
+    for axis in (None, (0, 1), (1, 0)):
+        if abs(order) == 2 and axis == (1, 0):
+            continue  # MXNet refuses its values
+        x = mx.np.array(W)
+        expected = np.linalg.norm(W, ord=order, axis=axis)
+        for keepdims in (False, True):
+            function = lambda a, k=keepdims, o=axis: mx.np.linalg.norm(a, ord=order, axis=o, keepdims=k)  # noqa: E731
+            output, once = recorded(function, x)
+            assert output.shape == ((1, 1) if keepdims else ())
+            np.testing.assert_allclose(output.item(), expected, rtol=1e-5)
+            np.testing.assert_allclose((once * W).sum(), expected, rtol=1e-5)  # Euler: a norm is homogeneous
+            _, thrice = recorded(function, x, mx.np.full(output.shape, 3.0))
+            np.testing.assert_allclose(thrice, 3 * once, rtol=1e-5)
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_t145_the_mean_of_nothing(record):
+    x, weight = mx.np.zeros((0, 3, 2)), mx.np.ones(2)
+    x.attach_grad()
+    weight.attach_grad()
+    with autograd.record() if record else autograd.pause():
+        for axis in (1, -1, (1, 2)):
+            for keepdims in (False, True):
+                values = x.mean(axis=axis, keepdims=keepdims)
+                assert values.shape == np.zeros((0, 3, 2)).sum(axis=axis, keepdims=keepdims).shape
+        loss = values.sum() + (weight * weight).sum() + x.mean(axis=0).sum()
+    if record:
+        loss.backward()
+        assert weight.grad.asnumpy().tolist() == [2, 2]
+    mx.nd.waitall()
+    assert loss.item() == 2
+
+
+def test_t146_functions_that_mxnet_leaves_to_numpy():
+    x = mx.np.array([1.0, 2, 4])
+    assert mx.np.ptp(x) == 3
+    _, found = recorded(lambda a: np.float64(2) / a, x)
+    np.testing.assert_allclose(found, [-2, -0.5, -0.125])
+    with autograd.record():
+        with pytest.raises(ValueError, match=r"MXNet leaves numpy\.ptp to NumPy, which records no gradients"):
+            mx.np.ptp(x)
+        with pytest.raises(ValueError, match=r"MXNet leaves numpy\.heaviside to NumPy, .*autograd\.record\(\)"):
+            np.heaviside(x, 1.0)
+
+
+def test_t155_vectors_have_the_covariance_that_was_asked_for_and_follow_the_seed():
+    covariance = np.array([[4, 1.5], [1.5, 1]], "float32")
+    drawn = []
+    for _ in range(2):
+        mxkit.seed_all(3)
+        drawn.append(mx.np.random.multivariate_normal(mx.np.array([1.0, -1]), mx.np.array(covariance), size=20000))
+    np.testing.assert_array_equal(drawn[0].asnumpy(), drawn[1].asnumpy())
+    np.testing.assert_allclose(np.cov(drawn[0].asnumpy().T), covariance, atol=0.1)
+    np.testing.assert_allclose(drawn[0].asnumpy().mean(axis=0), [1, -1], atol=0.05)
+    several = mx.np.random.multivariate_normal(mx.np.zeros((5, 2)), mx.np.array(covariance), size=(3, 1))
+    assert several.shape == (3, 1, 5, 2)
