@@ -10,7 +10,10 @@ from mxkit.runtime.operators import dropout_layer, replace
 
 
 def basic_layers(module: ModuleType) -> None:
-    """T149: `BatchNormReLU` leaves out its ReLU; T125 as `dropout_layer`. Upstream: `gluon/nn/basic_layers.py` line 371."""
+    """T149: `BatchNormReLU` leaves out its ReLU. T125 as `dropout_layer`.
+
+    Upstream: `gluon/nn/basic_layers.py` line 371.
+    """
 
     def with_relu(upstream: Any) -> Any:
         def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
