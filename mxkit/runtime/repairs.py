@@ -348,6 +348,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.gluon.block": numpy_symbols.symbol_blocks,
     "mxnet.gluon.rnn.rnn_layer": numpy_symbols.recurrent_states,
     "mxnet.gluon.nn.basic_layers": gluon_layers.basic_layers,
+    "mxnet.gluon.nn.conv_layers": gluon_layers.convolution_layers,
     "mxnet.gluon.contrib.nn.basic_layers": gluon_layers.concurrent_layers,
     "mxnet.gluon.model_zoo.vision.mobilenet": gluon_layers.mobilenet_layers,
     "mxnet.gluon.data.dataloader": loader_workers,
