@@ -86,6 +86,22 @@ def test_a_net_file_is_the_same_for_both_kinds_and_the_switch_chooses_when_it_is
         assert_equal(values(one), values(net))
 
 
+def test_a_loaded_net_has_the_kind_of_its_graph_or_of_its_other_parameters(tmp_path):
+    with switches(True):
+        mxkit.export(Kind(True).net(make_net), tmp_path / "net")
+        body = mxkit.load_exported(tmp_path / "net")
+        outputs = mxkit.predict(body, X).asnumpy()
+        waiting = nn.HybridSequential()
+        waiting.add(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3))
+        waiting.initialize()  # the last weight has no value yet
+        waiting[0].weight.data()
+    loaded = mxkit.load_net(mxkit.save_net(tmp_path / "a.mxk", body))
+    mxkit.load_checkpoint(mxkit.save_checkpoint(tmp_path, make_net(), step=1), waiting)
+    for net in (loaded, waiting):
+        assert all(isinstance(one.data(), mx.np.ndarray) for one in net.collect_params().values())
+        np.testing.assert_array_equal(mxkit.predict(net, X).asnumpy(), outputs)
+
+
 def files_of(folder):
     """Files of one net, by all who write some."""
     net, other = make_net(), Kind(True).net(make_net)
@@ -251,7 +267,9 @@ def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
             nets.append(net)
     nets[1][1].weight.set_data(nets[0][1].weight.data())
     outputs = []
+    mxkit.save_net(tmp_path / "net.mxk", nets[1])
     for net in nets:
+        mxkit.load_net(tmp_path / "net.mxk", net)
         mxkit.to(net, devices)
         assert isinstance(mxkit.predict(net, X), mx.np.ndarray)
         mxkit.freeze(net, "*.bias")

@@ -46,7 +46,7 @@ def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> 
         raise ValueError("it needs inputs, outputs and graph")
     symbol = _checked(graph)
     numpy = is_numpy(symbol)
-    heads = iter(of_kind(list(legacy(symbol)), numpy))
+    heads = iter(of_kind(list(legacy(symbol)), numpy))  # one symbol of mx.np is no list
     nested = _nested(heads, outputs)
     if next(heads, None) is not None:
         raise ValueError(f"expected {len(symbol.list_outputs())} outputs, as the graph has; received {outputs!r:.200}")
