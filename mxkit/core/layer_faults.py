@@ -156,11 +156,7 @@ def _wrong_states(layer: Any, states: Any, samples: int, for_what: str) -> Optio
     return f" takes states of shape {texts[0]}{for_what} and got {texts[1]}. begin_state({samples}) makes some"
 
 
-WITHOUT_NUMPY = (
-    *(nn.GroupNorm, nn.InstanceNorm, nn.ReflectionPad2D, rnn.RecurrentCell, contrib.nn.SyncBatchNorm),
-    contrib.nn.Concurrent,
-    *(contrib.nn.PixelShuffle1D, contrib.nn.PixelShuffle2D, contrib.nn.PixelShuffle3D),
-)
+WITHOUT_NUMPY = (rnn.RecurrentCell, contrib.nn.Concurrent)
 _FAULTS: Tuple[Tuple[Any, Callable[..., Optional[str]]], ...] = (
     (nn.Dense, _dense),
     (_Conv, _convolution),

@@ -84,9 +84,10 @@ def load_values(parameter: Any, array: Any, numpy: bool, devices: Any) -> None:
     Args:
         parameter: The Parameter.
         array: The values, of either kind.
-        numpy: Whether the parameter holds arrays of `mx.np`, or will hold them if it has no values yet.
+        numpy: Whether a parameter without values will hold arrays of `mx.np`.
         devices: Its devices.
     """
+    numpy = numpy if parameter._data is None else is_numpy(parameter._data)
     with switches(numpy):
         if array.ndim == 0 and parameter._data is not None:  # set_data refuses arrays without axes
             for replica in parameter._data:

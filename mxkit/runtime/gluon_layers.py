@@ -6,7 +6,41 @@ MXNet calls layers with arrays of `mx.np` there, which operators of `mx.nd` refu
 from types import ModuleType
 from typing import Any
 
-from mxkit.runtime.operators import replace
+from mxkit.runtime.operators import dropout_layer, replace
+
+
+def basic_layers(module: ModuleType) -> None:
+    """T149: `BatchNormReLU` leaves out its ReLU. T125 as `dropout_layer`.
+
+    Upstream: `gluon/nn/basic_layers.py` line 371.
+    """
+
+    def with_relu(upstream: Any) -> Any:
+        def hybrid_forward(self: Any, F: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+            output = upstream(self, F, *args, **kwargs)
+            return F.npx.relu(output) if self.fuse_relu and _is_numpy() else output
+
+        return hybrid_forward
+
+    dropout_layer(module)
+    replace(vars(module)["_BatchNorm"], hybrid_forward=with_relu)
+    for name in ("GroupNorm", "InstanceNorm"):
+        replace(vars(module)[name], hybrid_forward=_on_views)
+
+
+def convolution_layers(module: ModuleType) -> None:
+    """Repair `ReflectionPad2D`. Upstream: `gluon/nn/conv_layers.py` line 1245."""
+    replace(vars(module)["ReflectionPad2D"], hybrid_forward=_on_views)
+
+
+def _on_views(upstream: Any) -> Any:
+    def hybrid_forward(self: Any, F: Any, *inputs: Any, **parameters: Any) -> Any:  # noqa: N803
+        if not _is_numpy():
+            return upstream(self, F, *inputs, **parameters)
+        views = {name: parameter.as_nd_ndarray() for name, parameter in parameters.items()}
+        return upstream(self, F, *[one.as_nd_ndarray() for one in inputs], **views).as_np_ndarray()
+
+    return hybrid_forward
 
 
 def concurrent_layers(module: ModuleType) -> None:
@@ -21,6 +55,8 @@ def concurrent_layers(module: ModuleType) -> None:
         return hybrid_forward
 
     replace(vars(module)["HybridConcurrent"], hybrid_forward=with_views)
+    for name in ("PixelShuffle1D", "PixelShuffle2D", "PixelShuffle3D", "SyncBatchNorm"):
+        replace(vars(module)[name], hybrid_forward=_on_views)
 
 
 def mobilenet_layers(module: ModuleType) -> None:

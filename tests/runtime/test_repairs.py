@@ -392,3 +392,53 @@ def test_t165_a_recurrent_layer_of_mx_np_without_states_runs_in_a_graph(kind):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # upstream reads `context`
                 np.testing.assert_array_equal(net(mx.np.ones(shape)).asnumpy(), output.asnumpy())
+
+
+def test_t149_a_batch_norm_with_relu_has_its_relu_for_mx_np():
+    # mxnet/gluon/nn/basic_layers.py, line 371
+    x = mx.nd.array(np.linspace(-1, 1, 24).reshape(2, 3, 2, 2))
+    layer = mx.gluon.nn.BatchNormReLU()
+    layer.initialize()
+    expected = layer(x).asnumpy()
+    assert expected.min() == 0
+    with mx.util.np_shape(), mx.util.np_array():
+        layer = mx.gluon.nn.BatchNormReLU()
+        layer.initialize()
+        for hybridized in (False, True):
+            layer.hybridize(hybridized)
+            np.testing.assert_array_equal(layer(x.as_np_ndarray()).asnumpy(), expected)
+        plain = mx.gluon.nn.BatchNorm()
+        plain.initialize()
+        assert plain(x.as_np_ndarray()).asnumpy().min() < 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda nn, contrib: nn.GroupNorm(2),
+        lambda nn, contrib: nn.InstanceNorm(axis=2, scale=True),
+        lambda nn, contrib: nn.ReflectionPad2D(1),
+        lambda nn, contrib: contrib.PixelShuffle2D((2, 1)),
+        lambda nn, contrib: contrib.SyncBatchNorm(num_devices=1),
+    ],
+)
+def test_layers_of_mx_nd_compute_on_views_of_mx_np(make):
+    results = []
+    for numpy, hybridized in ((False, False), (True, False), (True, True)):
+        x = mx.nd.array(np.random.RandomState(0).normal(size=(2, 4, 3, 3)))
+        with mx.util.np_shape(numpy), mx.util.np_array(numpy):
+            layer = make(mx.gluon.nn, mx.gluon.contrib.nn)
+            layer.initialize()
+            layer.hybridize(hybridized)
+            x = x.as_np_ndarray() if numpy else x
+            x.attach_grad()
+            with mx.autograd.record():
+                output = layer(x)
+                loss = (output * output * output).sum()
+            loss.backward()
+            assert isinstance(output, mx.np.ndarray) == numpy
+            gradients = [one.grad() for one in layer.collect_params().values() if one.grad_req != "null"]
+            results.append([array.asnumpy() for array in (output, x.grad, *gradients)])
+    for other in results[1:]:
+        for one, two in zip(other, results[0]):
+            np.testing.assert_array_equal(one, two)

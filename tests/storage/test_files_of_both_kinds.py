@@ -268,7 +268,10 @@ def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
             nets.append(net)
     nets[1][1].weight.set_data(nets[0][1].weight.data())
     outputs = []
+    with switches(True):
+        nets[1].save_parameters(str(tmp_path / "both.params"))
     for net in nets:
+        mxkit.load_parameters(net, tmp_path / "both.params")
         mxkit.to(net, devices)
         assert isinstance(mxkit.predict(net, X), mx.np.ndarray)
         mxkit.freeze(net, "*.bias")
