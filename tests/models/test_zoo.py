@@ -10,7 +10,9 @@ from mxkit.nets.architecture import zoos
 from mxkit.nets.architecture.zoos import MADE
 import mxnet as mx
 from mxnet import gluon
+import numpy as np
 import pytest
+from sharing import Kind, long
 
 # gluoncv's own imports
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::SyntaxWarning")
@@ -34,6 +36,25 @@ def test_nets_come_by_name(name, classes):
     mxkit.initialize(net, devices="cpu")
     assert net(mx.nd.ones((1, 3, 32, 32))).shape == (1, classes)
     assert getattr(net, MADE) == (name.lower(), {"classes": classes})
+
+
+@pytest.mark.parametrize("name", ["squeezenet1.1", "mobilenetv2_0.25", long("densenet121"), long("inceptionv3")])
+@pytest.mark.parametrize("hybridized", [True, long(False)])
+def test_nets_compute_the_same_in_both_kinds(name, hybridized):
+    def made(kind):
+        net = kind.net(lambda: started(name))
+        net.hybridize(hybridized)
+        return mxkit.predict(net, x).asnumpy()
+
+    def started(name):
+        mxkit.seed_all(0)
+        net = get_model(f"zoo:{name}", classes=5)
+        mxkit.initialize(net, sample=(1, *x.shape[1:]), devices="cpu")
+        return net
+
+    side = 299 if name == "inceptionv3" else 224
+    x = np.random.RandomState(0).rand(1, 3, side, side).astype("float32")
+    np.testing.assert_array_equal(made(Kind(True)), made(Kind(False)))
 
 
 def test_names_are_listed_by_source():
