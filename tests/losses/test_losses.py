@@ -132,6 +132,26 @@ def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(by_name, kind):
     np.testing.assert_array_equal(*trained)
 
 
+def test_a_subclass_of_gluons_loss_may_take_other_arrays_than_weights(kind):
+    class Masked(gluon.loss.SoftmaxCELoss):  # in the way of Dive into Deep Learning
+        def forward(self, output, label, valid):
+            operators = mx.npx.sequence_mask if kind.numpy else mx.nd.SequenceMask
+            weights = operators(label.reshape((B, 3, 1)).astype("float32") * 0 + 1, valid, True, axis=1)
+            return super().forward(output, label, weights)
+
+    output, label, valid = (
+        RANDOM.randn(B, 3, C).astype("float32"),
+        RANDOM.randint(0, C, (B, 3)),
+        np.array([1, 2, 3, 1, 2]),
+    )
+    net = kind.net(lambda: gluon.nn.HybridLambda(lambda F, x: x))
+    with kind.switches():
+        found = mxkit.evaluate(net, (output, (label, valid)), loss=Masked())["loss"]
+    logs = output - np.log(np.exp(output).sum(axis=-1, keepdims=True))
+    losses = -np.take_along_axis(logs, label[..., None], axis=-1)[..., 0]
+    assert found == pytest.approx((losses * (np.arange(3) < valid[:, None])).mean(axis=1).mean(), rel=1e-5)
+
+
 def test_losses_without_a_gradient_are_refused(kind):
     net, loader = kind.net(dense), mxkit.data.ArrayLoader(OUTPUT.asnumpy(), np.zeros(B), batch_size=B)
 
