@@ -4,6 +4,7 @@ from fnmatch import fnmatchcase
 import inspect
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
+from mxkit.core.array_kind import is_numpy
 from mxkit.core.replicas import holds_numpy, is_initialized, is_trainable
 from mxkit.errors import DeviceError, NotInitializedError, UnknownNameError, nearest
 import mxnet as mx
@@ -180,23 +181,29 @@ def net_devices(net: Any, expected: Optional[Sequence["mx.Context"]] = None) -> 
 
 
 def is_numpy_net(net: Any) -> bool:
-    """Whether a net computes on arrays of `mx.np`: its parameters decide, without values the switch of the thread.
+    """Whether a net computes on arrays of `mx.np`.
+
+    Its parameters decide, in a SymbolBlock the graph, and without values the switch of the thread.
 
     Raises:
         TypeError: `net` is not a `gluon.Block`.
         ValueError: Some parameters hold NDArrays, others arrays of `mx.np`.
     """
     first: Dict[bool, str] = {}
+    graphs: Set[int] = set()
+    for path, block in blocks_by_path(net):
+        if isinstance(block, gluon.SymbolBlock):  # `imports` loads NDArrays, also for a graph of mx.np
+            first.setdefault(is_numpy(block._cached_graph[1]), join_path(path, "*"))
+            graphs.update(map(id, block.params.values()))
     for path, parameter in parameters_by_path(net).items():
         numpy = holds_numpy(parameter)
-        if numpy is not None:
+        if numpy is not None and id(parameter) not in graphs:
             first.setdefault(numpy, path)
     if len(first) == 2:
         raise ValueError(
             f"the net has two kinds of parameters: {first[True]!r} holds arrays of mx.np, {first[False]!r} those of "
             "mx.nd. Call npx.set_np() (or npx.reset_np()) before the whole net is initialized, not in the middle. "
-            "SymbolBlock.imports and collect_params().load always give mx.nd: mxkit.load_exported and "
-            "mxkit.load_parameters read their files as arrays of mx.np"
+            "collect_params().load always gives mx.nd: mxkit.load_parameters gives the kind of the net"
         )
     return next(iter(first), mx.util.is_np_array())
 
@@ -244,6 +251,9 @@ def never_trained(net: Any) -> Set[int]:
     """Ids of parameters without a gradient by design."""
     never = {id(parameter) for parameter in parameters_by_path(net).values() if not is_trainable(parameter)}
     for _, block in blocks_by_path(net):
+        if isinstance(block, gluon.SymbolBlock):  # running statistics have it only in the graph
+            states = set(block._cached_graph[1].list_auxiliary_states())
+            never.update(id(parameter) for name, parameter in block.params.items() if name in states)
         # LayerNorm, InstanceNorm and GroupNorm have it only in their arguments, not on the parameter
         for switch, name in (("scale", "gamma"), ("center", "beta")):
             if layer_settings(block).get(switch) is False and name in own_parameters(block):

@@ -4,7 +4,6 @@ from copy import copy
 from typing import Any, Iterable, List, Optional, Sequence
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
-import mxnet as mx
 from mxnet import autograd, gluon
 
 
@@ -28,12 +27,6 @@ def gradients_of(parameter: Any) -> Optional[List[Any]]:
 def holds_numpy(parameter: Any) -> Optional[bool]:
     """Whether the values are arrays of `mx.np`; None if there are no values yet."""
     return is_numpy(parameter._data) if parameter._data is not None else None
-
-
-def will_hold_numpy(parameter: Any) -> bool:
-    """Whether loaded values will be arrays of `mx.np`: the values decide, without values the switch of the thread."""
-    numpy = holds_numpy(parameter)
-    return mx.util.is_np_array() if numpy is None else numpy
 
 
 def is_deferred(parameter: Any) -> bool:
@@ -85,9 +78,15 @@ def set_values(parameter: Any, array: Any, devices: Sequence[Any]) -> None:
         parameter._init_impl(of_kind(array, numpy), list(devices))
 
 
-def load_values(parameter: Any, array: Any, devices: Any) -> None:
-    """Load a parameter on these devices from an array of the same dtype; the array completes an unknown shape."""
-    numpy = will_hold_numpy(parameter)
+def load_values(parameter: Any, array: Any, numpy: bool, devices: Any) -> None:
+    """Load a parameter on these devices from an array of the same dtype; the array completes an unknown shape.
+
+    Args:
+        parameter: The Parameter.
+        array: The values, of either kind.
+        numpy: Whether the parameter holds arrays of `mx.np`, or will hold them if it has no values yet.
+        devices: Its devices.
+    """
     with switches(numpy):
         if array.ndim == 0 and parameter._data is not None:  # set_data refuses arrays without axes
             for replica in parameter._data:
@@ -111,8 +110,9 @@ def copy_parameter(parameter: Any) -> Any:
         values = parameter._reduce() if is_sparse(parameter) else parameter.data(devices[0])
         set_values(new, values, devices)
         if not is_sparse(parameter):
-            for device in devices:  # BatchNorm's statistics differ (T71)
-                parameter.data(device).copyto(new.data(device))
+            with switches(is_numpy(parameter._data)):
+                for device in devices:  # BatchNorm's statistics differ (T71)
+                    parameter.data(device).copyto(new.data(device))
     return new
 
 

@@ -6,6 +6,7 @@ from typing import Any, Dict, Iterator, List
 from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, own_parameters
 from mxkit.core.graphs import graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
+import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -37,13 +38,15 @@ def kept_statistics(net: Any) -> Iterator[None]:
 
     On a CPU, the backward pass changes them. Parameters without values are ignored.
     """
-    before = [(one, [array.copy() for array in values_of(one) or ()]) for one in _statistics(net)]
+    with mx.util.np_shape(True):  # for arrays without axes, which mx.np has
+        before = [(one, [array.copy() for array in values_of(one) or ()]) for one in _statistics(net)]
     try:
         yield
     finally:
-        for parameter, copies in before:
-            for array, copy in zip(values_of(parameter) or (), copies):
-                array[:] = copy
+        with mx.util.np_shape(True):
+            for parameter, copies in before:
+                for array, copy in zip(values_of(parameter) or (), copies):
+                    copy.copyto(array)
 
 
 def _statistics(net: Any) -> List[Any]:

@@ -12,6 +12,7 @@ import random
 import threading
 from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence
 
+from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.blocks import child_blocks
 from mxkit.core.gluon_data import chosen, held_arrays, of_first, own_transform, transformed
 from mxkit.core.seeding import generators_kept
@@ -21,6 +22,7 @@ import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.data import vision
 from mxnet.gluon.data.vision import transforms
+from mxnet.util import is_np_array
 import numpy as np
 
 PYTHON, NUMPY, MXNET = "python", "numpy", "mxnet"
@@ -51,6 +53,19 @@ _CONTAINERS: Dict[type, FrozenSet[str]] = {
 }
 _ARRAYS = (list, tuple, range, np.ndarray, np.memmap, mx.nd.NDArray, mx.np.ndarray)
 _WITH_TRANSFORM = (vision.MNIST, vision.FashionMNIST, vision.CIFAR10, vision.CIFAR100, vision.ImageFolderDataset)
+
+
+# Modules whose functions are written for `mx.nd` alone.
+_LEGACY = ("mxnet.image.", "gluoncv.")
+
+
+def call_user(function: Any, *arguments: Any, **named: Any) -> Any:
+    """Call a user's function; those of gluoncv and augmenters of MXNet get NDArrays for arrays of `mx.np`."""
+    if not str(getattr(function, "__module__", "")).startswith(_LEGACY):
+        return function(*arguments, **named)
+    with switches(False):
+        result = function(*legacy(arguments), **named)
+    return of_kind(result, is_np_array())
 
 
 def takes_rng(function: Any) -> bool:
@@ -188,7 +203,7 @@ class Samples:
             except DataError as error:
                 raise DataError(f"DatasetLoader: {name}: {error}") from error.__cause__
         try:
-            return place(self.batchify(samples), allocate)
+            return place(call_user(self.batchify, samples), allocate)
         except Exception as error:  # a user's function, or an array of theirs
             raise DataError(
                 f"DatasetLoader: batchify could not join the samples {abbreviated(rows)} of {name}: {error_text(error)}"
@@ -272,8 +287,8 @@ def _then(read: Read, function: Any, first: bool) -> Read:
         items = item if isinstance(item, tuple) else (item,)
         extra = {"rng": np.random.Generator(np.random.PCG64(key))} if with_rng else {}
         if not first:
-            return function(*items, **extra)
-        changed = function(items[0], **extra)
+            return call_user(function, *items, **extra)
+        changed = call_user(function, items[0], **extra)
         return (changed, *items[1:]) if len(items) > 1 else changed
 
     return call

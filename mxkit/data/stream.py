@@ -11,7 +11,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.array_kind import legacy
 from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
 from mxkit.data.order import Epochs
-from mxkit.data.samples import error_text, takes_rng
+from mxkit.data.samples import call_user, error_text, takes_rng
 from mxkit.data.source import is_one_shot
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning
@@ -228,7 +228,7 @@ class StreamLoader(Epochs):
         try:
             if self.batchify is None:
                 return new_batch(partial(stack, samples, names))
-            return new_batch(partial(place, self.batchify(samples)))
+            return new_batch(partial(place, call_user(self.batchify, samples)))
         except DataError as error:
             raise DataError(f"{self._name}: {error}") from error.__cause__
         except Exception as error:  # a user's batchify, or an array of theirs
@@ -242,7 +242,7 @@ class StreamLoader(Epochs):
         parts = item.sample if isinstance(item.sample, tuple) else (item.sample,)
         extra = {"rng": self._generator(epoch, item.number)} if takes_rng(self.transform) else {}
         try:
-            first = self.transform(parts[0], **extra)
+            first = call_user(self.transform, parts[0], **extra)
         except Exception as error:  # a user's code may raise anything
             raise DataError(f"{self._name}: transform failed on sample {item.name}: {error_text(error)}") from error
         return (first, *parts[1:]) if isinstance(item.sample, tuple) else first

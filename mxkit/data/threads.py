@@ -36,8 +36,11 @@ class _Thread(threading.Thread):
 
 
 def switches_here() -> Switches:
-    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another one."""
-    return is_np_shape(), is_np_array()
+    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another one.
+
+    `np_array(True)` alone counts as both switches; `set_np` refuses it.
+    """
+    return is_np_shape() or is_np_array(), is_np_array()
 
 
 def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Iterator[Any]:
@@ -99,8 +102,8 @@ class _Window:
                     return
                 number = self._next
                 self._next += 1
-            set_np(*self._switches)  # for each task: the one before may have changed them
             try:
+                set_np(*self._switches)  # for each task: the one before may have changed them
                 outcome: Tuple[Any, Any] = (self._task(number, self._unwanted), None)
             except BaseException as error:
                 outcome = (None, error)

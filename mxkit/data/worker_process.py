@@ -134,8 +134,8 @@ def serve(connection: Any, work: Any, switches: Switches) -> None:
 def _answer(
     samples: Samples, slots: "_Slots", switches: Switches, batch: int, slot: int, epoch: int, rows: "np.ndarray"
 ) -> Any:
-    set_np(*switches)  # for each batch: the one before may have changed them
     try:
+        set_np(*switches)  # for each batch: the one before may have changed them
         structure = samples.batch(epoch, rows, lambda specs: slots.allocate(slot, specs))
         return (BATCH, batch, slots.places, structure)
     except BaseException as error:  # the parent must learn of a SystemExit too

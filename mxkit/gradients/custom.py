@@ -40,8 +40,9 @@ def custom_gradient(forward: Compute, backward: Compute, *, outputs: int = 1) ->
     without `autograd.record()`, and with Symbols, so also in HybridBlocks, hybridized or not. In a graph one run of
     `forward` on ones gives the shapes of the outputs, whose dtype must be the first input's.
 
-    Neither function is recorded, so both may use NumPy. In a hybridized net, and in every backward pass, they run in a
-    thread of MXNet. An error there is printed, and raised as an MXNetError without its text at the next read;
+    Neither function is recorded, so both may use NumPy. They get arrays of the inputs' kind, `mx.nd` or `mx.np`, under
+    the switches of that kind, and may return either kind. In a hybridized net, and in every backward pass, they run in
+    a thread of MXNet. An error there is printed, and raised as an MXNetError without its text at the next read;
     `callback_error()` returns it. There are no second derivatives. An exported graph runs in this process only.
 
     Args:

@@ -14,6 +14,9 @@ import numpy as np
 Function = Callable[..., Any]
 Which = Union[int, Sequence[int]]
 _NO_SECOND = re.compile(r"Operator (?:_backward_)?(\S+) is non-differentiable")
+# MXNet treats the gradient of a custom function of a leaf as a constant, so its part would be missing (T112). Second
+# derivatives of arcsinh and arccosh have the wrong sign (T172).
+_WRONG_SECOND = re.compile(r'"op": "(?:_npi_)?(_CustomFunction|arcsinh|arccosh)"')
 CUTS = "NumPy, asnumpy(), asscalar(), detach(), BlockGrad and autograd.pause() cut the graph"
 UNREACHED = ("not in a computational graph", "unreachable from the outputs", "does not require gradient")
 
@@ -196,9 +199,9 @@ def _differentiate(
 
 
 def _check_second(value: Any) -> None:
-    # MXNet treats the gradient of a custom function of a leaf as a constant, so its part would be missing (T112)
-    if '"_CustomFunction"' in autograd.get_symbol(value).tojson():
-        raise _no_second("custom_gradient")
+    wrong = _WRONG_SECOND.search(autograd.get_symbol(value).tojson())
+    if wrong:
+        raise _no_second("custom_gradient" if wrong.group(1) == "_CustomFunction" else wrong.group(1))
 
 
 def _no_second(operator: str) -> NotImplementedError:

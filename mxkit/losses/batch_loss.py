@@ -10,7 +10,8 @@ from mxkit.losses.by_name import Loss, LossSpec, get_loss
 from mxkit.losses.per_sample import ClassWeights
 from mxkit.losses.shapes import apply_steps, label_steps
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
+import numpy as np
 
 Arrays = Tuple[Any, ...]
 Forward = Callable[[Any, Arrays, Arrays], Any]
@@ -36,8 +37,8 @@ class BatchLoss:
     Args:
         loss: A name, a pair of a name and arguments, or a callable, as for `updates`.
         forward: Replaces `loss` for nets with several losses or another kind of call (detection, siamese
-            pairs): `forward(net, inputs, labels)` gets tuples of arrays on one device and returns the losses of shape
-            (B,), or `(losses, output)` if metrics need an output.
+            pairs): `forward(net, inputs, labels)` gets tuples of arrays of the net's kind on one device and returns the
+            losses of shape (B,), or `(losses, output)` if metrics need an output.
         count: `count(inputs, labels)` returns what a batch adds to the divisor of losses and gradients, if this is not
             the number of samples: the sum of sample weights, or the number of unmasked tokens. It gets tuples of the
             batch's arrays, before they are copied to a device; NumPy arrays need no wait.
@@ -124,6 +125,11 @@ def _described(form: Any) -> str:
 
 def _checked(losses: Any, caller: str) -> Any:
     if isinstance(losses, mx.nd.NDArray):
+        if np.dtype(losses.dtype).kind in "bui" and autograd.is_recording():
+            raise LossShapeError(
+                f"{caller} returned {np.dtype(losses.dtype)}: comparisons and whole numbers have no gradient and "
+                "train nothing. Return losses of floating point; measure others by mxkit.metrics.Mean(function)"
+            )
         return legacy(losses)
     way = ". Is a `return` missing?" if losses is None else ""
     raise LossShapeError(

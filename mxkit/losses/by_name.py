@@ -4,7 +4,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Unio
 
 from mxkit.core.arguments import make, split_spec
 from mxkit.errors import LossShapeError, unknown_name
-from mxkit.losses import gluons
+from mxkit.losses import either_kind
 from mxkit.losses.classification import FocalLoss, KnowledgeDistillation, LabelSmoothing, WeightedSoftmaxCELoss
 from mxkit.losses.corrected import (
     CosineEmbeddingLoss,
@@ -32,7 +32,7 @@ def softmax_ce(
     """Gluon's softmax cross-entropy, or with `class_weight` mxkit's `WeightedSoftmaxCELoss`."""
     arguments = {"axis": axis, "sparse_label": sparse_label, "from_logits": from_logits, "weight": weight}
     if class_weight is None:
-        return gluons.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **arguments)
+        return either_kind.SoftmaxCrossEntropyLoss(batch_axis=batch_axis, **arguments)
     return WeightedSoftmaxCELoss(class_weight, batch_axis=batch_axis, **arguments)
 
 
@@ -54,26 +54,28 @@ LOSSES: Dict[str, Callable[..., Loss]] = {
     "batch_hard_triplet": TripletLoss,
     "contrastive": ContrastiveLoss,
     "cosine_embedding": CosineEmbeddingLoss,
-    "ctc": gluons.CTCLoss,
+    "ctc": either_kind.CTCLoss,
     "distillation": KnowledgeDistillation,
     "focal": FocalLoss,
-    "hinge": gluons.HingeLoss,
-    "huber": gluons.HuberLoss,
-    "kl_div": gluons.KLDivLoss,
-    "l1": gluons.L1Loss,
-    "l2": gluons.L2Loss,
+    "hinge": either_kind.HingeLoss,
+    "huber": either_kind.HuberLoss,
+    "kl_div": either_kind.KLDivLoss,
+    "l1": either_kind.L1Loss,
+    "l2": either_kind.L2Loss,
     "label_smoothing": LabelSmoothing,
     "logistic": LogisticLoss,
     "poisson_nll": PoissonNLLLoss,
     "sigmoid_bce": sigmoid_bce,
     "softmax_ce": softmax_ce,
-    "squared_hinge": gluons.SquaredHingeLoss,
-    "triplet": gluons.TripletLoss,
+    "squared_hinge": either_kind.SquaredHingeLoss,
+    "triplet": either_kind.TripletLoss,
 }
 
 
 def get_loss(spec: LossSpec) -> Loss:
     """Return the loss of a name, or a loss unchanged.
+
+    A loss by name takes arrays and symbols of `mx.nd` and of `mx.np`, and returns the kind of the net's output.
 
     Args:
         spec: A name of `LOSSES`, a pair of a name and its arguments, or any callable

@@ -4,7 +4,8 @@ import math
 from typing import Any, Optional, Sequence, Union
 
 from mxkit.errors import DataError
-from mxkit.losses.per_sample import ClassWeight, ClassWeights, EitherKind, number
+from mxkit.losses.either_kind import EitherKind
+from mxkit.losses.per_sample import ClassWeight, ClassWeights, number
 import mxnet as mx
 from mxnet import gluon
 

@@ -5,23 +5,15 @@ import math
 from numbers import Real
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
 from mxkit.errors import DataError
+from mxkit.losses.either_kind import EitherKind
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
 # A weight for each class, in order or by class number; a class that a mapping omits has the weight 1.
 ClassWeight = Union[Sequence[float], Mapping[Any, float]]
-
-
-class EitherKind:
-    """Mixin of losses: computes on views as NDArray, and returns the kind of the output; symbols likewise."""
-
-    def __call__(self, *arrays: Any) -> Any:
-        with switches(False):
-            return of_kind(super().__call__(*legacy(arrays)), is_numpy(arrays))  # type: ignore[misc]
 
 
 class PerSampleLoss(EitherKind, gluon.loss.Loss):  # type: ignore[misc]

@@ -71,10 +71,9 @@ def label_steps(loss: Any, output: Any, labels: Sequence[Any]) -> Steps:
     targets = labels if place is None else labels[:place]
     if is_plain(loss):
         _check_targets(loss, kind, output, targets)
-        if not has_class_numbers(loss):
-            for number, label in enumerate(targets):
-                if label.dtype != output.dtype:
-                    steps[number].append(("cast", np.dtype(output.dtype).name))
+        for number, label in enumerate(targets):
+            if label.dtype != output.dtype and (not has_class_numbers(loss) or label.dtype == np.bool_):
+                steps[number].append(("cast", np.dtype(output.dtype).name))
     if place is not None and len(labels) > place:
         steps[place] = _weight_steps(loss, kind.labels, output, labels[place])
     return tuple(map(tuple, steps)) if any(steps) else ()

@@ -136,7 +136,8 @@ class Metric:
             count: Number by which the mean's divisor grows; None is B.
         """
         values = legacy(values)
-        total = (values if self.counts else values.astype("float64")).sum()
+        exact = self.counts and values.dtype in (np.float32, np.float64)  # sums of bool, int8 and float16 are not
+        total = (values if exact else values.astype("float64")).sum()
         self.add_total(total, values.shape[0] if count is None else count)
 
     def add_total(self, total: Any, count: float) -> None:
@@ -195,7 +196,7 @@ class Metric:
         return rows.sum(axis=0)
 
     def per_sample(self, labels: Sequence[Any], output: Any) -> Any:
-        """Value of each sample, an NDArray of shape (B,)."""
+        """Value of each sample, shape (B,), of NumPy or MXNet. Arrays and MXNet's switches are of the net's kind."""
         raise NotImplementedError
 
     def figure(self, total: "np.ndarray") -> Any:
@@ -249,7 +250,8 @@ class Mean(Metric):
     """Mean of a function of the batch: `function(labels, output)` returns one value per sample, shape (B,).
 
     Args:
-        function: `labels` is a list of the batch's labels, NDArrays of shape (B, ...); `output` is the net's.
+        function: `labels` is a list of the batch's labels, of shape (B, ...); `output` is the net's. Arrays and MXNet's
+            switches are of the net's kind, `mx.nd` or `mx.np`; it may return either kind, or NumPy.
         name: Name of the column.
         **kwargs: `output` and `label`, as for `Metric`.
 

@@ -118,8 +118,10 @@ class SameValues(mx.init.Initializer):  # type: ignore[misc]
         own = name.attrs["__init__"]  # of the parameter
         chosen = self._initializer if own is self else mx.init.create(own)
         of_mxnet = type(chosen).__module__ == mx.init.Initializer.__module__
+        if of_mxnet:
+            array = legacy(array) if array.ndim else legacy(array).reshape((1,))  # they fail on an array without axes
         with switches(not of_mxnet):
-            self._initializer(mx.init.InitDesc(name, {"__init__": chosen}), legacy(array) if of_mxnet else array)
+            self._initializer(mx.init.InitDesc(name, {"__init__": chosen}), array)
 
 
 def _refuse_vectors(net: Any, initializer: "mx.init.Initializer") -> None:

@@ -8,6 +8,7 @@ from mxkit.core.blocks import wait_before_reading
 from mxkit.core.replicas import is_deferred, values_of
 from mxkit.errors import NotInitializedError
 from mxkit.nets.parameter_table import Parameters, as_float64, parameters
+import mxnet as mx
 import numpy as np
 
 _SHOWN = 10
@@ -164,7 +165,8 @@ def _farthest(ours: List[Any], theirs: List[Any], rtol: float, atol: float) -> O
     largest: List[float] = []
     counts: List[int] = []
     for pair in zip(ours, theirs) if len(ours) == len(theirs) else product(ours, theirs):
-        a, b = (as_float64(array).asnumpy() for array in pair)
+        with mx.util.np_shape(True):  # for arrays of mx.np without axes
+            a, b = (as_float64(array).asnumpy() for array in pair)
         differ = ~np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
         if differ.any():
             largest.append(np.abs(a[differ] - b[differ]).max())

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from mxkit.core.array_kind import of_kind
 from mxkit.core.replicas import finish_initialization
 from mxkit.errors import NotInitializedError
 from mxkit.nets.architecture.registered import constructor_arguments
@@ -79,7 +80,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
 
         Args:
             name: As for `parameter`.
-            value: An NDArray, or numbers for one of float32.
+            value: An array of MXNet, or numbers for one of float32.
 
         Returns:
             The Constant.
@@ -88,6 +89,7 @@ class Layer(gluon.HybridBlock):  # type: ignore[misc]
             ValueError: The name cannot be an attribute's name, or is taken.
         """
         self._check_name(name)
+        value = of_kind(value, mx.util.is_np_array()) if isinstance(value, mx.nd.NDArray) else value
         setattr(self, name, self.params.get_constant(name, value))
         return getattr(self, name)
 

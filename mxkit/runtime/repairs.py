@@ -61,17 +61,29 @@ def arguments_and_graphs(module: ModuleType) -> None:
 
 
 def input_iterators(module: ModuleType) -> None:
-    """T86 as `operator_arguments`; Python 3.10: `Thread.setDaemon` warns, in each `PrefetchingIter`.
+    """T86 as `operator_arguments`; T160: the threads of a `PrefetchingIter` have the switches of `mx.np` off.
 
-    Upstream: `io/io.py` line 406; the module uses `Thread` and `Event` of `threading` (lines 384, 385, 403).
+    Python 3.10: `Thread.setDaemon` warns. Upstream: `io/io.py` lines 403 and 406; the module uses `Thread` and `Event`
+    of `threading` (lines 384, 385, 403).
     """
     operator_arguments(module)
-    if sys.version_info >= (3, 10):
-        module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
+    module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
 
 
 class _Thread(threading.Thread):
-    """A thread with a `setDaemon` that does not warn."""
+    """A thread with the switches of MXNet of the thread that makes it, and a `setDaemon` that does not warn."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        from mxnet.util import is_np_array, is_np_shape
+
+        super().__init__(*arguments, **named)
+        self._switches = is_np_shape() or is_np_array(), is_np_array()  # `set_np` refuses the second alone
+
+    def run(self) -> None:
+        from mxnet.util import set_np
+
+        set_np(*self._switches)
+        super().run()
 
     def setDaemon(self, daemonic: bool) -> None:  # noqa: N802
         self.daemon = daemonic

@@ -166,7 +166,7 @@ def load_exported(
             raise CheckpointError(f"{file} and {path}-symbol.json do not belong together: {reason}") from error
         for name, parameter in block.collect_params().items():
             parameter.cast(arrays[name].dtype)
-            load_values(parameter, arrays[name], where)
+            load_values(parameter, arrays[name], numpy, where)
     return block
 
 

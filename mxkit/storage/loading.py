@@ -5,10 +5,10 @@ import math
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from mxkit.core.blocks import check_net, match_parameters, parameters_by_path
+from mxkit.core.blocks import check_net, is_numpy_net, match_parameters, parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.device import devices as resolve_devices
-from mxkit.core.replicas import is_initialized, load_values, will_hold_numpy
+from mxkit.core.replicas import is_initialized, load_values
 from mxkit.errors import CheckpointError, nearest
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import dtype_name, read_arrays
@@ -154,9 +154,10 @@ def put_arrays(net: Any, matched: Mapping[str, Any], devices: Optional[DeviceSpe
     """
     where = resolve_devices("cpu" if devices is None else devices)
     parameters = parameters_by_path(net)
+    numpy = is_numpy_net(net)
     for path, array in matched.items():
         parameter = parameters[path]
-        load_values(parameter, array, parameter.list_ctx() if is_initialized(parameter) else where)
+        load_values(parameter, array, numpy, parameter.list_ctx() if is_initialized(parameter) else where)
 
 
 def _plan(
@@ -174,6 +175,7 @@ def _plan(
     wanted = {id(parameter) for parameter in selected.values()}
     paths = paths_of_names(net, arrays, rename, match)
     plan = _Plan({}, [], [], [])
+    numpy = is_numpy_net(net)
     first: Dict[int, str] = {}
     matched: Dict[str, Any] = {}
     for name, array in arrays.items():
@@ -183,7 +185,9 @@ def _plan(
                 plan.unexpected.append(name)
         elif id(parameters[path]) in wanted:
             twin = first.setdefault(id(parameters[path]), name)
-            difference = _difference(path, parameters[path], name, array) or _shared_difference(name, twin, arrays)
+            difference = _difference(path, parameters[path], name, array, numpy) or _shared_difference(
+                name, twin, arrays
+            )
             if difference:
                 plan.different.append(difference)
             if difference and not strict:
@@ -198,12 +202,12 @@ def _plan(
     return plan
 
 
-def _difference(path: str, parameter: Any, name: str, array: Any) -> str:
+def _difference(path: str, parameter: Any, name: str, array: Any, numpy: bool) -> str:
     """Phrase the reason why an array does not fit a parameter, or return an empty string."""
     where = path if name == path else f"{path} ({name!r} in the file)"
     if not same_shape(parameter, array):
         return f"another shape: {where} is {array.shape} in the file, {parameter.shape} in the net"
-    if not math.prod(array.shape or (0,)) and not will_hold_numpy(parameter):
+    if not numpy and not math.prod(array.shape or (0,)):
         return f"only for mx.np: {where} is {array.shape} in the file; call npx.set_np() before the net is initialized"
     if array.stype != "default" and any(size <= 0 for size in parameter.shape or (0,)):
         # a sparse array's shape is only declared; the stored bytes cannot confirm it

@@ -237,9 +237,9 @@ class Accumulator:
         return self._apply() if self.micro_batches else None
 
     def _holds_numpy(self) -> bool:
-        """Whether the parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
-        known = (numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None)
-        return next(known, mx.util.is_np_array())
+        """Whether parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
+        known = [numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None]
+        return any(known) if known else bool(mx.util.is_np_array())
 
     def _open_window(self) -> None:
         self.micro_batches = 0
@@ -262,10 +262,9 @@ class Accumulator:
             )
         self._refresh_idle_replicas(trained)
         if self._on_kvstore is None:
-            numpy = self._holds_numpy()
-            # an optimizer that was made before npx.set_np() would refuse arrays of mx.np
-            trainer.optimizer.allow_np_array = trainer.optimizer.allow_np_array or numpy
-            with switches(numpy):
+            # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
+            trainer.optimizer.allow_np_array = True
+            with switches(self._holds_numpy()):
                 begin_kvstore(trainer)
             self._on_kvstore = steps_on_kvstore(trainer)
         if not self._on_kvstore:
@@ -316,7 +315,7 @@ class Accumulator:
                 continue
             for data, gradient in zip(replicas, gradients_of(parameter) or ()):
                 if not fresh[data.ctx]:
-                    gradient[:] = 0
+                    mx.nd.reset_arrays(gradient, num_arrays=1)
                     set_fresh([data], True)
         if unused:
             raise UnusedParameterError([parameter.name for parameter in unused], unused)
@@ -338,9 +337,8 @@ class Accumulator:
                     here = gradient.ctx
                     if (here, gradient.dtype) not in factors:
                         factors[here, gradient.dtype] = factor.as_in_context(here).astype(gradient.dtype)
-                    mx.nd.broadcast_mul(
-                        gradient, factors[here, gradient.dtype].reshape((1,) * gradient.ndim), out=gradient
-                    )
+                    flat = gradient.reshape((-1,))  # a view, also of a gradient without axes
+                    mx.nd.broadcast_mul(flat, factors[here, gradient.dtype], out=flat)
         return norm
 
     def _clip_values(self, trained: Sequence[Any]) -> None:
@@ -348,7 +346,8 @@ class Accumulator:
         limit = float(self.clip_value or 0) * self.count * self._scale / gradient_scale(self.trainer)
         for parameter in trained:
             for gradient in gradients_of(parameter) or ():
-                mx.nd.clip(gradient, -limit, limit, out=gradient)
+                flat = gradient.reshape((-1,))
+                mx.nd.clip(flat, -limit, limit, out=flat)
 
     def _forget_fresh_gradients(self) -> None:
         for parameter in self.trained():

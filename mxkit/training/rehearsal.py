@@ -6,6 +6,7 @@ import itertools
 from typing import Any, Iterator
 
 from mxkit.core.arguments import split_spec
+from mxkit.core.array_kind import copy_to_cpu
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
@@ -63,7 +64,7 @@ def _undone(net: Any) -> Iterator[None]:
             parameter.grad_req,
             trainer_of(parameter),
             [is_fresh(data) for data in values_of(parameter) or ()],
-            [gradient.copy() for gradient in gradients_of(parameter) or ()] if parameter.grad_req == "add" else (),
+            list(map(copy_to_cpu, gradients_of(parameter) or ())) if parameter.grad_req == "add" else (),
         )
         for parameter in dict.fromkeys(parameters_by_path(net).values())
         if values_of(parameter)
@@ -78,8 +79,9 @@ def _undone(net: Any) -> Iterator[None]:
                 for data, was_fresh in zip(values_of(parameter) or (), fresh):
                     if grad_req != "null":
                         set_fresh([data], was_fresh)
-                for gradient, value in zip(gradients_of(parameter) or (), gradients):
-                    value.copyto(gradient)
+                with mx.util.np_shape(True):  # for gradients without axes
+                    for gradient, value in zip(gradients_of(parameter) or (), gradients):
+                        value.copyto(gradient)
 
 
 def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":

@@ -18,9 +18,10 @@ def make_net(devices="cpu"):
 
 # groupadagrad wants a learning rate for rows; test is MXNet's own test double
 @pytest.mark.parametrize("name", sorted(set(optimizer_names()) - {"groupadagrad", "test"}))
-def test_t24_replicas_of_every_optimizer_stay_equal_and_move(name):
-    net = make_net("cpu:3")
+def test_t24_replicas_of_every_optimizer_stay_equal_and_move(name, kind):
+    net = kind.net(lambda: make_net("cpu:3"))
     before = net.weight.data(mx.cpu(0)).asnumpy()
+    assert kind.holds(net.weight.data(mx.cpu(0)))
     random = np.random.RandomState(0)
     data = [(random.randn(size, 5), random.randint(0, 3, size)) for size in (4, 1, 7, 2)]
     list(mxkit.updates(net, data, loss="softmax_ce", trainer=name))

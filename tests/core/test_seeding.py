@@ -18,6 +18,7 @@ def draws():
         random.random(),
         np.random.rand(),
         *(mx.nd.random.uniform(shape=3, ctx=device).asnumpy().tolist() for device in devices),
+        *(mx.np.random.uniform(size=3, ctx=device).asnumpy().tolist() for device in devices),
     )
 
 

@@ -245,12 +245,14 @@ def test_empty_parts_and_growing_batches(workers):
 
 
 @pytest.mark.parametrize("workers", [0, "thread:2", "process:2"])
-def test_gluoncvs_batchify(workers):
-    data = [(np.arange(length, dtype="float32"), length) for length in (3, 1, 2, 5)]
+def test_gluoncvs_batchify(workers, kind):
+    data = [(kind.of(np.arange(length, dtype="float32")), length) for length in (3, 1, 2, 5)]
     join = gluoncv.data.batchify.Tuple(gluoncv.data.batchify.Pad(pad_val=-1), gluoncv.data.batchify.Stack())
-    (_, (x, y)) = read(DatasetLoader(data, 2, batchify=join, workers=workers))
-    np.testing.assert_array_equal(x, [[0, 1, -1, -1, -1], [0, 1, 2, 3, 4]])
-    np.testing.assert_array_equal(y, [2, 5])
+    for switch in (False, kind.numpy):
+        with switches(switch):
+            (_, (x, y)) = read(DatasetLoader(data, 2, batchify=join, workers=workers))
+        np.testing.assert_array_equal(x, [[0, 1, -1, -1, -1], [0, 1, 2, 3, 4]])
+        np.testing.assert_array_equal(y, [2, 5])
 
 
 @pytest.mark.parametrize("workers", [0, "thread:2", "process:2"])

@@ -6,6 +6,7 @@ import multiprocessing
 import pickle
 import shutil
 
+import gluoncv
 from mxkit.data.augmentation.presets import IMAGENET_MEAN
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.files.decoding import decode
@@ -521,6 +522,7 @@ def test_transforms_with_rng_get_numpy_and_others_get_mxnets_arrays(tmp_path, ki
     with kind.switches():
         part.transform_first(plain)[0]
         part.transform(lambda image, label: (plain(image), label))[0]
+        assert kind.holds(part.transform_first(gluoncv.data.transforms.block.RandomCrop(4))[0][0])
     batches = [
         list(DatasetLoader(part.transform_first(drawing), 2, seed=1, workers=count)) for count in (0, "thread:2")
     ]

@@ -9,6 +9,7 @@ import traceback
 
 from mxkit.data import threads
 from mxkit.data.threads import read_ahead, switches_here
+import mxnet as mx
 from mxnet.util import reset_np, set_np
 import pytest
 
@@ -49,6 +50,8 @@ def test_tasks_run_under_the_switches_of_the_thread_that_reads():
         finally:
             reset_np()
         assert found == [here] * 6
+    with mx.util.np_array(True):  # which `set_np` refuses without the other switch
+        assert list(read_ahead(task, range(2), threads=1, ahead=1)) == [(True, True)] * 2
 
 
 def test_nothing_begins_before_it_is_asked_for():

@@ -133,11 +133,11 @@ def test_parameters_that_a_graph_shares_with_a_net_keep_the_graphs_names(graph_f
     assert len(list(twin.collect_params())) == len(list(inner.collect_params()))
 
 
-@pytest.mark.parametrize("switch", [False, True])
-def test_a_graph_of_either_kind_comes_back_as_one_of_its_kind(kind, switch):
+@pytest.mark.parametrize(("outputs", "switch"), [(1, False), (1, True), (2, False)])
+def test_a_graph_of_either_kind_comes_back_as_one_of_its_kind(kind, outputs, switch):
     x, weight = (mx.sym.var(name, dtype="float32") for name in ("x", "weight"))
     graph = mx.sym.FullyConnected(x, weight, no_bias=True, num_hidden=3, name="fc")
-    net = gluon.SymbolBlock(kind.of([graph, mx.sym.tanh(graph)]), kind.of(x))
+    net = gluon.SymbolBlock(kind.of([graph, mx.sym.tanh(graph)][:outputs]), kind.of(x))
     net.initialize()
     inputs = [kind.of(batch(2, 4))]
     expected = call(net, inputs)
@@ -145,7 +145,7 @@ def test_a_graph_of_either_kind_comes_back_as_one_of_its_kind(kind, switch):
         twin = rebuilt(net)
         assert json.loads(json.dumps(describe(net))) == describe(twin)
     set_values(twin.collect_params()["weight"], net.collect_params()["weight"].data(), [mx.cpu()])
-    for found, other in zip(call(twin, inputs), expected):
+    for found, other in zip(call(twin, inputs), expected) if outputs > 1 else [(call(twin, inputs), expected)]:
         assert kind.holds(found)
         assert found.asnumpy().tobytes() == other.asnumpy().tobytes()
 

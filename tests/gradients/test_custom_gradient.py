@@ -94,6 +94,25 @@ def test_row24_the_traps_are_still_there():
         assert b.grad.asscalar() == 0
 
 
+def test_t173_mxnets_own_function_gets_arrays_of_mx_nd_in_backward():
+    seen = []
+
+    class Double(autograd.Function):
+        def forward(self, x):
+            return x * 2
+
+        def backward(self, dy):
+            seen.append((type(dy), mx.util.is_np_array()))
+            return dy * 2
+
+    with switches(True):
+        x = mx.np.ones(2)
+        x.attach_grad()
+        backward_of(lambda: Double()(x))
+        x.grad.wait_to_read()
+    assert seen == [(mx.nd.NDArray, False)]
+
+
 @HOW
 def test_several_outputs_and_none(how, kind):
     f = layer(how, lambda x, y: (x * 2, y * 3, x + y), lambda da, db, dc, *_: (da * 2 + dc, None), outputs=3)

@@ -175,6 +175,19 @@ def test_second_derivatives(kind):
         grad(operators.sin)(x * 2)
 
 
+@pytest.mark.parametrize("name", ["arcsinh", "arccosh"])
+def test_t172_second_derivatives_with_the_wrong_sign_are_refused(name, kind):
+    x, function = kind.of(mx.nd.array([2.0])), getattr(mx.np if kind.numpy else mx.nd, name)
+    check_gradient(function, x)
+    with pytest.raises(NotImplementedError, match=f"no second derivative of the operator '{name}'"):
+        grad(grad(function))(x)
+    x.attach_grad()
+    with autograd.record():  # the trap itself: both functions are concave here
+        first = autograd.grad(function(x), [x], create_graph=True)[0]
+    first.backward()
+    assert x.grad.asnumpy()[0] > 0
+
+
 @pytest.mark.parametrize("make", [value_and_grad, grad, jacobian])
 def test_wrong_calls(make):
     with pytest.raises(TypeError, match="argument 0 must be an NDArray of floating point .*; got NDArray of int32"):

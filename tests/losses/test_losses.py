@@ -6,7 +6,7 @@ import pickle
 import mxkit
 from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.loss_kinds import kind_of
-from mxkit.errors import UnknownNameError
+from mxkit.errors import DataError, LossShapeError, UnknownNameError
 from mxkit.losses.by_name import LOSSES, get_loss
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -84,6 +84,17 @@ def test_every_loss_takes_arrays_of_both_kinds(spec):
                 np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("name", ["l2", "huber", "sigmoid_bce", "softmax_ce", "focal", "squared_hinge"])
+def test_labels_of_mx_np_have_any_dtype_and_are_checked(name):
+    labels = np.array([0, 1, 1, 0, 1] if name in ("softmax_ce", "focal") else np.eye(B, C))
+    expected = get_loss(name)(OUTPUT, mx.nd.array(labels)).asnumpy()
+    loss, output = get_loss(name), Kind(True).of(OUTPUT)
+    for dtype in ("bool", "int32", "int64", "float64"):  # mx.np makes such arrays, by comparisons for example
+        np.testing.assert_array_equal(loss(output, Kind(True).of(labels.astype(dtype))).asnumpy(), expected)
+    with pytest.raises(DataError, match="labels: expected"):
+        loss(output, Kind(True).of(np.ones((B, C + 1))))
+
+
 @pytest.mark.parametrize("name", ["l2", "huber", "focal", "sigmoid_bce"])
 def test_symbols_of_both_kinds(name, kind):
     losses = get_loss(name)(*of_kind([mx.sym.var("output"), mx.sym.var("label")], kind.numpy))
@@ -111,6 +122,17 @@ def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(loss, kind):
     batch = kind.of([OUTPUT, labels])
     assert mxkit.evaluate(net, [tuple(batch)], loss=loss)["loss"] == expected
     assert mxkit.evaluate(net, [tuple(batch)], loss=counted)["loss"] == pytest.approx(expected / C)
+
+
+def test_losses_without_a_gradient_are_refused(kind):
+    net, loader = kind.net(dense), mxkit.data.ArrayLoader(OUTPUT.asnumpy(), np.zeros(B), batch_size=B)
+
+    def wrong(output, label):
+        return (output.argmax(axis=1).astype("int32") != label.astype("int32")).astype("int32")
+
+    with pytest.raises(LossShapeError, match="the loss returned int32: comparisons and whole numbers have no gradient"):
+        mxkit.fit(net, loader, loss=wrong, trainer="sgd", epochs=1, progress=False)
+    assert 0 <= mxkit.evaluate(net, loader, loss=wrong)["loss"] <= 1
 
 
 def test_losses_by_name_are_copied_and_pickled():

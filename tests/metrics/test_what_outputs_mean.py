@@ -202,6 +202,12 @@ def test_users_metrics_get_arrays_of_the_nets_kind_under_its_switches(kind, swit
     with switches(switch):
         found = mxkit.evaluate(net, batches, metrics=[Summed(), Added(), Theirs("theirs")])
     assert found == dict.fromkeys(["summed", "added", "theirs"], pytest.approx(expected, rel=1e-6))
+    right = Added()
+    right.counts = True
+    for dtype in ("bool", "int8", "float16"):  # comparisons of mx.np are bool
+        right.reset()
+        right.add(kind.of(np.ones(300, dtype)))
+        assert right.get() == 1.0
     first, second = get_metric(Theirs("theirs")), get_metric(Theirs("theirs"))
     with kind.switches():
         first.update(kind.of([Y[:4]]), kind.of(X[:4]))

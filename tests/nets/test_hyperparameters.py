@@ -267,6 +267,14 @@ def test_what_has_no_gradient_is_never_unfrozen():
         unfreeze(net, "*running*")
 
 
+def test_statistics_in_a_graph_are_never_unfrozen(kind):
+    x = mx.sym.var("x", dtype="float32")
+    net = gluon.SymbolBlock(kind.of(mx.sym.BatchNorm(x, name="norm")), kind.of(x))
+    freeze(net)
+    assert unfreeze(net) == ["gamma", "beta"]
+    assert [one.grad_req for one in net.collect_params().values()] == ["write", "write", "null", "null"]
+
+
 def test_unfreezing_inside_a_window_is_refused():
     net, trainer = make_line(PLACES[0])
     freeze(net, "a")

@@ -6,6 +6,7 @@ import warnings
 import mxkit
 from mxkit.errors import NotInitializedError
 from mxkit.gradients.checking import check_gradient
+from mxkit.nets.finetuning import copy_net
 from mxkit.nets.own_layer import Layer
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -104,6 +105,33 @@ def test_layers_of_mx_np(hybrid):
         assert isinstance(net.scale.data(device), mx.np.ndarray)
     np.testing.assert_allclose(found.asnumpy(), X @ net.weight.data(mx.cpu()).asnumpy().T * 2, rtol=1e-5)
     np.testing.assert_array_equal(mxkit.Features(net, "")(X_ND)[""].asnumpy(), found.asnumpy())
+
+
+@pytest.mark.parametrize("value", [[2.0], X_ND[0, :1], X_ND[0, :1].as_np_ndarray()], ids=["number", "nd", "np"])
+def test_parameters_without_axes_and_constants_of_either_kind(value, kind):
+    class Gain(Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.parameter("gain", () if kind.numpy else (1,), init=mx.init.Constant(3))
+            self.constant("scale", value)
+
+        def hybrid_forward(self, F, x, gain, scale):
+            return x * gain * scale if kind.numpy else F.broadcast_mul(x, gain * scale)
+
+    with kind.switches():
+        net = Gain()
+        mxkit.initialize(net, devices="cpu:2")
+    twin = copy_net(net)
+    assert mxkit.nets.compare(net, twin)
+    mxkit.freeze(net)
+    mxkit.to(mxkit.unfreeze(net) and net, "cpu")
+    found = mxkit.predict(net, X)
+    np.testing.assert_allclose(found.asnumpy(), X * 3 * net.scale.data().asnumpy(), rtol=1e-6)
+    np.testing.assert_array_equal(mxkit.predict(twin, X).asnumpy(), found.asnumpy())
+    with kind.switches():
+        for array in twin.gain.list_data():
+            array[()] = 6
+    assert mxkit.nets.compare(net, twin).values["gain"].largest == 3
 
 
 def test_row25_repr():

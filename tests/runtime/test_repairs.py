@@ -75,6 +75,32 @@ def test_a_prefetching_iterator_does_not_warn():
     assert all(thread.daemon for thread in rows.prefetch_threads)
 
 
+class Rows(mx.io.DataIter):
+    """Batches that a user's code cuts out of arrays of mx.np."""
+
+    provide_data = provide_label = [mx.io.DataDesc("data", (2,))]
+
+    def __init__(self):
+        super().__init__(2)
+        self.left = list(range(3))
+
+    def next(self):
+        if not self.left:
+            raise StopIteration
+        row = mx.np.arange(2) + self.left.pop(0)
+        return mx.io.DataBatch([row], [row[0]], pad=0)
+
+
+def test_t160_a_prefetching_iterator_reads_under_the_switches_of_its_maker():
+    # mxnet/io/io.py, line 403: in a new thread `row[0]` has the shape (1,)
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        rows, expected = mx.io.PrefetchingIter(Rows()), [batch.label[0] for batch in Rows()]
+        found = [batch.label[0] for batch in rows]
+    assert [label.shape for label in found] == [label.shape for label in expected] == [()] * 3
+    rows = mx.io.PrefetchingIter(Rows())
+    assert [batch.label[0].shape for batch in rows] == [(1,)] * 3  # as without a thread
+
+
 def test_random_arrays_have_a_size_of_numpy():
     # mxnet/ndarray/numpy/random.py, line 130
     calls = {

@@ -1,6 +1,7 @@
 """`extract` against the net itself: in memory, in files, over devices, when it fails in the middle."""
 
 import mxkit
+from mxkit.core.array_kind import of_kind
 from mxkit.data import ArrayLoader
 from mxkit.errors import DataError, EmptyDataError
 from mxkit.nets.features import Features
@@ -20,7 +21,7 @@ def small_net(devices="cpu"):
     net.add(gluon.nn.Conv2D(4, 3), gluon.nn.BatchNorm(), gluon.nn.Dropout(0.5), gluon.nn.Dense(5))
     mxkit.initialize(net, "xavier", devices=mxkit.devices(devices))
     for device in mxkit.devices(devices):
-        net(mx.nd.array(X[:2], ctx=device))
+        net(of_kind(mx.nd.array(X[:2], ctx=device), mx.util.is_np_array()))
     return net
 
 
@@ -32,13 +33,13 @@ def expected(net, count=1):
     ("batch_size", "where", "in_files"),
     [(5, "cpu", True), (5, "cpu:3", False), (37, "cpu", False), (64, "cpu:3", True)],
 )
-def test_rows_are_those_of_the_net(tmp_path, batch_size, where, in_files):
-    net = small_net(where)
+def test_rows_are_those_of_the_net(tmp_path, batch_size, where, in_files, kind):
+    nd, net = small_net(where), kind.net(lambda: small_net(where))
     folder = tmp_path / "made" / "for it" if in_files else None
     found = extract(net, ["0", {"scores": "-1"}], ArrayLoader(X, Y, batch_size), labels="label", folder=folder)
     assert list(found) == ["0", "scores", "label"]
-    np.testing.assert_allclose(found["0"], expected(net), atol=1e-6)
-    np.testing.assert_allclose(found["scores"], net(mx.nd.array(X)).asnumpy(), atol=1e-6)  # no dropout: predict mode
+    np.testing.assert_allclose(found["0"], expected(nd), atol=1e-6)
+    np.testing.assert_allclose(found["scores"], nd(mx.nd.array(X)).asnumpy(), atol=1e-6)  # no dropout: predict mode
     assert (found["label"] == Y).all()
     assert found["0"].dtype == np.float32
     assert found["label"].dtype == np.int32

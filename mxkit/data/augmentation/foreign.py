@@ -7,21 +7,18 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
-from mxkit.core.array_kind import of_kind, switches
+from mxkit.core.array_kind import of_kind
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.batching import to_batch
-from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, drawn_by_transform, takes_rng
+from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, call_user, drawn_by_transform, takes_rng
 from mxkit.data.threads import Switches, switches_here
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.util import is_np_array, set_np
 import numpy as np
-
-# Modules whose augmenters are written for `mx.nd` alone.
-_LEGACY = ("mxnet.image.", "gluoncv.")
 
 _lock = threading.RLock()
 _executor: Optional[ThreadPoolExecutor] = None
@@ -98,20 +95,15 @@ class Foreign(Step):
         return self._call_seeded(pixels, drawn)
 
     def _call_seeded(self, pixels: "np.ndarray", drawn: List[int]) -> Any:
-        function = _unshuffled(self.function)
+        function, image = _unshuffled(self.function), of_kind(to_batch(pixels), is_np_array())
         if self.sources == NOTHING:
-            return self._call_with_array(function, pixels)
+            return call_user(function, image)
         with _lock, generators_kept():
             random.seed(drawn[0])
             np.random.seed(drawn[1])
             if MXNET in self.sources:
                 mx.random.seed(drawn[2], ctx=mx.cpu())
-            return self._call_with_array(function, pixels)
-
-    def _call_with_array(self, function: Any, pixels: "np.ndarray") -> "np.ndarray":
-        numpy = is_np_array() and not type(function).__module__.startswith(_LEGACY)
-        with switches(numpy):
-            return to_host(function(of_kind(to_batch(pixels), numpy)))
+            return to_host(call_user(function, image))
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", None)

@@ -10,7 +10,7 @@ import warnings
 from mxkit.core.array_kind import of_kind
 from mxkit.core.gluon_data import for_first, of_first
 from mxkit.data.files.decoding import decode
-from mxkit.data.samples import drawn_by_transform, takes_rng
+from mxkit.data.samples import call_user, drawn_by_transform, takes_rng
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
 import mxnet as mx
@@ -126,7 +126,7 @@ class WithNDArray:
         self.draws = drawn_by_transform(fn)
 
     def __call__(self, image: "np.ndarray", *rest: Any) -> Any:
-        return self.fn(of_kind(mx.nd.array(image, dtype=image.dtype), is_np_array()), *rest)
+        return call_user(self.fn, of_kind(mx.nd.array(image, dtype=image.dtype), is_np_array()), *rest)
 
 
 def image_folder(

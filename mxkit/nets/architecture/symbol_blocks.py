@@ -6,14 +6,12 @@ from pathlib import Path
 import tempfile
 from typing import Any, Dict, Iterator, List
 
-from mxkit.core.array_kind import is_numpy, of_kind
+from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.graphs import nesting, traced_graph
 from mxkit.errors import CheckpointError
 from mxkit.storage.symbol_file import read_symbol
 import mxnet as mx
 from mxnet import gluon
-
-_NUMPY = ["int", 1]
 
 
 def inputs(block: Any) -> List[Any]:
@@ -33,7 +31,8 @@ def graph(block: Any) -> Dict[str, Any]:
     output = traced_graph(block)[1]
     content: Dict[str, Any] = json.loads(output.tojson())
     content["attrs"].pop("is_np_shape", None)  # MXNet writes the switch of the thread there
-    content["attrs"].update({"is_np_shape": _NUMPY} if is_numpy(output) else {})
+    if is_numpy(output):
+        content["attrs"]["is_np_shape"] = ["int", 1]
     return content
 
 
@@ -46,8 +45,8 @@ def symbol_block(inputs: Any = None, outputs: Any = None, graph: Any = None) -> 
     if inputs is None or outputs is None or graph is None:
         raise ValueError("it needs inputs, outputs and graph")
     symbol = _checked(graph)
-    numpy = graph["attrs"].get("is_np_shape") == _NUMPY
-    heads = iter(of_kind(list(symbol), numpy))
+    numpy = is_numpy(symbol)
+    heads = iter(of_kind(list(legacy(symbol)), numpy))  # one symbol of mx.np is no list
     nested = _nested(heads, outputs)
     if next(heads, None) is not None:
         raise ValueError(f"expected {len(symbol.list_outputs())} outputs, as the graph has; received {outputs!r:.200}")

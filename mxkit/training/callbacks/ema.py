@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from mxkit.core.array_kind import legacy
+from mxkit.core.array_kind import copy_to_cpu, legacy
 from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
@@ -68,7 +68,8 @@ class EMA(Callback):
         # Frozen parameters are included, because a callback may train them later.
         parameters = distinct(parameters_by_path(state.net))
         self._parameters = {path: parameter for path, parameter in parameters.items() if id(parameter) in trained}
-        self._copy_to_devices()
+        with mx.util.np_shape(True):  # for weights without axes, which mx.np has
+            self._copy_to_devices()
 
     def _copy_to_devices(self) -> None:
         """Copy the averages of a checkpoint from the host to the devices."""
@@ -87,6 +88,10 @@ class EMA(Callback):
             self._averages[path] = [averages[0].copyto(device) for device in parameter.list_ctx()]
 
     def on_update(self, state: FitState, update: Update) -> None:
+        with mx.util.np_shape(True):
+            self._add_weights()
+
+    def _add_weights(self) -> None:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         by_kind: Dict[Tuple[Any, Any], List[Tuple[Any, Any]]] = {}
         for path, parameter in self._parameters.items():
@@ -122,11 +127,12 @@ class EMA(Callback):
                 "Pass the net that was trained"
             )
         with HeldWeights({path: parameters[path] for path in self._averages}):
-            for path, averages in self._averages.items():
-                by_device = {average.ctx: average for average in averages}
-                for weight in values_of(parameters[path]) or ():
-                    average = by_device.get(weight.ctx, averages[0])
-                    average.astype(weight.dtype, copy=False).copyto(weight)
+            with mx.util.np_shape(True):
+                for path, averages in self._averages.items():
+                    by_device = {average.ctx: average for average in averages}
+                    for weight in values_of(parameters[path]) or ():
+                        average = by_device.get(weight.ctx, averages[0])
+                        average.astype(weight.dtype, copy=False).copyto(weight)
             yield
 
     def around_validation(self, state: FitState) -> ContextManager[Any]:
@@ -145,7 +151,7 @@ class EMA(Callback):
 
     def state_arrays(self) -> Dict[str, Any]:
         """Arrays on the CPU that a resumed run must restore, by path; replicas are equal."""
-        return {path: averages[0].copyto(mx.cpu()) for path, averages in self._averages.items()}
+        return {path: copy_to_cpu(averages[0]) for path, averages in self._averages.items()}
 
     def load_state_arrays(self, arrays: Mapping[str, Any]) -> None:
         """Restore the result of `state_arrays`; `on_fit_begin` copies the arrays to the net's devices."""

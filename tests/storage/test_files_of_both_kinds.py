@@ -86,6 +86,22 @@ def test_a_net_file_is_the_same_for_both_kinds_and_the_switch_chooses_when_it_is
         assert_equal(values(one), values(net))
 
 
+def test_a_loaded_net_has_the_kind_of_its_graph_or_of_its_other_parameters(tmp_path):
+    with switches(True):
+        mxkit.export(Kind(True).net(make_net), tmp_path / "net")
+        body = mxkit.load_exported(tmp_path / "net")
+        outputs = mxkit.predict(body, X).asnumpy()
+        waiting = nn.HybridSequential()
+        waiting.add(nn.Dense(6, in_units=5, activation="tanh"), nn.BatchNorm(in_channels=6), nn.Dense(3))
+        waiting.initialize()  # the last weight has no value yet
+        waiting[0].weight.data()
+    loaded = mxkit.load_net(mxkit.save_net(tmp_path / "a.mxk", body))
+    mxkit.load_checkpoint(mxkit.save_checkpoint(tmp_path, make_net(), step=1), waiting)
+    for net in (loaded, waiting):
+        assert all(isinstance(one.data(), mx.np.ndarray) for one in net.collect_params().values())
+        np.testing.assert_array_equal(mxkit.predict(net, X).asnumpy(), outputs)
+
+
 def files_of(folder):
     """Files of one net, by all who write some."""
     net, other = make_net(), Kind(True).net(make_net)
@@ -237,7 +253,8 @@ def test_an_export_has_the_kind_of_its_net_and_is_read_under_both_switches(switc
 
 
 @pytest.mark.filterwarnings("ignore:Cannot decide type")
-def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(tmp_path):
+@pytest.mark.parametrize("devices", ["cpu", "cpu:2"])
+def test_t158_a_block_of_imports_has_the_kind_of_its_graph(tmp_path, devices):
     with switches(True):
         mxkit.export(Kind(True).net(make_net), tmp_path / "net")
         files = [str(tmp_path / f"net{end}") for end in ("-symbol.json", "-0000.params")]
@@ -248,9 +265,32 @@ def test_t158_a_block_of_imports_in_a_net_of_numpy_is_refused_with_the_way_out(t
             net[1].initialize()
             assert isinstance(net(mx.np.array(X)), mx.np.ndarray)
             nets.append(net)
-        with pytest.raises(ValueError, match=r"two kinds of parameters.*SymbolBlock.imports .* mxkit.load_exported"):
-            mxkit.predict(nets[0], X)
-        assert isinstance(mxkit.predict(nets[1], X), mx.np.ndarray)
+    nets[1][1].weight.set_data(nets[0][1].weight.data())
+    outputs = []
+    for net in nets:
+        mxkit.to(net, devices)
+        assert isinstance(mxkit.predict(net, X), mx.np.ndarray)
+        mxkit.freeze(net, "*.bias")
+        mxkit.unfreeze(net)
+        batches = [(X, np.arange(len(X)) % 2)]
+        mxkit.fit(net, batches, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.1}), epochs=3, progress=False)
+        outputs.append(mxkit.predict(net, X).asnumpy())
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_t158_a_net_of_numpy_with_loaded_ndarrays_is_refused_with_the_way_out(tmp_path):
+    file = str(tmp_path / "dense.params")
+    with switches(True):
+        net = nn.HybridSequential()
+        net.add(nn.Dense(2, in_units=3), nn.Dense(2, in_units=2))
+        net.initialize()
+        net.add(nn.Dense(2, in_units=2, prefix="new_"))
+        npx.save(file, {"new_weight": mx.np.ones((2, 2)), "new_bias": mx.np.ones(2)})
+        net[2].collect_params().load(file)
+        with pytest.raises(
+            ValueError, match=r"two kinds of parameters.*collect_params\(\).load .* mxkit.load_parameters"
+        ):
+            mxkit.predict(net, X)
 
 
 class Unrolled(gluon.HybridBlock):
