@@ -260,23 +260,22 @@ class Accumulator:
                 f"the window of update {self.updates + 1} has the count 0: none of its {self.samples} samples counts, "
                 "so its gradient has no mean. Leave such batches out"
             )
-        self._refresh_idle_replicas(trained)
-        if self._on_kvstore is None:
-            # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
-            trainer.optimizer.allow_np_array = True
-            with switches(self._holds_numpy()):
+        with switches(self._holds_numpy()):
+            self._refresh_idle_replicas(trained)
+            if self._on_kvstore is None:
+                # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
+                trainer.optimizer.allow_np_array = True
                 begin_kvstore(trainer)
-            self._on_kvstore = steps_on_kvstore(trainer)
-        if not self._on_kvstore:
-            with switches(self._holds_numpy()):
+                self._on_kvstore = steps_on_kvstore(trainer)
+            if not self._on_kvstore:
                 trainer.allreduce_grads()
-        skipped = self.precision is not None and self.precision.overflowed(trained)
-        norm = None
-        if skipped:
-            self._forget_fresh_gradients()
-        else:
-            norm = self._step(trained, self._on_kvstore)
-        self._zero_added_gradients()
+            skipped = self.precision is not None and self.precision.overflowed(trained)
+            norm = None
+            if skipped:
+                self._forget_fresh_gradients()
+            else:
+                norm = self._step(trained, self._on_kvstore)
+            self._zero_added_gradients()
         self.updates += 1
         update = Update(self.updates, self.samples, self._losses, norm, count=self.count, skipped=skipped)
         self._open_window()
@@ -287,12 +286,11 @@ class Accumulator:
         norm = None if self.clip_norm is None else self._clip(trained, reduced=not on_kvstore)
         if self.clip_value is not None:
             self._clip_values(trained)
-        with switches(self._holds_numpy()):
-            if on_kvstore:
-                self.trainer.step(self.count * self._scale)
-                self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
-            else:
-                self.trainer.update(self.count * self._scale)
+        if on_kvstore:
+            self.trainer.step(self.count * self._scale)
+            self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
+        else:
+            self.trainer.update(self.count * self._scale)
         return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:
@@ -315,7 +313,7 @@ class Accumulator:
                 continue
             for data, gradient in zip(replicas, gradients_of(parameter) or ()):
                 if not fresh[data.ctx]:
-                    mx.nd.reset_arrays(gradient, num_arrays=1)
+                    _set_to_zero([gradient])
                     set_fresh([data], True)
         if unused:
             raise UnusedParameterError([parameter.name for parameter in unused], unused)
@@ -361,7 +359,13 @@ class Accumulator:
                 for gradient in gradients_of(parameter) or ():
                     by_device.setdefault(gradient.ctx, []).append(gradient)
         for gradients in by_device.values():
-            mx.nd.reset_arrays(*gradients, num_arrays=len(gradients))
+            _set_to_zero(gradients)
+
+
+def _set_to_zero(gradients: Sequence[Any]) -> None:
+    # the operator refuses arrays without axes under `npx.set_np()`
+    dense = [gradient if gradient.shape else gradient.reshape((-1,)) for gradient in gradients]
+    mx.nd.reset_arrays(*dense, num_arrays=len(dense))
 
 
 def _flat(losses: Any, shape: Tuple[int, ...]) -> Any:

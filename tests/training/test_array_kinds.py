@@ -141,8 +141,9 @@ class _Scaled(gluon.HybridBlock):
         return self.dense(x) * (scale + 1)
 
 
+@pytest.mark.parametrize("switch", [False, True])
 @pytest.mark.parametrize("options", [{"accumulate": 2, "clip_norm": 0.1, "clip_value": 0.01}, {"amp": "bfloat16"}, {}])
-def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, tmp_path):
+def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, switch, tmp_path):
     x, y = _data()
     ends = []
     for shape in ((), (1,)):
@@ -150,17 +151,18 @@ def test_a_parameter_without_axes_trains_like_one_of_shape_1(options, tmp_path):
         with switches(True):
             net = _Scaled(shape)
             net.initialize(ctx=mxkit.devices("cpu:2"))
-        ema = mxkit.callbacks.EMA(0.5)
-        stopper = mxkit.callbacks.EarlyStopping("train_loss", "min", patience=9, restore_best=True)
-        mxkit.fit(
-            net, [(x[:49], x[:49, :1] * 2), (x[49:], x[49:, :1] * 2)], loss="l2", trainer="adam", epochs=3,
-            callbacks=[ema, stopper], checkpoint=tmp_path / f"{len(shape)}", valid=[(x, x[:, :1])], progress=False,
-            seed=1, **options,
-        )  # fmt: skip
-        assert net.scale.shape == shape
-        with switches(True):
-            net.scale.grad_req = "add"
-        mxkit.find_learning_rate(net, [(x, x[:, :1])], loss="l2", trainer="sgd", updates=10)
+        with switches(switch):
+            ema = mxkit.callbacks.EMA(0.5)
+            stopper = mxkit.callbacks.EarlyStopping("train_loss", "min", patience=9, restore_best=True)
+            mxkit.fit(
+                net, [(x[:49], x[:49, :1] * 2), (x[49:], x[49:, :1] * 2)], loss="l2", trainer="adam", epochs=3,
+                callbacks=[ema, stopper], checkpoint=tmp_path / f"{len(shape)}", valid=[(x, x[:, :1])], progress=False,
+                seed=1, **options,
+            )  # fmt: skip
+            assert net.scale.shape == shape
+            with switches(True):
+                net.scale.grad_req = "add"
+            mxkit.find_learning_rate(net, [(x, x[:, :1])], loss="l2", trainer="sgd", updates=10)
         arrays = [one.list_data() for one in net.collect_params().values()]
         with ema.applied(net):
             ends.append([array.asnumpy().ravel() for replicas in arrays for array in replicas])
