@@ -32,7 +32,9 @@ def weight_place(loss: Any, output: Any) -> Optional[int]:
 @lru_cache(maxsize=None)
 def _arguments(kind: Any) -> Tuple[int, List[str]]:
     """Number of arrays that a class of losses needs after the net's output, and names of all that it takes."""
-    parameters = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
+    parameters = list(inspect.signature(kind.forward).parameters.values())[2:]  # a subclass may take other arrays
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        parameters = list(inspect.signature(kind.hybrid_forward).parameters.values())[3:]
     return sum(p.default is p.empty for p in parameters), [p.name for p in parameters]
 
 

@@ -2,7 +2,7 @@
 
 The file is a zip without compression:
 
-    manifest.json       format, versions, and size and SHA-256 of the other two
+    manifest.json       format, versions, the kind of arrays if it is mx.np, and size and SHA-256 of the other two
     description.json    the result of `mxkit.nets.describe`
     net.params          a plain Gluon file, which `net.load_parameters` reads
 
@@ -19,8 +19,8 @@ import tempfile
 from typing import Any, BinaryIO, Dict, Mapping, Optional, Tuple, Union
 import zipfile
 
-from mxkit.core.array_kind import copy_to_cpu
-from mxkit.core.blocks import distinct, parameters_by_path, wait_before_reading
+from mxkit.core.array_kind import copy_to_cpu, switches
+from mxkit.core.blocks import distinct, is_numpy_net, parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.files import write_atomically
 from mxkit.core.replicas import values_of
@@ -29,6 +29,7 @@ from mxkit.nets.architecture import build, describe, differences
 from mxkit.storage.directory import versions
 from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.parameter_file import parameter_bytes, read_arrays
+import mxnet as mx
 
 FORMAT = 1
 _MANIFEST, _DESCRIPTION, _PARAMETERS = "manifest.json", "description.json", "net.params"
@@ -70,6 +71,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     manifest = {
         "format": FORMAT,
         "versions": versions(),
+        **({"arrays": "np"} if is_numpy_net(net) else {}),
         "files": {name: _signature(content) for name, content in members.items()},
     }
     packed = io.BytesIO()
@@ -91,7 +93,8 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
         devices: Devices of the parameters; None is the CPU. A `net` with values stays on its devices.
 
     Returns:
-        `net`, or the new net, which is not hybridized.
+        `net`, or the new net, which is not hybridized. It is a net of `mx.np` if the saved net was one, or under
+        `npx.set_np()`.
 
     Raises:
         CheckpointError: The file is damaged, cut off, of another format, or does not fit `net`, which has not changed.
@@ -100,10 +103,12 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
     """
     path = Path(path)
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
-        description, parameters = _read(path, Path(folder))
+        numpy, description, parameters = _read(path, Path(folder))
         arrays = read_arrays(parameters)
     if net is None:
-        net = build(description)
+        with switches(numpy or mx.util.is_np_array()):
+            net = build(description)
+            put_arrays(net, match_arrays(net, arrays), devices)
     else:
         unlike = differences(describe(net), description)
         if unlike:
@@ -111,7 +116,7 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
                 f"{path} holds another architecture than the net (here), which is left as it was:\n  "
                 + "\n  ".join(unlike[:20])
             )
-    put_arrays(net, match_arrays(net, arrays), devices)
+        put_arrays(net, match_arrays(net, arrays), devices)
     return net
 
 
@@ -132,8 +137,8 @@ def _signature(content: bytes) -> Dict[str, Any]:
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _read(path: Path, folder: Path) -> Tuple[Any, Path]:
-    """Return the description, and the path of a copy of the parameters in `folder`."""
+def _read(path: Path, folder: Path) -> Tuple[bool, Any, Path]:
+    """Return whether the net is of `mx.np`, its description, and the path of a copy of the parameters in `folder`."""
     if path.exists() and not path.is_file():
         raise CheckpointError(f"{path} is no file: expected one that save_net wrote, received a folder or a device")
     with path.open("rb") as file:
@@ -147,7 +152,7 @@ def _read(path: Path, folder: Path) -> Tuple[Any, Path]:
             raise CheckpointError(f"{path} is damaged: it contains a negative offset") from error
 
 
-def _unpack(file: BinaryIO, path: Path, folder: Path) -> Tuple[Any, Path]:
+def _unpack(file: BinaryIO, path: Path, folder: Path) -> Tuple[bool, Any, Path]:
     """Check members, sizes and digests, and copy the parameters to `folder`."""
     with zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
@@ -176,7 +181,7 @@ def _unpack(file: BinaryIO, path: Path, folder: Path) -> Tuple[Any, Path]:
         expected = manifest["files"].get(name)
         if expected != signature:
             raise CheckpointError(f"{path} is damaged: {name}: expected {expected!s:.200}, received {signature}")
-    return json.loads(description.decode("utf-8")), target
+    return manifest.get("arrays") == "np", json.loads(description.decode("utf-8")), target
 
 
 def _manifest(archive: zipfile.ZipFile, path: Path) -> Mapping[str, Any]:

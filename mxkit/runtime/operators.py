@@ -126,7 +126,11 @@ def copying_custom(custom: Operator) -> Operator:
 def _copy(value: Any, stateless: bool) -> Any:
     symbol, ndarray = sys.modules["mxnet.symbol"], sys.modules["mxnet.ndarray"]
     if type(value) is symbol.Symbol and (stateless or value.get_children() is not None):
-        return symbol.repeat(value, repeats=1, axis=0)
+        if not sys.modules["mxnet.util"].is_np_shape():
+            return symbol.repeat(value, repeats=1, axis=0)
+        # shape () has no axis to repeat
+        copied = symbol.repeat(symbol.expand_dims(value, axis=0), repeats=1, axis=0)
+        return symbol.numpy.squeeze(copied.as_np_ndarray(), axis=0).as_nd_ndarray()
     if type(value) is ndarray.NDArray and stateless and value.shape:
         return ndarray.repeat(value, repeats=1, axis=0)
     return value

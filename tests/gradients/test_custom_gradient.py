@@ -364,13 +364,15 @@ def test_nothing_is_kept_of_calls_without_backward():
 
 
 @HOW
-def test_row34_straight_through(how):
+def test_row34_straight_through(how, kind):
     class Hash(gluon.HybridBlock):
         def hybrid_forward(self, F, x):
             return sign_ste(x) * 2 + round_ste(x) * 3 + gradient_reversal(x, scale=0.5) * 4
 
-    x = leaf(-1.5, 0, 0.4)
-    y = backward_of(hybridized(Hash(), how), x)
+    x = kind.of(leaf(-1.5, 0, 0.4))
+    with kind.switches():
+        y = backward_of(hybridized(Hash(), how), x)
+    assert kind.holds(sign_ste(x))
     np.testing.assert_allclose(y.asnumpy(), [-2 - 6 - 6, 0, 2 + 0 + 1.6], rtol=1e-6)
     np.testing.assert_array_equal(x.grad.asnumpy(), [2 + 3 - 2] * 3)
 

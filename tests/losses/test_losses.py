@@ -112,16 +112,44 @@ def dense():
     return net
 
 
-@pytest.mark.parametrize("loss", [gluon.loss.HuberLoss(), gluon.loss.L2Loss(), gluon.loss.SquaredHingeLoss()], ids=str)
-def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(loss, kind):
-    labels = np.sign(RANDOM.randn(B, C))
-    by_name = {"HuberLoss": "huber", "L2Loss": "l2", "SquaredHingeLoss": "squared_hinge"}[type(loss).__name__]
+@pytest.mark.parametrize("by_name", ["huber", "l2", "squared_hinge"])
+def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(by_name, kind):
+    labels, loss = np.sign(RANDOM.randn(B, C)), getattr(gluon.loss, type(get_loss(by_name)).__name__)()
     net = kind.net(dense)
     expected = mxkit.evaluate(net, (OUTPUT.asnumpy(), labels), loss=by_name)["loss"]
     counted = mxkit.losses.BatchLoss(loss, count=lambda inputs, labels: (labels[0] > -2).sum())
     batch = kind.of([OUTPUT, labels])
     assert mxkit.evaluate(net, [tuple(batch)], loss=loss)["loss"] == expected
     assert mxkit.evaluate(net, [tuple(batch)], loss=counted)["loss"] == pytest.approx(expected / C)
+    trained = []
+    for used in (by_name, loss):
+        mxkit.seed_all(0)
+        net = kind.net(dense)
+        for block in (net, loss):
+            block.hybridize()
+        mxkit.fit(net, [tuple(batch)] * 3, loss=used, trainer="adam", epochs=2, progress=False)
+        trained.append(net.weight.data().asnumpy())
+    np.testing.assert_array_equal(*trained)
+
+
+def test_a_subclass_of_gluons_loss_may_take_other_arrays_than_weights(kind):
+    class Masked(gluon.loss.SoftmaxCELoss):  # in the way of Dive into Deep Learning
+        def forward(self, output, label, valid):
+            operators = mx.npx.sequence_mask if kind.numpy else mx.nd.SequenceMask
+            weights = operators(label.reshape((B, 3, 1)).astype("float32") * 0 + 1, valid, True, axis=1)
+            return super().forward(output, label, weights)
+
+    output, label, valid = (
+        RANDOM.randn(B, 3, C).astype("float32"),
+        RANDOM.randint(0, C, (B, 3)),
+        np.array([1, 2, 3, 1, 2]),
+    )
+    net = kind.net(lambda: gluon.nn.HybridLambda(lambda F, x: x))
+    with kind.switches():
+        found = mxkit.evaluate(net, (output, (label, valid)), loss=Masked())["loss"]
+    logs = output - np.log(np.exp(output).sum(axis=-1, keepdims=True))
+    losses = -np.take_along_axis(logs, label[..., None], axis=-1)[..., 0]
+    assert found == pytest.approx((losses * (np.arange(3) < valid[:, None])).mean(axis=1).mean(), rel=1e-5)
 
 
 def test_losses_without_a_gradient_are_refused(kind):

@@ -61,6 +61,7 @@ PICTURES = {
 
 def drawn(picture, kind):
     figure = PICTURES[picture](kind.net(make), kind.of(X), kind.of(Y))
+    figure.set_dpi(40)
     figure.canvas.draw()
     return np.asarray(figure.canvas.buffer_rgba()).copy()
 

@@ -1,14 +1,19 @@
 """Recipes with `arrays: np`: all of a run in code of mx.np, and the switches of MXNet stay as they were."""
 
 import json
+import sys
 
 import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.core.blocks import is_numpy_net
 from mxkit.errors import RecipeError
+from mxkit.losses.by_name import LOSSES
+from mxkit.metrics import METRICS
+from mxkit.models.registry import MODELS
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 from mxkit.recipe.script import as_script
+from mxkit.recipe.vocabulary import DATASETS
 from mxnet.util import is_np_array, is_np_shape
 import numpy as np
 import pytest
@@ -90,10 +95,14 @@ def _switches_stay():
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A recipe whose module is in code of mx.np."""
+    """A recipe whose module is in code of mx.np; its names are gone afterwards."""
     folder = tmp_path_factory.mktemp("parts")
     (folder / "np_parts.py").write_text(PARTS, encoding="utf-8")
-    return {**OWN, "import_path": str(folder)}
+    yield {**OWN, "import_path": str(folder)}
+    sys.modules.pop("np_parts", None)
+    for table in (DATASETS, LOSSES, METRICS, MODELS):
+        for name in [name for name in table if name.startswith("np_")]:
+            del table[name]
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ beside oneDNN (T138), and SELU (T139)."""
 import json
 
 import mxkit
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.runtime.operators import predicting_graph
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -315,10 +316,12 @@ def test_hooks_of_operators_see_a_recorded_prediction():
 
 class Cut(mx.operator.CustomOp):
     def forward(self, is_train, req, in_data, out_data, aux):
-        self.assign(out_data[0], req[0], in_data[0].clip(0, 6))
+        with mx.util.np_shape(True):  # MXNet's threads have it off (T173)
+            self.assign(out_data[0], req[0], in_data[0].clip(0, 6))
 
     def backward(self, req, out_grad, in_data, out_data, in_grad, aux):
-        self.assign(in_grad[0], req[0], out_grad[0] * (in_data[0] > 0) * (in_data[0] < 6))
+        with mx.util.np_shape(True):
+            self.assign(in_grad[0], req[0], out_grad[0] * (in_data[0] > 0) * (in_data[0] < 6))
 
 
 class CutProp(mx.operator.CustomOpProp):
@@ -330,7 +333,7 @@ mx.operator.register("_mxkit_test_cut")(CutProp)
 
 
 def custom_cut(F, x):
-    return F.Custom(x, op_type="_mxkit_test_cut")
+    return of_kind(F.Custom(legacy(x), op_type="_mxkit_test_cut"), is_numpy(x))
 
 
 def test_t137_a_custom_operator_in_the_graph_is_refused():
@@ -342,21 +345,32 @@ def test_t137_a_custom_operator_in_the_graph_is_refused():
 
 @pytest.mark.parametrize("channels", [8, 16])
 @pytest.mark.parametrize("train", [False, True])
-def test_t138_a_custom_operator_beside_convolutions(channels, train):
-    x = mx.nd.array(np.random.RandomState(0).rand(4, 1, 12, 12))
+def test_t138_a_custom_operator_beside_convolutions(channels, train, kind):
+    x = kind.of(np.random.RandomState(0).rand(4, 1, 12, 12))
     cut = mxkit.gradients.custom_gradient(lambda a: a.clip(0, 6), lambda dy, a, y: dy * (a > 0) * (a < 6))
     found = []
-    for function in (lambda F, a: F.clip(a, 0, 6), lambda F, a: cut(a), custom_cut):
+    for function in (lambda F, a: (F.np if kind.numpy else F).clip(a, 0, 6), lambda F, a: cut(a), custom_cut):
         mxkit.seed_all(0)
-        net = nn.HybridSequential()
-        net.add(nn.Conv2D(channels, 3), nn.Activation("relu"), nn.HybridLambda(function), nn.Conv2D(channels, 3))
-        net.initialize()
-        for flags in (None, {}, {"static_alloc": True}):
-            net.hybridize(flags is not None, **(flags or {}))
-            found += [passes(net, x, train=True) if train else (net(x).asnumpy(),) for _ in range(4)]
+        with kind.switches():
+            net = nn.HybridSequential()
+            net.add(nn.Conv2D(channels, 3), nn.Activation("relu"), nn.HybridLambda(function), nn.Conv2D(channels, 3))
+            net.initialize()
+            for flags in (None, {}, {"static_alloc": True}):
+                net.hybridize(flags is not None, **(flags or {}))
+                found += [passes(net, x, train=True) if train else (net(x).asnumpy(),) for _ in range(4)]
     for arrays in found[1:]:
         for array, expected, rtol in zip(arrays, found[0], (1e-4, 1e-3)):
             np.testing.assert_allclose(array, expected, rtol=rtol, atol=rtol / 10)
+
+
+def test_t138_a_custom_operator_of_an_array_without_axes():
+    with switches(True):
+        x = mx.np.array(7.0)
+        cut = nn.HybridLambda(custom_cut)
+        for hybridized in (False, True):
+            cut.hybridize(hybridized)
+            output, gradient = passes(cut, x)
+            assert (output, gradient) == (6, 0)
 
 
 def test_t138_a_graph_that_begins_with_a_custom_operator():

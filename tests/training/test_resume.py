@@ -13,7 +13,7 @@ from mxnet.gluon import nn
 import numpy as np
 from oracle import CLASSES, FEATURES, weights
 import pytest
-from sharing import long
+from sharing import Kind, long
 
 DATA = np.random.RandomState(0)
 X, Y = DATA.randn(230, FEATURES).astype("float32"), DATA.randint(0, CLASSES, 230)
@@ -138,6 +138,18 @@ def test_t98_a_killed_run_ends_where_the_uninterrupted_one_does(devices, accumul
     per_epoch = -(-50 // accumulate)
     deaths = [5, per_epoch - 1, per_epoch, 2 * per_epoch]
     assert len(assert_resumes_exactly(tmp_path, deaths, devices=devices, accumulate=accumulate, data=data)) == 2
+
+
+def test_a_run_goes_on_with_the_other_kind_of_arrays(kind, tmp_path):
+    with kind.switches():
+        whole = run(tmp_path / "whole")
+        with pytest.raises(Killed):
+            run(tmp_path / "killed", dies=70)
+    with Kind(not kind.numpy).switches():
+        resumed = run(tmp_path / "killed")
+    assert kind.holds(whole[0][0].weight.data())
+    assert not kind.holds(resumed[0][0].weight.data())
+    assert_same(resumed, whole)
 
 
 @pytest.mark.parametrize("optimizer", [*map(long, ["sgd", "nadam", "nag", "rmsprop", "adagrad", "lamb"])])

@@ -73,14 +73,15 @@ def test_a_run_resumes_in_a_net_of_either_kind_with_the_same_bits_and_bytes(kind
 
 
 @pytest.mark.parametrize("switch", [False, True])
-def test_a_net_file_is_the_same_for_both_kinds_and_the_switch_chooses_when_it_is_read(switch, kind, tmp_path):
+def test_a_net_file_gives_a_net_of_its_kind_or_of_the_switch(switch, kind, tmp_path):
     net = kind.net(make_net)
     with switches(switch):
         path = mxkit.save_net(tmp_path / "a.mxk", net)
         loaded = mxkit.load_net(path)
         into = mxkit.load_net(path, kind.net(lambda: make_net(seed=4)))
-    assert path.read_bytes() == mxkit.save_net(tmp_path / "b.mxk", make_net()).read_bytes()
-    assert Kind(switch).holds(loaded[0].weight.data())
+    if not kind.numpy:
+        assert path.read_bytes() == mxkit.save_net(tmp_path / "b.mxk", make_net()).read_bytes()
+    assert Kind(kind.numpy or switch).holds(loaded[0].weight.data())
     assert kind.holds(into[0].weight.data())
     for one in (loaded, into):
         assert_equal(values(one), values(net))
