@@ -130,7 +130,8 @@ def copy_net(net: Any) -> Any:
             for parameter in (*block.params.values(), *own_parameters(block).values()):
                 if id(parameter) not in copies:
                     copies[id(parameter)] = copy_parameter(parameter)
-        return deepcopy(net, copies)
+        with mx.util.np_shape(True):  # for attributes that are arrays of mx.np without axes
+            return deepcopy(net, copies)
 
 
 def _head(base: Any, head: Optional[str]) -> str:

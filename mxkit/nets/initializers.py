@@ -3,7 +3,7 @@
 from typing import Any, List, Mapping, Tuple, Union
 
 from mxkit.core.arguments import make, split_spec
-from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import is_numpy_net, parameters_by_path
 from mxkit.core.device import DeviceSpec, as_ndarray
 from mxkit.core.device import devices as resolve_devices
@@ -73,7 +73,8 @@ def initialize(
         ForwardError: `sample` does not fit the net; the text names the layer.
 
     Side effects:
-        The values come from MXNet's generator: call `mxkit.seed_all` before to get the same values again.
+        The values come from MXNet's generator: call `mxkit.seed_all` before to get the same values again. Nets of
+        `mx.np` get those of `mx.nd` (T166).
         Parameters of unknown shape get their values in the first forward pass.
 
     >>> net = mx.gluon.nn.Dense(3); initialize(net, sample=(1, 5)); net.weight.data().shape
@@ -118,6 +119,7 @@ class SameValues(mx.init.Initializer):  # type: ignore[misc]
         own = name.attrs["__init__"]  # of the parameter
         chosen = self._initializer if own is self else mx.init.create(own)
         of_mxnet = type(chosen).__module__ == mx.init.Initializer.__module__
+        of_mxnet = of_mxnet and not is_numpy(getattr(chosen, "value", None))  # mx.init.Constant of an array
         if of_mxnet:
             array = legacy(array) if array.ndim else legacy(array).reshape((1,))  # they fail on an array without axes
         with switches(not of_mxnet):

@@ -2,7 +2,7 @@
 
 from built_nets import hybrid_net, stack
 import mxkit
-from mxkit.core.array_kind import call
+from mxkit.core.array_kind import call, switches
 from mxkit.errors import DataError, NotInitializedError, TrapWarning, UnknownNameError
 from mxkit.nets.finetuning import copy_net, finetune, preprocess
 import mxnet as mx
@@ -91,6 +91,18 @@ class TestCopies:
         twin.hybridize()
         x = mx.nd.ones((2, 3))
         np.testing.assert_array_equal(twin(x).asnumpy(), net(x).asnumpy())
+
+    @pytest.mark.parametrize("switch", [False, True])
+    def test_arrays_of_mx_np_that_a_block_keeps(self, switch):
+        net = nn.Dense(3, in_units=3)
+        with switches(True):
+            net.initialize()
+            net.table, net.gain = mx.np.ones((2,)), mx.np.array(2.0)
+        with switches(switch):
+            twin = copy_net(net)
+            assert type(twin.gain) is type(twin.table) is mx.np.ndarray
+            assert (twin.gain.asnumpy(), twin.table.asnumpy().tolist()) == (2, [1, 1])
+            assert twin.gain is not net.gain
 
     @pytest.mark.filterwarnings("ignore:.*Cannot decide type")
     def test_a_symbol_block(self, tmp_path):

@@ -57,6 +57,14 @@ def test_an_initializer_of_ones_own_gets_arrays_of_the_nets_kind(kind):
     assert (net.weight.data().asnumpy() == 3).all()
 
 
+@pytest.mark.parametrize("value", [3, mx.nd.full((2, 3), 3), mx.np.full((2, 3), 3)], ids=["number", "nd", "np"])
+def test_a_constant_may_be_an_array_of_either_kind(value):
+    with Kind(True).switches():
+        net = nn.Dense(2, in_units=3)
+        mxkit.initialize(net, mx.init.Constant(value), devices="cpu:2")
+    assert (net.weight.data(mx.cpu(1)).asnumpy() == 3).all()
+
+
 def test_t22_the_default_is_xavier_with_its_bounds():
     net = nn.Dense(300, in_units=100)
     mxkit.initialize(net, devices="cpu")
