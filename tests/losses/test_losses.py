@@ -132,6 +132,19 @@ def test_gluons_own_losses_and_counts_with_nets_of_both_kinds(by_name, kind):
     np.testing.assert_array_equal(*trained)
 
 
+def test_t174_gluons_losses_ignore_the_sample_axis_under_mx_np():
+    loss = gluon.loss.L2Loss(batch_axis=1)
+    assert loss(OUTPUT, OUTPUT).shape == (C,)
+    with switches(True):
+        output = Kind(True).of(OUTPUT)
+        assert loss(output, output).shape == (B,)  # the trap itself
+    for spec in (loss, ("l2", {"batch_axis": 1})):
+        with pytest.raises(
+            ValueError, match="axis 0 of every array of a batch is the sample axis, but the loss takes axis 1"
+        ):
+            get_loss(spec)
+
+
 def test_a_subclass_of_gluons_loss_may_take_other_arrays_than_weights(kind):
     class Masked(gluon.loss.SoftmaxCELoss):  # in the way of Dive into Deep Learning
         def forward(self, output, label, valid):
