@@ -1,7 +1,8 @@
 """Gradients of many micro-batches that equal those of one big batch."""
 
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core.array_kind import legacy, switches
 from mxkit.core.lengths import Length, length
@@ -121,8 +122,7 @@ class Accumulator:
             for parameter in self._switched:
                 request_gradient(parameter, "add")
         _OPEN.add(self)
-        self._zero_added_gradients()
-        self._forget_fresh_gradients()  # of an interrupted window, or of a backward pass outside of this class
+        self._drop_gradients()  # of an interrupted window, or of a backward pass outside of this class
         return self
 
     def __exit__(
@@ -201,7 +201,11 @@ class Accumulator:
             ones = [part.ones_like() * self._scale for part in parts]
         elif not ones:
             ones = [None] * len(parts)
-        with switches(self._holds_numpy()):
+        if self._adds and not self.micro_batches and any(map(is_fresh, self._replicas())):
+            self._drop_gradients()  # of another net's loss, which was computed through this one since the last update
+        with switches(self._holds_numpy()), ExitStack() as around:
+            for accumulator in _OPEN - {self}:
+                around.enter_context(accumulator._window_kept(self._parameters))
             autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
         if len(parts) == len(self._devices):  # faster than reading the device of each array
             self._active.update(dict.fromkeys(self._devices))
@@ -347,9 +351,31 @@ class Accumulator:
                 flat = gradient.reshape((-1,))
                 mx.nd.clip(flat, -limit, limit, out=flat)
 
+    def _replicas(self) -> List[Any]:
+        """Values of the trained parameters on all devices."""
+        return [replica for parameter in self.trained() for replica in values_of(parameter) or ()]
+
+    @contextmanager
+    def _window_kept(self, trained: Sequence[Any]) -> Iterator[None]:
+        """Keep the gradients of an open window inside `with`, but not those of parameters that are `trained` there.
+
+        The loss of a generator is computed through its discriminator, and its gradient would add to the window.
+        """
+        others = [one for one in self.trained() if all(one is not own for own in trained)] if self.micro_batches else []
+        gradients = [(gradient, gradient.copy()) for one in others for gradient in gradients_of(one) or ()]
+        fresh = [(replica, is_fresh(replica)) for one in others for replica in values_of(one) or ()]
+        yield
+        for gradient, copy in gradients:
+            copy.copyto(gradient)
+        for replica, was_fresh in fresh:
+            set_fresh([replica], was_fresh)
+
+    def _drop_gradients(self) -> None:
+        self._zero_added_gradients()
+        self._forget_fresh_gradients()
+
     def _forget_fresh_gradients(self) -> None:
-        for parameter in self.trained():
-            set_fresh(values_of(parameter) or (), False)
+        set_fresh(self._replicas(), False)
 
     def _zero_added_gradients(self) -> None:
         # otherwise the next window would count these gradients again (T1)

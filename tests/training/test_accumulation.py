@@ -246,6 +246,55 @@ def test_a_backward_that_the_accumulator_does_not_see_is_an_error(every):
         own_loop(lambda accumulator, losses: losses.backward(), every)
 
 
+def generator_and_discriminator(kind, size, every, alternate):
+    """Ends of a GAN: the generator's loss is computed through the discriminator, whose gradients it would change."""
+    random = np.random.RandomState(0)
+    real, noise = (random.randn(32, 2).astype("float32") for _ in range(2))
+    loss = gluon.loss.SigmoidBCELoss()
+    mxkit.seed_all(0)
+    nets = [kind.net(lambda units=units: initialized(gluon.nn.Dense(units, in_units=2))) for units in (2, 1)]
+    trainers = [gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.5}) for net in nets]
+    generator, discriminator = nets
+
+    def of_real(x, z):
+        return loss(discriminator(x), x[:, 0] * 0 + 1) + loss(discriminator(generator(z).detach()), z[:, 0] * 0)
+
+    def of_noise(x, z):
+        return loss(discriminator(generator(z)), z[:, 0] * 0 + 1)
+
+    with kind.switches(), mxkit.Accumulator(trainers[0], every) as one, mxkit.Accumulator(trainers[1], every) as other:
+        for begin in range(0, 32, size * every):
+            starts = range(begin, begin + size * every, size)
+            batches = [tuple(kind.of(array[start : start + size]) for array in (real, noise)) for start in starts]
+            turns = [(other, of_real), (one, of_noise)]
+            order = [(turn, batch) for batch in batches for turn in turns]
+            for (accumulator, function), batch in order if alternate else sorted(order, key=lambda o: o[0] is turns[1]):
+                with autograd.record():
+                    losses = function(*batch)
+                accumulator.backward(losses)
+                if not alternate:
+                    accumulator.step()
+            if alternate:
+                other.step(), one.step()
+    return [one.data().asnumpy() for net in nets for one in net.collect_params().values()]
+
+
+def initialized(net):
+    net.initialize(mx.init.Normal(0.5))
+    return net
+
+
+@pytest.mark.parametrize("alternate", [False, True])
+def test_windows_of_two_nets_do_not_add_up(kind, alternate):
+    # alternating, both gradients are of the weights before either step
+    expected = generator_and_discriminator(kind, 8, 1, alternate)
+    for one, other in zip(generator_and_discriminator(kind, 4, 2, alternate), expected):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    if alternate:
+        apart = generator_and_discriminator(kind, 8, 1, False)
+        assert max(abs(one - other).max() for one, other in zip(apart, expected)) > 1e-3
+
+
 REDUCED = {
     "mean": lambda losses: losses.mean(),
     "sum": lambda losses: losses.sum(),
