@@ -359,7 +359,7 @@ class Accumulator:
     def _window_kept(self, trained: Sequence[Any]) -> Iterator[None]:
         """Keep the gradients of an open window inside `with`, but not those of parameters that are `trained` there.
 
-        The loss of a generator is computed through its discriminator, and its gradient would add to the window.
+        The loss of a generator is computed through its discriminator, and its gradient would add to the window (T180).
         """
         others = [one for one in self.trained() if all(one is not own for own in trained)] if self.micro_batches else []
         gradients = [(gradient, gradient.copy()) for one in others for gradient in gradients_of(one) or ()]
