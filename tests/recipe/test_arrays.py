@@ -7,10 +7,10 @@ import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.core.blocks import is_numpy_net
 from mxkit.errors import RecipeError
-from mxkit.recipe.answers import answers
 from mxkit.losses.by_name import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
+from mxkit.recipe.answers import answers
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 from mxkit.recipe.script import as_script
