@@ -10,6 +10,7 @@ from mxkit.errors import RecipeError
 from mxkit.losses.by_name import LOSSES
 from mxkit.metrics import METRICS
 from mxkit.models.registry import MODELS
+from mxkit.recipe.answers import answers
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 from mxkit.recipe.script import as_script
@@ -122,6 +123,9 @@ def test_both_kinds_score_alike(tmp_path):
         assert switched() == (True, True)
     assert run.scores == runs["nd"].scores
     assert not is_numpy_net(run.net)
+    x = np.random.RandomState(0).rand(4, 1, 8, 8).astype(np.float32)
+    recipe = load_recipe(SMALL)
+    assert answers(recipe, [], mxkit.predict(runs["np"].net, x)) == answers(recipe, [], mxkit.predict(run.net, x))
     for arrays, one in runs.items():
         assert json.loads((one.folder / "environment.json").read_text(encoding="utf-8"))[0]["arrays"] == arrays
 
