@@ -1,4 +1,4 @@
-"""Functions with a custom gradient, for arrays and in hybridized nets; straight-through estimators.
+"""Functions with a custom gradient, for arrays and in hybridized nets.
 
 `autograd.Function` works for one call only (T30), gives 0 to inputs after a frozen one (T31) and to a leaf with
 `grad_req="add"` (T32), and takes no Symbols. Here arrays use the same C function, with a callback that obeys the
@@ -103,52 +103,6 @@ class CustomGradient(gluon.HybridBlock):  # type: ignore[misc]
         return self._function(x, *more)
 
 
-def sign_ste(x: Any) -> Any:
-    """Take the sign; the gradient is that of the identity (straight-through estimator).
-
-    It is MXNet's own `contrib.sign_ste`, and can be exported.
-
-    Args:
-        x: An NDArray or a Symbol.
-
-    Returns:
-        -1, 0 or 1, of the same kind and shape.
-
-    >>> sign_ste(mx.nd.array([-0.3, 2])).asnumpy().tolist()
-    [-1.0, 1.0]
-    """
-    return _elementwise("sign_ste", x)
-
-
-def round_ste(x: Any) -> Any:
-    """Round to whole numbers; the gradient is that of the identity (straight-through estimator).
-
-    It is MXNet's own `contrib.round_ste`, and can be exported.
-
-    Args:
-        x: An NDArray or a Symbol.
-
-    Returns:
-        The rounded values, of the same kind and shape; halves are rounded away from 0.
-    """
-    return _elementwise("round_ste", x)
-
-
-def gradient_reversal(x: Any, *, scale: float = 1.0) -> Any:
-    """Reverse the gradient, for domain-adversarial training (arXiv:1505.07818).
-
-    It is MXNet's own `contrib.gradientmultiplier`, and can be exported.
-
-    Args:
-        x: An NDArray or a Symbol.
-        scale: The gradient is multiplied by `-scale`.
-
-    Returns:
-        The values of `x`.
-    """
-    return _elementwise("gradientmultiplier", x, scalar=-float(scale))
-
-
 def check_backward(net: Any) -> None:
     """Warn of blocks with a method `backward`, which Gluon never calls (T33).
 
@@ -170,14 +124,6 @@ def check_backward(net: Any) -> None:
 def callback_error() -> Optional[BaseException]:
     """Return the last error of a custom function in a thread of MXNet, and forget it; None if there was none."""
     return _failures.pop() if _failures else None
-
-
-def _elementwise(name: str, x: Any, **arguments: float) -> Any:
-    if not isinstance(x, (mx.nd.NDArray, mx.sym.Symbol)):
-        raise TypeError(f"expected an NDArray or a Symbol; received {type(x).__name__}: {x!r:.100}")
-    operators = mx.sym if isinstance(x, mx.sym.Symbol) else mx.nd
-    with switches(is_numpy(x)):
-        return of_kind(getattr(operators.contrib, name)(legacy(x), **arguments), is_numpy(x))
 
 
 def _tuple(values: Any) -> Tuple[Any, ...]:

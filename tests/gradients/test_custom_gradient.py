@@ -9,15 +9,8 @@ import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.errors import TrapWarning
 from mxkit.gradients.checking import check_gradient
-from mxkit.gradients.custom import (
-    CustomGradient,
-    callback_error,
-    check_backward,
-    custom_gradient,
-    gradient_reversal,
-    round_ste,
-    sign_ste,
-)
+from mxkit.gradients.custom import CustomGradient, callback_error, check_backward, custom_gradient
+from mxkit.gradients.estimators import gradient_reversal, round_ste, sign_ste
 from mxkit.gradients.functions import grad
 import mxnet as mx
 from mxnet import autograd, gluon
