@@ -244,9 +244,10 @@ def _wrong_dtype(call: _Call, error: Exception) -> str:
     if len(own) != 1 or got == own:
         return ""
     (dtype,) = own
+    loaders = ". mxkit's loaders give float32: pass a list of batches of NDArrays" if dtype == "float64" else ""
     return (
         f" computes in {dtype}, as its parameters are, and got {_described(call.inputs)}. Cast the input, "
-        f"x.astype('{dtype}'), or the net, net.cast(...)"
+        f"x.astype('{dtype}'), or the net, net.cast(...){loaders}"
     )
 
 

@@ -265,8 +265,22 @@ def check_first_inputs(net: Any, shard: Shard) -> None:
         values = array[:2].asnumpy()
         if values.dtype.kind == "f" and values.max() > 100 and (values == np.floor(values)).all() and values.min() >= 0:
             _warn(not_scaled(values.max()))
+    check_tokens(net, shard)
     _check_norm_channels(net, shard)
     _check_recurrent_dropout(net, shard)
+
+
+def check_tokens(net: Any, shard: Shard) -> None:
+    """Warn of fractions in all inputs of a net with an Embedding, which cuts them to whole numbers (T181)."""
+    if not any(isinstance(block, gluon.nn.Embedding) for _, block in _walk(net)):
+        return
+    values = [array[:2].asnumpy() for array in legacy(shard.inputs)]
+    if all(array.dtype.kind == "f" and (array != np.floor(array)).any() for array in values):
+        _warn(
+            f"the net has an Embedding, and inputs of shape {values[0].shape[1:]} per sample hold fractions, which it "
+            "cuts to whole numbers. Loaders divide uint8 by 255, as of images: pass tokens as int32, or scale=1.0 "
+            "(T181)"
+        )
 
 
 def _check_norm_channels(net: Any, shard: Shard) -> None:

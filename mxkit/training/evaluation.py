@@ -16,6 +16,7 @@ from mxkit.data.source import Data, whole_part
 from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
+from mxkit.training.checks import check_tokens
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.passes import run_over, samples_in_order
 import mxnet as mx
@@ -183,6 +184,8 @@ def predict(net: Any, data: Union[Data, Any], *, progress: bool = False) -> Any:
         for shards in run:
             for shard in shards:
                 inputs.add(shard.inputs)
+                if not parts:
+                    check_tokens(net, shard)
                 output = call(net, shard.inputs)
                 several = isinstance(output, (list, tuple))
                 outputs = legacy(outputs_of(output, "predict"))

@@ -1,6 +1,7 @@
 """What Gluon accepts in silence, or fails at with a riddle: the text of each error."""
 
 import contextlib
+import warnings
 
 import mxkit
 from mxkit.errors import (
@@ -628,3 +629,21 @@ def test_two_losses_of_a_forward_loss_are_no_loss_and_output():
     text = r"the forward of BatchLoss returned two arrays of shape \(4,\).*return their sum"
     with pytest.warns(TrapWarning, match=text):
         list(mxkit.updates(net, batches, loss=mxkit.losses.BatchLoss(forward=two), trainer="sgd"))
+
+
+@pytest.mark.usefixtures("switched")
+def test_t181_tokens_of_uint8():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Embedding(9, 4), gluon.nn.Dense(2))
+    net.initialize()
+    tokens = np.random.RandomState(0).randint(0, 9, (12, 5)).astype("uint8")
+    train = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4)
+    whole = mxkit.data.ArrayLoader(tokens, np.arange(12) % 2, batch_size=4, scale=1.0)
+    with pytest.warns(TrapWarning, match=r"inputs of shape \(5,\) per sample hold fractions, .* \(T181\)"):
+        mxkit.fit(net, train, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+    with pytest.warns(TrapWarning, match="hold fractions"):
+        mxkit.predict(net, tokens)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", TrapWarning)
+        mxkit.fit(net, whole, loss="softmax_ce", trainer="sgd", epochs=1, progress=False)
+        mxkit.predict(net, tokens.astype("int32"))

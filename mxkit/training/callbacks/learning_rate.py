@@ -172,8 +172,8 @@ class Plateau(Callback):
     def __init__(
         self,
         monitor: str,
-        *,
         mode: str,
+        *,
         factor: float = 0.1,
         patience: int = 10,
         min_rate: float = 0.0,
