@@ -154,6 +154,11 @@ class _CustomGradient:
             kinds = ", ".join(type(one).__name__ for one in inputs) or "nothing"
             raise TypeError(f"{self!r}: expected NDArrays, or Symbols in a hybridized net; received {kinds}")
         with switches(numpy):
+            if autograd.is_recording():
+                # the next step writes a parameter, while MXNet's thread waits for that step to read it (T175)
+                inputs = tuple(
+                    one if one.grad is None else of_kind(mx.nd.identity(legacy(one)), numpy) for one in inputs
+                )
             outputs = self.run(inputs)
             if autograd.is_recording():
                 _record(self, inputs, outputs)

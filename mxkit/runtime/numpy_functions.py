@@ -12,17 +12,16 @@ from mxkit.runtime.added_gradients import is_recording, mxnet_module
 from mxkit.runtime.operators import Operator, replace
 
 
-def without_gradient(name: str, position: int = 0) -> Callable[[Operator], Operator]:
+def without_gradient(name: str) -> Callable[[Operator], Operator]:
     """A function whose gradient is 0 in MXNet; the first call that would need it warns (T142).
 
     Args:
         name: The function, as users call it.
-        position: Its argument whose gradient is 0.
     """
 
     def wrapper(function: Operator) -> Operator:
         def run(*args: Any, **kwargs: Any) -> Any:
-            if name not in _REPORTED and is_recording() and len(args) > position and _in_graph(args[position]):
+            if name not in _REPORTED and is_recording() and args and _in_graph(args[0]):
                 _REPORTED.add(name)
                 message = (
                     f"{name} has no gradient in MXNet: parameters before it get the gradient 0 through it, without an "
@@ -70,6 +69,20 @@ def at_least(axes: int) -> Callable[[Operator], Operator]:
         return run
 
     return wrapper
+
+
+def differentiable_polynomial(polyval: Operator) -> Operator:
+    """`np.polyval` from products and sums, whose gradients are right (T142): MXNet writes none for `x`."""
+
+    def run(p: Any, x: Any) -> Any:
+        if not (is_recording() and hasattr(x, "shape")):
+            return polyval(p, x)
+        value = mxnet_module("ndarray.numpy._op").broadcast_to(p[0], x.shape)
+        for coefficient in p[1:]:
+            value = value * x + coefficient
+        return value
+
+    return run
 
 
 def dispatched_operators(module: ModuleType) -> None:

@@ -17,7 +17,7 @@ from mxkit.runtime.added_gradients import (
     is_recording,
     mxnet_module,
 )
-from mxkit.runtime.numpy_functions import at_least, without_gradient
+from mxkit.runtime.numpy_functions import at_least, differentiable_polynomial, without_gradient
 from mxkit.runtime.operators import Operator, replace
 
 
@@ -258,7 +258,7 @@ def _repair_arrays() -> None:
     )
     functions = mxnet_module("ndarray.numpy._op")
     replace(functions, **{name: without_gradient("np." + name) for name in ("percentile", "quantile", "unique")})
-    replace(functions, polyval=without_gradient("np.polyval(p, x)", position=1))
+    replace(functions, polyval=differentiable_polynomial)
     names = ("eig", "eigh", "eigvals", "eigvalsh", "pinv")
     replace(mxnet_module("ndarray.numpy.linalg"), **{name: without_gradient("np.linalg." + name) for name in names})
 

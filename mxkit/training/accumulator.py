@@ -160,8 +160,13 @@ class Accumulator:
             LossShapeError: A loss has no sample axis, or is a mean or a sum over the samples. The graph of the first
                 loss of shape (1,) is searched for such a reduction: a micro-batch of one sample has this shape too.
             DataError: There is no loss, or `count` is no number of at least 0.
+            RuntimeError: Another backward pass changed the gradients of the window; `step` raises it too.
         """
+        self._refuse_other_passes()
         self.backward_of(list(losses) if isinstance(losses, (list, tuple)) else [losses], count=count)
+        computed = [replica for replica in self._replicas() if is_fresh(replica)]
+        set_fresh(computed, False)  # until `step`: another pass before it marks them again
+        self._computed += computed
 
     def backward_of(
         self,
@@ -251,6 +256,7 @@ class Accumulator:
         self.count: float = 0
         self._scale = 1.0 if self.precision is None else self.precision.scale
         self._losses: List[Any] = []
+        self._computed: List[Any] = []  # values whose gradients `backward` computed
         self._active: Dict[Any, None] = {}  # ordered set of the devices that computed a loss
 
     def trained(self) -> List[Any]:
@@ -264,6 +270,8 @@ class Accumulator:
                 f"the window of update {self.updates + 1} has the count 0: none of its {self.samples} samples counts, "
                 "so its gradient has no mean. Leave such batches out"
             )
+        self._refuse_other_passes()
+        set_fresh(self._computed, True)
         with switches(self._holds_numpy()):
             self._refresh_idle_replicas(trained)
             if self._on_kvstore is None:
@@ -350,6 +358,14 @@ class Accumulator:
             for gradient in gradients_of(parameter) or ():
                 flat = gradient.reshape((-1,))
                 mx.nd.clip(flat, -limit, limit, out=flat)
+
+    def _refuse_other_passes(self) -> None:
+        if self._computed and any(map(is_fresh, self._replicas())):
+            raise RuntimeError(
+                f"Accumulator: another backward pass changed the gradients of the window, after {self.micro_batches} "
+                "calls of accumulator.backward. Compute other gradients by mxkit.gradients.grad, or after "
+                "accumulator.step()"
+            )
 
     def _replicas(self) -> List[Any]:
         """Values of the trained parameters on all devices."""

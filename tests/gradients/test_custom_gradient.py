@@ -403,3 +403,27 @@ def test_a_program_may_end_while_they_run():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.split() == ["ended", "ended"]
+
+
+STEPS = """
+import faulthandler
+import mxkit
+from mxnet import autograd, gluon
+
+faulthandler.dump_traceback_later(30, exit=True)
+square = mxkit.gradients.custom_gradient(lambda x: x * x, lambda dy, x, y: 2 * dy * x)
+net = gluon.nn.Dense(2, in_units=3)
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+for _ in range(8):
+    with autograd.record():
+        penalty = square(net.weight.data()).sum() + 0 * net.bias.data().sum()
+    penalty.backward()
+    trainer.step(1)
+print(penalty.asscalar() > 0)
+"""
+
+
+def test_t175_a_function_of_a_parameter_does_not_wait_for_the_step_that_waits_for_it():
+    done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "True\n", done.stderr

@@ -158,6 +158,20 @@ def test_t142_at_least_so_many_axes():
             np.testing.assert_array_equal(found, np.full(shape, 2))
 
 
+def test_t142_polynomials():
+    coefficients = mx.np.array([2.0, -1.0, 3.0])
+    x, w = mx.np.array([[0.5, -1.0]]), mx.np.array([[1.0, 2.0]])
+    for array in (coefficients, x):
+        array.attach_grad("add")
+    for _ in range(2):
+        with autograd.record():
+            values = mx.np.polyval(coefficients, x * w)
+        values.backward()
+    np.testing.assert_array_equal(values, np.polyval([2, -1, 3], [[0.5, -2]]))
+    np.testing.assert_array_equal(x.grad, [[2 * (4 * 0.5 - 1), 4 * (4 * -2 - 1)]])
+    np.testing.assert_array_equal(coefficients.grad, [2 * 4.25, 2 * -1.5, 4])
+
+
 def test_t142_functions_without_a_gradient_warn_once(monkeypatch):
     monkeypatch.setattr("mxkit.runtime.numpy_functions._REPORTED", set())
     x = mx.np.array(X)

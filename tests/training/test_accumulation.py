@@ -295,6 +295,36 @@ def test_windows_of_two_nets_do_not_add_up(kind, alternate):
         assert max(abs(one - other).max() for one, other in zip(apart, expected)) > 1e-3
 
 
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("where", ["in a window", "between windows"])
+def test_another_backward_pass_does_not_change_a_window(kind, every, where):
+    def ends(between):
+        net = kind.net(make_net)
+        trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.3})
+        with kind.switches(), mxkit.Accumulator(trainer, every) as accumulator:
+            for x, y in kind.of(make_batches([4] * 4)):
+                with autograd.record():
+                    losses = SOFTMAX(net(x), y)
+                accumulator.backward(losses)
+                if where == "in a window":
+                    between(net, x)
+                if accumulator.step() and where == "between windows":
+                    between(net, x)
+        return weights(net)
+
+    def saliency(net, x):
+        with autograd.record():
+            scores = net(x).max(axis=1)
+        scores.backward()
+
+    if where == "in a window":
+        with pytest.raises(RuntimeError, match="another backward pass changed the gradients of the window, after 1 "):
+            ends(saliency)
+    else:
+        for one, other in zip(ends(saliency), ends(lambda *_: None)):
+            np.testing.assert_array_equal(one, other)
+
+
 REDUCED = {
     "mean": lambda losses: losses.mean(),
     "sum": lambda losses: losses.sum(),
