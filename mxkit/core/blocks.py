@@ -234,10 +234,13 @@ def match_parameters(net: Any, glob: str) -> Dict[str, Any]:
 
     Raises:
         UnknownNameError: No path fits.
+        TypeError: `glob` is no text.
 
     >>> list(match_parameters(mxkit.models.mlp(hidden=[8]), "*.bias"))
     ['1.bias', '2.bias']
     """
+    if not isinstance(glob, str):
+        raise TypeError(f"expected one path or glob as text, like 'features.*'; received {glob!r:.100}")
     parameters = parameters_by_path(net)
     matches = {path: parameter for path, parameter in parameters.items() if fnmatchcase(path, glob)}
     if not matches:

@@ -201,6 +201,8 @@ def test_wrong_multipliers_change_nothing():
         set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"rate": 1}})
     with pytest.raises(ValueError, match=r"'2\.\*': wd: expected a finite number, at least 0; received '0'"):
         set_multipliers(net, {"*": {"lr": 0.5}, "2.*": {"wd": "0"}})
+    with pytest.raises(TypeError, match=r"one path or glob as text, like 'features\.\*'; received \['0\.\*'\]"):
+        mxkit.freeze(net, ["0.*"])
     with pytest.raises(UnknownNameError, match=r"no parameter fits '2\.wieght': did you mean '2\.weight'\? Paths"):
         set_multipliers(net, {"*": {"lr": 0.5}, "2.wieght": {"wd": 0}})
     assert {one.lr_mult for one in parameters_by_path(net).values()} == {1.0}
