@@ -4,8 +4,7 @@ A net is of the kind of its parameters. mxkit computes on legacy views, which sh
 of `mx.np`. Nets and users' functions run with arrays and switches of the net's kind.
 """
 
-from types import TracebackType
-from typing import Any, Iterator, Optional, Type
+from typing import Any, Iterator, Optional, Tuple
 
 import mxnet as mx
 from mxnet.util import is_np_array, is_np_shape, np_array, np_shape
@@ -50,16 +49,40 @@ def of_kind(values: Any, numpy: bool) -> Any:
     return _each(lambda value: of_kind(value, True), values) if isinstance(values, (list, tuple)) else values
 
 
-def copy_to_cpu(array: Any) -> Any:
-    """Copy an array of either kind to the CPU, as NDArray, without a wait; `as_in_context` may return the array."""
+def copied(array: Any, device: Optional["mx.Context"] = None) -> Any:
+    """Copy an array of either kind, as NDArray, without a wait; `as_in_context` may return the array itself.
+
+    Args:
+        array: Any array of MXNet.
+        device: Device of the copy; None is that of the array.
+    """
     with np_shape(True):  # mx.np has arrays without axes and of size 0, which mx.nd takes for arrays of unknown shape
-        return legacy(array).copyto(mx.cpu())
+        return legacy(array).copyto(array.ctx if device is None else device)
+
+
+def copy_to_cpu(array: Any) -> Any:
+    """Copy an array of either kind to the CPU, as NDArray, without a wait."""
+    return copied(array, mx.cpu())
+
+
+def copy_into(array: Any, target: Any) -> None:
+    """Copy the numbers of an array into another one, of either kind and on any device, without a wait."""
+    with np_shape(True):
+        legacy(array).copyto(legacy(target))
 
 
 def handed_over(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield batches of NDArrays, as views of `mx.np` while the consuming thread is under `npx.set_np()`."""
     for batch in batches:
         yield of_kind(batch, True) if is_np_array() else batch
+
+
+def switches_here() -> Tuple[bool, bool]:
+    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another one.
+
+    `np_array(True)` alone counts as both switches; `set_np` refuses it.
+    """
+    return is_np_shape() or is_np_array(), is_np_array()
 
 
 def call(function: Any, arrays: Any) -> Any:
@@ -104,12 +127,7 @@ class switches:  # noqa: N801 - a context manager that reads as a verb, like MXN
             scope.__enter__()
         self._scopes = scopes
 
-    def __exit__(
-        self,
-        kind: Optional[Type[BaseException]],
-        error: Optional[BaseException],
-        traceback: Optional[TracebackType],
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         for scope in reversed(self._scopes):
-            scope.__exit__(kind, error, traceback)
+            scope.__exit__(*error)
         self._scopes = ()

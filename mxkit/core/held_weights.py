@@ -2,11 +2,10 @@
 
 from typing import Any, Dict, List, Mapping, Optional
 
-from mxkit.core.array_kind import copy_to_cpu
+from mxkit.core.array_kind import copied, copy_into, copy_to_cpu
 from mxkit.core.blocks import distinct
 from mxkit.core.replicas import trainer_of, values_of
 from mxkit.core.trainers import push_values
-import mxnet as mx
 
 
 class HeldWeights:
@@ -34,11 +33,8 @@ class HeldWeights:
             chosen = distinct(parameters)
         self._parameters = {path: parameter for path, parameter in chosen.items() if values_of(parameter) is not None}
         if arrays is None:
-            copy = copy_to_cpu if on_host else mx.nd.NDArray.copy
-            with mx.util.np_shape(True):  # for arrays without axes
-                arrays = {
-                    path: list(map(copy, values_of(parameter) or ())) for path, parameter in self._parameters.items()
-                }
+            copy = copy_to_cpu if on_host else copied
+            arrays = {path: list(map(copy, values_of(parameter) or ())) for path, parameter in self._parameters.items()}
         self.arrays: Dict[str, List[Any]] = dict(arrays)
 
     def put_back(self, trainer: Any = None) -> None:
@@ -47,10 +43,9 @@ class HeldWeights:
         Args:
             trainer: Another Trainer with a kvstore to restore.
         """
-        with mx.util.np_shape(True):
-            for path, parameter in self._parameters.items():
-                for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
-                    copy.copyto(array)
+        for path, parameter in self._parameters.items():
+            for array, copy in zip(values_of(parameter) or (), self.arrays[path]):
+                copy_into(copy, array)
         trainers = {id(one): one for one in [trainer, *(trainer_of(one) for one in self._parameters.values())] if one}
         for one in trainers.values():
             push_values(one, {id(parameter) for parameter in self._parameters.values()})

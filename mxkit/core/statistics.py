@@ -3,10 +3,10 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, Dict, Iterator, List
 
+from mxkit.core.array_kind import copied, copy_into
 from mxkit.core.blocks import blocks_by_path, distinct, layer_settings, own_parameters
 from mxkit.core.graphs import graphs_left_aside, traced_graph
 from mxkit.core.replicas import is_differentiable, values_of
-import mxnet as mx
 from mxnet import gluon
 from mxnet.gluon.nn.basic_layers import _BatchNorm
 
@@ -38,15 +38,13 @@ def kept_statistics(net: Any) -> Iterator[None]:
 
     On a CPU, the backward pass changes them. Parameters without values are ignored.
     """
-    with mx.util.np_shape(True):  # for arrays without axes, which mx.np has
-        before = [(one, [array.copy() for array in values_of(one) or ()]) for one in _statistics(net)]
+    before = [(one, list(map(copied, values_of(one) or ()))) for one in _statistics(net)]
     try:
         yield
     finally:
-        with mx.util.np_shape(True):
-            for parameter, copies in before:
-                for array, copy in zip(values_of(parameter) or (), copies):
-                    copy.copyto(array)
+        for parameter, copies in before:
+            for array, copy in zip(values_of(parameter) or (), copies):
+                copy_into(copy, array)
 
 
 def _statistics(net: Any) -> List[Any]:

@@ -91,8 +91,11 @@ class ArrayLoader(EpochOrder):
         return handed_over(self._batches(packed=False))
 
     def packed(self) -> Iterator[Any]:
-        """The same epoch as `iter` gives, for `fit`: inputs of uint8 are `Packed`, and are cast on the device."""
-        return handed_over(self._batches(packed=self.transform is None))
+        """The same epoch as `iter` gives, for `fit`, which chooses the kind of arrays.
+
+        Inputs of uint8 are `Packed`, and are cast on the device.
+        """
+        return self._batches(packed=self.transform is None)
 
     def _batches(self, packed: bool) -> Iterator[Any]:
         epoch, numbers = self._begin()

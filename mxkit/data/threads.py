@@ -11,7 +11,8 @@ import threading
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 import weakref
 
-from mxnet.util import is_np_array, is_np_shape, set_np
+from mxkit.core.array_kind import switches_here
+from mxnet.util import set_np
 
 # Reads a batch: receives its number, and a function that returns True once the batch is no longer needed.
 Task = Callable[[int, Callable[[], bool]], Any]
@@ -33,14 +34,6 @@ class _Thread(threading.Thread):
     def run(self) -> None:
         while True:
             self.windows.get().work(self)
-
-
-def switches_here() -> Switches:
-    """The switches of MXNet in this thread: `set_np(*switches_here())` sets them in another one.
-
-    `np_array(True)` alone counts as both switches; `set_np` refuses it.
-    """
-    return is_np_shape() or is_np_array(), is_np_array()
 
 
 def read_ahead(task: Task, numbers: range, *, threads: int, ahead: int) -> Iterator[Any]:

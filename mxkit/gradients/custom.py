@@ -19,6 +19,7 @@ import warnings
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxkit.core.blocks import blocks_by_path
 from mxkit.errors import TrapWarning
+from mxkit.runtime.added_gradients import copy_of_leaf
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.base import _LIB, MXCallbackList, NDArrayHandle, c_handle_array, check_call
@@ -156,9 +157,7 @@ class _CustomGradient:
         with switches(numpy):
             if autograd.is_recording():
                 # the next step writes a parameter, while MXNet's thread waits for that step to read it (T175)
-                inputs = tuple(
-                    one if one.grad is None else of_kind(mx.nd.identity(legacy(one)), numpy) for one in inputs
-                )
+                inputs = tuple(map(copy_of_leaf, inputs))
             outputs = self.run(inputs)
             if autograd.is_recording():
                 _record(self, inputs, outputs)

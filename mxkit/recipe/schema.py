@@ -5,8 +5,8 @@ from functools import wraps
 import re
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar, Union
 
-from mxkit.core.array_kind import switches
-from mxnet.util import is_np_array, is_np_shape, set_np
+from mxkit.core.array_kind import switches, switches_here
+from mxnet.util import set_np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import Annotated, Literal, get_args, get_origin
 
@@ -290,12 +290,12 @@ class Recipe(Section):
     @contextmanager
     def switches(self) -> Iterator[None]:
         """Set MXNet's switches for `arrays` inside `with`; they are restored even if a user's code changes them."""
-        before = is_np_shape(), is_np_array()
+        before = switches_here()
         try:
             with switches(self.arrays == "np"):
                 yield
         finally:
-            if (is_np_shape(), is_np_array()) != before:  # a user's code called npx.set_np() or npx.reset_np()
+            if switches_here() != before:  # a user's code called npx.set_np() or npx.reset_np()
                 set_np(*before)
 
 

@@ -3,10 +3,9 @@
 `mxkit.runtime.numpy_operators` applies them.
 """
 
-import sys
 from typing import Any, Callable, Tuple
 
-from mxkit.runtime.operators import Operator, replace
+from mxkit.runtime.operators import Operator, is_recording, mxnet_module, replace
 
 #: Operators whose gradient does not add under `grad_req='add'`: it overwrites, divides the sum, or reads free memory.
 _NEVER_ADD = {
@@ -36,8 +35,8 @@ def adding(operator: Operator) -> Operator:
         if not is_recording():
             return operator(*args, **kwargs)
         return operator(
-            *[_copy_of_leaf(value) for value in args],
-            **{name: value if name == "out" else _copy_of_leaf(value) for name, value in kwargs.items()},
+            *[copy_of_leaf(value) for value in args],
+            **{name: value if name == "out" else copy_of_leaf(value) for name, value in kwargs.items()},
         )
 
     return run
@@ -83,7 +82,8 @@ def adding_in_graphs(operator: Operator) -> Operator:
     return run
 
 
-def _copy_of_leaf(value: Any) -> Any:
+def copy_of_leaf(value: Any) -> Any:
+    """Copy an array that has a gradient of its own, like a parameter; the copy is recorded, other values stay."""
     ndarray, numpy = mxnet_module("ndarray"), mxnet_module("numpy")
     if type(value) is ndarray.NDArray and value.grad is not None:
         return ndarray.identity(value)
@@ -128,11 +128,3 @@ def add_in_methods() -> None:
 
 def _wrap(module: str, wrapper: Callable[[Operator], Operator], names: Tuple[str, ...]) -> None:
     replace(mxnet_module(module), **dict.fromkeys(names, wrapper))
-
-
-def is_recording() -> bool:
-    return bool(mxnet_module("autograd").is_recording())
-
-
-def mxnet_module(name: str) -> Any:
-    return sys.modules["mxnet." + name]  # an import statement would take longer than the operator

@@ -8,8 +8,7 @@ from typing import Any, Callable, Set
 import warnings
 
 from mxkit.errors import TrapWarning
-from mxkit.runtime.added_gradients import is_recording, mxnet_module
-from mxkit.runtime.operators import Operator, replace
+from mxkit.runtime.operators import Operator, is_recording, mxnet_module, replace
 
 
 def without_gradient(name: str) -> Callable[[Operator], Operator]:

@@ -14,11 +14,9 @@ from mxkit.runtime.added_gradients import (
     adding,
     adding_in_graphs,
     adding_optimized,
-    is_recording,
-    mxnet_module,
 )
 from mxkit.runtime.numpy_functions import at_least, differentiable_polynomial, without_gradient
-from mxkit.runtime.operators import Operator, replace
+from mxkit.runtime.operators import Operator, is_recording, mxnet_module, replace
 
 
 def with_filled_array(name: str, number_first: bool, kind: str) -> Callable[[Operator], Operator]:

@@ -19,6 +19,16 @@ _CUDNN_OFF = 4  # its position among Dropout's arguments
 PROPERTIES: Dict[str, Any] = {}
 
 
+def mxnet_module(name: str) -> Any:
+    """A module of MXNet that is imported: an import statement would take a third of a wrapper's time."""
+    return sys.modules["mxnet." + name]
+
+
+def is_recording() -> bool:
+    """Whether gradients are recorded."""
+    return bool(mxnet_module("autograd").is_recording())
+
+
 def replace(owner: Any, **wrappers: Callable[[Any], Any]) -> None:
     """Wrap attributes of a module or class, and all references to them in MXNet's modules; a second call does nothing.
 
@@ -76,7 +86,7 @@ def predicting(**arguments: Tuple[int, Any]) -> Callable[[Operator], Operator]:
                     args = (*args[:position], value, *args[position + 1 :])
                 else:
                     kwargs[name] = value
-            with _autograd().train_mode():
+            with mxnet_module("autograd").train_mode():
                 return operator(*args, **kwargs)
 
         return run
@@ -105,18 +115,18 @@ def copying_custom(custom: Operator) -> Operator:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         property_class = PROPERTIES.get(str(kwargs.get("op_type")))
-        base = sys.modules["mxnet.operator"].CustomOpProp.list_auxiliary_states
+        base = mxnet_module("operator").CustomOpProp.list_auxiliary_states
         # The operator writes its auxiliary states, so they cannot be copies.
         stateless = property_class is not None and property_class.list_auxiliary_states is base
         outputs = custom(
             *[_copy(value, stateless) for value in args],
             **{name: _copy(value, stateless) for name, value in kwargs.items()},
         )
-        symbol = sys.modules["mxnet.symbol"]
+        symbol = mxnet_module("symbol")
         if isinstance(outputs, symbol.Symbol):
             copies = [_copy(output, True) for output in outputs]
             return copies[0] if len(copies) == 1 else symbol.Group(copies)
-        if not _autograd().is_recording() or kwargs.get("out") is not None:
+        if not is_recording() or kwargs.get("out") is not None:
             return outputs
         return [_copy(output, True) for output in outputs] if isinstance(outputs, list) else _copy(outputs, True)
 
@@ -124,9 +134,9 @@ def copying_custom(custom: Operator) -> Operator:
 
 
 def _copy(value: Any, stateless: bool) -> Any:
-    symbol, ndarray = sys.modules["mxnet.symbol"], sys.modules["mxnet.ndarray"]
+    symbol, ndarray = mxnet_module("symbol"), mxnet_module("ndarray")
     if type(value) is symbol.Symbol and (stateless or value.get_children() is not None):
-        if not sys.modules["mxnet.util"].is_np_shape():
+        if not mxnet_module("util").is_np_shape():
             return symbol.repeat(value, repeats=1, axis=0)
         # shape () has no axis to repeat
         copied = symbol.repeat(symbol.expand_dims(value, axis=0), repeats=1, axis=0)
@@ -138,7 +148,7 @@ def _copy(value: Any, stateless: bool) -> Any:
 
 def records_prediction() -> bool:
     """Whether gradients are recorded in predict mode, as in `autograd.record(train_mode=False)`."""
-    autograd = _autograd()
+    autograd = mxnet_module("autograd")
     return bool(autograd.is_recording() and not autograd.is_training())
 
 
@@ -172,7 +182,7 @@ def predicting_graphs(cached_op: Any) -> Any:
                 graph._register_op_hook(*self._hook)
             if not in_training_mode:
                 return graph(*args, **kwargs)
-            with _autograd().train_mode():
+            with mxnet_module("autograd").train_mode():
                 return graph(*args, **kwargs)
 
         def _register_op_hook(self, callback: Any, monitor_all: bool = False) -> None:
@@ -247,10 +257,6 @@ def _predict_in_every_mode(name: str, attributes: Dict[str, str]) -> bool:
     return attributes != before
 
 
-def _autograd() -> Any:
-    return sys.modules["mxnet.autograd"]  # an import statement would take a third of the wrapper's time
-
-
 # Positions of the arguments that a caller may pass without their names.
 _BATCH_NORM = predicting(use_global_stats=(8, True))
 _RNN = predicting(p=(9, 0))
@@ -260,13 +266,13 @@ _NAMED = {"Dropout": seeded, "Custom": copying_custom, "LeakyReLU": selu_from_el
 
 def eager_operators(module: ModuleType) -> None:
     """T125, T130, T137, T138, T139 in `mx.nd` and `mx.nd.contrib`. Upstream: `ndarray/register.py` line 277."""
-    replace(sys.modules["mxnet.ndarray.op"], BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
-    replace(sys.modules["mxnet.ndarray.contrib"], SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
+    replace(mxnet_module("ndarray.op"), BatchNorm=_BATCH_NORM, Pooling=_POOLING, RNN=_RNN, **_NAMED)
+    replace(mxnet_module("ndarray.contrib"), SyncBatchNorm=_BATCH_NORM, BatchNormWithReLU=_BATCH_NORM)
 
 
 def symbolic_operators(module: ModuleType) -> None:
     """T125, T138, T139 in `mx.sym`. Upstream: `symbol/register.py` line 281."""
-    replace(sys.modules["mxnet.symbol.op"], **_NAMED)
+    replace(mxnet_module("symbol.op"), **_NAMED)
 
 
 def extension_operators(module: ModuleType) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.array_kind import copy_to_cpu, legacy
+from mxkit.core.array_kind import copy_into, copy_to_cpu
 from mxkit.core.blocks import parameters_by_path, wait_before_reading
 from mxkit.core.device import DeviceSpec
 from mxkit.core.held_weights import HeldWeights
@@ -18,7 +18,6 @@ from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.manifest import OPTIMIZER, PARAMETERS, STATE, Checkpoint, is_checkpoint, verify
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
 from mxkit.storage.parameter_file import dtype_name, read_arrays
-import mxnet as mx
 import numpy as np
 
 _REPLICA = "replica"
@@ -237,8 +236,7 @@ def put_back(
     parameters = parameters_by_path(net)
     for path, number, array in replicas:
         if number < len(parameters[path].list_data()):  # this net may live on fewer devices
-            with mx.util.np_shape(True):
-                array.copyto(legacy(parameters[path].list_data()[number]))
+            copy_into(array, parameters[path].list_data()[number])
     return rest
 
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.array_kind import copied, copy_into, legacy, switches
 from mxkit.core.lengths import Length, length
 from mxkit.core.replicas import gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
@@ -378,11 +378,11 @@ class Accumulator:
         The loss of a generator is computed through its discriminator, and its gradient would add to the window (T180).
         """
         others = [one for one in self.trained() if all(one is not own for own in trained)] if self.micro_batches else []
-        gradients = [(gradient, gradient.copy()) for one in others for gradient in gradients_of(one) or ()]
+        gradients = [(gradient, copied(gradient)) for one in others for gradient in gradients_of(one) or ()]
         fresh = [(replica, is_fresh(replica)) for one in others for replica in values_of(one) or ()]
         yield
         for gradient, copy in gradients:
-            copy.copyto(gradient)
+            copy_into(copy, gradient)
         for replica, was_fresh in fresh:
             set_fresh([replica], was_fresh)
 

@@ -6,7 +6,7 @@ import itertools
 from typing import Any, Iterator
 
 from mxkit.core.arguments import split_spec
-from mxkit.core.array_kind import copy_to_cpu
+from mxkit.core.array_kind import copy_into, copy_to_cpu
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import gradients_of, is_fresh, set_fresh, set_grad_req, set_trainer, trainer_of, values_of
@@ -79,9 +79,8 @@ def _undone(net: Any) -> Iterator[None]:
                 for data, was_fresh in zip(values_of(parameter) or (), fresh):
                     if grad_req != "null":
                         set_fresh([data], was_fresh)
-                with mx.util.np_shape(True):  # for gradients without axes
-                    for gradient, value in zip(gradients_of(parameter) or (), gradients):
-                        value.copyto(gradient)
+                for gradient, value in zip(gradients_of(parameter) or (), gradients):
+                    copy_into(value, gradient)
 
 
 def copied_trainer(net: Any, spec: TrainerSpec) -> "gluon.Trainer":

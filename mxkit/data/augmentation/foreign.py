@@ -7,14 +7,14 @@ import random
 import threading
 from typing import Any, FrozenSet, List, Optional, Tuple
 
-from mxkit.core.array_kind import of_kind
+from mxkit.core.array_kind import of_kind, switches_here
 from mxkit.core.arrays import to_host
 from mxkit.core.blocks import child_blocks
 from mxkit.core.seeding import generators_kept
 from mxkit.data.augmentation.steps import Rng, Step, clipped
 from mxkit.data.batching import to_batch
 from mxkit.data.samples import MXNET, NOTHING, NUMPY, PYTHON, call_user, drawn_by_transform, takes_rng
-from mxkit.data.threads import Switches, switches_here
+from mxkit.data.threads import Switches
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet.util import is_np_array, set_np

@@ -3,7 +3,7 @@
 from contextlib import contextmanager, nullcontext
 from typing import Any, ContextManager, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from mxkit.core.array_kind import copy_to_cpu, legacy
+from mxkit.core.array_kind import copied, copy_to_cpu, legacy
 from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.held_weights import HeldWeights
 from mxkit.core.replicas import is_differentiable, values_of
@@ -68,8 +68,7 @@ class EMA(Callback):
         # Frozen parameters are included, because a callback may train them later.
         parameters = distinct(parameters_by_path(state.net))
         self._parameters = {path: parameter for path, parameter in parameters.items() if id(parameter) in trained}
-        with mx.util.np_shape(True):  # for weights without axes, which mx.np has
-            self._copy_to_devices()
+        self._copy_to_devices()
 
     def _copy_to_devices(self) -> None:
         """Copy the averages of a checkpoint from the host to the devices."""
@@ -85,10 +84,10 @@ class EMA(Callback):
                     f"EMA: the checkpoint holds an average of {path!r}, shape {averages[0].shape}; the net trains "
                     f"{'no such parameter' if parameter is None else f'one of shape {parameter.shape}'}"
                 )
-            self._averages[path] = [averages[0].copyto(device) for device in parameter.list_ctx()]
+            self._averages[path] = [copied(averages[0], device) for device in parameter.list_ctx()]
 
     def on_update(self, state: FitState, update: Update) -> None:
-        with mx.util.np_shape(True):
+        with mx.util.np_shape(True):  # for weights without axes, which mx.np has
             self._add_weights()
 
     def _add_weights(self) -> None:
