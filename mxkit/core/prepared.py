@@ -157,13 +157,19 @@ class BoundGraph:
 def output_kinds(
     graph: "mx.sym.Symbol", inputs: Mapping[str, Any], parameters: Mapping[str, Any], numpy: bool
 ) -> Tuple[List[Tuple[int, ...]], List[Any]]:
-    """Shapes and dtypes of a graph's outputs, for the arguments of a `BoundGraph`."""
+    """Shapes and dtypes of a graph's outputs, for the arguments of a `BoundGraph`; none if a shape depends on values.
+
+    The shapes inside `F.contrib.cond`, for example, are known only when it runs.
+    """
     arrays = {**inputs, **{name: first_value(parameter) for name, parameter in parameters.items()}}
     arrays = {name: arrays[name] for name in graph.list_inputs()}
+    known = {name: array.shape for name, array in arrays.items()}
     with switches(numpy):
-        shapes = graph.infer_shape(**{name: array.shape for name, array in arrays.items()})[1]
+        inner = graph.get_internals().infer_shape_partial(**known)[1]
+        if not all(shape and min(shape) > 0 for shape in inner):
+            return [], []
         dtypes = graph.infer_type(**{name: array.dtype for name, array in arrays.items()})[1]
-    return shapes, dtypes
+        return graph.infer_shape(**known)[1], dtypes
 
 
 def parts_of(array: Any, sizes: Sequence[int]) -> List[Any]:
