@@ -28,8 +28,8 @@ class OptimizerStep:
     MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four a call. `sgd_mom_update` takes half the time
     for a large parameter and computes the same bits; small parameters go 45 a call. The operators of SGD, Adam, NAG and
     RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls its schedule.
-    Other optimizers, subclasses, sparse arrays and other dtypes than float32 go through `trainer.update`, and so does
-    the first update after a change of arrays, states or optimizer.
+    Other optimizers, subclasses, sparse arrays and other dtypes than float32 go through `trainer.update`, and so does an
+    update that has to create states.
 
     Args:
         trainer: A Trainer that steps on the devices.
@@ -50,16 +50,18 @@ class OptimizerStep:
         trainer = self._trainer
         operator = _operator_of(trainer) if getattr(self._update, "__func__", None) is gluon.Trainer.update else None
         seen = [operator, *_objects_of(trainer)] if operator else []
-        if self._plans and len(seen) == len(self._seen) and all(map(is_, seen, self._seen)):
-            trainer._check_and_rescale_grad(trainer._scale / divisor)
-            for plan in self._plans:
-                set_fresh(plan.weights, False)
-            for plan in self._plans:
-                plan.run(trainer._optimizer)
-        else:
-            self._update(divisor)  # creates states, with Gluon's own checks
+        if len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             self._plans = _plans_of(trainer, operator) if operator else []
-            self._seen = [operator, *_objects_of(trainer)] if self._plans else []
+            self._seen = seen
+        if not self._plans:
+            self._update(divisor)
+            self._seen = []  # its states may be complete now
+            return
+        trainer._check_and_rescale_grad(trainer._scale / divisor)
+        for plan in self._plans:
+            set_fresh(plan.weights, False)
+        for plan in self._plans:
+            plan.run(trainer._optimizer)
 
 
 class _DevicePlan:
@@ -89,7 +91,8 @@ class _DevicePlan:
         self._calls = [_Call(name, group, [arrays[position] for position in group]) for group in groups]
         name = "sgd_mom_update" if name == "multi_sgd_mom_update" else name
         self._calls += [_Call(name, [position], [arrays[position]]) for position in sorted(single)]
-        self._arguments: Any = None
+        self._rates: Any = None
+        self._settings: Any = None
 
     def run(self, optimizer: Any) -> None:
         """Count the update, get the rates of all parameters from the optimizer as MXNet does, update the weights."""
@@ -107,10 +110,10 @@ class _DevicePlan:
         settings = {setting: getattr(optimizer, setting) for setting in ("rescale_grad", *names)}
         if optimizer.clip_gradient:
             settings["clip_gradient"] = optimizer.clip_gradient
-        if (lrs, wds, settings) != self._arguments:
+        if (lrs, wds) != self._rates or settings != self._settings:
             for call in self._calls:
-                call.set(lrs, wds, settings)
-            self._arguments = lrs, wds, settings
+                call.set(lrs, wds, settings, change=settings == self._settings)
+            self._rates, self._settings = (lrs, wds), settings
         for call in self._calls:
             call.run()
 
@@ -128,13 +131,17 @@ class _Call:
         self._name, self._positions, self._arrays = name, positions, arrays
         self._prepared = ""
 
-    def set(self, lrs: Sequence[float], wds: Sequence[float], settings: Mapping[str, Any]) -> None:
-        """Set the rates and the other attributes."""
+    def set(self, lrs: Sequence[float], wds: Sequence[float], settings: Mapping[str, Any], change: bool) -> None:
+        """Set the rates, and the other attributes too unless only the rates change."""
         name, rates = _rates(self._name, [[each[position] for position in self._positions] for each in (lrs, wds)])
         if name != self._prepared:
             inputs = list(chain.from_iterable(self._arrays))
-            self._prepared, self.run = name, PreparedCall(name, inputs, [weight for weight, *_ in self._arrays], {})
-        self.run.set({**settings, **rates})
+            self.run = PreparedCall(name, inputs, [weight for weight, *_ in self._arrays], {**settings, **rates})
+            self._prepared = name
+        elif change:
+            self.run.change(rates)
+        else:
+            self.run.set({**settings, **rates})
 
 
 def _rates(name: str, rates: Sequence[Sequence[float]]) -> Tuple[str, Dict[str, Any]]:
@@ -213,13 +220,15 @@ def _objects_of(trainer: Any) -> List[Any]:
 
 
 def _plans_of(trainer: Any, operator: _Operator) -> List[_DevicePlan]:
-    """A plan for each device; none if an array is sparse or not float32, or a state is missing."""
+    """A plan for each device; none if an array is sparse or not float32, or if `trainer.update` has to make a state."""
     indices = [index for index, parameter in enumerate(trainer._params) if parameter.grad_req != "null"]
     plans = []
     for device, updater in enumerate(trainer._updaters):
         arrays = []
         for index in indices:
-            parameter, state = trainer._params[index], updater.states[index]
+            parameter, state = trainer._params[index], updater.states.get(index)
+            if not updater.states_synced.get(index) or not parameter._data:
+                return []
             states = legacy(list(state) if isinstance(state, tuple) else [state])[: operator[1]]
             arrays.append([values_of(parameter)[device], gradients_of(parameter)[device], *states])  # type: ignore[index]
             if any(type(each) is not mx.nd.NDArray or each.dtype is not np.float32 for each in arrays[-1]):
