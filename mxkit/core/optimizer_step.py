@@ -28,8 +28,8 @@ class OptimizerStep:
     MXNet's SGD sends every parameter through `multi_sgd_mom_update`, four a call. `sgd_mom_update` takes half the time
     for a large parameter and computes the same bits; small parameters go 45 a call. The operators of SGD, Adam, NAG and
     RMSProp are called without MXNet's Python around them. The optimizer itself counts updates and calls its schedule.
-    Other optimizers, subclasses, sparse arrays and other dtypes than float32 go through `trainer.update`, and so does an
-    update that has to create states.
+    Other optimizers, subclasses, sparse arrays and other dtypes than float32 go through `trainer.update`; an update
+    that has to create states does too.
 
     Args:
         trainer: A Trainer that steps on the devices.
@@ -152,7 +152,7 @@ def _rates(name: str, rates: Sequence[Sequence[float]]) -> Tuple[str, Dict[str, 
             return name, dict(zip(("lr", "wd"), texts))
         name = "multi_sgd_mom_update"
     if name.startswith("multi"):
-        lists = ["[" + ", ".join(map(str, each)) + "]" for each in rates]  # `str` of a list with NumPy 2's scalars (T86)
+        lists = ["[" + ", ".join(map(str, each)) + "]" for each in rates]  # `str` of a list fails with NumPy 2 (T86)
         return name, {"num_weights": len(rates[0]), "lrs": lists[0], "wds": lists[1]}
     return name, {"lr": rates[0][0], "wd": rates[1][0]}
 
@@ -175,7 +175,8 @@ def same_rate(rate: Any) -> Optional[str]:
     bits = struct.pack(">d", rate)
     if int.from_bytes(bits[4:], "big") & 0x1FFFFFFF == 0x10000000 or bits[0] & 0x80:
         return None
-    return "%.19f" % struct.unpack(">f", struct.pack(">f", rate))
+    (nearest,) = struct.unpack(">f", struct.pack(">f", rate))
+    return f"{nearest:.19f}"
 
 
 def _bias_corrected(optimizer: Any, indices: Sequence[int], lrs: Sequence[float]) -> List[float]:
@@ -216,7 +217,7 @@ def _objects_of(trainer: Any) -> List[Any]:
     """What the plans were made of: Gluon and mxkit replace these objects where an array changes."""
     parameters = chain.from_iterable((one._data, one._grad, one._grad_req) for one in trainer._params)
     updaters = chain.from_iterable((one.states, one.states_synced, *one.states.values()) for one in trainer._updaters)
-    return [trainer._optimizer, *trainer._updaters, *parameters, *updaters]
+    return [*parameters, *updaters]
 
 
 def _plans_of(trainer: Any, operator: _Operator) -> List[_DevicePlan]:

@@ -9,8 +9,8 @@ from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_c
 class PreparedCall:
     """An operator with its arrays and its attributes.
 
-    A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared one 4 us. The operator is the same, and the result
-    has the same bits. Call it outside of `autograd.record`.
+    A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared one 4 us. The operator is the same, and the
+    result has the same bits. Call it outside of `autograd.record`.
 
     Args:
         operator: Name in MXNet's registry, like "sgd_mom_update".

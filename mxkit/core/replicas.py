@@ -21,8 +21,8 @@ def first_value(parameter: Any) -> Any:
 
 def gradients_of(parameter: Any) -> Optional[List[Any]]:
     """Gradients by device as NDArray, or None."""
-    gradients: Optional[List[Any]] = parameter._grad
-    return [array.as_nd_ndarray() for array in gradients] if gradients and isinstance(gradients[0], ndarray) else gradients
+    arrays: Optional[List[Any]] = parameter._grad
+    return [array.as_nd_ndarray() for array in arrays] if arrays and isinstance(arrays[0], ndarray) else arrays
 
 
 def holds_numpy(parameter: Any) -> Optional[bool]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 import mxkit  # noqa: F401  before mxnet
 from mxkit.core.optimizer_step import GROUP, LARGE, OptimizerStep, same_rate
 from mxkit.core.prepared import PreparedCall
-from mxkit.core.replicas import gradients_of, set_fresh, values_of
+from mxkit.core.replicas import gradients_of, lend_values, set_fresh, values_of
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -58,7 +58,8 @@ def found(trainer):
     """All that an update changes, with arrays as their bits."""
     optimizer = trainer._optimizer
     arrays = [replica for parameter in trainer._params for replica in values_of(parameter)]
-    arrays += [one for updater in trainer._updaters for _, state in sorted(updater.states.items()) for one in flat(state)]
+    states = [state for updater in trainer._updaters for _, state in sorted(updater.states.items())]
+    arrays += [array for state in states for array in flat(state)]
     return {
         "bits": [array.asnumpy().tobytes() for array in arrays],
         "fresh": [replica._fresh_grad for parameter in trainer._params for replica in values_of(parameter)],
@@ -111,6 +112,20 @@ def reset(trainer):
     trainer._params[1].initialize(mx.init.One(), ctx=trainer._contexts, force_reinit=True)
 
 
+def renew_gradients(trainer):
+    trainer._params[2]._init_grad()
+
+
+def freeze_quietly(trainer):
+    trainer._params[2]._grad_req = "null"
+
+
+def lend(trainer):
+    parameter = trainer._params[3]
+    lend_values(parameter, [value * 2 for value in values_of(parameter)])
+    mx.autograd.mark_variables(parameter._data, parameter._grad)
+
+
 def setting(**values):
     def change(trainer):
         for name, value in values.items():
@@ -123,8 +138,9 @@ def setting(**values):
 
 COMMON = [
     *(freeze, unfreeze, change_multipliers, lose_states, replace_states, replace_schedule, drop_schedule, reset),
+    *(lend, renew_gradients, freeze_quietly, renew_gradients),
     *(setting(wd=0.0123), setting(clip_gradient=0.4), setting(clip_gradient=None), setting(lr=1.4138932824927958e-05)),
-    *(setting(lr=1e-12), setting(lr=0), setting(lr=1 + 2**-24), setting(lr=np.float32(0.1)), setting(lr=np.float16(0.1))),
+    *(setting(lr=rate) for rate in (1e-12, 0, 1 + 2**-24, np.float32(0.1), np.float16(0.1))),
     *(setting(num_update=40, begin_num_update=30), setting(aggregate_num=3), setting(rescale_grad=7.0)),
 ]
 OPTIMIZERS = {
@@ -232,6 +248,7 @@ class OwnSGD(mx.optimizer.SGD):
 
 class OwnTrainer(gluon.Trainer):
     def _update(self, ignore_stale_grad=False):
+        super()._update(ignore_stale_grad)
         self._params[0].set_data(mx.nd.array([5.0, 5.0]))
 
 
@@ -246,6 +263,7 @@ def test_code_of_ones_own_is_called(kind):
         trainer.update = lambda divisor: parameter.set_data(mx.nd.array([5.0, 5.0]))
     step = OptimizerStep(trainer)
     for _ in range(3):
+        parameter.grad()[:] = 1
         set_fresh(values_of(parameter), True)
         step(1)
     assert parameter.data().asnumpy().tolist() == [5.0, 5.0]
