@@ -59,7 +59,7 @@ class OptimizerStep:
             return
         trainer._check_and_rescale_grad(trainer._scale / divisor)
         for plan in self._plans:
-            set_fresh(plan.weights, False)
+            set_fresh(plan.flagged, False)
         for plan in self._plans:
             plan.run(trainer._optimizer)
 
@@ -72,18 +72,25 @@ class _DevicePlan:
         operator: Operator of the optimizer's update.
         indices: Numbers of the parameters in the Trainer.
         arrays: For each parameter its weight, gradient and states.
+        flagged: For each parameter the array that knows whether the gradient is fresh: the weight itself, since
+            `mark_variables` gives an array of `mx.np` a new record of its gradient, which earlier views lack.
     """
 
     def __init__(
-        self, updater: Any, operator: _Operator, indices: Sequence[int], arrays: Sequence[Sequence[Any]]
+        self,
+        updater: Any,
+        operator: _Operator,
+        indices: Sequence[int],
+        arrays: Sequence[Sequence[Any]],
+        flagged: Sequence[Any],
     ) -> None:
-        self.weights = [weight for weight, *_ in arrays]
+        self.flagged, weights = flagged, [weight for weight, *_ in arrays]
         self._updater, self._operator, self._indices = updater, operator, tuple(indices)
-        self._device = self.weights[0].ctx.device_id
-        name, sizes = operator[0], [weight.size for weight in self.weights]
+        self._device = weights[0].ctx.device_id
+        name, sizes = operator[0], [weight.size for weight in weights]
         single = set(range(len(arrays)))
         if name.startswith("multi"):
-            large = LARGE if name == "multi_sgd_mom_update" and self.weights[0].ctx.device_type == "cpu" else math.inf
+            large = LARGE if name == "multi_sgd_mom_update" and weights[0].ctx.device_type == "cpu" else math.inf
             single = {position for position in single if sizes[position] >= large}
         # one call checks each of its parameters as often as its largest has weights
         others = sorted(set(range(len(arrays))) - single, key=sizes.__getitem__)
@@ -234,5 +241,6 @@ def _plans_of(trainer: Any, operator: _Operator) -> List[_DevicePlan]:
             arrays.append([values_of(parameter)[device], gradients_of(parameter)[device], *states])  # type: ignore[index]
             if any(type(each) is not mx.nd.NDArray or each.dtype is not np.float32 for each in arrays[-1]):
                 return []
-        plans.append(_DevicePlan(updater, operator, indices, arrays))
+        flagged = [trainer._params[index]._data[device] for index in indices]
+        plans.append(_DevicePlan(updater, operator, indices, arrays, flagged))
     return plans if indices else []

@@ -3,9 +3,10 @@
 from functools import lru_cache
 
 import mxkit  # noqa: F401  before mxnet
+from mxkit.core.array_kind import switches
 from mxkit.core.optimizer_step import GROUP, LARGE, OptimizerStep, same_rate
 from mxkit.core.prepared import PreparedCall
-from mxkit.core.replicas import gradients_of, lend_values, set_fresh, values_of
+from mxkit.core.replicas import gradients_of, lend_values, request_gradient, set_fresh, values_of
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -267,3 +268,23 @@ def test_code_of_ones_own_is_called(kind):
         set_fresh(values_of(parameter), True)
         step(1)
     assert parameter.data().asnumpy().tolist() == [5.0, 5.0]
+
+
+def test_arrays_of_mx_np_keep_their_flags():
+    with switches(True):
+        parameter = gluon.Parameter("p", shape=(2,))
+        parameter.initialize(mx.init.One())
+        trainer = gluon.Trainer([parameter], "adam", update_on_kvstore=False)
+        trainer.allreduce_grads()
+        step = OptimizerStep(trainer)
+        for number in range(4):
+            for request in ("add", "write"):  # a window that adds up: `mark_variables` makes new records
+                request_gradient(parameter, request)
+            with mx.autograd.record():
+                loss = (parameter.data() ** 2).sum()
+            loss.backward()
+            assert parameter.data()._fresh_grad
+            step(1)
+            assert not parameter.data()._fresh_grad
+            assert bool(step._plans) == (number > 0)
+    assert (parameter.data().asnumpy() < 0.9961).all()
