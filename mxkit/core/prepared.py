@@ -57,8 +57,14 @@ class PreparedCall:
 
     def set(self, attributes: Mapping[str, Any]) -> None:
         """Replace all attributes."""
-        names, values = c_str_array(list(attributes)), c_str_array([str(value) for value in attributes.values()])
-        self._attributes = len(attributes), names, values, ctypes.byref(ctypes.POINTER(ctypes.c_int)())
+        self._names = list(attributes)
+        names, self._values = c_str_array(self._names), c_str_array([str(value) for value in attributes.values()])
+        self._attributes = len(attributes), names, self._values, ctypes.byref(ctypes.POINTER(ctypes.c_int)())
+
+    def change(self, attributes: Mapping[str, Any]) -> None:
+        """Replace the values of some attributes; all others would take 6 us."""
+        for name, value in attributes.items():
+            self._values[self._names.index(name)] = str(value).encode()
 
     def read(self, number: int, array: Any) -> None:
         """Replace an input, by its number from 0."""
