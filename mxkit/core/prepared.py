@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
 
 # Without "VERBOSE", each `bind` prints a line about MXNet's fused operators, which are for predictions only. A user's
-# choice of other operators must not change the training's bits.
+# choice of other operators must not change the training's bits (T192).
 _NO_FUSION = {"MXNET_SUBGRAPH_VERBOSE": "0", "MXNET_SUBGRAPH_BACKEND": None}
 _TRAINING = ctypes.c_int(1)
 _NO_GRADIENTS = ctypes.c_uint(0)
@@ -88,7 +88,7 @@ class BoundGraph:
 
     A call of a net and of `backward` takes 300 us of Python and of autograd's bookkeeping for the smallest net, a bound
     graph 10 us. Operators, their order and their bits are the same. It writes to the gradients that the parameters had
-    when it was made: ask `is_current` before each batch.
+    when it was made: ask `is_current` before each batch (T192).
 
     Args:
         graph: Symbol with several outputs; `make_loss` or `BlockGrad` is the last operator of each.

@@ -8,7 +8,7 @@ import warnings
 from mxkit.core.array_kind import legacy
 from mxkit.core.blocks import blocks_by_path, layer_settings, parameters_by_path
 from mxkit.core.device import Shard, Shards, is_gpu
-from mxkit.core.graphs import graph_json
+from mxkit.core.graphs import graph_json, traced_graph
 from mxkit.core.replicas import has_sparse_gradient, trainer_of
 from mxkit.core.statistics import takes_statistics
 from mxkit.core.tracing import infer_shapes, trace
@@ -64,6 +64,17 @@ def _check_recurrent_dropout(net: Any, shard: Shard) -> None:
         _warn(
             f"dropout between the layers of {_some(layers)} does nothing on the CPU, not even in training. Set "
             "MXNET_USE_MKLDNN_RNN=0 before the program starts, or stack layers with nn.Dropout between them (T115)"
+        )
+
+
+def check_branches(net: Any) -> None:
+    """Warn of `F.contrib.cond` in a traced net: MXNet leaves gradients of the branch not taken unset (T194)."""
+    graphs = ((path, traced_graph(block)) for path, block in _walk(net))
+    places = [path for path, graph in graphs if graph and '"op": "_cond"' in legacy(graph[1]).tojson()]
+    if places:
+        _warn(
+            f"F.contrib.cond in {_some(places)}, hybridized: an array that only the branch not taken uses gets an "
+            "arbitrary gradient. Compute both branches and choose by F.where, or leave the net without hybridize (T194)"
         )
 
 

@@ -20,6 +20,7 @@ from mxkit.training.checks import (
     ShapeWatch,
     batch_norms,
     check_accumulation,
+    check_branches,
     check_first_inputs,
     check_frozen_dense,
     check_trainer,
@@ -353,6 +354,8 @@ class _Batches:
             warn_of_single_samples(self._norms)
             self._norms = []
         computed = self._graph.compute(shards)
+        if data is not None:
+            check_branches(self._net)
         for shard, result in zip(shards, computed):
             if result.totals is None:
                 check_loss_shape(result.losses, shard.samples)
