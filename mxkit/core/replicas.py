@@ -155,6 +155,20 @@ def is_fresh(replica: Any) -> bool:
     return fresh.value != 0
 
 
+def all_fresh(parameters: Iterable[Any]) -> bool:
+    """Whether every replica of every parameter is fresh; `is_fresh` for each takes twice as long."""
+    fresh, get = ctypes.c_int(), _LIB.MXNDArrayGetGradState
+    result = ctypes.byref(fresh)
+    for parameter in parameters:
+        if not parameter._data:
+            return False
+        for replica in parameter._data:
+            check_call(get(replica.handle, result))
+            if not fresh.value:
+                return False
+    return True
+
+
 def set_fresh(replicas: Iterable[Any], fresh: bool) -> None:
     """Mark the gradients of arrays as computed after the last update, or not.
 
