@@ -106,6 +106,8 @@ class _DevicePlan:
         optimizer._set_current_context(self._device)
         indices, lrs, wds = self._indices, [], []
         size = optimizer.aggregate_num if self._updater.aggregate_updates else 1
+        if optimizer.lr_scheduler is None:
+            size = len(indices)
         for start in range(0, len(indices), size):  # a schedule is called as often as by MXNet
             together = indices[start : start + size]
             optimizer._update_count(together)

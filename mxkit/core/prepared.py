@@ -6,7 +6,7 @@ import os
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import switches
-from mxkit.core.replicas import first_value, gradients_of
+from mxkit.core.replicas import first_value, gradients_of, set_fresh
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
 
@@ -156,8 +156,7 @@ class BoundGraph:
     def backward(self) -> None:
         """Compute the gradients of the loss of the last batch, by each parameter's `grad_req`."""
         check_call(_LIB.MXExecutorBackwardEx(self.executor.handle, _NO_GRADIENTS, None, _TRAINING))
-        for value in self._trained:
-            value._fresh_grad = True
+        set_fresh(self._trained, True)
 
 
 def output_kinds(

@@ -1,10 +1,12 @@
 """Reads and sets the private attributes of Gluon's Parameters: one array for each device, gradients, flags."""
 
 from copy import copy
+import ctypes
 from typing import Any, Iterable, List, Optional, Sequence
 
 from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
 from mxnet import autograd, gluon
+from mxnet.base import _LIB, check_call
 from mxnet.numpy import ndarray
 
 
@@ -148,13 +150,33 @@ def set_grad_req(parameter: Any, request: str) -> None:
 
 def is_fresh(replica: Any) -> bool:
     """Whether the gradient of this array was computed after the last update."""
-    return bool(replica._fresh_grad)
+    fresh = ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetGradState(replica.handle, ctypes.byref(fresh)))
+    return fresh.value != 0
+
+
+def all_fresh(parameters: Iterable[Any]) -> bool:
+    """Whether every replica of every parameter is fresh; `is_fresh` for each takes twice as long."""
+    fresh, get = ctypes.c_int(), _LIB.MXNDArrayGetGradState
+    result = ctypes.byref(fresh)
+    for parameter in parameters:
+        if not parameter._data:
+            return False
+        for replica in parameter._data:
+            check_call(get(replica.handle, result))
+            if not fresh.value:
+                return False
+    return True
 
 
 def set_fresh(replicas: Iterable[Any], fresh: bool) -> None:
-    """Mark the gradients of arrays as computed after the last update, or not."""
+    """Mark the gradients of arrays as computed after the last update, or not.
+
+    It does what `_fresh_grad = fresh` does, in half the time: a net has one flag a tensor.
+    """
+    state, put = ctypes.c_int(fresh), _LIB.MXNDArraySetGradState
     for replica in replicas:
-        replica._fresh_grad = fresh
+        check_call(put(replica.handle, state))
 
 
 class GradientWatch:

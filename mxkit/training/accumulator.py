@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 from mxkit.core.array_kind import copied, copy_into, legacy, switches
 from mxkit.core.lengths import Length, length
 from mxkit.core.optimizer_step import OptimizerStep
-from mxkit.core.replicas import gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
+from mxkit.core.replicas import all_fresh, gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
     begin_kvstore,
     gradient_scale,
@@ -314,11 +314,11 @@ class Accumulator:
         Raises:
             UnusedParameterError: The loss does not depend on a parameter.
         """
+        if len(self._active) == len(self._devices) and all_fresh(trained):
+            return
         unused = []
         for parameter in trained:
             replicas = values_of(parameter) or []  # empty if the shape is still unknown
-            if len(replicas) == 1 and is_fresh(replicas[0]):
-                continue
             fresh = {data.ctx: data.ctx in self._active and is_fresh(data) for data in replicas}
             if not any(fresh.values()):
                 unused.append(parameter)
