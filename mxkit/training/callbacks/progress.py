@@ -10,6 +10,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
+from mxkit.runtime.threads import in_force
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row, fixed
@@ -54,6 +55,7 @@ class Progress(Callback):
         self._stream = stream or _default_stream()
         self._lines = not _shows_bars(self._stream)
         self._verbose = verbose
+        self._threads_shown = not verbose
         self._first_rate: Optional[float] = None
         self._bar: Any = None
         self._redirected = ExitStack()
@@ -84,6 +86,9 @@ class Progress(Callback):
             )
 
     def on_update(self, state: FitState, update: Update) -> None:
+        if not self._threads_shown:  # the first batch has chosen them
+            self._threads_shown = True
+            self._print(f"threads      {in_force()} for an operator on the CPU")
         if time.monotonic() - self._shown_at >= (LINE_SECONDS if self._lines else REFRESH_SECONDS):
             self._show(state)
 
