@@ -42,15 +42,6 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
 
 
-def record_threads(folder: Path) -> None:
-    """Write the threads in force into the last environment of a run: the first batch chooses them."""
-    file = folder / FILE
-    environments = json.loads(file.read_text(encoding="utf-8"))
-    if environments[-1]["threads"] != in_force():
-        environments[-1]["threads"] = in_force()
-        write_atomically(file, json.dumps(environments, indent=1).encode())
-
-
 def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
     """Versions, machine, devices, threads, variables and MXNet's features, as plain JSON values.
 

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Unio
 from mxkit.core.files import write_atomically
 from mxkit.core.trainers import trainer_devices
 from mxkit.errors import RecipeError
-from mxkit.recipe.environment import record_environment, record_threads
+from mxkit.recipe.environment import record_environment
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
@@ -21,7 +21,6 @@ from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.progress import describe_row
 from mxkit.training.history import Row
-from mxkit.training.ledger import Update
 from mxkit.training.signals import Terminated
 from mxkit.training.state import FitState
 from mxkit.version import __version__
@@ -200,7 +199,6 @@ class Recorder(Callback):
 
     def __init__(self, folder: RunFolder, at_begin: Callable[[], None]) -> None:
         self._folder, self._at_begin = folder, at_begin
-        self._threads_recorded = False
 
     def on_fit_begin(self, state: FitState) -> None:
         self._at_begin()
@@ -208,11 +206,6 @@ class Recorder(Callback):
         start = f"resumes after update {state.updates}" if state.updates else "starts"
         self._folder.log(f"training {start}: {state.length} on {trainer_devices(state.trainer)}")
         write_state(self._folder.path, "running", epoch=len(state.history), updates=state.updates)
-
-    def on_update(self, state: FitState, update: Update) -> None:
-        if not self._threads_recorded:
-            self._threads_recorded = True
-            record_threads(self._folder.path)
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")

@@ -18,6 +18,7 @@ import platform
 from queue import SimpleQueue
 import re
 import sys
+import threading
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from mxkit.runtime.machine import Processors, read_processors
@@ -148,6 +149,10 @@ _present: Optional[int] = None  # the number of the workers of `_reached`; None 
 _reached: Set[int] = {0}
 _by_user = False  # the user's `threads` decides
 _choosing = False  # a call has the choice, and calls inside it take its number
+# Functions of MXNet's that end the engine's workers before a fork, and start new ones after it. oneDNN makes the memory
+# of an operator's kernel for the threads that there are, MXNet keeps the kernel for its worker, and with more threads
+# the kernel writes past that memory: LeNet ends the process (T187). A new worker has no kernels.
+_RESTART = ("_ZN5mxnet22pthread_atfork_prepareEv", "_ZN5mxnet21pthread_atfork_parentEv")
 
 
 def in_force() -> Optional[int]:
@@ -176,9 +181,9 @@ def _of_a_new_thread() -> int:
 def threads(number: int) -> ContextManager[Any]:
     """Set how many threads an operator of MXNet takes on the CPU, in this process and from now on.
 
-    `fit`, `evaluate`, `predict` and `extract` then take this number and do not choose one. In a `with` statement the
-    earlier state is restored at its end. The last bits of sums depend on the number (T67), so a loop of your own and
-    a `fit` that are compared need the same one.
+    `fit` then takes this number and does not choose one. In a `with` statement the earlier state is restored at its
+    end. The last bits of sums depend on the number (T67), so a loop of your own and a `fit` that are compared need
+    the same one.
 
     Args:
         number: From 1 to the number that was chosen when MXNet was imported: one thread per core
@@ -192,8 +197,9 @@ def threads(number: int) -> ContextManager[Any]:
             keeps its number.
 
     Side effects:
-        Imports MXNet, and waits for all its work. The number holds for cpu(0) to cpu(15), and for the devices of nets
-        that the calls above get. Worker processes of loaders keep one thread.
+        Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms: no other thread
+        of the program may use MXNet meanwhile. The number holds for cpu(0) to cpu(15), and for the devices of nets
+        that `fit` gets. Worker processes of loaders keep one thread.
 
     >>> with mxkit.threads(1):
     ...     mxkit.runtime.threads.in_force()
@@ -208,7 +214,7 @@ def threads(number: int) -> ContextManager[Any]:
 
     def restore(error: Any, *_: Any) -> None:
         global _by_user
-        _set(before[0], (), wait=error is None)
+        _set(before[0], (), check=error is None)
         _by_user = before[1]
 
     restoring = ExitStack()
@@ -249,7 +255,9 @@ def obstacle() -> str:
     if _loaded.setting not in ("", _MOST):
         return f"{_loaded.setting} decides. Unset it before Python starts, or set it to this number"
     library = sys.modules["mxnet.base"]._LIB
-    for name in ("MXEnginePushSync", "MXSetNumOMPThreads", "omp_get_max_threads"):
+    if import_module("mxnet.runtime").Features().is_enabled("CUDA"):
+        return "this wheel computes on GPUs, and mxkit restarts the engine's workers on the CPU only"
+    for name in ("MXEnginePushSync", "MXSetNumOMPThreads", "omp_get_max_threads", *_RESTART):
         if not hasattr(library, name):
             return f"MXNet's library lacks {name}. mxkit knows this interface of MXNet 1.9.1"
     answers = [answer for number in (1, most()) for answer in _on_workers(number, [0])]
@@ -261,11 +269,12 @@ def obstacle() -> str:
 def may_choose() -> bool:
     """Whether a call may choose the number.
 
-    Not if the user decides, an outer call has chosen, MXNet was loaded with one thread, or the number cannot be
-    changed.
+    Not if the user decides, an outer call has chosen, MXNet was loaded with one thread, the number cannot be changed,
+    or another thread of the program runs, which may use MXNet.
     """
     decided = _choosing or _by_user or most() == 1 or (_loaded is not None and _loaded.setting)
-    return not decided and not obstacle()
+    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
+    return not decided and not others and not obstacle()
 
 
 @contextmanager
@@ -287,7 +296,7 @@ def choosing() -> Iterator[Optional[Callable[[Optional[int], Iterable[int]], Non
     finally:
         _choosing = False
         if not _by_user:  # code inside may have called `threads`
-            _set(None, (), wait=finished)
+            _set(None, (), check=finished)
 
 
 def reach(devices: Iterable[int]) -> None:
@@ -296,22 +305,25 @@ def reach(devices: Iterable[int]) -> None:
         _set(_present, devices)
 
 
-def _set(number: Optional[int], devices: Iterable[int], wait: bool = True) -> None:
+def _set(number: Optional[int], devices: Iterable[int], check: bool = True) -> None:
     """Let operators take a number of threads; None is that of the import, which workers of new devices have.
 
     Args:
         number: The number.
         devices: Virtual devices whose workers may not have the present number yet.
-        wait: Wait for MXNet's work, so that no operator queued before takes the new number.
+        check: Raise the errors of operators that are queued. False after another error, which must not be hidden.
     """
     global _present
     number = None if number == most() else number
     new = set(devices) - _reached
     if number == _present and (number is None or not new):
         return
-    if wait:
-        base: Any = sys.modules["mxnet.base"]
-        base.check_call(base._LIB.MXNDArrayWaitAll())
+    base: Any = sys.modules["mxnet.base"]
+    result = base._LIB.MXNDArrayWaitAll()
+    if check:
+        base.check_call(result)
+    for name in _RESTART:
+        getattr(base._LIB, name)()
     _reached.update(new)
     _on_workers(most() if number is None else number, _reached)
     _present = number

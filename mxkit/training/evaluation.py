@@ -81,7 +81,6 @@ def evaluate(
         packed=not own_counts,
         limit_batches=limit_batches,
         bar=name if progress else None,
-        choose_threads=batch_loss is None or batch_loss.user_forward is None,
     ) as run:
         for shards in run:
             scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None

@@ -1,6 +1,6 @@
 """The arguments that `fit` and `updates` share, checked once."""
 
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Dict, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.lengths import Length, length
@@ -18,8 +18,6 @@ class Options:
         precision: The `MixedPrecision` of `amp`, or None.
         check_finite: Whether NaN and infinity end the training.
         stop_at_nonfinite: Whether they stop `fit` like a callback, without an error.
-        first_batch: A function of the inputs of the first batch, which chooses the threads of `fit`; None afterwards,
-            and for `updates`.
 
     Raises:
         ValueError: An argument is out of range.
@@ -48,7 +46,6 @@ class Options:
         self.check_finite, self.stop_at_nonfinite = bool(check_finite), check_finite == "stop"
         self.seed = seed
         self.metrics: Sequence[Metric] = ()
-        self.first_batch: Optional[Callable[[Sequence[Any]], None]] = None
 
     @property
     def several(self) -> bool:

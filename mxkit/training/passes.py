@@ -2,7 +2,7 @@
 
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Callable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Optional
 
 from mxkit.core.array_kind import call
 from mxkit.core.arrays import arrays_in
@@ -14,7 +14,6 @@ from mxkit.core.queued import QUEUED_BATCHES, QueuedBatches, bytes_of
 from mxkit.data.source import Data, read_epoch, shuffles, whole_part
 from mxkit.errors import DataError
 from mxkit.training.callbacks.progress import batches_bar
-from mxkit.training.thread_choice import threads_for
 from mxnet import autograd
 
 
@@ -35,16 +34,12 @@ class Run:
         self._queued = QueuedBatches(most_queued)
         self._shards: List[Shard] = []
         self._bar: Any = None
-        self._first_batch: Optional[Callable[[Sequence[Any]], None]] = None
 
     def __iter__(self) -> Iterator[List[Shard]]:
         for batch in self._batches:
             self.batch = batch
             arrays = batch if self._labels else (unpack(batch)[0],)
             self._shards = [shard.unpacked() for shard in split_batch(arrays, self.devices, self.numpy)]
-            if self._first_batch is not None:
-                self._first_batch(self._shards[0].inputs)
-                self._first_batch = None
             yield self._shards
             self._bar.update()
 
@@ -90,7 +85,6 @@ def run_over(
     limit_batches: Optional[int] = None,
     most_queued: int = QUEUED_BATCHES,
     bar: Optional[str] = None,
-    choose_threads: bool = True,
 ) -> Iterator[Run]:
     """Run a net over data without recording; an error inside `with` names the block and the batch.
 
@@ -113,7 +107,6 @@ def run_over(
         limit_batches: Largest number of batches to read. None reads all.
         most_queued: Largest number of batches in the queue.
         bar: Title of a progress bar. None shows no bar.
-        choose_threads: Let the net's work for the first batch choose MXNet's threads, as for `threads_for`.
 
     Raises:
         ForwardError: A block of the net raised, or memory ran out; the cause is chained.
@@ -125,9 +118,7 @@ def run_over(
     forward = forward or (lambda shard: call(net, shard.inputs))
     with autograd.pause(train_mode=train_mode), explained(
         net, lambda: run.repeat(forward), lambda: run.batch
-    ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar, threads_for(
-        net, by_net=choose_threads
-    ) as run._first_batch:
+    ), batches_bar(bar or "", data, limit_batches, bar is not None) as run._bar:
         yield run
 
 

@@ -1,73 +1,73 @@
-"""Chooses how many threads an operator takes, by the net's work for one batch."""
+"""Chooses how many threads an operator takes in a training, by the net's work for one batch."""
 
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import blocks_by_path, net_devices
+from mxkit.core.blocks import net_devices
+from mxkit.core.device import unpack
+from mxkit.core.gluon_data import held_arrays, loader_parts
+from mxkit.data.loader import ArrayLoader
 from mxkit.nets.layer_table.measures import operator_macs
 from mxkit.runtime.threads import choosing, most, reach
+import mxnet as mx
+from mxnet import gluon
 
-# Multiply-adds of an operator that are worth another thread.
-MACS_PER_THREAD = 2_000_000
-
-# For each net its blocks, and the numbers by the shapes of inputs: tracing ResNet-18 takes 15 ms.
-_Numbers = Dict[Tuple[Any, ...], Optional[int]]
-_known: "WeakKeyDictionary[Any, Tuple[List[ReferenceType[Any]], _Numbers]]" = WeakKeyDictionary()
+# Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it.
+MACS_PER_THREAD = 8_000_000
 
 
 @contextmanager
-def threads_for(
-    net: Any, *, number: Optional[int] = None, by_net: bool = True
-) -> Iterator[Callable[[Sequence[Any]], None]]:
-    """Let the first batch choose MXNet's threads on the CPU until the end of `with`.
+def threads_for(net: Any, data: Any, *, number: Optional[int] = None, by_net: bool = True) -> Iterator[None]:
+    """Choose MXNet's threads on the CPU for a training, until the end of `with`.
 
-    Nothing is chosen where the user decides, by a variable or by `mxkit.threads`, in calls inside others that have
-    chosen, on a GPU, and for nets without a graph: these take the number of the import, one thread per core.
+    They stay those of the import, one per core, where nothing is chosen: the user decides, by a variable or by
+    `mxkit.threads`; an outer call has chosen; the net has no graph or is on a GPU; the shapes of a batch are unknown.
 
     Args:
         net: An initialized block.
+        data: The training data, of which nothing is read.
         number: The number of a resumed run, instead of a choice.
         by_net: False if the net's forward pass is not `net(*inputs)`, so that its work is not known.
-
-    Yields:
-        A function of the inputs of the first batch on one device.
     """
-    devices = [device.device_id for device in net_devices(net) if device.device_type == "cpu"]
-    reach(devices)
-
-    def choose(inputs: Sequence[Any]) -> None:
-        if set_number is not None and number is None:
-            set_number(_number(net, inputs), devices)
-
-    if not devices or not (by_net or number):
-        set_number = None
-        yield choose
-        return
+    devices = net_devices(net)
+    on_cpu = [device.device_id for device in devices if device.device_type == "cpu"]
+    reach(on_cpu)
     with choosing() as set_number:
-        if set_number is not None and number is not None:
-            set_number(number, devices)
-        yield choose
+        if set_number is not None and on_cpu:
+            if number is None and by_net:
+                number = _number(net, [(max(1, shape[0] // len(devices)), *shape[1:]) for shape in batch_shapes(data)])
+            set_number(number, on_cpu)
+        yield
 
 
-def _number(net: Any, inputs: Sequence[Any]) -> Optional[int]:
-    """The number for a net and the shapes of a batch; None, the number of the import, for a net without a graph."""
-    blocks = [ref(block) for _, block in blocks_by_path(net)]
-    if net not in _known or _known[net][0] != blocks:
-        _known[net] = blocks, {}
-    numbers, shapes = _known[net][1], tuple(array.shape for array in inputs)
-    if shapes not in numbers:
-        macs = operator_macs(net, inputs)
-        numbers[shapes] = None if macs is None else chosen_number(macs)
-    number = numbers[shapes]
-    return None if number is None else min(number, most())
+def _number(net: Any, shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
+    macs = operator_macs(net, shapes) if shapes else None
+    return None if macs is None else min(chosen_number(macs), most())
+
+
+def batch_shapes(data: Any) -> List[Tuple[int, ...]]:
+    """Shapes of the inputs of the first batch, as far as they are known without reading; else an empty list.
+
+    A batch that is read may start threads of the loader. They use MXNet, whose workers `threads_for` restarts.
+    """
+    loader = loader_parts(data)
+    if type(data) is ArrayLoader and data.transform is None:
+        arrays = data.x if isinstance(data.x, tuple) else (data.x,)
+        return [(min(data.batch_size, data.size), *array.shape[1:]) for array in arrays]
+    if isinstance(data, (list, tuple)) and data and isinstance(data[0], (list, tuple)):
+        shapes = [getattr(array, "shape", ()) for array in unpack(data[0])[0]]
+        return shapes if all(shapes) else []
+    if loader is not None and type(loader.dataset) is gluon.data.ArrayDataset and loader.batch_size:
+        first = held_arrays(loader.dataset)[0]
+        return [(min(loader.batch_size, len(first)), *first.shape[1:])] if hasattr(first, "shape") else []
+    return [tuple(one[1]) for one in data.provide_data] if type(data) is mx.io.NDArrayIter else []
 
 
 def chosen_number(macs: Sequence[int]) -> int:
-    """One thread for each MACS_PER_THREAD that an operator with multiply-adds has on average, at least one.
+    """One thread for each MACS_PER_THREAD that a product has on average, at least one.
 
     Args:
-        macs: Multiply-adds of each operator for one batch.
+        macs: Multiply-adds of each operator for one batch; those without any are no products.
     """
     products = [number for number in macs if number]
-    return max(1, round(sum(products) / max(1, len(products)) / MACS_PER_THREAD))
+    return max(1, sum(products) // max(1, len(products)) // MACS_PER_THREAD)

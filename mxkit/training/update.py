@@ -354,9 +354,6 @@ class _Batches:
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []
-        if self.options.first_batch is not None:
-            self.options.first_batch(shards[0].unpacked().inputs)
-            self.options.first_batch = None
         self._graph.check_gradients()
         with autograd.record():
             computed = [self._graph.compute(shard) for shard in shards]

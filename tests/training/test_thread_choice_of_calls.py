@@ -1,4 +1,4 @@
-"""Threads that `mxkit.threads`, `fit`, `evaluate`, `predict` and `extract` set in a running process (T185, T186).
+"""Threads that `mxkit.threads` and `fit` set in a running process (T185 to T187).
 
 The suite runs with OMP_NUM_THREADS=1, which decides. So one process without it does everything here, and reports.
 """
@@ -13,9 +13,11 @@ from types import SimpleNamespace
 
 import mxkit
 from mxkit.errors import CheckpointWarning
+from mxkit.nets.layer_table.measures import operator_macs
 from mxkit.runtime import threads
 from mxkit.runtime.machine import Processors
-from mxkit.training.thread_choice import MACS_PER_THREAD, chosen_number
+from mxkit.training.thread_choice import MACS_PER_THREAD, batch_shapes, chosen_number
+import mxnet as mx
 import numpy as np
 import pytest
 
@@ -48,7 +50,7 @@ class Watch(mxkit.Callback):
 
 DEVICES = [0]
 x, y = np.random.RandomState(0).rand(40, 1, 8, 8).astype("float32"), np.arange(40) % 3
-SMALL, LARGE = [8], [8192, 1024]  # multiply-adds of a batch per product: 0.005 and 50 million
+SMALL, LARGE = [8], [8192, 1024]  # multiply-adds of a product: 4,000 and 47 million
 
 def made(hidden=SMALL, devices="cpu"):
     mxkit.seed_all(3)
@@ -59,7 +61,7 @@ def made(hidden=SMALL, devices="cpu"):
 
 def fit(net, callback=None, **options):
     watch = callback or Watch()
-    data = mxkit.data.ArrayLoader(x, y, 16)
+    data = options.pop("data", mxkit.data.ArrayLoader(x, y, 16))
     options = {"loss": "softmax_ce", "trainer": ("sgd", {"learning_rate": 0.1}), "epochs": 1, **options}
     mxkit.fit(net, data, progress=False, callbacks=[watch], **options)
     return watch.seen
@@ -102,18 +104,17 @@ def forward(net, inputs, labels):
     return softmax(output, *labels), output
 
 report["a forward pass of the user's"] = fit(made(), loss=mxkit.losses.BatchLoss(forward=forward))
-seen = []
+report["shapes that are not known"] = fit(made(), data=lambda: iter([(mx.nd.array(x[:16]), mx.nd.array(y[:16]))]))
 
-def batches():
-    for first in (0, 16):
-        if first:
-            seen.append((threads.in_force(), ask(0)))
-        yield mx.nd.array(x[first : first + 16]), mx.nd.array(y[first : first + 16])
-
-mxkit.predict(made(), batches())
-mxkit.evaluate(made(), batches(), metrics=["accuracy"])
-mxkit.extract(made(), {"last": "-1"}, batches(), progress=False)
-report["other calls"] = seen
+# kernels made with one thread must not run with two: LeNet ends the process (T187)
+lenet = mxkit.models.lenet()
+mxkit.initialize(lenet)
+lenet.hybridize(static_alloc=True)
+images = [(mx.nd.ones((64, 1, 28, 28)), mx.nd.zeros(64))] * 2
+for number in (1, 2, 1, 2):
+    with mxkit.threads(number):
+        fit(lenet, data=images)
+        mxkit.predict(lenet, images)
 
 # resumed: a small net trained with two threads goes on with two
 folder = sys.argv[1]
@@ -165,6 +166,10 @@ def test_t185_threads_reach_every_virtual_device_and_are_restored(report):
     assert report["for ever"] == [1, 1]
 
 
+def test_t187_kernels_are_made_for_the_threads_that_run_them(report):
+    assert report  # the process has not ended
+
+
 def test_t186_a_fork_keeps_the_number(report):
     assert report["after forks"] == [1, 1]
 
@@ -172,7 +177,7 @@ def test_t186_a_fork_keeps_the_number(report):
 def test_the_nets_work_chooses_and_the_ragged_tail_does_not(report):
     assert report["small"] == [(1, 1)] * 3
     assert report["large"] == [(2, 2)] * 3
-    assert report["other calls"] == [(1, 1)] * 3
+    assert report["shapes that are not known"] == [(2, 2)]
     assert report["a plain Block"] == [(2, 2)] * 3
     assert report["a forward pass of the user's"] == [(2, 2)] * 3
     assert report["bits of a loop"]
@@ -186,6 +191,22 @@ def test_the_user_decides_and_an_error_restores(report):
 def test_a_resumed_run_takes_the_stored_number(report):
     assert report["resumed"] == [(2, 2)] * 3
     assert report["resumed bits"]
+
+
+@pytest.mark.parametrize(
+    ("data", "shapes"),
+    [
+        (mxkit.data.ArrayLoader((np.ones((9, 3)), np.ones((9, 2))), np.ones(9), 4), [(4, 3), (4, 2)]),
+        (mxkit.data.ArrayLoader(np.ones((9, 3)), np.ones(9), 4, transform=lambda x, y, rng: (x, y)), []),
+        ([(np.ones((5, 2)), np.ones(5))], [(5, 2)]),
+        (mx.gluon.data.DataLoader(mx.gluon.data.ArrayDataset(mx.nd.ones((5, 2)), mx.nd.ones(5)), 2), [(2, 2)]),
+        (mx.io.NDArrayIter(np.ones((5, 2)), np.ones(5), 3), [(3, 2)]),
+        (iter([(np.ones((5, 2)), np.ones(5))]), []),
+        ([], []),
+    ],
+)
+def test_shapes_that_are_known_without_reading(data, shapes):
+    assert batch_shapes(data) == shapes
 
 
 @pytest.fixture
@@ -238,6 +259,10 @@ def test_a_variable_wins():  # the suite's
 def test_the_rule():
     assert chosen_number([]) == chosen_number([0, MACS_PER_THREAD]) == 1
     assert chosen_number([3 * MACS_PER_THREAD, 0, 5 * MACS_PER_THREAD]) == 4
+    assert chosen_number([2 * MACS_PER_THREAD - 1]) == 1
+    lstm = mx.gluon.rnn.LSTM(7, input_size=5)
+    lstm.initialize()
+    assert operator_macs(lstm, [(3, 2, 5)]).count(2 * 4 * 7 * (5 + 7)) == 3  # its three steps
 
 
 def test_more_threads_than_a_stopped_run_had_are_told(tmp_path, monkeypatch):

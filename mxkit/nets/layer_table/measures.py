@@ -40,20 +40,22 @@ def measure(net: Any, inputs: Sequence[Any], shapes: Sequence[Output]) -> Measur
         return _measure(net, of_kind(inputs, numpy), shapes)
 
 
-def operator_macs(net: Any, inputs: Sequence[Any]) -> Optional[List[int]]:
+def operator_macs(net: Any, shapes: Sequence[Shape]) -> Optional[List[int]]:
     """Multiply-adds of each operator of a net's graph for a batch; nothing is computed.
 
     Args:
         net: Any block.
-        inputs: Arrays of the batch, of the net's kind.
+        shapes: Shapes of the inputs.
 
     Returns:
-        One number per operator, in the order of the graph; None if the net has no graph, or the shapes do not fit.
+        One number per operator, one per step of a recurrent layer, in the order of the graph; None if the net has no
+        graph, or the shapes do not fit.
     """
     if not _takes_symbols(net):
         return None
     try:
-        return graph_macs(trace(net, inputs), [array.shape for array in inputs])
+        with switches(is_numpy_net(net)):
+            return graph_macs(trace(net, [_zeros((1,)) for _ in shapes]), shapes)
     except Exception:  # of any kind: the net's own code got a symbol. If the batch is at fault, the forward pass raises
         return None
 

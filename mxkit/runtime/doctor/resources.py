@@ -74,14 +74,14 @@ def choice_line(fixed: str, environment: Mapping[str, str]) -> Line:
     """Whether `fit` chooses the threads by the net: a variable of the user's decides, or MXNet's library is unknown.
 
     >>> choice_line("", {}).value
-    'fit, evaluate, predict and extract choose by the net, up to that number'
+    'fit chooses by the net, up to that number'
     >>> choice_line("MXNet's library lacks MXEnginePushSync", {}).status
     'warning'
     """
     setting = choose(read_processors(), environment).setting
     if setting:
         return Line("threads by net", f"off: {setting} decides", data={"on": False})
-    said = f"off: {fixed}" if fixed else "fit, evaluate, predict and extract choose by the net, up to that number"
+    said = f"off: {fixed}" if fixed else "fit chooses by the net, up to that number"
     fix = "nets with little work take every core's threads; mxkit install brings the wheel whose interface is known"
     return judged("threads by net", said, not fixed, fix, {"on": not fixed})
 

@@ -55,7 +55,6 @@ class Progress(Callback):
         self._stream = stream or _default_stream()
         self._lines = not _shows_bars(self._stream)
         self._verbose = verbose
-        self._threads_shown = not verbose
         self._first_rate: Optional[float] = None
         self._bar: Any = None
         self._redirected = ExitStack()
@@ -86,9 +85,6 @@ class Progress(Callback):
             )
 
     def on_update(self, state: FitState, update: Update) -> None:
-        if not self._threads_shown:  # the first batch has chosen them
-            self._threads_shown = True
-            self._print(f"threads      {in_force()} for an operator on the CPU")
         if time.monotonic() - self._shown_at >= (LINE_SECONDS if self._lines else REFRESH_SECONDS):
             self._show(state)
 
@@ -157,6 +153,7 @@ class Progress(Callback):
         shown = repr(data) if type(data).__module__.startswith("mxkit.") else type(data).__name__
         length = "an unknown number of" if state.updates_per_epoch is None else f"{state.updates_per_epoch:,}"
         self._print(f"devices      {', '.join(map(str, net_devices(state.net)))}")
+        self._print(f"threads      {in_force()} for an operator on the CPU")
         self._print(f"parameters   {repr(parameters(state.net)).splitlines()[-1]}")
         self._print(f"data         {shown}")
         self._print(f"training     {state.length}, {length} updates an epoch")
