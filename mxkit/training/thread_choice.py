@@ -57,9 +57,9 @@ def batch_shapes(data: Any) -> List[Tuple[int, ...]]:
     if isinstance(data, (list, tuple)) and data and isinstance(data[0], (list, tuple)):
         shapes = [getattr(array, "shape", ()) for array in unpack(data[0])[0]]
         return shapes if all(shapes) else []
-    if loader is not None and type(loader.dataset) is gluon.data.ArrayDataset and loader.batch_size:
-        first = held_arrays(loader.dataset)[0]
-        return [(min(loader.batch_size, len(first)), *first.shape[1:])] if hasattr(first, "shape") else []
+    if loader is not None and type(loader.dataset) is gluon.data.ArrayDataset and not loader.workers:
+        first, size = held_arrays(loader.dataset)[0], loader.batch_size
+        return [(min(size, len(first)), *first.shape[1:])] if size and hasattr(first, "shape") else []
     return [tuple(one[1]) for one in data.provide_data] if type(data) is mx.io.NDArrayIter else []
 
 
