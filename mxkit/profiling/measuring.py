@@ -3,10 +3,12 @@
 from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple, Union
+import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.trainers import TrainerSpec
+from mxkit.data.order import Epochs
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
@@ -19,6 +21,7 @@ from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
 from mxkit.runtime.threads import may_choose, most, threads
 from mxkit.training.rehearsal import rehearsal
+from mxkit.training.thread_choice import batch_shapes
 import numpy as np
 
 
@@ -83,7 +86,6 @@ def profile(
         work.run(plain, updates)
         work.run(alone, updates)
         work.run(profiled, updates, [operators.recorded()])
-        of_threads = _threads(work, updates) if devices[0].device_type == "cpu" else []
     if path is not None:
         write_trace(path, operators.runs, profiled.spans)
     found = Profile(
@@ -97,7 +99,7 @@ def profile(
         operators=_operators(operators, updates, devices[0], training.get("amp") or _dtype(net)),
         reads=_reads(plain, updates),
         paddings=_paddings(net, work.shapes(devices), devices),
-        threads=of_threads,
+        threads=_threads(net, data, trainer, metrics, training, updates),
         rows=[{name: seconds * 1e3 for name, seconds in row.items()} for row in alone.rows],
         trace=path,
     )
@@ -105,18 +107,21 @@ def profile(
     return found
 
 
-def _threads(work: TimedUpdates, updates: int) -> List[Threads]:
+def _threads(
+    net: Any, data: Data, trainer: TrainerSpec, metrics: Sequence[MetricSpec], training: Dict[str, Any], updates: int
+) -> List[Threads]:
     """Milliseconds per update with 1, 2, 4 ... threads, in two turns, of which the faster counts."""
-    if not may_choose():
-        return []
+    on_cpu = all(device.device_type == "cpu" for device in net_devices(net))
+    if not on_cpu or not may_choose() or not (isinstance(data, Epochs) or batch_shapes(data)):
+        return []  # other loaders may have threads that use MXNet while its workers are restarted
     numbers = [*(2**power for power in range(most().bit_length()) if 2**power < most()), most()]
     seconds: Dict[int, List[float]] = {number: [] for number in numbers}
-    for turn in (numbers, numbers[::-1]):
-        for number in turn:
-            clock = Clock(alone=False)
-            with threads(number):
-                work.run(clock, updates)
-            seconds[number].append(clock.wall)
+    for number in (*numbers, *numbers[::-1]):
+        clock = Clock(alone=False)
+        with threads(number), rehearsal(net, data) as batches, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first pass gave them
+            TimedUpdates(net, batches, trainer, metrics, training).run(clock, updates)
+        seconds[number].append(clock.wall)
     return [Threads(number, min(several) / updates * 1e3) for number, several in seconds.items()]
 
 

@@ -139,6 +139,9 @@ with mxkit.threads(1):
         losses.backward()
         trainer.step(len(batch))
 report["bits of a loop"] = weights(by_fit) == weights(by_hand)
+loader = mxkit.data.ArrayLoader(x, y, 16)
+profile = mxkit.profiling.profile(made(), loader, loss="softmax_ce", trainer="sgd", updates=2)
+report["profile"] = [one.number for one in profile.threads], threads.in_force(), str(profile).count("threads of an operator")
 mxkit.threads(1)
 report["for ever"] = [ask(0), threads.in_force()]
 print(report)
@@ -181,6 +184,10 @@ def test_the_nets_work_chooses_and_the_ragged_tail_does_not(report):
     assert report["a plain Block"] == [(2, 2)] * 3
     assert report["a forward pass of the user's"] == [(2, 2)] * 3
     assert report["bits of a loop"]
+
+
+def test_a_profile_measures_other_numbers(report):
+    assert report["profile"] == ([1, 2], 2, 1)
 
 
 def test_the_user_decides_and_an_error_restores(report):
