@@ -8,7 +8,6 @@ import warnings
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.trainers import TrainerSpec
-from mxkit.data.order import Epochs
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
@@ -21,7 +20,7 @@ from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
 from mxkit.runtime.threads import may_choose, most, threads
 from mxkit.training.rehearsal import rehearsal
-from mxkit.training.thread_choice import batch_shapes
+from mxkit.training.thread_choice import reads_quietly
 import numpy as np
 
 
@@ -112,8 +111,8 @@ def _threads(
 ) -> List[Threads]:
     """Milliseconds per update with 1, 2, 4 ... threads, in two turns, of which the faster counts."""
     on_cpu = all(device.device_type == "cpu" for device in net_devices(net))
-    if not on_cpu or not may_choose() or not (isinstance(data, Epochs) or batch_shapes(data)):
-        return []  # other loaders may have threads that use MXNet while its workers are restarted
+    if not on_cpu or not may_choose() or not reads_quietly(data):
+        return []
     numbers = [*(2**power for power in range(most().bit_length()) if 2**power < most()), most()]
     seconds: Dict[int, List[float]] = {number: [] for number in numbers}
     for number in (*numbers, *numbers[::-1]):

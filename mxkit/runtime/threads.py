@@ -254,6 +254,8 @@ def obstacle() -> str:
         return "MXNet was imported before mxkit. Import mxkit first"
     if _loaded.setting not in ("", _MOST):
         return f"{_loaded.setting} decides. Unset it before Python starts, or set it to this number"
+    if os.environ.get("DMLC_ROLE"):
+        return "a distributed job exchanges gradients in threads of its own. Set OMP_NUM_THREADS before Python starts"
     library = sys.modules["mxnet.base"]._LIB
     if import_module("mxnet.runtime").Features().is_enabled("CUDA"):
         return "this wheel computes on GPUs, and mxkit restarts the engine's workers on the CPU only"

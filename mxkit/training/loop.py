@@ -181,7 +181,7 @@ def fit(
     if writer is not None:
         hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
     training, by_net = Training(net, trainer, options), options.batch_loss.user_forward is None
-    with threads_for(net, train, number=state.threads, by_net=by_net):
+    with threads_for(net, train, valid, number=state.threads, by_net=by_net):
         return _run(state, hooks, training, validation, writer, resumed=resumed is not None)
 
 

@@ -7,6 +7,7 @@ from mxkit.core.blocks import net_devices
 from mxkit.core.device import unpack
 from mxkit.core.gluon_data import held_arrays, loader_parts
 from mxkit.data.loader import ArrayLoader
+from mxkit.data.order import Epochs
 from mxkit.nets.layer_table.measures import operator_macs
 from mxkit.runtime.threads import choosing, most, reach
 import mxnet as mx
@@ -17,7 +18,9 @@ MACS_PER_THREAD = 8_000_000
 
 
 @contextmanager
-def threads_for(net: Any, data: Any, *, number: Optional[int] = None, by_net: bool = True) -> Iterator[None]:
+def threads_for(
+    net: Any, train: Any, valid: Any = None, *, number: Optional[int] = None, by_net: bool = True
+) -> Iterator[None]:
     """Choose MXNet's threads on the CPU for a training, until the end of `with`.
 
     They stay those of the import, one per core, where nothing is chosen: the user decides, by a variable or by
@@ -25,7 +28,8 @@ def threads_for(net: Any, data: Any, *, number: Optional[int] = None, by_net: bo
 
     Args:
         net: An initialized block.
-        data: The training data, of which nothing is read.
+        train: The training data, of which nothing is read.
+        valid: The validation data, or None.
         number: The number of a resumed run, instead of a choice.
         by_net: False if the net's forward pass is not `net(*inputs)`, so that its work is not known.
     """
@@ -34,8 +38,8 @@ def threads_for(net: Any, data: Any, *, number: Optional[int] = None, by_net: bo
     reach(on_cpu)
     with choosing() as set_number:
         if set_number is not None and on_cpu:
-            if number is None and by_net:
-                number = _number(net, [(max(1, shape[0] // len(devices)), *shape[1:]) for shape in batch_shapes(data)])
+            if number is None and by_net and reads_quietly(valid):
+                number = _number(net, [(max(1, shape[0] // len(devices)), *shape[1:]) for shape in batch_shapes(train)])
             set_number(number, on_cpu)
         yield
 
@@ -61,6 +65,11 @@ def batch_shapes(data: Any) -> List[Tuple[int, ...]]:
         first, size = held_arrays(loader.dataset)[0], loader.batch_size
         return [(min(size, len(first)), *first.shape[1:])] if size and hasattr(first, "shape") else []
     return [tuple(one[1]) for one in data.provide_data] if type(data) is mx.io.NDArrayIter else []
+
+
+def reads_quietly(data: Any) -> bool:
+    """Whether no thread of a loader uses MXNet after its iterator is closed."""
+    return data is None or isinstance(data, Epochs) or bool(batch_shapes(data))
 
 
 def chosen_number(macs: Sequence[int]) -> int:
