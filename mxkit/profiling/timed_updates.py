@@ -73,7 +73,7 @@ class TimedUpdates:
     def _timed_metrics(self, clock: Clock) -> List[Any]:
         metrics: List[Any] = get_metrics(self._metrics)
         for metric in metrics:
-            for name in ("update", "add_total", "add_later"):  # the latter two if the net's graph holds the sum
+            for name in ("update", "add_total"):  # the latter if the net's graph holds the sum
                 if hasattr(metric, name):
                     setattr(metric, name, clock.around("metrics", getattr(metric, name)))
         return metrics

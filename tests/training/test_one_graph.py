@@ -20,8 +20,8 @@ def taken(monkeypatch):
     seen = []
     compute = OneGraph._in_graph
 
-    def watched(graph, shard):
-        found = compute(graph, shard)
+    def watched(graph, shard, kind):
+        found = compute(graph, shard, kind)
         seen.append(found is not None)
         return found
 
@@ -270,59 +270,21 @@ def test_a_batch_of_another_shape_or_type_gets_its_error(taken):
     assert taken == [False, True, True, False] * 2
 
 
-class Sums(mxkit.metrics.Accuracy):
-    """Counts how often batches are counted."""
-
-    name = "sums"
-    counted = 0
-
-    def add_total(self, total, count):
-        Sums.counted += 1
-        super().add_total(total, count)
-
-    @staticmethod
-    def total_of(operators, labels, scores):
-        return mxkit.metrics.Accuracy.total_of(operators, labels, scores)
-
-
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("labels", [(), (1,)], ids=["flat", "column"])
-def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypatch):
-    monkeypatch.setattr(Sums, "counted", 0)
-    monkeypatch.setattr("mxkit.metrics.metric.COUNT_EVERY", 8)
+def test_a_loader_with_a_tail_has_two_graphs(taken, labels):
     random = np.random.RandomState(0)
     x, y = random.rand(83, 5).astype("float32"), random.randint(0, 3, (83, *labels))
     loader = mxkit.data.ArrayLoader(x, y, 4, shuffle=True, seed=1)  # 21 batches, the last of three samples
 
-    def accuracies(hybridize, metrics):
-        rows = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=metrics, seed=3)
-        return [
-            (row["train_" + name], row["train_loss"])
-            for row in rows
-            for name in ("accuracy", "sums")
-            if name in metrics
-        ]
+    def rows(hybridize):
+        found = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=["accuracy", "f1"], seed=3)
+        return [{name: row[name] for name in ("train_accuracy", "train_f1", "train_loss")} for row in found]
 
-    expected = accuracies(False, ["accuracy"])
+    expected = rows(False)
     assert not any(taken)
-    assert accuracies(True, ["accuracy"]) == expected
+    assert rows(True) == expected
     assert taken[42:] == [False, *[True] * 19, False, *[True] * 21]
-    rows = fit(make_net(hybridize=True), loader, epochs=2, metrics=[Sums(), "f1"], seed=3)
-    assert [row["train_sums"] for row in rows] == [accuracy for accuracy, _ in expected]
-    # by update; 16 of 19, the rest; the tail; then 16 of 20, the rest; the tail
-    assert Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
-
-
-def test_large_batches_and_arrays_of_others_are_counted_in_the_graph(taken, monkeypatch):
-    later = []
-    monkeypatch.setattr(mxkit.metrics.Accuracy, "add_later", lambda *args: later.append(args))
-    x, y = np.zeros((9000, 5), "float32"), np.zeros(9000, "int32")
-    fit(make_net(hybridize=True), mxkit.data.ArrayLoader(x, y, 6000), metrics=["accuracy"], epochs=2)
-    fit(make_net(hybridize=True), make_batches([8] * 5), metrics=["accuracy"])
-    doubled = mxkit.data.ArrayLoader(x[:40], y[:40], 8, transform=lambda x, y, rng: (x * 2, y))
-    fit(make_net(hybridize=True), doubled, metrics=["accuracy"])
-    assert sum(taken) == 10
-    assert not later
 
 
 def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
@@ -340,11 +302,3 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
     ]
     assert read[:2] == read[2:]
     assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
-
-
-def test_batches_that_wait_to_be_counted_are_in_the_state():
-    metric, resumed = mxkit.metrics.Accuracy(), mxkit.metrics.Accuracy()
-    for _ in range(3):
-        metric.add_later(mx.nd.array([0, 1], dtype="int32"), mx.nd.array([[1, 0], [1, 0]]), 2)
-    resumed.load_state(*metric.state(), [mx.cpu()])
-    assert resumed.get() == metric.get() == 0.5
