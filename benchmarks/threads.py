@@ -78,7 +78,7 @@ def train(name: str, batch: int, shape: List[int], updates: int, threads: Option
 def work(name: str, batch: int, shape: List[int]) -> Dict[str, int]:
     """How many threads `fit` would choose on a machine with enough cores, and the operators of an update."""
     net, trainer, _ = built(name, batch, tuple(shape), 8)
-    macs = operator_macs(net, [mx.nd.zeros((batch, *shape))]) or []
+    macs = operator_macs(net, [(batch, *shape)]) or []
     return {"threads": chosen_number(macs), "teams": 3 * len(macs) + len(trainer._params)}
 
 

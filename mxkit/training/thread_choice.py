@@ -13,7 +13,9 @@ from mxkit.runtime.threads import choosing, most, reach
 import mxnet as mx
 from mxnet import gluon
 
-# Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it.
+# Multiply-adds that keep a thread busy for longer than OpenMP takes to start it and to wait for it. On two cores, an
+# update with two threads took, relative to one: softmax regression, batch 64 (0.5 million a product) 1.7; LSTM of 64
+# units (0.5) 1.7; MLP 784-256-10 (6.5) 1.1; transformer of 64 units (8.4) 1.1; LeNet, batch 64 (32) 0.79.
 MACS_PER_THREAD = 8_000_000
 
 
@@ -73,10 +75,10 @@ def reads_quietly(data: Any) -> bool:
 
 
 def chosen_number(macs: Sequence[int]) -> int:
-    """One thread for each MACS_PER_THREAD that a product has on average, at least one.
+    """One thread for each MACS_PER_THREAD that a product has on average, rounded, at least one.
 
     Args:
         macs: Multiply-adds of each operator for one batch; those without any are no products.
     """
     products = [number for number in macs if number]
-    return max(1, sum(products) // max(1, len(products)) // MACS_PER_THREAD)
+    return max(1, round(sum(products) / max(1, len(products)) / MACS_PER_THREAD))
