@@ -76,7 +76,7 @@ def _threads(profile: Profile) -> List[str]:
     best, usual = min(times, key=lambda number: times[number], default=0), max(times, default=0)
     if best != usual and times[best] < (1 - _NOTABLE) * times[usual]:
         lines.append(
-            f"an update takes {times[best]:.3g} ms with {best} threads, {times[usual]:.3g} ms with {usual}. fit "
+            f"an update takes {times[best]:.3g} ms with {best} of {usual} threads, {times[usual]:.3g} ms with all. fit "
             f"chooses by the net's work; mxkit.threads({best}), or threads: {best} in a recipe, sets the number"
         )
     return lines

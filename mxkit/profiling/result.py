@@ -93,10 +93,10 @@ class Profile:
         floor_ms: Milliseconds per update in which the engine computed: the least time of any training with these
             operators.
         phases, operators, reads, paddings: The figures. Operators and reads are sorted by time, the longest first.
-        threads: The time of an update with 1, 2, 4 ... threads; empty on a GPU, and if the user decides the number.
         advice: Sentences that follow from the figures.
         rows: For each update, milliseconds by phase, each phase alone.
         trace: The file for chrome://tracing and Perfetto, or None.
+        threads: The time of an update with 1, 2, 4 ... threads; empty where `mxkit.threads` cannot set them.
     """
 
     updates: int
@@ -109,9 +109,9 @@ class Profile:
     operators: List[Operator]
     reads: List[Read]
     paddings: List[Padding]
-    threads: List[Threads]
     rows: List[Dict[str, float]]
     trace: Optional[Path]
+    threads: List[Threads] = field(default_factory=list)
     advice: List[str] = field(default_factory=list)
 
     @property
