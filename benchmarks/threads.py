@@ -44,7 +44,7 @@ def run(quick: bool) -> Iterator[Row]:
     every = choice.taken or 1
     numbers = sorted({1, every, *(2**power for power in range(every.bit_length()) if 2**power < every)})
     with Child(NO_SETTING) as child:
-        team = child.ask("benchmarks.threads:team_seconds")
+        team = child.ask("benchmarks.threads:team_seconds") if every > 1 else 0.0
         for case in CASES:
             updates = max(2, case.updates // 10) if quick else case.updates
             arguments = {"name": case.net, "batch": case.batch, "shape": case.shape}
@@ -83,19 +83,23 @@ def work(name: str, batch: int, shape: List[int]) -> Dict[str, int]:
     return {"threads": chosen_number(macs), "teams": 3 * len(macs) + len(trainer._params)}
 
 
-def team_seconds(calls: int = 2000, rounds: int = 9) -> float:
-    """Seconds that a team of two threads costs: a tiny dense layer with two threads less the same with one."""
-    array, weight, taken = mx.nd.zeros((4, 16)), mx.nd.zeros((4, 16)), {}
+def team_seconds(layers: int = 50, calls: int = 20, rounds: int = 9) -> float:
+    """Seconds that a team of two threads costs: a layer of a chain of tiny ones with two threads less with one."""
+    net = mx.gluon.nn.HybridSequential()
+    for _ in range(layers):
+        net.add(mx.gluon.nn.Dense(4))
+    net.initialize()
+    net.hybridize(static_alloc=True, static_shape=True)
+    array, taken = mx.nd.zeros((4, 4)), {}
     for _ in range(rounds):
         for number in (1, 2):
-            with mxkit.threads(min(number, choose(read_processors(), {}).taken or 1)):
-                mx.nd.FullyConnected(array, weight, num_hidden=4, no_bias=True).wait_to_read()
+            with mxkit.threads(number):
+                net(array).wait_to_read()
                 begun = time.perf_counter()
                 for _ in range(calls):
-                    output = mx.nd.FullyConnected(array, weight, num_hidden=4, no_bias=True)
-                output.wait_to_read()
+                    net(array).wait_to_read()
                 taken.setdefault(number, []).append(time.perf_counter() - begun)
-    return max(0.0, median(two - one for one, two in zip(taken[1], taken[2])) / calls)
+    return max(0.0, median(two - one for one, two in zip(taken[1], taken[2])) / calls / layers)
 
 
 def computed(title: str, one: Taken, two: Taken, team: float, work: Mapping[str, int], updates: int) -> Iterator[Row]:

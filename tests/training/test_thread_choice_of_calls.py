@@ -141,7 +141,8 @@ with mxkit.threads(1):
 report["bits of a loop"] = weights(by_fit) == weights(by_hand)
 loader = mxkit.data.ArrayLoader(x, y, 16)
 found = mxkit.profiling.profile(made(), loader, loss="softmax_ce", trainer="sgd", updates=2)
-report["profile"] = [one.number for one in found.threads], threads.in_force(), str(found).count("threads of an operator")
+numbers = [one.number for one in found.threads]
+report["profile"] = numbers, threads.in_force(), str(found).count("threads of an operator")
 mxkit.threads(1)
 report["for ever"] = [ask(0), threads.in_force()]
 print(report)
