@@ -20,9 +20,9 @@ _NO_GRADIENTS = ctypes.c_uint(0)
 class PreparedCall:
     """An operator with its arrays and its attributes.
 
-    A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared one 4 us. The bits are the same. Call it outside of
     A call of `mx.nd.sgd_mom_update` takes 20 us of Python, a prepared one 4 us. The bits are the same. Call it outside
     of `autograd.record`.
+
     Args:
         operator: Name in MXNet's registry, like "sgd_mom_update".
         inputs: Arrays that it reads, as NDArray.
