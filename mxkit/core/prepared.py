@@ -57,8 +57,14 @@ class PreparedCall:
 
     def set(self, attributes: Mapping[str, Any]) -> None:
         """Replace all attributes."""
-        names, values = c_str_array(list(attributes)), c_str_array([str(value) for value in attributes.values()])
-        self._attributes = len(attributes), names, values, ctypes.byref(ctypes.POINTER(ctypes.c_int)())
+        self._names = list(attributes)
+        names, self._values = c_str_array(self._names), c_str_array([str(value) for value in attributes.values()])
+        self._attributes = len(attributes), names, self._values, ctypes.byref(ctypes.POINTER(ctypes.c_int)())
+
+    def change(self, attributes: Mapping[str, Any]) -> None:
+        """Replace the values of some attributes; all others would take 6 us."""
+        for name, value in attributes.items():
+            self._values[self._names.index(name)] = str(value).encode()
 
     def read(self, number: int, array: Any) -> None:
         """Replace an input, by its number from 0."""
@@ -157,13 +163,19 @@ class BoundGraph:
 def output_kinds(
     graph: "mx.sym.Symbol", inputs: Mapping[str, Any], parameters: Mapping[str, Any], numpy: bool
 ) -> Tuple[List[Tuple[int, ...]], List[Any]]:
-    """Shapes and dtypes of a graph's outputs, for the arguments of a `BoundGraph`."""
+    """Shapes and dtypes of a graph's outputs, for the arguments of a `BoundGraph`; none if a shape depends on values.
+
+    The shapes inside `F.contrib.cond`, for example, are known only when it runs.
+    """
     arrays = {**inputs, **{name: first_value(parameter) for name, parameter in parameters.items()}}
     arrays = {name: arrays[name] for name in graph.list_inputs()}
+    known = {name: array.shape for name, array in arrays.items()}
     with switches(numpy):
-        shapes = graph.infer_shape(**{name: array.shape for name, array in arrays.items()})[1]
+        inner = graph.get_internals().infer_shape_partial(**known)[1]
+        if not all(shape and min(shape) > 0 for shape in inner):
+            return [], []
         dtypes = graph.infer_type(**{name: array.dtype for name, array in arrays.items()})[1]
-    return shapes, dtypes
+        return graph.infer_shape(**known)[1], dtypes
 
 
 def parts_of(array: Any, sizes: Sequence[int]) -> List[Any]:

@@ -4,6 +4,7 @@ from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.core.device import split_batch
+from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.profiling.clock import Clock
@@ -66,6 +67,7 @@ class TimedUpdates:
 
     def _timed_trainer(self, clock: Clock) -> Any:
         trainer = copied_trainer(self._net, self._trainer)
+        trainer.update = OptimizerStep(trainer)  # what `Accumulator` calls for a Trainer that is not changed
         for name in ("allreduce_grads", "update", "step"):  # clipping, which follows, belongs to the update too
             setattr(trainer, name, clock.around("update", getattr(trainer, name), after=None))
         return trainer

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set,
 
 from mxkit.core.array_kind import copied, copy_into, legacy, switches
 from mxkit.core.lengths import Length, length
+from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.replicas import gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
     begin_kvstore,
@@ -102,6 +103,7 @@ class Accumulator:
                     )
         self.trainer = trainer
         self._parameters, self._devices = trainer_parameters(trainer), trainer_devices(trainer)
+        self._optimizer_step = OptimizerStep(trainer)
         self._on_kvstore: Optional[bool] = None  # known after the kvstore is created
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")
         self._adds = self.every != (1, "batches")
@@ -300,7 +302,7 @@ class Accumulator:
             self.trainer.step(self.count * self._scale)
             self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
         else:
-            self.trainer.update(self.count * self._scale)
+            self._optimizer_step(self.count * self._scale)
         return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:

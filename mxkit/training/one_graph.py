@@ -15,7 +15,7 @@ from mxkit.core.graphs import (
 )
 from mxkit.core.packed import Packed
 from mxkit.core.prepared import BoundGraph, output_kinds, parts_of
-from mxkit.core.replicas import GradientWatch, has_sparse_gradient
+from mxkit.core.replicas import GradientWatch
 from mxkit.losses.batch_loss import BatchLoss
 from mxkit.losses.shapes import Steps, apply_steps, label_steps
 from mxkit.metrics import Metric
@@ -170,8 +170,7 @@ class OneGraph:
         if (
             not has_one_plain_output(net)
             or len(data) != len(shard.inputs)
-            or any(map(has_sparse_gradient, owned.values()))
-            or len(self._kinds) == _MOST_KINDS
+            or sum(one.bound is not None for one in self._kinds.values()) == _MOST_KINDS
         ):
             return _Kind(None)
         labels = [mx.sym.var(f"mxkit_label{number}") for number in range(len(shard.labels))]

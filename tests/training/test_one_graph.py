@@ -302,3 +302,81 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
     ]
     assert read[:2] == read[2:]
     assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
+
+
+class Doubled(nn.HybridBlock):
+    """Its shapes are known when it runs: the branch of `cond` decides them."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Dense(3, in_units=5)
+
+    def hybrid_forward(self, F, x):
+        scores = self.scores(x)
+        return F.contrib.cond(x.sum() > 0, lambda: scores * 2, lambda: scores)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_graph_without_known_shapes_and_one_in_float64_go_the_ordinary_way(taken):
+    batches = make_batches([8] * 3)
+    net = Doubled()
+    net.initialize()
+    net.hybridize()
+    fit(net, batches, check_finite=False)  # MXNet's gradient of a hybridized `cond` is arbitrary
+    net = make_net(hybridize=True)
+    net.cast("float64")
+    fit(net, [(x.astype("float64"), y) for x, y in batches])
+    assert not any(taken)
+
+
+def test_batches_of_many_shapes_have_some_graphs(taken):
+    batches = make_batches([*range(2, 13)] * 2)
+    plain, net = make_net(), make_net(hybridize=True)
+    fit(plain, batches)
+    assert not any(taken)
+    fit(net, batches)
+    assert taken[22:] == [False] * 11 + [True] * 8 + [False] * 3
+    np.testing.assert_array_equal(weights(net), weights(plain))
+
+
+def test_a_graph_is_bound_anew_to_other_values(taken):
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+        first = net[0].weight
+
+        def move(state, update):
+            if update.step == 2:
+                first._data = [first.data().copy()]  # as a user's code or a later Gluon may do
+                first._init_grad()
+                first._data[0][:] *= 2
+
+        fit(net, make_batches([8] * 4), callbacks=[on_update(move)])
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+    assert sum(taken) == 3
+
+
+def test_binding_prints_nothing(capfd):
+    fit(make_net(hybridize=True), make_batches([8] * 3))
+    assert capfd.readouterr().err == ""
+
+
+def test_sparse_gradients_equal_the_ordinary_way(taken):
+    random = np.random.RandomState(0)
+    batches = [(array(random.randint(0, 20, (8, 4))), array(random.randint(0, 3, 8), dtype="int32")) for _ in range(5)]
+
+    def trained(hybridize):
+        mxkit.seed_all(0)
+        net = nn.HybridSequential()
+        net.add(nn.Embedding(20, 6, sparse_grad=True), nn.Dense(3, in_units=24))
+        mxkit.initialize(net, devices="cpu:1")
+        if hybridize:
+            net.hybridize()
+        fit(net, batches)
+        return weights(net)
+
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == 4
