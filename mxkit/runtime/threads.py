@@ -198,8 +198,9 @@ def threads(number: int) -> ContextManager[Any]:
 
     Side effects:
         Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms: no other thread
-        of the program may use MXNet meanwhile. The number holds for cpu(0) to cpu(15), and for the devices of nets
-        that `fit` gets. Worker processes of loaders keep one thread.
+        of the program may use MXNet meanwhile, also none of a loader, so call it before a training, not in a callback.
+        The number holds for cpu(0) to cpu(15), and for the devices of nets that `fit` gets. Worker processes of
+        loaders keep one thread.
 
     >>> with mxkit.threads(1):
     ...     mxkit.runtime.threads.in_force()
@@ -322,14 +323,14 @@ def _set(number: Optional[int], devices: Iterable[int], check: bool = True) -> N
         return
     base: Any = sys.modules["mxnet.base"]
     result = base._LIB.MXNDArrayWaitAll()
-    if check:
-        base.check_call(result)
     for name in _RESTART:
         getattr(base._LIB, name)()
     _reached.update(new)
     _on_workers(most() if number is None else number, _reached)
     _present = number
     _restore_after_forks()
+    if check:
+        base.check_call(result)
 
 
 class _Cpu(ctypes.Structure):
@@ -384,13 +385,10 @@ def _restore_after_forks() -> Any:
 
 
 def take_one_thread() -> None:
-    """Make operators of this process take one thread, because it is one of several workers.
+    """Make operators of this process on `cpu(0)` take one thread, because it is one of several workers.
 
-    Call it in a worker that imported MXNet itself. Forked workers take one thread anyway, and MXNet's operators can
-    hang in them. A user's setting wins here too.
-
-    Side effects:
-        Waits for all work of MXNet.
+    Call it in a worker that imported MXNet itself and has run no operator. Forked workers take one thread anyway, and
+    MXNet's operators can hang in them. A user's setting wins here too.
     """
-    if _loaded is not None and not _loaded.setting and not obstacle():
-        _set(1, ())
+    if _loaded is not None and not _loaded.setting:
+        _on_workers(1, [0])
