@@ -178,7 +178,7 @@ def _of_a_new_thread() -> int:
         return int(pool.submit(sys.modules["mxnet.base"]._LIB.omp_get_max_threads).result())
 
 
-def threads(number: int) -> ContextManager[Any]:
+def threads(number: Optional[int] = None) -> ContextManager[Any]:
     """Set how many threads an operator of MXNet takes on the CPU, in this process and from now on.
 
     `fit` then takes this number and does not choose one. In a `with` statement the earlier state is restored at its
@@ -187,7 +187,7 @@ def threads(number: int) -> ContextManager[Any]:
 
     Args:
         number: From 1 to the number that was chosen when MXNet was imported: one thread per core
-            (`MXNET_OMP_MAX_THREADS` changes it).
+            (`MXNET_OMP_MAX_THREADS` changes it). None keeps the number in force, so that `fit` chooses none.
 
     Returns:
         A context manager that restores the earlier state.
@@ -207,9 +207,10 @@ def threads(number: int) -> ContextManager[Any]:
     1
     """
     global _by_user
-    check_number(number)
+    if number is not None:
+        check_number(number)
     before = _present, _by_user
-    if not obstacle():
+    if number is not None and not obstacle():
         _set(operator.index(number), _VIRTUAL_DEVICES)
     _by_user = True
 

@@ -92,6 +92,8 @@ except KeyError:
     report["after an error"] = [threads.in_force(), ask(0)]
 with mxkit.threads(2):
     report["the user's"] = fit(made())
+with mxkit.threads():
+    report["kept"] = fit(made())
 plain = mx.gluon.nn.Sequential()
 plain.add(mx.gluon.nn.Lambda(lambda x: x.reshape((0, -1))), mx.gluon.nn.Dense(3))
 plain.add(type("Plain", (mx.gluon.Block,), {"forward": lambda self, x: x * 1})())
@@ -192,7 +194,7 @@ def test_a_profile_measures_other_numbers(report):
 
 
 def test_the_user_decides_and_an_error_restores(report):
-    assert report["the user's"] == [(2, 2)] * 3
+    assert report["the user's"] == report["kept"] == [(2, 2)] * 3
     assert report["after an error"] == [2, 2]
 
 
