@@ -8,4 +8,9 @@ import lazy_loader as _lazy
 from mxkit.runtime import install as _install
 
 _install()
-__getattr__, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+_attached, __dir__, __all__ = _lazy.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    # `mxkit.training.Update` was at the root, which has 32 names at most
+    return _attached("training").Update if name == "Update" else _attached(name)

@@ -27,6 +27,7 @@ from .nets.settings import freeze as freeze
 from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
+from .runtime.threads import threads as threads
 from .storage.exporters import export as export
 from .storage.exporters import load_exported as load_exported
 from .storage.loading import load_parameters as load_parameters
@@ -40,7 +41,6 @@ from .training.evaluation import evaluate as evaluate
 from .training.evaluation import predict as predict
 from .training.extraction import extract as extract
 from .training.history import History as History
-from .training.ledger import Update as Update
 from .training.loop import fit as fit
 from .training.rate_search import find_learning_rate as find_learning_rate
 from .training.update import updates as updates

@@ -14,12 +14,14 @@ class LoaderParts(NamedTuple):
         sampler: Yields the numbers of the samples; None for a batch sampler of another class.
         batch_size: None if it is unknown.
         last_batch: "keep", "discard" or "rollover".
+        workers: Number of its worker processes or threads.
     """
 
     dataset: Any
     sampler: Any
     batch_size: Optional[int]
     last_batch: str
+    workers: int
 
 
 def loader_parts(data: Any) -> Optional[LoaderParts]:
@@ -28,7 +30,7 @@ def loader_parts(data: Any) -> Optional[LoaderParts]:
     if batches is None or not hasattr(data, "_dataset"):
         return None
     size, last = getattr(batches, "_batch_size", None), getattr(batches, "_last_batch", "keep")
-    return LoaderParts(data._dataset, getattr(batches, "_sampler", None), size, last)
+    return LoaderParts(data._dataset, getattr(batches, "_sampler", None), size, last, getattr(data, "_num_workers", 0))
 
 
 def transformed(dataset: Any) -> Optional[Tuple[Any, Any]]:

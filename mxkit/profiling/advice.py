@@ -71,7 +71,15 @@ def _threads(profile: Profile) -> List[str]:
     if not any(device.startswith("cpu") for device in profile.devices):
         return []
     line = thread_line(read_processors(), os.environ)
-    return [f"{line.value}: {' '.join(line.fix.split())}"] if line.fix else []
+    lines = [f"{line.value}: {' '.join(line.fix.split())}"] if line.fix else []
+    times = dict(profile.threads)
+    best, usual = min(times, key=lambda number: times[number], default=0), max(times, default=0)
+    if best != usual and times[best] < (1 - _NOTABLE) * times[usual]:
+        lines.append(
+            f"an update takes {times[best]:.3g} ms with {best} of {usual} threads, {times[usual]:.3g} ms with all. fit "
+            f"chooses by the net's work; mxkit.threads({best}), or threads: {best} in a recipe, sets the number"
+        )
+    return lines
 
 
 def _double(net: Any) -> List[str]:

@@ -2,7 +2,8 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, List, Sequence, Tuple, Union
+from typing import Any, Dict, List, Sequence, Tuple, Union
+import warnings
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
@@ -15,9 +16,11 @@ from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, measure_paddings
 from mxkit.profiling.clock import PHASES, Clock
 from mxkit.profiling.operators import Operators, by_onednn, write_trace
-from mxkit.profiling.result import Operator, Phase, Profile, Read
+from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.profiling.timed_updates import TimedUpdates
+from mxkit.runtime.threads import may_choose, most, threads
 from mxkit.training.rehearsal import rehearsal
+from mxkit.training.thread_choice import reads_quietly
 import numpy as np
 
 
@@ -35,7 +38,8 @@ def profile(
     """Train for some updates, measure where their time goes, and restore everything.
 
     The training is that of `mxkit.updates`, three times: as it runs; with a wait for the engine after each phase;
-    and under MXNet's profiler. Five updates before each are not counted.
+    and under MXNet's profiler. Then, on the CPU, with 1, 2, 4 ... threads, up to the number that MXNet was loaded
+    with. Five updates before each pass are not counted.
 
     Args:
         net: An initialized block. Unknown shapes are inferred from the first batch, and stay.
@@ -94,11 +98,30 @@ def profile(
         operators=_operators(operators, updates, devices[0], training.get("amp") or _dtype(net)),
         reads=_reads(plain, updates),
         paddings=_paddings(net, work.shapes(devices), devices),
+        threads=_threads(net, data, trainer, metrics, training, updates),
         rows=[{name: seconds * 1e3 for name, seconds in row.items()} for row in alone.rows],
         trace=path,
     )
     found.advice = advice(found, net)
     return found
+
+
+def _threads(
+    net: Any, data: Data, trainer: TrainerSpec, metrics: Sequence[MetricSpec], training: Dict[str, Any], updates: int
+) -> List[Threads]:
+    """Milliseconds per update with 1, 2, 4 ... threads, in two turns, of which the faster counts."""
+    on_cpu = all(device.device_type == "cpu" for device in net_devices(net))
+    if not on_cpu or not may_choose() or not reads_quietly(data):
+        return []
+    numbers = [*(2**power for power in range(most().bit_length()) if 2**power < most()), most()]
+    seconds: Dict[int, List[float]] = {number: [] for number in numbers}
+    for number in (*numbers, *numbers[::-1]):
+        clock = Clock(alone=False)
+        with threads(number), rehearsal(net, data) as batches, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first pass gave them
+            TimedUpdates(net, batches, trainer, metrics, training).run(clock, updates)
+        seconds[number].append(clock.wall)
+    return [Threads(number, min(several) / updates * 1e3) for number, several in seconds.items()]
 
 
 def _phases(plain: Clock, alone: Clock) -> List[Phase]:

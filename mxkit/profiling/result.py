@@ -9,7 +9,7 @@ from mxkit.plots.plotting import new_figure
 from mxkit.profiling.channels import Padding
 
 SHOWN = 12  # number of operators in tables and pictures
-_TABLES = ("phases", "operators", "reads", "paddings")
+_TABLES = ("phases", "operators", "reads", "paddings", "threads")
 _COLOURS = {
     "data": "#55A868",
     "forward": "#4C72B0",
@@ -68,6 +68,18 @@ class Read(NamedTuple):
     ms: float
 
 
+class Threads(NamedTuple):
+    """The training with another number of threads.
+
+    Attributes:
+        number: Threads of an operator.
+        ms: Milliseconds per update.
+    """
+
+    number: int
+    ms: float
+
+
 @dataclass(repr=False, eq=False)
 class Profile:
     """Where the time of an update goes; prints as tables.
@@ -84,6 +96,7 @@ class Profile:
         advice: Sentences that follow from the figures.
         rows: For each update, milliseconds by phase, each phase alone.
         trace: The file for chrome://tracing and Perfetto, or None.
+        threads: The time of an update with 1, 2, 4 ... threads; empty where `mxkit.threads` cannot set them.
     """
 
     updates: int
@@ -98,6 +111,7 @@ class Profile:
     paddings: List[Padding]
     rows: List[Dict[str, float]]
     trace: Optional[Path]
+    threads: List[Threads] = field(default_factory=list)
     advice: List[str] = field(default_factory=list)
 
     @property
@@ -222,5 +236,8 @@ def _other_tables(profile: Profile) -> List[str]:
         for path, channels, ms, padded, padded_ms, _ in profile.paddings:
             own, more = ("{} to {}".format(*pair) for pair in (channels, padded))
             rows.append([path, own, f"{ms:.2f} ms", more, f"{padded_ms:.2f} ms"])
+        lines += ["", *aligned(rows)]
+    if len(profile.threads) > 1:
+        rows = [["threads of an operator", "ms"], *([str(number), f"{ms:.3f}"] for number, ms in profile.threads)]
         lines += ["", *aligned(rows)]
     return [*lines, *([""] if profile.advice else [])]

@@ -1,9 +1,10 @@
 """Runs a recipe: makes the calls of its plan, and keeps the results in a folder."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 import json
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Sequence, Tuple, Union
+from typing import Any, ContextManager, Dict, Mapping, NamedTuple, Sequence, Tuple, Union
 import warnings
 
 from mxkit.core.blocks import net_devices
@@ -15,10 +16,11 @@ from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
 from mxkit.recipe.folder import Recorder, RunFolder, write_state
 from mxkit.recipe.net_facts import NetFacts, empty_net, facts_of, read_facts, record_facts
-from mxkit.recipe.problems import refuse
+from mxkit.recipe.problems import located, refuse
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.schema import Recipe, under_switches
 from mxkit.recipe.scores import describe_scores, null_for_nan, score_calls
+from mxkit.runtime.threads import check_number, threads
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.storage.snapshot import load_checkpoint
 from mxkit.training.history import History
@@ -182,6 +184,11 @@ def prepare(recipe: Recipe, overrides: Sequence[str] = ()) -> Tuple[Splits, Any]
 def _prepared(recipe: Recipe, overrides: Sequence[str]) -> Dict[str, Any]:
     """Results of all calls before the training, by name; mistakes that data and net show are one error."""
     data, problems = read_data(recipe, overrides)
+    if recipe.threads is not None:
+        try:
+            check_number(recipe.threads)
+        except ValueError as error:
+            problems.append(located("threads", error, ()))
     results: Dict[str, Any] = {"data": data}
     if not problems:
         problems = attempt(loader_calls(recipe, data), results)
@@ -206,14 +213,16 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     files = [folder.path / name for name in ("recipe.yaml", "state.json")]
     before = {path: path.read_bytes() for path in files if is_changed and path.is_file()}
     try:
-        history = _fit(recipe, prepared, progress)
+        with _threads_of(recipe):
+            history = _fit(recipe, prepared, progress)
     except Exception:
         if is_new:
             folder.move_failed()
         _put_back(before, folder, earlier)
         raise
     try:
-        scores = _final_scores(recipe, folder, results)
+        with _threads_of(recipe):
+            scores = _final_scores(recipe, folder, results)
     except Exception as error:
         folder.log_error(error)
         _put_back(before, folder, earlier)
@@ -221,6 +230,10 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
     had_ended = bool(earlier and history and history[-1]["updates"] <= int(earlier[0].name.split("-")[-1]))
     write_state(folder.path, "stopped" if history.stopped else "finished", history.stopped or "")
     return Run(folder.path, results["net"], history, scores, recipe.evaluate.split, had_ended)
+
+
+def _threads_of(recipe: Recipe) -> ContextManager[Any]:
+    return nullcontext() if recipe.threads is None else threads(recipe.threads)
 
 
 def _put_back(files: Dict[Path, bytes], folder: RunFolder, earlier: Sequence[Path]) -> None:

@@ -225,6 +225,8 @@ class Recipe(Section):
         import_path: Folder in which Python looks first for these modules; by default the recipe's folder.
         seed: Seed of the first values, the order of the samples, augmentation and dropout.
         devices: As for `mxkit.devices`.
+        threads: Threads of an operator on the CPU in training and evaluation, as for `mxkit.threads`; null lets
+            `fit` choose by the net and its first batch.
         arrays: "nd", or "np" for a net of `mx.np`: the whole run is then under `npx.set_np()`.
         data: Dataset, with a training, a validation and a test part.
         model: As for `mxkit.models.get_model`.
@@ -258,6 +260,7 @@ class Recipe(Section):
     import_path: Optional[str] = None
     seed: Annotated[Whole, _OfFit] = 0
     devices: str = Field("auto", pattern=DEVICES)
+    threads: Optional[Whole] = Field(None, ge=1)
     arrays: Literal["nd", "np"] = "nd"
     data: DataComponent
     model: ModelComponent

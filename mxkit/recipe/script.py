@@ -37,7 +37,7 @@ def as_script(recipe: Recipe) -> str:
     blocks = [
         map(written, [data_call(recipe), *loader_calls(recipe, data)]),
         map(written, net_calls(recipe)),
-        [written(fit_call(recipe, data))],
+        [*([f"mxkit.threads({recipe.threads})"] if recipe.threads else []), written(fit_call(recipe, data))],
         [
             *map(written, score_calls(recipe, data)),
             "for name, value in scores.items():",

@@ -1,18 +1,25 @@
-"""Chooses how many threads MXNet's operators take on the CPU, just before its library is loaded (T96).
+"""How many threads MXNet's operators take on the CPU: chosen before its library is loaded (T96), changed while it runs.
 
 MXNet reads its variables once, while the library is loaded (src/engine/openmp.cc). `MXNET_OMP_MAX_THREADS` is set
 only meanwhile: no other library reads it, forked workers still take one thread each, and it works even if OpenMP was
 loaded before. `OMP_NUM_THREADS` has none of these properties, and child processes would take it for the user's own.
+
+OpenMP keeps one number for each thread, and MXNet asks for that of the engine's worker, up to the number that was
+chosen at the import. So a function that runs on a device's worker changes it for all later operators there (T185).
 """
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 import ctypes
+from functools import lru_cache
 from importlib import import_module
+import operator
 import os
 import platform
+from queue import SimpleQueue
 import re
 import sys
-from typing import Any, Dict, Iterator, Mapping, NamedTuple, Optional
+import threading
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
 
 from mxkit.runtime.machine import Processors, read_processors
 
@@ -136,6 +143,18 @@ def chosen_threads() -> Iterator[None]:
     _loaded = choice
 
 
+# Devices of which a user's number reaches the workers at once; a net on others gets it when `fit` or `predict` begins.
+_VIRTUAL_DEVICES = range(16)
+_present: Optional[int] = None  # the number of the workers of `_reached`; None is that of the import
+_reached: Set[int] = {0}
+_by_user = False  # the user's `threads` decides
+_choosing = False  # a call has the choice, and calls inside it take its number
+# Functions of MXNet's that end the engine's workers before a fork, and start new ones after it. oneDNN makes the memory
+# of an operator's kernel for the threads that there are, MXNet keeps the kernel for its worker, and with more threads
+# the kernel writes past that memory: LeNet ends the process (T187). A new worker has no kernels.
+_RESTART = ("_ZN5mxnet22pthread_atfork_prepareEv", "_ZN5mxnet21pthread_atfork_parentEv")
+
+
 def in_force() -> Optional[int]:
     """Threads that an operator of this process's MXNet takes on the CPU; sums depend on their number (T67).
 
@@ -143,6 +162,8 @@ def in_force() -> Optional[int]:
         Their number, even if the environment has changed since. If MXNet was imported before mxkit, the number that
         it takes alone with the present variables; None if those are not numbers.
     """
+    if _present is not None:
+        return _present
     if _loaded is None:
         return choose(read_processors(), os.environ).alone
     if _loaded.setting == _OPENMP:  # OpenMP ignores it if another library had loaded OpenMP before it was set
@@ -157,6 +178,162 @@ def _of_a_new_thread() -> int:
         return int(pool.submit(sys.modules["mxnet.base"]._LIB.omp_get_max_threads).result())
 
 
+def threads(number: Optional[int] = None) -> ContextManager[Any]:
+    """Set how many threads an operator of MXNet takes on the CPU, in this process and from now on.
+
+    `fit` then takes this number and does not choose one. In a `with` statement the earlier state is restored at its
+    end. The last bits of sums depend on the number (T67), so a loop of your own and a `fit` that are compared need
+    the same one.
+
+    Args:
+        number: From 1 to the number that was chosen when MXNet was imported: one thread per core
+            (`MXNET_OMP_MAX_THREADS` changes it). None keeps the number in force, so that `fit` chooses none.
+
+    Returns:
+        A context manager that restores the earlier state.
+
+    Raises:
+        ValueError: More threads than MXNet was loaded with; or `OMP_NUM_THREADS` or another engine decides, and MXNet
+            keeps its number.
+
+    Side effects:
+        Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms: no other thread
+        of the program may use MXNet meanwhile, also none of a loader, so call it before a training, not in a callback.
+        The number holds for cpu(0) to cpu(15), and for the devices of nets that `fit` gets. Worker processes of
+        loaders keep one thread.
+
+    >>> with mxkit.threads(1):
+    ...     mxkit.runtime.threads.in_force()
+    1
+    """
+    global _by_user
+    if number is not None:
+        check_number(number)
+    before = _present, _by_user
+    if number is not None and not obstacle():
+        _set(operator.index(number), _VIRTUAL_DEVICES)
+    _by_user = True
+
+    def restore(error: Any, *_: Any) -> None:
+        global _by_user
+        _set(before[0], (), check=error is None)
+        _by_user = before[1]
+
+    restoring = ExitStack()
+    restoring.push(restore)
+    return restoring
+
+
+def check_number(number: int) -> None:
+    """Check that `threads` can set this number.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    import_module("mxnet")
+    if isinstance(number, bool) or not hasattr(number, "__index__") or number < 1:
+        raise ValueError(f"threads: expected a whole number of at least 1; received {number!r:.100}")
+    reason = obstacle()
+    if reason and number != in_force():
+        raise ValueError(f"threads: MXNet takes {in_force()}, and {number} cannot be set: {reason}")
+    if not reason and number > most():
+        raise ValueError(
+            f"threads: at most {most()}, as many as MXNet was loaded with, one per core that this process may use; "
+            f"received {number}. MXNET_OMP_MAX_THREADS={number}, set before Python starts, allows more, up to the "
+            "number of processors"
+        )
+
+
+def most() -> int:
+    """The largest number that this process can take: that of the import."""
+    return (_loaded and _loaded.taken) or 1
+
+
+@lru_cache(maxsize=None)
+def obstacle() -> str:
+    """Why the number cannot be changed while this process runs; empty if it can. MXNet must be imported."""
+    if _loaded is None:
+        return "MXNet was imported before mxkit. Import mxkit first"
+    if _loaded.setting not in ("", _MOST):
+        return f"{_loaded.setting} decides. Unset it before Python starts, or set it to this number"
+    if os.environ.get("DMLC_ROLE"):
+        return "a distributed job exchanges gradients in threads of its own. Set OMP_NUM_THREADS before Python starts"
+    library = sys.modules["mxnet.base"]._LIB
+    if import_module("mxnet.runtime").Features().is_enabled("CUDA"):
+        return "this wheel computes on GPUs, and mxkit restarts the engine's workers on the CPU only"
+    for name in ("MXEnginePushSync", "MXSetNumOMPThreads", "omp_get_max_threads", *_RESTART):
+        if not hasattr(library, name):
+            return f"MXNet's library lacks {name}. mxkit knows this interface of MXNet 1.9.1"
+    answers = [answer for number in (1, most()) for answer in _on_workers(number, [0])]
+    if answers != [1, most()]:
+        return f"OpenMP answers {answers} where 1 and {most()} were set. MXNet uses another OpenMP than libgomp"
+    return ""
+
+
+def may_choose() -> bool:
+    """Whether a call may choose the number.
+
+    Not if the user decides, an outer call has chosen, MXNet was loaded with one thread, the number cannot be changed,
+    or another thread of the program runs, which may use MXNet.
+    """
+    decided = _choosing or _by_user or most() == 1 or (_loaded is not None and _loaded.setting)
+    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
+    return not decided and not others and not obstacle()
+
+
+@contextmanager
+def choosing() -> Iterator[Optional[Callable[[Optional[int], Iterable[int]], None]]]:
+    """Let a call choose the number until the end of `with`.
+
+    Yields:
+        A function of a number and of the virtual devices' numbers, which sets it; None unless `may_choose`.
+    """
+    global _choosing
+    if not may_choose():
+        yield None
+        return
+    _choosing = True
+    finished = False
+    try:
+        yield _set
+        finished = True
+    finally:
+        _choosing = False
+        if not _by_user:  # code inside may have called `threads`
+            _set(None, (), check=finished)
+
+
+def reach(devices: Iterable[int]) -> None:
+    """Give the number in force to the workers of these virtual devices, if they may have another."""
+    if _present is not None:
+        _set(_present, devices)
+
+
+def _set(number: Optional[int], devices: Iterable[int], check: bool = True) -> None:
+    """Let operators take a number of threads; None is that of the import, which workers of new devices have.
+
+    Args:
+        number: The number.
+        devices: Virtual devices whose workers may not have the present number yet.
+        check: Raise the errors of operators that are queued. False after another error, which must not be hidden.
+    """
+    global _present
+    number = None if number == most() else number
+    new = set(devices) - _reached
+    if number == _present and (number is None or not new):
+        return
+    base: Any = sys.modules["mxnet.base"]
+    result = base._LIB.MXNDArrayWaitAll()
+    for name in _RESTART:
+        getattr(base._LIB, name)()
+    _reached.update(new)
+    _on_workers(most() if number is None else number, _reached)
+    _present = number
+    _restore_after_forks()
+    if check:
+        base.check_call(result)
+
+
 class _Cpu(ctypes.Structure):
     """`cpu(0)` in the memory layout of MXNet's C++ code."""
 
@@ -164,21 +341,55 @@ class _Cpu(ctypes.Structure):
 
 
 _Task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+_answers: "SimpleQueue[int]" = SimpleQueue()
+
+
+@lru_cache(maxsize=None)  # a task that ends must not be freed while the worker leaves it
+def _task(number: int) -> Any:
+    library = sys.modules["mxnet.base"]._LIB
+
+    def run(*_: Any) -> None:
+        library.MXSetNumOMPThreads(number)
+        _answers.put(library.omp_get_max_threads())
+
+    return _Task(run)
+
+
+def _on_workers(number: int, devices: Iterable[int]) -> List[int]:
+    """Set OpenMP's number in the engine's worker of each virtual device; return what OpenMP then answers there.
+
+    It waits for each worker: a fork waits for the engine and may hold Python's lock, which a task needs.
+    """
+    base: Any = sys.modules["mxnet.base"]
+    answers = []
+    for device in devices:
+        where = ctypes.byref(_Cpu(1, device))
+        base.check_call(base._LIB.MXEnginePushSync(_task(number), None, None, where, None, 0, None, 0, None, 0, None))
+        answers.append(_answers.get())
+    return answers
+
+
+@lru_cache(maxsize=None)
+def _restore_after_forks() -> Any:
+    """MXNet ends its workers before a fork, and starts new ones in the parent with the number of the import (T186)."""
+
+    def restore() -> None:
+        if _present is not None:
+            _on_workers(_present, _reached)
+
+    os.register_at_fork(after_in_parent=restore)
+    if sys.version_info < (3, 10):  # its `subprocess` forks without Python's handlers; later ones call vfork
+        handler = ctypes.CFUNCTYPE(None)(restore)
+        ctypes.CDLL(None)["__register_atfork"](None, handler, None, None)
+        return handler  # kept by the cache
+    return None
 
 
 def take_one_thread() -> None:
     """Make operators of this process on `cpu(0)` take one thread, because it is one of several workers.
 
-    Call it in a worker that imported MXNet itself. Forked workers take one thread anyway, and MXNet's operators can
-    hang in them. A user's setting wins here too.
-
-    Side effects:
-        Waits for all work of MXNet.
+    Call it in a worker that imported MXNet itself and has run no operator. Forked workers take one thread anyway, and
+    MXNet's operators can hang in them. A user's setting wins here too.
     """
-    if _loaded is None or _loaded.setting:
-        return
-    base: Any = import_module("mxnet.base")
-    task = _Task(lambda *_: base._LIB.MXSetNumOMPThreads(1))  # in the engine's thread: OpenMP has one number per thread
-    where = ctypes.byref(_Cpu(1, 0))
-    base.check_call(base._LIB.MXEnginePushSync(task, None, None, where, None, 0, None, 0, None, 0, None))
-    base.check_call(base._LIB.MXNDArrayWaitAll())
+    if _loaded is not None and not _loaded.setting:
+        _on_workers(1, [0])

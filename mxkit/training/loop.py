@@ -33,6 +33,7 @@ from mxkit.training.options import Options
 from mxkit.training.resume import check_run, restore, settings_of
 from mxkit.training.signals import Terminated, deliver
 from mxkit.training.state import FitState
+from mxkit.training.thread_choice import threads_for
 from mxkit.training.update import Training
 import mxnet as mx
 
@@ -179,7 +180,9 @@ def fit(
     hooks: List[Callback] = [*callbacks, *shown]
     if writer is not None:
         hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
-    return _run(state, hooks, Training(net, trainer, options), validation, writer, resumed=resumed is not None)
+    training, by_net = Training(net, trainer, options), options.batch_loss.user_forward is None
+    with threads_for(net, train, valid, number=state.threads, by_net=by_net):
+        return _run(state, hooks, training, validation, writer, resumed=resumed is not None)
 
 
 def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Data]:

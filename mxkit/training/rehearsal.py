@@ -1,9 +1,9 @@
 """A training that is undone: for the search of a learning rate, and for a profile."""
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 import copy
 import itertools
-from typing import Any, Iterator
+from typing import Any, Generator, Iterator
 
 from mxkit.core.arguments import split_spec
 from mxkit.core.array_kind import copy_into, copy_to_cpu
@@ -35,7 +35,7 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
         with ExitStack() as held, generators_kept():
             if isinstance(data, DatasetLoader):  # keeps its processes until the end
                 held.enter_context(data)
-            batches = _endless(data)
+            batches: Iterator[Any] = held.enter_context(closing(_endless(data)))  # no thread reads on
             if is_deferred(net):  # values are needed to restore them
                 first = next(batches)
                 with autograd.pause(train_mode=False):
@@ -48,7 +48,7 @@ def rehearsal(net: Any, data: Data) -> Iterator[Iterator[Any]]:
             data.epoch = own_epoch  # type: ignore[union-attr]
 
 
-def _endless(data: Data) -> Iterator[Any]:
+def _endless(data: Data) -> Generator[Any, None, None]:
     for epoch in itertools.count():
         yield from read_epoch(data, epoch, name="data")
         if not callable(data) and not isinstance(data, mx.io.DataIter) and iter(data) is data:

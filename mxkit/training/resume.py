@@ -12,7 +12,7 @@ from mxkit.data.fingerprint import fingerprint
 from mxkit.data.order import EpochOrder
 from mxkit.errors import CheckpointError, CheckpointWarning, MxkitError
 from mxkit.runtime.exact import gpu_facts
-from mxkit.runtime.threads import in_force
+from mxkit.runtime.threads import in_force, may_choose, most
 from mxkit.storage.directory import PARAMETERS, Checkpoint, versions
 from mxkit.storage.loading import match_arrays
 from mxkit.storage.optimizer_state import optimizer_numbers
@@ -147,11 +147,13 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
             f"{run['metric_names']!s:.200}; this run has {names}. Pass the same metrics in the same order"
         )
     settings = _settings(state)
+    too_many = _take_stored_threads(state, run["settings"], settings)
     if run["running"]["batches"]:
         _refuse_other_data(state, checkpoint, run, settings)
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
     finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
     differences = _differences(run["settings"], settings)
+    differences = [f"{one}{too_many}" if one.startswith(_THREADS) else one for one in differences]
     if finished and _OTHER_SAMPLES in differences:
         differences.remove(_OTHER_SAMPLES)
         _warn(
@@ -181,6 +183,18 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
         metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, checkpoint)
     _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
+
+
+def _take_stored_threads(state: FitState, stored: Mapping[str, Any], settings: Dict[str, Any]) -> str:
+    """Let the run take as many threads as the stopped one, unless the user decides; return why it cannot."""
+    number = str(_comparable(stored).get(_THREADS))
+    if not number.isdigit() or all(map(is_gpu, net_devices(state.net))):
+        return ""
+    if int(number) > most():
+        return f" (MXNet was loaded with at most {most()} threads here)"
+    if may_choose():
+        state.threads, settings[_THREADS] = int(number), number
+    return ""
 
 
 def _refuse_other_data(
@@ -262,7 +276,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
     return {
         "devices": [str(device) for device in devices],
         **(gpu_facts(gpus) if gpus else {}),
-        "OMP_NUM_THREADS": str(in_force()),
+        _THREADS: str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
         _UPDATES: state.updates_per_epoch,
@@ -270,6 +284,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
     }
 
 
+_THREADS = "OMP_NUM_THREADS"  # the number of threads of an operator, whoever decided it
 _UPDATES = "updates an epoch"
 _DIGEST = "digest of train"
 _OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)

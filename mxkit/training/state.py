@@ -31,6 +31,7 @@ class FitState:
         callbacks: The argument of `fit`.
         data: The training data.
         options: The arguments of `fit`.
+        threads: Threads of an operator in the stopped run, if this run takes as many; else None.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
     """
@@ -49,6 +50,7 @@ class FitState:
     columns: Sequence[str] = ()
     stop_reason: Optional[str] = None
     stop_is_for_now: bool = False
+    threads: Optional[int] = None
     made_with: Optional[Mapping[str, Any]] = None
     running: Ledger = field(default_factory=Ledger)
 

@@ -11,7 +11,7 @@ from mxkit.profiling.advice import advice
 from mxkit.profiling.channels import Padding, _call, measure_paddings
 from mxkit.profiling.clock import Span
 from mxkit.profiling.operators import ONEDNN, Operators, Run, by_onednn, write_trace
-from mxkit.profiling.result import Operator, Phase, Profile, Read
+from mxkit.profiling.result import Operator, Phase, Profile, Read, Threads
 from mxkit.runtime.machine import Processors
 import mxnet as mx
 from mxnet import gluon, profiler
@@ -261,6 +261,8 @@ RULES = [
         ["multiples of 16", "1 ms a batch less: 0 1-"],
     ),
     ({"paddings": [Padding("0", (1, 20), 3.0, (1, 32), 2.9, 16)]}, {}, [": only less computing"]),
+    ({"threads": [Threads(1, 4.0), Threads(2, 6.0)]}, {}, ["4 ms with 1 of 2 threads, 6 ms with all"]),
+    ({"threads": [Threads(1, 5.8), Threads(2, 6.0)]}, {}, [": only less computing"]),
 ]
 
 

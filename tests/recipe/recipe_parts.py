@@ -21,6 +21,7 @@ RICH = {
     "description": 'says "a lot"',
     "seed": 5,
     "devices": "cpu:2",
+    "threads": 1,
     "arrays": "np",
     "data": {
         "name": "digits",

@@ -404,6 +404,7 @@ def test_what_fit_writes_where_there_is_no_terminal(capsys, tmp_path, progress):
     if progress == "verbose":
         assert err.splitlines() == [
             "devices      cpu(0)",
+            "threads      1 for an operator on the CPU",
             "parameters   4 parameters, 66 numbers, 264 bytes: 66 trained",
             f"data         {data!r}",
             "training     1 epochs, 3 updates an epoch",

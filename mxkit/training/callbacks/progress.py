@@ -10,6 +10,7 @@ import warnings
 
 from mxkit.core.blocks import net_devices
 from mxkit.nets.parameter_table import parameters
+from mxkit.runtime.threads import in_force
 from mxkit.storage.directory import checkpoint_paths
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.history import Row, fixed
@@ -152,6 +153,7 @@ class Progress(Callback):
         shown = repr(data) if type(data).__module__.startswith("mxkit.") else type(data).__name__
         length = "an unknown number of" if state.updates_per_epoch is None else f"{state.updates_per_epoch:,}"
         self._print(f"devices      {', '.join(map(str, net_devices(state.net)))}")
+        self._print(f"threads      {in_force()} for an operator on the CPU")
         self._print(f"parameters   {repr(parameters(state.net)).splitlines()[-1]}")
         self._print(f"data         {shown}")
         self._print(f"training     {state.length}, {length} updates an epoch")
