@@ -336,5 +336,5 @@ def memory_of(array: "mx.nd.NDArray") -> "np.ndarray":
 def _memory(array: "mx.nd.NDArray", shape: Sequence[int], dtype: "np.dtype") -> "np.ndarray":
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(pointer.value or 0)
+    memory: Any = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(pointer.value or 0)
     return np.frombuffer(memory, dtype).reshape(shape)
