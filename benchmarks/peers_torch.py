@@ -76,8 +76,9 @@ def built(way: str, name: str, batch: int, shape: Tuple[int, ...], updates: int)
     return net, optimizer, [different[number % 8] for number in range(updates)]
 
 
-def loop(name: str, batch: int, shape: List[int], updates: int) -> Dict[str, float]:
+def loop(name: str, batch: int, shape: List[int], updates: int, threads: int) -> Dict[str, float]:
     """An epoch of the loop that PyTorch's tutorials write: its seconds, and the number of parameters."""
+    torch.set_num_threads(threads)
     net, optimizer, batches = built("loop", name, batch, tuple(shape), updates)
     loss = nn.CrossEntropyLoss()
     begun = time.perf_counter()
