@@ -4,17 +4,13 @@ import hashlib
 import operator
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.array_kind import of_kind
-from mxkit.core.gluon_data import for_first, of_first
 from mxkit.data.files.decoding import decode
-from mxkit.data.samples import call_user, drawn_by_transform, takes_rng
+from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
-import mxnet as mx
-from mxnet.util import is_np_array
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -30,16 +26,6 @@ class ImageFolder(NamedTuple):
     names: List[str]
     labels: List[int]
     classes: List[str]
-
-
-class ImageDataset(mx.gluon.data.Dataset):  # type: ignore[misc]
-    """Base of datasets with NumPy images, so that a worker reads one without MXNet."""
-
-    draws = ()  # generators of random numbers that reading a sample draws from
-
-    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an array of MXNet, or as NumPy if it takes `rng`."""
-        return super().transform(for_images(fn), lazy)
 
 
 class ImageFiles(ImageDataset):
@@ -63,6 +49,8 @@ class ImageFiles(ImageDataset):
     Raises:
         DataError: The numbers of labels and names differ, or a label has no class.
     """
+
+    gives_pixels = True  # a subclass may give something else
 
     def __init__(
         self, root: Path, names: Sequence[str], labels: Sequence[int], classes: Sequence[str], *, channels: int = 3
@@ -104,29 +92,6 @@ class ImageFiles(ImageDataset):
 
     def __repr__(self) -> str:
         return f"ImageFiles({len(self)} images, {len(self.classes)} classes, {str(self.root)!r})"
-
-
-def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A transform for NumPy images: `fn` itself if it takes `rng`, else `fn` called with MXNet's arrays as by gluon."""
-    first = of_first(fn)
-    if takes_rng(fn if first is None else first):
-        return fn
-    return WithNDArray(fn) if first is None else for_first(WithNDArray(first))
-
-
-class WithNDArray:
-    """A function of samples that gets an NDArray, or an array of `mx.np`, for a NumPy image; workers can unpickle it.
-
-    Attributes:
-        draws: The generators that it may draw from.
-    """
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-        self.draws = drawn_by_transform(fn)
-
-    def __call__(self, image: "np.ndarray", *rest: Any) -> Any:
-        return call_user(self.fn, of_kind(mx.nd.array(image, dtype=image.dtype), is_np_array()), *rest)
 
 
 def image_folder(

@@ -8,7 +8,7 @@ import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.data.files.decoding import decode
-from mxkit.data.files.image_files import ImageDataset
+from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
 import mxnet as mx
@@ -48,6 +48,8 @@ class ImageRecords(ImageDataset):
     Raises:
         DataError: The file is not RecordIO or is truncated, or the index is of another file.
     """
+
+    gives_pixels = True  # a subclass may give something else
 
     def __init__(
         self,
