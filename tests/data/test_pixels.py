@@ -143,3 +143,24 @@ def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
     assert [int(y.asscalar()) for _, y in batches] == list(range(len(paths)))
     for (x, _), (image, _) in zip(batches, dataset):
         np.testing.assert_array_equal(x.asnumpy()[0], image.asnumpy())
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_large_jpegs_are_decoded_at_a_fraction_of_their_size_by_name(tmp_path, channels, progressive):
+    rng = np.random.RandomState(1)
+    pixels = cv2.GaussianBlur(rng.randint(0, 256, (301, 420, 3)).astype(np.uint8), (9, 9), 4)
+    for name, options in (("a.jpg", [cv2.IMWRITE_JPEG_PROGRESSIVE, int(progressive)]), ("b.png", [])):
+        (tmp_path / "class").mkdir(exist_ok=True)
+        cv2.imwrite(str(tmp_path / "class" / name), pixels, options)
+    for reduce_to, factor in ((None, 1), (302, 1), (152, 1), (151, 2), (76, 4), (75, 4), (38, 8), (1, 8)):
+        part = image_folder(tmp_path, valid=0, test=0, channels=channels, reduce_to=reduce_to).train
+        assert part[0][0].shape == (-(-301 // factor), -(-420 // factor), channels)
+        assert part[1][0].shape == (301, 420, channels)  # only JPEG has this
+        if factor > 1:
+            content = np.frombuffer(part.path(0).read_bytes(), np.uint8)
+            kind = "COLOR" if channels == 3 else "GRAYSCALE"
+            plain = cv2.imdecode(content, getattr(cv2, f"IMREAD_REDUCED_{kind}_{factor}"))
+            np.testing.assert_array_equal(part[0][0], plain[..., ::-1] if channels == 3 else plain[..., None])
+    with pytest.raises(ValueError, match="reduce_to: expected a whole number, at least 1; received 0"):
+        image_folder(tmp_path, valid=0, test=0, reduce_to=0)
