@@ -8,6 +8,7 @@ from mxkit.core.array_kind import switches
 from mxkit.data import samples
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.files.image_files import image_folder
+from mxkit.data.files.image_records import image_records
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
 from mxnet import gluon
@@ -132,17 +133,38 @@ def test_users_functions_get_what_gluon_gives_them(folder):
             seen.clear()
 
 
-def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
+def write_records(folder, target):
     paths = sorted(folder.glob("*/[0-9].jpg"))
-    writer = mx.recordio.MXIndexedRecordIO(str(tmp_path / "a.idx"), str(tmp_path / "a.rec"), "w")
+    writer = mx.recordio.MXIndexedRecordIO(str(target / "a.idx"), str(target / "a.rec"), "w")
     for number, path in enumerate(paths):
         writer.write_idx(number, mx.recordio.pack(mx.recordio.IRHeader(0, number, number, 0), path.read_bytes()))
     writer.close()
+
+
+def test_records_of_gluon_are_decoded_the_same_way(folder, tmp_path):
+    write_records(folder, tmp_path)
     dataset = ImageRecordDataset(str(tmp_path / "a.rec"))
     batches = list(DatasetLoader(dataset, 1))
-    assert [int(y.asscalar()) for _, y in batches] == list(range(len(paths)))
+    assert [int(y.asscalar()) for _, y in batches] == list(range(5))
     for (x, _), (image, _) in zip(batches, dataset):
         np.testing.assert_array_equal(x.asnumpy()[0], image.asnumpy())
+
+
+def test_t191_an_augmentation_of_records_follows_from_the_sample_alone(folder, tmp_path):
+    write_records(folder, tmp_path)
+    part = image_records(tmp_path / "a.rec", valid=0, test=0).train
+    transform = transforms.Compose([transforms.RandomResizedCrop(9), transforms.RandomFlipLeftRight()])
+
+    def epoch(batch_size, workers, first):
+        loader = DatasetLoader(part, batch_size, seed=2, shuffle=True, workers=workers, transform=transform)
+        loader.epoch = 7
+        loader.skip(first)
+        return np.concatenate([x.asnumpy() for x, _ in loader])
+
+    whole = epoch(1, 0, 0)
+    assert len({image.tobytes() for image in whole}) == 5
+    np.testing.assert_array_equal(epoch(2, "thread:2", 1), whole[2:])
+    np.testing.assert_array_equal(epoch(5, "process:1", 0), whole)
 
 
 @pytest.mark.parametrize("progressive", [False, True])
