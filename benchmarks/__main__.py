@@ -29,6 +29,7 @@ QUESTIONS = (
     "memory",
     "startup",
     "growth",
+    "optimizers",
     "inference",
 )
 RESULTS = ROOT / "benchmarks" / "results.json"

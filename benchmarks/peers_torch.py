@@ -117,3 +117,24 @@ def with_lightning(name: str, batch: int, shape: List[int], updates: int) -> Dic
             enable_model_summary=False,
         ).fit(Module(), DataLoader(batches, batch_size=None))  # fmt: skip
     return answer(net, begun)
+
+
+@lru_cache(maxsize=8)
+def optimizer_of(arguments: Tuple[Tuple[str, Any], ...], size: int, parameters: int) -> torch.optim.Optimizer:
+    """An optimizer of parameters with gradients."""
+    given = dict(arguments)
+    made = [torch.randn(size, requires_grad=True) for _ in range(parameters)]
+    for parameter in made:
+        parameter.grad = torch.full((size,), 0.01)
+    kind = getattr(torch.optim, given.pop("name"))
+    return kind(made, lr=1e-6, **{name: value for name, value in given.items() if name != "fused" or value})
+
+
+def timed_optimizer(arguments: Dict[str, Any], size: int, parameters: int) -> float:
+    """Seconds of `optimizer.step()`, the mean of some 0.05 s."""
+    optimizer = optimizer_of(tuple(arguments.items()), size, parameters)
+    passes = max(1, 5_000_000 // (size * parameters + 5_000 * parameters))
+    begun = time.perf_counter()
+    for _ in range(passes):
+        optimizer.step()
+    return (time.perf_counter() - begun) / passes

@@ -23,6 +23,7 @@ from benchmarks import (
     loaders,
     loops,
     memory,
+    optimizers,
     pages,
     peers,
     startup,
@@ -227,6 +228,11 @@ QUESTIONS_AT_TINY_SIZES = [
     (memory, {"SIZES": {"net": "lenet", "pixels": 32}}, {}),
     (startup, {"IMPORTS": STARTUP, "ROUNDS": {True: 1}}, {("imports", "import mxkit, mxnet"): ("bar", 1.15)}),
     (growth, {"ROUNDS": {True: 1}, "QUICK_SIZES": GROWTH}, {("updates", "update 200"): ("bar", 1.05)}),
+    (
+        optimizers,
+        {"SIZES": {True: (100,)}},
+        {("SGD, momentum, 100 weights, 1 thread", "mxkit"): ("against", "Trainer.update")},
+    ),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
     (inference, INFERENCE, {("lenet: digits seen as eager sees them", "fused"): ("value", 100)}),
     (

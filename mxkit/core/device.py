@@ -2,6 +2,7 @@
 
 import ctypes
 from functools import lru_cache
+import math
 from pathlib import Path
 import re
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -319,7 +320,7 @@ def empty_batch(shape: Sequence[int], dtype: Any) -> Tuple["mx.nd.NDArray", "np.
         The array and its view. The view must not outlive the array, and must not be written after its first use.
     """
     array = mx.nd.empty(tuple(shape), mx.cpu(), dtype)
-    return array, np.empty(shape, dtype) if 0 in shape or not shape else memory_of(array)
+    return array, np.empty(shape, dtype) if 0 in shape or not shape else _memory(array, shape, np.dtype(dtype))
 
 
 def each(function: Callable[[Any], Any], arrays: Any) -> Any:
@@ -329,8 +330,11 @@ def each(function: Callable[[Any], Any], arrays: Any) -> Any:
 
 def memory_of(array: "mx.nd.NDArray") -> "np.ndarray":
     """Return the memory of a dense NDArray on the CPU as NumPy; the result must not outlive the NDArray."""
+    return _memory(array, array.shape, np.dtype(array.dtype))
+
+
+def _memory(array: "mx.nd.NDArray", shape: Sequence[int], dtype: "np.dtype") -> "np.ndarray":
     pointer = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    dtype = np.dtype(array.dtype)
-    memory = (ctypes.c_char * (array.size * dtype.itemsize)).from_address(pointer.value or 0)
-    return np.frombuffer(memory, dtype).reshape(array.shape)
+    memory = (ctypes.c_char * (math.prod(shape) * dtype.itemsize)).from_address(pointer.value or 0)
+    return np.frombuffer(memory, dtype).reshape(shape)

@@ -12,8 +12,6 @@ import numpy as np
 
 # Sums of batches that are queued before they are added up.
 FOLD_EVERY = 256
-# Batches that `add_later` queues before they are counted in one operator.
-COUNT_EVERY = 64
 
 
 class Metric:
@@ -53,7 +51,6 @@ class Metric:
         """Remove all samples."""
         self._sums: Dict[Any, Any] = {}
         self._waiting: Dict[Any, List[Any]] = {}
-        self._later: List[Tuple[Any, Any]] = []
         self._samples: float = 0
 
     def update(self, labels: Sequence[Any], output: Any) -> None:
@@ -152,30 +149,6 @@ class Metric:
         if len(waiting) == FOLD_EVERY:
             self._fold(device)
 
-    def add_later(self, labels: Any, scores: Any, count: float) -> None:
-        """Queue a batch for `total_of`, which counts many batches at once: an operator costs more than its work.
-
-        Args:
-            labels: Labels for `total_of`. Shape (up to axis 0) and device must equal those of the queued batches, or
-                call `catch_up` first. The array must not change later.
-            scores: Outputs for `total_of`, with the same conditions.
-            count: Number of values.
-        """
-        self._later.append((labels, scores))
-        self._samples += count
-        if len(self._later) == COUNT_EVERY:
-            self.catch_up()
-
-    def catch_up(self) -> None:
-        """Count the batches that `add_later` queued."""
-        if self._later:
-            labels, scores = zip(*self._later)
-            self._later = []
-            self.add_total(self._total(mx.nd.concat(*labels, dim=0), mx.nd.concat(*scores, dim=0)), 0)
-
-    def _total(self, labels: Any, scores: Any) -> Any:
-        raise NotImplementedError
-
     def _fold(self, device: Any) -> None:
         """Add up a device's queued sums in one operator: starting an operator costs as much as its kernel."""
         waiting = self._waiting.pop(device)
@@ -209,7 +182,6 @@ class Metric:
 
     def state(self) -> Tuple[Any, Dict[str, Any]]:
         """Values for JSON and copies of arrays by name, which a run that resumes inside an epoch restores."""
-        self.catch_up()
         arrays = {f"sum@{device}": total.copyto(mx.cpu()) for device, total in self._sums.items()}
         width = 1
         for device, waiting in self._waiting.items():  # not summed: the sum would be rounded in another order
@@ -235,7 +207,6 @@ class Metric:
 
     def total(self) -> "np.ndarray":
         """Sums over all samples, float64 of shape (k,). Waits for the device."""
-        self.catch_up()
         for device in list(self._waiting):
             self._fold(device)
         rows = np.stack([total.asnumpy().reshape(-1) for total in self._sums.values()])

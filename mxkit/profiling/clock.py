@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
+from mxkit.core.prepared import BoundGraph
 import mxnet as mx
 from mxnet import autograd
 
@@ -115,12 +116,14 @@ class Clock:
         """Observe MXNet's functions: the start of forward and backward and, unless phases are alone, waits.
 
         Side effects:
-            Inside, `autograd.record`, `autograd.backward`, `NDArray.asnumpy`, `NDArray.wait_to_read` and
-            `waitall` are wrapped. Calls of other threads are not counted.
+            Inside, `autograd.record` and `backward`, those of a bound graph, `NDArray.asnumpy`, `NDArray.wait_to_read`
+            and `waitall` are wrapped. Calls of other threads are not counted.
         """
         wrapped: List[Tuple[Any, str, Callable[..., Any]]] = [
             (autograd, "record", self._entering("forward", autograd.record)),
             (autograd, "backward", self._entering("backward", autograd.backward)),
+            (BoundGraph, "forward", self._entering("forward", BoundGraph.forward)),
+            (BoundGraph, "backward", self._entering("backward", BoundGraph.backward)),
         ]
         if not self._alone:
             arrays = [(mx.nd.NDArray, "asnumpy"), (mx.nd.NDArray, "wait_to_read")]

@@ -4,6 +4,7 @@ from contextlib import ExitStack, closing
 from typing import Any, ContextManager, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.core.device import split_batch
+from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.trainers import TrainerSpec
 from mxkit.metrics import MetricSpec, get_metrics
 from mxkit.profiling.clock import Clock
@@ -66,6 +67,7 @@ class TimedUpdates:
 
     def _timed_trainer(self, clock: Clock) -> Any:
         trainer = copied_trainer(self._net, self._trainer)
+        trainer.update = OptimizerStep(trainer)  # what `Accumulator` calls for a Trainer that is not changed
         for name in ("allreduce_grads", "update", "step"):  # clipping, which follows, belongs to the update too
             setattr(trainer, name, clock.around("update", getattr(trainer, name), after=None))
         return trainer
@@ -73,7 +75,7 @@ class TimedUpdates:
     def _timed_metrics(self, clock: Clock) -> List[Any]:
         metrics: List[Any] = get_metrics(self._metrics)
         for metric in metrics:
-            for name in ("update", "add_total", "add_later"):  # the latter two if the net's graph holds the sum
+            for name in ("update", "add_total"):  # the latter if the net's graph holds the sum
                 if hasattr(metric, name):
                     setattr(metric, name, clock.around("metrics", getattr(metric, name)))
         return metrics

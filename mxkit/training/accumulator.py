@@ -2,10 +2,11 @@
 
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Set, Tuple, Type, Union
 
 from mxkit.core.array_kind import copied, copy_into, legacy, switches
 from mxkit.core.lengths import Length, length
+from mxkit.core.optimizer_step import OptimizerStep
 from mxkit.core.replicas import gradients_of, holds_numpy, is_fresh, request_gradient, set_fresh, values_of
 from mxkit.core.trainers import (
     begin_kvstore,
@@ -102,6 +103,7 @@ class Accumulator:
                     )
         self.trainer = trainer
         self._parameters, self._devices = trainer_parameters(trainer), trainer_devices(trainer)
+        self._optimizer_step = OptimizerStep(trainer)
         self._on_kvstore: Optional[bool] = None  # known after the kvstore is created
         self.every = length(every, "accumulate", ("batches", "samples"), "batches")
         self._adds = self.every != (1, "batches")
@@ -169,21 +171,14 @@ class Accumulator:
         self._computed += computed
 
     def backward_of(
-        self,
-        parts: List[Any],
-        *,
-        count: Optional[float] = None,
-        ones: Sequence[Any] = (),
-        others: Sequence[Tuple[Any, Any]] = (),
+        self, parts: List[Any], *, count: Optional[float] = None, backward: Optional[Callable[[], None]] = None
     ) -> None:
-        """Do what `backward` does, with arrays that the caller reuses; MXNet would create them in each call.
+        """Do what `backward` does, by a graph of one's own.
 
         Args:
             parts: The losses of each device.
             count: As for `backward`.
-            ones: For each loss an array of ones with its shape, or None.
-            others: Other outputs of the losses' graphs, each with an array of zeros as its gradient.
-                Creating the zeros takes 30 us of the 600 us of a small net's update.
+            backward: Computes the gradients of losses that are not recorded, by `grad_req`; None is autograd's way.
         """
         if self._adds and not self._switched and any(p.grad_req == "write" for p in self._parameters):
             raise RuntimeError("Accumulator.backward: call it inside `with Accumulator(...) as accumulator:`")
@@ -196,22 +191,21 @@ class Accumulator:
                 "Accumulator.backward: expected losses of shape (B,), one per sample; received a scalar, as a mean or "
                 "a sum over the samples is. Pass one loss per sample, without .mean() or .sum()"
             )
-        if (1,) in shapes and not self._means_refused:
+        if backward is None and (1,) in shapes and not self._means_refused:
             self._means_refused = True
             refuse_means(parts)
         samples = sum(shape[0] for shape in shapes)
         count = samples if count is None else checked_count(count)
-        self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
-        if self._scale != 1:
-            ones = [part.ones_like() * self._scale for part in parts]
-        elif not ones:
-            ones = [None] * len(parts)
         if self._adds and not self.micro_batches and any(map(is_fresh, self._replicas())):
             self._drop_gradients()  # of another net's loss, which was computed through this one since the last update
-        with switches(self._holds_numpy()), ExitStack() as around:
+        with ExitStack() as around:
             for accumulator in _OPEN - {self}:
                 around.enter_context(accumulator._window_kept(self._parameters))
-            autograd.backward([*parts, *(output for output, _ in others)], [*ones, *(zeros for _, zeros in others)])
+            if backward is None:
+                self._autograd(parts, shapes)
+            else:
+                backward()
+                self._losses += parts
         if len(parts) == len(self._devices):  # faster than reading the device of each array
             self._active.update(dict.fromkeys(self._devices))
         else:
@@ -219,6 +213,12 @@ class Accumulator:
         self.samples += samples
         self.count += count
         self.micro_batches += 1
+
+    def _autograd(self, parts: List[Any], shapes: Sequence[Tuple[int, ...]]) -> None:
+        self._losses.extend(_flat(part, shape) for part, shape in zip(parts, shapes))
+        ones = None if self._scale == 1 else [part.ones_like() * self._scale for part in parts]
+        with switches(self._holds_numpy()):
+            autograd.backward(parts, ones)
 
     def step(self) -> Optional[Update]:
         """Apply the window if it is full.
@@ -302,7 +302,7 @@ class Accumulator:
             self.trainer.step(self.count * self._scale)
             self._forget_fresh_gradients()  # Gluon does not, and would miss an unused parameter from now on (T24)
         else:
-            self.trainer.update(self.count * self._scale)
+            self._optimizer_step(self.count * self._scale)
         return norm
 
     def _refresh_idle_replicas(self, trained: Sequence[Any]) -> None:

@@ -10,7 +10,6 @@ from mxkit.core.device import Shards, split_batch, unpack
 from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
-from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
 from mxkit.gradients.custom import check_backward
@@ -34,8 +33,8 @@ from mxkit.training.one_graph import OneGraph
 from mxkit.training.options import Options
 from mxkit.training.place import Place
 from mxkit.training.precision import MixedPrecision
-from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers, reads_user_code
-from mxnet import autograd, gluon
+from mxkit.training.randomness import RESEED_EVERY, Grid, Position, draws_random_numbers
+from mxnet import gluon
 
 
 def updates(
@@ -201,8 +200,7 @@ class Training:
         check_frozen_dense(net, devices)
         parameters = trainer_parameters(trainer)
         if self._graph is None or self._graph.devices != devices:
-            unshared = isinstance(data, EpochOrder) and not reads_user_code(data)
-            self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices, unshared)
+            self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
         reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
@@ -354,9 +352,7 @@ class _Batches:
         if self._norms and any(shard.samples == 1 for shard in shards):
             warn_of_single_samples(self._norms)
             self._norms = []
-        self._graph.check_gradients()
-        with autograd.record():
-            computed = [self._graph.compute(shard) for shard in shards]
+        computed = self._graph.compute(shards)
         for shard, result in zip(shards, computed):
             if result.totals is None:
                 check_loss_shape(result.losses, shard.samples)
@@ -367,8 +363,7 @@ class _Batches:
         self.accumulator.backward_of(
             [result.losses for result in computed],
             count=self._loss.count(*unpack(batch)) if self._loss.counts else None,
-            ones=[result.ones for result in computed],
-            others=[pair for result in computed for pair in result.others],
+            backward=computed[0].backward,
         )
         for shard, result in zip(shards, computed):
             self._graph.measure(shard, result)

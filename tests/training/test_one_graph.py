@@ -20,8 +20,8 @@ def taken(monkeypatch):
     seen = []
     compute = OneGraph._in_graph
 
-    def watched(graph, shard):
-        found = compute(graph, shard)
+    def watched(graph, shard, kind):
+        found = compute(graph, shard, kind)
         seen.append(found is not None)
         return found
 
@@ -270,59 +270,21 @@ def test_a_batch_of_another_shape_or_type_gets_its_error(taken):
     assert taken == [False, True, True, False] * 2
 
 
-class Sums(mxkit.metrics.Accuracy):
-    """Counts how often batches are counted."""
-
-    name = "sums"
-    counted = 0
-
-    def add_total(self, total, count):
-        Sums.counted += 1
-        super().add_total(total, count)
-
-    @staticmethod
-    def total_of(operators, labels, scores):
-        return mxkit.metrics.Accuracy.total_of(operators, labels, scores)
-
-
 @pytest.mark.usefixtures("switched")
 @pytest.mark.parametrize("labels", [(), (1,)], ids=["flat", "column"])
-def test_small_batches_of_a_loader_are_counted_together(taken, labels, monkeypatch):
-    monkeypatch.setattr(Sums, "counted", 0)
-    monkeypatch.setattr("mxkit.metrics.metric.COUNT_EVERY", 8)
+def test_a_loader_with_a_tail_has_two_graphs(taken, labels):
     random = np.random.RandomState(0)
     x, y = random.rand(83, 5).astype("float32"), random.randint(0, 3, (83, *labels))
     loader = mxkit.data.ArrayLoader(x, y, 4, shuffle=True, seed=1)  # 21 batches, the last of three samples
 
-    def accuracies(hybridize, metrics):
-        rows = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=metrics, seed=3)
-        return [
-            (row["train_" + name], row["train_loss"])
-            for row in rows
-            for name in ("accuracy", "sums")
-            if name in metrics
-        ]
+    def rows(hybridize):
+        found = fit(make_net(hybridize=hybridize), loader, epochs=2, metrics=["accuracy", "f1"], seed=3)
+        return [{name: row[name] for name in ("train_accuracy", "train_f1", "train_loss")} for row in found]
 
-    expected = accuracies(False, ["accuracy"])
+    expected = rows(False)
     assert not any(taken)
-    assert accuracies(True, ["accuracy"]) == expected
+    assert rows(True) == expected
     assert taken[42:] == [False, *[True] * 19, False, *[True] * 21]
-    rows = fit(make_net(hybridize=True), loader, epochs=2, metrics=[Sums(), "f1"], seed=3)
-    assert [row["train_sums"] for row in rows] == [accuracy for accuracy, _ in expected]
-    # by update; 16 of 19, the rest; the tail; then 16 of 20, the rest; the tail
-    assert Sums.counted == 1 + 2 + 1 + 1 + 2 + 1 + 1
-
-
-def test_large_batches_and_arrays_of_others_are_counted_in_the_graph(taken, monkeypatch):
-    later = []
-    monkeypatch.setattr(mxkit.metrics.Accuracy, "add_later", lambda *args: later.append(args))
-    x, y = np.zeros((9000, 5), "float32"), np.zeros(9000, "int32")
-    fit(make_net(hybridize=True), mxkit.data.ArrayLoader(x, y, 6000), metrics=["accuracy"], epochs=2)
-    fit(make_net(hybridize=True), make_batches([8] * 5), metrics=["accuracy"])
-    doubled = mxkit.data.ArrayLoader(x[:40], y[:40], 8, transform=lambda x, y, rng: (x * 2, y))
-    fit(make_net(hybridize=True), doubled, metrics=["accuracy"])
-    assert sum(taken) == 10
-    assert not later
 
 
 def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
@@ -342,9 +304,79 @@ def test_a_value_read_inside_an_epoch_holds_all_batches_so_far():
     assert runs[0][0]["train_accuracy"] == runs[1][0]["train_accuracy"]
 
 
-def test_batches_that_wait_to_be_counted_are_in_the_state():
-    metric, resumed = mxkit.metrics.Accuracy(), mxkit.metrics.Accuracy()
-    for _ in range(3):
-        metric.add_later(mx.nd.array([0, 1], dtype="int32"), mx.nd.array([[1, 0], [1, 0]]), 2)
-    resumed.load_state(*metric.state(), [mx.cpu()])
-    assert resumed.get() == metric.get() == 0.5
+class Doubled(nn.HybridBlock):
+    """Its shapes are known when it runs: the branch of `cond` decides them."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Dense(3, in_units=5)
+
+    def hybrid_forward(self, F, x):
+        scores = self.scores(x)
+        return F.contrib.cond(x.sum() > 0, lambda: scores * 2, lambda: scores)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_graph_without_known_shapes_and_one_in_float64_go_the_ordinary_way(taken):
+    batches = make_batches([8] * 3)
+    net = Doubled()
+    net.initialize()
+    net.hybridize()
+    fit(net, batches, check_finite=False)  # MXNet's gradient of a hybridized `cond` is arbitrary
+    net = make_net(hybridize=True)
+    net.cast("float64")
+    fit(net, [(x.astype("float64"), y) for x, y in batches])
+    assert not any(taken)
+
+
+def test_batches_of_many_shapes_have_some_graphs(taken):
+    batches = make_batches([*range(2, 13)] * 2)
+    plain, net = make_net(), make_net(hybridize=True)
+    fit(plain, batches)
+    assert not any(taken)
+    fit(net, batches)
+    assert taken[22:] == [False] * 11 + [True] * 8 + [False] * 3
+    np.testing.assert_array_equal(weights(net), weights(plain))
+
+
+def test_a_graph_is_bound_anew_to_other_values(taken):
+    def trained(hybridize):
+        net = make_net(hybridize=hybridize)
+        first = net[0].weight
+
+        def move(state, update):
+            if update.step == 2:
+                first._data = [first.data().copy()]  # as a user's code or a later Gluon may do
+                first._init_grad()
+                first._data[0][:] *= 2
+
+        fit(net, make_batches([8] * 4), callbacks=[on_update(move)])
+        return weights(net)
+
+    np.testing.assert_array_equal(trained(True), trained(False))
+    assert sum(taken) == 3
+
+
+def test_binding_prints_nothing(capfd):
+    fit(make_net(hybridize=True), make_batches([8] * 3))
+    assert capfd.readouterr().err == ""
+
+
+def test_sparse_gradients_equal_the_ordinary_way(taken):
+    random = np.random.RandomState(0)
+    batches = [(array(random.randint(0, 20, (8, 4))), array(random.randint(0, 3, 8), dtype="int32")) for _ in range(5)]
+
+    def trained(hybridize):
+        mxkit.seed_all(0)
+        net = nn.HybridSequential()
+        net.add(nn.Embedding(20, 6, sparse_grad=True), nn.Dense(3, in_units=24))
+        mxkit.initialize(net, devices="cpu:1")
+        if hybridize:
+            net.hybridize()
+        fit(net, batches)
+        return weights(net)
+
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == 4
