@@ -217,13 +217,14 @@ def _center_crop(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndar
 
 def _resize(image: "np.ndarray", size: Any, keep_ratio: bool, interpolation: int) -> "np.ndarray":
     rows, columns = image.shape[:2]
-    if not np.isscalar(size):
+    if isinstance(size, (tuple, list)):
         return _resized(image, size, interpolation)
+    short = int(size)
     if not keep_ratio:
-        return _resized(image, (size, size), interpolation)
+        return _resized(image, (short, short), interpolation)
     if rows > columns:
-        return _resized(image, (size, size * rows // columns), interpolation)
-    return _resized(image, (size * columns // rows, size), interpolation)
+        return _resized(image, (short, short * rows // columns), interpolation)
+    return _resized(image, (short * columns // rows, short), interpolation)
 
 
 def _resized(image: "np.ndarray", size: Any, interpolation: int) -> "np.ndarray":
