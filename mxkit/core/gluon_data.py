@@ -3,6 +3,7 @@
 from typing import Any, List, NamedTuple, Optional, Tuple
 
 from mxnet import gluon
+from mxnet.gluon.data import vision
 from mxnet.gluon.data.dataset import _FilteredDataset, _LazyTransformDataset, _SampledDataset, _TransformFirstClosure
 
 
@@ -61,3 +62,17 @@ def held_arrays(dataset: Any) -> List[Any]:
 def own_transform(dataset: Any) -> Any:
     """Return the argument `transform` of one of Gluon's vision datasets."""
     return dataset._transform
+
+
+def own_flag(dataset: Any) -> Any:
+    """Return the argument `flag` of one of Gluon's datasets of encoded images."""
+    return dataset._flag
+
+
+def transform_options(transform: Any) -> Tuple[Any, ...]:
+    """Return the arguments of a crop of Gluon, of Resize or of Normalize, in the order of their computation."""
+    if type(transform) is vision.transforms.Normalize:
+        return transform._mean, transform._std
+    if type(transform) is vision.transforms.Resize:
+        return transform._size, transform._keep, transform._interpolation
+    return tuple(transform._args)

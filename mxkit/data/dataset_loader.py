@@ -2,7 +2,7 @@
 
 import multiprocessing
 import re
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple, Union
 import warnings
 import weakref
 
@@ -10,7 +10,7 @@ from mxkit.core.arguments import whole_number
 from mxkit.data.batching import handed_over, new_batch
 from mxkit.data.order import EpochOrder
 from mxkit.data.processes import WorkerPool, default_start_method
-from mxkit.data.samples import Samples, checked_draws
+from mxkit.data.samples import Samples
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, TrapWarning
 import numpy as np
@@ -67,8 +67,11 @@ class DatasetLoader(EpochOrder):
     Side effects:
         float64 becomes float32, int64 becomes int32; uint8 is not converted. Python's and NumPy's generators are
         restored after each batch. MXNet's cannot be: with `workers=0` it stays seeded, if samples may use it.
-        Processes end with the epoch, an error, or a `break`; inside `with loader:` they serve the next epoch too.
-        Threads stay, idle.
+        Processes stay for the next epoch, with the memory of their batches. They end with `close()`, at the end of
+        `with loader:`, with the loader, after an error or a `break`, and with this process, however it ends. They
+        hold the dataset as it was when they started; if another one, another transform or seed, or another object as
+        an attribute of the dataset is set, new ones start. Call `close()` after a change inside of such an object
+        (T188). Threads stay, idle.
 
     >>> images = mx.gluon.data.SimpleDataset([(np.full((2, 2), i), i % 2) for i in range(5)])
     >>> loader = DatasetLoader(images, batch_size=2, transform=lambda image, rng: image * rng.random())
@@ -99,12 +102,13 @@ class DatasetLoader(EpochOrder):
         self._method = _checked_method(start_method)
         self._timeout = timeout
         self._prefetch = whole_number(prefetch, "DatasetLoader: prefetch")
-        self._draws = checked_draws(dataset, transform, draws)
+        self._draws = None if draws is None else [draws] if isinstance(draws, str) else list(draws)
         self._entered = 0
         self._idle_pool: Optional[WorkerPool] = None
         self._finalizer: Optional[weakref.finalize] = None
-        if self._kind == "thread" and self._samples().one_at_a_time:
-            warnings.warn(_threads_wait(self._samples()), TrapWarning, stacklevel=2)
+        samples = self._samples()
+        if self._kind == "thread" and samples.one_at_a_time:
+            warnings.warn(_threads_wait(samples), TrapWarning, stacklevel=2)
 
     def __iter__(self) -> Iterator[Any]:
         return handed_over(self._batches())
@@ -126,10 +130,10 @@ class DatasetLoader(EpochOrder):
         return (make(number, lambda: False) for number in numbers)
 
     def close(self) -> None:
-        """End the processes that wait for the next epoch; the next epoch starts new ones."""
-        if self._finalizer is not None:
-            self._finalizer()
-        self._idle_pool = self._finalizer = None
+        """End the processes that wait for the next epoch, which will start new ones."""
+        pool = self._take_pool()
+        if pool is not None:
+            pool.close()
 
     def __enter__(self) -> "DatasetLoader":
         self._entered += 1
@@ -144,23 +148,33 @@ class DatasetLoader(EpochOrder):
         return Samples(self.dataset, self.transform, self.batchify, self.seed, self._draws)
 
     def _from_processes(self, epoch: int, numbers: range, order: "np.ndarray") -> Iterator[Any]:
-        pool, self._idle_pool = self._idle_pool, None
-        if self._finalizer is not None:
-            self._finalizer.detach()
-            self._finalizer = None
-        finished = False
+        samples, pool, finished = self._samples(), self._take_pool(), False
+        if pool is not None and not pool.can_read(samples):
+            pool.close()
+            pool = None
         try:
             if pool is None:
-                count = self._count if self._entered else min(self._count, max(1, len(numbers)))
-                pool = WorkerPool(self._samples(), count, self._method, self._prefetch, self._timeout)
+                count = min(self._count, len(self))
+                pool = WorkerPool(samples, count, self._method, self._prefetch, self._timeout)
             yield from pool.batches(epoch, numbers, lambda number: self._rows(order, number))
             finished = True
         finally:
-            if finished and pool is not None and self._entered and self._idle_pool is None:
+            if finished and pool is not None and self._idle_pool is None:
                 self._idle_pool = pool
                 self._finalizer = weakref.finalize(self, pool.close)
             elif pool is not None:
                 pool.close(at_once=not finished)
+
+    def _take_pool(self) -> Optional[WorkerPool]:
+        """The processes that wait for the next epoch, which the caller then has alone."""
+        pool, self._idle_pool = self._idle_pool, None
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        return pool
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """Everything but the processes, which a copy would share."""
+        return {**vars(self), "_idle_pool": None, "_finalizer": None, "_entered": 0}
 
     def __repr__(self) -> str:
         return (

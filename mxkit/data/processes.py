@@ -52,7 +52,7 @@ class WorkerPool:
     """
 
     def __init__(self, samples: Samples, count: int, method: str, prefetch: int, timeout: Optional[float]) -> None:
-        self._name = type(samples.dataset).__name__
+        self._name, self._held = type(samples.dataset).__name__, samples.held()
         self._method, self._timeout = method, timeout
         self._process = os.getpid()
         self._workers: List[_Worker] = []
@@ -71,6 +71,13 @@ class WorkerPool:
             if isinstance(error, BrokenPipeError):  # the process died while the dataset was sent to it
                 raise DataError(f"DatasetLoader: a worker process did not start. {self._guard()}") from error
             raise
+
+    def can_read(self, samples: Samples) -> bool:
+        """Whether the processes hold these samples, and are alive and of this process (T188)."""
+        held = samples.held()
+        same = len(held) == len(self._held) and all(map(_same, held, self._held))
+        own = os.getpid() == self._process
+        return same and own and all(worker.process.is_alive() for worker in self._workers)
 
     def batches(self, epoch: int, numbers: range, rows: Rows) -> Iterator[Any]:
         """Yield the batches of these numbers, in their order, read under the switches of MXNet that this thread has."""
@@ -239,6 +246,10 @@ class _Worker:
         self.process.close()
         self.connection.close()
         self._memory.clear()
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (isinstance(one, (int, float, str, frozenset)) and one == other)
 
 
 def _failure(worker: _Worker, message: str, text: str, packed: bytes) -> DataError:

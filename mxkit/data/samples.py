@@ -1,151 +1,34 @@
 """Reads samples by number, with all their randomness a function of (seed, epoch, number).
 
-Gluon's datasets and transforms draw from three libraries (T61). Their generators can be seeded for each sample, at a
-cost: MXNet's takes 1.1 ms (T67), and Python's and NumPy's belong to the whole process, so threads must read one sample
-at a time. The generators of known datasets and transforms are listed here; unknown ones may draw from all three.
+Python's, NumPy's and MXNet's generators can be seeded for each sample, at a cost: MXNet's takes 1.1 ms (T67), and
+Python's and NumPy's belong to the whole process, so threads must read one sample at a time. Gluon's image datasets and
+transforms need none of them: `pixels` computes them with generators of the sample.
 """
 
 from contextlib import contextmanager
-import inspect
 import os
 import random
 import threading
-from typing import Any, Callable, Dict, FrozenSet, Iterable, Iterator, List, Optional, Sequence
+from typing import Any, Callable, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind, switches
-from mxkit.core.blocks import child_blocks
-from mxkit.core.gluon_data import chosen, held_arrays, of_first, own_transform, transformed
+from mxkit.core.gluon_data import chosen, of_first, transformed
 from mxkit.core.seeding import generators_kept
+from mxkit.data import pixels
 from mxkit.data.batching import Allocate, Structure, place, stack
+from mxkit.data.draws import (
+    ANYTHING,
+    FILE,
+    MXNET,
+    NUMPY,
+    PYTHON,
+    call_user,
+    drawn_by_dataset,
+    drawn_by_transform,
+    takes_rng,
+)
 from mxkit.errors import DataError
 import mxnet as mx
-from mxnet import gluon
-from mxnet.gluon.data import vision
-from mxnet.gluon.data.vision import transforms
-from mxnet.util import is_np_array
 import numpy as np
-
-PYTHON, NUMPY, MXNET = "python", "numpy", "mxnet"
-#: Not a generator, but another reason why threads must read one sample at a time: they share one file position.
-FILE = "file"
-
-NOTHING: FrozenSet[str] = frozenset()
-ANYTHING = frozenset([PYTHON, NUMPY, MXNET])
-
-_TRANSFORMS: Dict[type, FrozenSet[str]] = {
-    **dict.fromkeys((transforms.Cast, transforms.ToTensor, transforms.Normalize, transforms.Rotate), NOTHING),
-    **dict.fromkeys((transforms.CropResize, transforms.CenterCrop, transforms.Resize), NOTHING),
-    transforms.RandomRotation: frozenset([NUMPY, PYTHON]),
-    transforms.RandomResizedCrop: frozenset([PYTHON]),
-    **{
-        kind: frozenset([MXNET])
-        for kind in (
-            *(transforms.RandomFlipLeftRight, transforms.RandomFlipTopBottom, transforms.RandomBrightness),
-            *(transforms.RandomContrast, transforms.RandomSaturation, transforms.RandomHue),
-            *(transforms.RandomColorJitter, transforms.RandomLighting),
-        )
-    },
-}
-# Blocks that call their children, and the generators of their own.
-_CONTAINERS: Dict[type, FrozenSet[str]] = {
-    **dict.fromkeys((transforms.Compose, gluon.nn.Sequential, gluon.nn.HybridSequential), NOTHING),
-    transforms.RandomApply: frozenset([PYTHON]),
-}
-_ARRAYS = (list, tuple, range, np.ndarray, np.memmap, mx.nd.NDArray, mx.np.ndarray)
-_WITH_TRANSFORM = (vision.MNIST, vision.FashionMNIST, vision.CIFAR10, vision.CIFAR100, vision.ImageFolderDataset)
-
-
-# Modules whose functions are written for `mx.nd` alone.
-_LEGACY = ("mxnet.image.", "gluoncv.")
-
-
-def call_user(function: Any, *arguments: Any, **named: Any) -> Any:
-    """Call a user's function; those of gluoncv and augmenters of MXNet get NDArrays for arrays of `mx.np`."""
-    if not str(getattr(function, "__module__", "")).startswith(_LEGACY):
-        return function(*arguments, **named)
-    with switches(False):
-        result = function(*legacy(arguments), **named)
-    return of_kind(result, is_np_array())
-
-
-def takes_rng(function: Any) -> bool:
-    """Whether a callable has a parameter named `rng`: it then receives a generator, and must use no other."""
-    try:
-        return "rng" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return False
-
-
-def drawn_by_transform(function: Any) -> FrozenSet[str]:
-    """Names of the generators that a call of a transform may draw from.
-
-    >>> sorted(drawn_by_transform(transforms.Compose([transforms.RandomResizedCrop(8), transforms.ToTensor()])))
-    ['python']
-    >>> sorted(drawn_by_transform(lambda image: image)), sorted(drawn_by_transform(lambda image, rng: image))
-    (['mxnet', 'numpy', 'python'], [])
-    """
-    if function is None:
-        return NOTHING
-    if of_first(function) is not None:
-        return drawn_by_transform(of_first(function))
-    if hasattr(function, "draws"):
-        return frozenset(function.draws)
-    if takes_rng(function):
-        return NOTHING
-    if type(function) in _CONTAINERS:
-        children = [drawn_by_transform(child) for child in child_blocks(function).values()]
-        inner = drawn_by_transform(function.transforms) if hasattr(function, "transforms") else NOTHING
-        return _CONTAINERS[type(function)].union(inner, *children)
-    if isinstance(function, mx.image.Augmenter) and type(function).__module__.startswith("mxnet."):
-        return frozenset([PYTHON, NUMPY])
-    return _TRANSFORMS.get(type(function), ANYTHING)
-
-
-def drawn_by_dataset(dataset: Any) -> FrozenSet[str]:
-    """Names of the generators that `dataset[index]` may draw from, and `FILE`.
-
-    A dataset can declare them in an attribute `draws`: some of "python", "numpy", "mxnet".
-
-    >>> sorted(drawn_by_dataset(gluon.data.SimpleDataset([1, 2]).transform(transforms.RandomFlipLeftRight())))
-    ['mxnet']
-    """
-    kind = type(dataset)
-    if hasattr(dataset, "draws"):
-        return frozenset(dataset.draws)
-    if kind in _ARRAYS:
-        return NOTHING
-    lazy, part = transformed(dataset), chosen(dataset)
-    if lazy:
-        return drawn_by_dataset(lazy[0]) | drawn_by_transform(lazy[1])
-    if part:
-        return drawn_by_dataset(part[0])
-    if kind in (gluon.data.SimpleDataset, gluon.data.ArrayDataset):
-        return NOTHING.union(*map(drawn_by_dataset, held_arrays(dataset)))
-    if kind is gluon.data.RecordFileDataset:
-        return frozenset([FILE])
-    if kind is vision.ImageRecordDataset:
-        return drawn_by_transform(own_transform(dataset)) | {FILE}
-    return drawn_by_transform(own_transform(dataset)) if kind in _WITH_TRANSFORM else ANYTHING
-
-
-def checked_draws(dataset: Any, transform: Any, draws: Optional[Iterable[str]]) -> FrozenSet[str]:
-    """Names of the generators that reading a sample may draw from, and `FILE`.
-
-    Args:
-        dataset: A dataset that is read by number.
-        transform: Called with the first element of a sample, or None.
-        draws: The user's argument, or None to look at `dataset` and `transform`.
-
-    Raises:
-        ValueError: `draws` has a name other than "python", "numpy" and "mxnet".
-    """
-    if draws is None:
-        return drawn_by_dataset(dataset) | drawn_by_transform(transform)
-    names = [draws] if isinstance(draws, str) else list(draws)
-    if not set(names) <= ANYTHING:
-        raise ValueError(f"draws: expected some of {sorted(ANYTHING)}, or () for nothing; received {draws!r}")
-    return frozenset(names) | (drawn_by_dataset(dataset) & {FILE})
-
 
 Read = Callable[[int, Any], Any]
 
@@ -169,18 +52,37 @@ class Samples:
         transform: Called with the first element of a sample, or None.
         batchify: Called with the samples of a batch instead of stacking them, or None.
         seed: Seed of the loader.
-        draws: The generators that reading may draw from, as `checked_draws` returns them.
+        draws: The generators that reading may draw from: some of "python", "numpy" and "mxnet"; None looks at
+            `dataset` and `transform`.
+
+    Attributes:
+        draws: The generators that are seeded for each sample, and `FILE` if samples share a file position.
+
+    Raises:
+        ValueError: `draws` has another name.
     """
 
-    def __init__(self, dataset: Any, transform: Any, batchify: Optional[Any], seed: int, draws: FrozenSet[str]) -> None:
+    def __init__(
+        self, dataset: Any, transform: Any, batchify: Optional[Any], seed: int, draws: Optional[Iterable[str]]
+    ) -> None:
         self.dataset, self.transform, self.batchify = dataset, transform, batchify
-        self.seed, self.draws = seed % 2**32, draws
+        self.seed, self.draws = seed % 2**32, _checked_draws(_plan(dataset, transform), draws)
         self._read: Optional[Read] = None
 
     @property
     def one_at_a_time(self) -> bool:
         """Whether threads must not read two samples at once."""
         return bool(self.draws & {PYTHON, NUMPY, FILE})
+
+    def held(self) -> List[Any]:
+        """The objects that a worker process has a copy of: if one is replaced, the process reads old samples."""
+        layers: List[Any] = [self.transform]
+        inner: Any = (self.dataset,)
+        while inner:
+            layers.append(inner[0])
+            inner = transformed(inner[0]) or chosen(inner[0])
+        parts = [part for layer in layers for part in (layer, *getattr(layer, "__dict__", {}).values())]
+        return [*parts, self.batchify, self.seed, self.draws]
 
     def batch(
         self, epoch: int, rows: Iterable[int], allocate: Allocate, unwanted: Callable[[], bool] = lambda: False
@@ -222,12 +124,11 @@ class Samples:
         key = [self.seed, epoch, row]
         try:
             if self.draws - {FILE}:
-                _seed(np.random.SeedSequence(key).generate_state(3).tolist(), self.draws)
+                _seed(pixels.seeds_of(key), self.draws)
             if self._read is not None:
                 return self._read(row, key)
             with _LOCK:
-                read = _reader(self.dataset)
-                read = read if self.transform is None else _then(read, self.transform, first=True)
+                read = _reader(_plan(self.dataset, self.transform), self.batchify is not None)
                 sample = read(row, key)
             self._read = read
             return sample
@@ -267,23 +168,120 @@ def _seed(numbers: Sequence[int], draws: FrozenSet[str]) -> None:
         mx.random.seed(numbers[2], ctx=mx.cpu())
 
 
-def _reader(dataset: Any) -> Read:
-    """A function that reads a sample, and passes `rng` to the functions of gluon's lazy datasets that take it."""
-    lazy, part = transformed(dataset), chosen(dataset)
-    if lazy:
-        first = of_first(lazy[1])
-        return _then(_reader(lazy[0]), lazy[1] if first is None else first, first is not None)
-    if part:
-        inner, indices = _reader(part[0]), part[1]
-        return lambda row, key: inner(indices[row], key)
-    return lambda row, key: dataset[row]
+class _Step(NamedTuple):
+    """A function of a sample, or of its first element, and what computes it in its place, if `pixels` does."""
+
+    function: Any
+    first: bool
+    change: Optional[pixels.Change] = None
 
 
-def _then(read: Read, function: Any, first: bool) -> Read:
+class _Plan(NamedTuple):
+    """How to read a sample.
+
+    Attributes:
+        dataset: The dataset inside of gluon's lazy ones.
+        rows: Lists of the numbers of chosen samples, the outermost first.
+        source: Reads images of `dataset` as NumPy; None calls the dataset.
+        changes: Steps that `pixels` computes, in order.
+        steps: The steps after them.
+    """
+
+    dataset: Any
+    rows: List[Any]
+    source: Optional[pixels.Source]
+    changes: List[pixels.Change]
+    steps: List[_Step]
+
+
+def _plan(dataset: Any, transform: Any) -> _Plan:
+    rows, functions = [], [] if transform is None else [(transform, True)]
+    while True:
+        lazy, part = transformed(dataset), chosen(dataset)
+        if lazy:
+            first = of_first(lazy[1])
+            functions.append((lazy[1] if first is None else first, first is not None))
+            dataset = lazy[0]
+        elif part:
+            rows.append(part[1])
+            dataset = part[0]
+        else:
+            break
+    source, steps = pixels.source_of(dataset), []
+    for function, first in reversed(functions):
+        steps += [_Step(*part) for part in _parts(function, first)] if source else [_Step(function, first)]
+    count = _computed(steps)
+    return _Plan(dataset, rows, source, [step.change for step in steps[:count] if step.change], steps[count:])
+
+
+def _parts(function: Any, first: bool) -> List[Tuple[Any, bool, Optional[pixels.Change]]]:
+    if not first:
+        return [(function, False, None)]
+    return [(part, True, change) for part, change in pixels.changes(function)]
+
+
+def _computed(steps: Sequence[_Step]) -> int:
+    """How many of the first steps `pixels` computes."""
+    count, of_tensor = 0, False
+    for step in steps:
+        if step.change is None or step.change.of_tensor != of_tensor:
+            break
+        of_tensor = of_tensor or isinstance(step.function, mx.gluon.data.vision.transforms.ToTensor)
+        count += 1
+    # a generator that a later function draws from must have gone as far as today
+    while any(step.change.draws & _drawn(steps[count:]) for step in steps[:count] if step.change):
+        count -= 1
+    return count
+
+
+def _drawn(steps: Iterable[_Step]) -> FrozenSet[str]:
+    return frozenset().union(*(drawn_by_transform(step.function) for step in steps))
+
+
+def _checked_draws(plan: _Plan, draws: Optional[Iterable[str]]) -> FrozenSet[str]:
+    source = drawn_by_dataset(plan.dataset)
+    if draws is None:
+        return source | _drawn(plan.steps)
+    names = [draws] if isinstance(draws, str) else list(draws)
+    if not set(names) <= ANYTHING:
+        raise ValueError(f"draws: expected some of {sorted(ANYTHING)}, or () for nothing; received {draws!r}")
+    return frozenset(names) | (source & {FILE})
+
+
+def _reader(plan: _Plan, batchify: bool) -> Read:
+    """A function that reads a sample, and passes `rng` to the functions that take it.
+
+    Args:
+        plan: How to read it.
+        batchify: Whether a user's function joins the samples.
+    """
+    calls = [_call(step) for step in plan.steps]
+    # users' functions get what gluon would give them
+    to_mxnet = bool(calls or batchify) and (plan.changes or not hasattr(plan.dataset, "gives_pixels"))
+
+    def read(row: int, key: Any) -> Any:
+        for numbers in plan.rows:
+            row = numbers[row]
+        if plan.source is None:
+            item = plan.dataset[row]
+        else:
+            image, *rest = plan.source(row)
+            draws = pixels.Draws(key)
+            for change in plan.changes:
+                image = change.apply(image, draws)
+            item = (pixels.as_mxnet(image) if to_mxnet else image, *rest)
+        for call in calls:
+            item = call(item, key)
+        return item
+
+    return read
+
+
+def _call(step: _Step) -> Callable[[Any, Any], Any]:
+    function, first, _ = step
     with_rng = takes_rng(function)
 
-    def call(row: int, key: Any) -> Any:
-        item = read(row, key)
+    def call(item: Any, key: Any) -> Any:
         items = item if isinstance(item, tuple) else (item,)
         extra = {"rng": np.random.Generator(np.random.PCG64(key))} if with_rng else {}
         if not first:

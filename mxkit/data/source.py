@@ -233,7 +233,9 @@ class _Padding:
     """Cuts off the samples that a DataIter repeats to fill its last batch (T122).
 
     With `roll_over`, `pad` counts samples left over from the pass before, which are not repeated. With `round_batch`,
-    the default of MXNet's iterators in C++, it counts samples of the next pass, which then leaves them out.
+    the default of MXNet's iterators in C++, it counts samples of the next pass, which then leaves them out. Without,
+    `ImageRecordIter` fills its last batch up with what the memory held, labels too, and says that nothing is padding;
+    it numbers no rows (T190).
     """
 
     def __init__(self, source: Any, name: str, once: bool) -> None:
@@ -254,11 +256,22 @@ class _Padding:
         self._name, self._once = name, once
         self._rolls = any(getattr(part, "last_batch_handle", None) == "roll_over" for part in parts)
         self._rounds = any(isinstance(part, mx.io.MXDataIter) for part in parts)
+        options = [getattr(part, "options", {}) for part in parts]
+        self._unsure = any(str(each.get("round_batch")) in ("False", "0") for each in options if "path_imgrec" in each)
         self._rows: Any = None
 
     def cut_off(self, batch: "mx.io.DataBatch") -> Any:
         """`(x, y)` of a batch, without its padding."""
         pad = 0 if self._rolls else batch.pad or 0
+        unnumbered = self._rounds and batch.index is not None and len(batch.index) > 1 and not np.any(batch.index)
+        if unnumbered and (self._unsure or (self._once and pad)):
+            raise DataError(
+                f"{self._name}: ImageRecordIter does not say which samples of its last batch are "
+                f"{'unwritten memory' if self._unsure else 'of the next pass'}. Read the file with "
+                "mxkit.data.DatasetLoader(mxkit.data.image_records(path, valid=0, test=0).train, batch_size=64)"
+                + (", or make the iterator with round_batch=True" if not self._once else "")
+            )
+        pad = 0 if unnumbered else pad
         if pad and self._rounds and self._belongs_to_the_next_pass(batch.index, pad):
             if self._once:
                 raise DataError(

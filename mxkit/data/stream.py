@@ -10,8 +10,9 @@ import weakref
 from mxkit.core.arguments import whole_number
 from mxkit.core.array_kind import legacy
 from mxkit.data.batching import handed_over, narrow, new_batch, place, stack, to_batch
+from mxkit.data.draws import call_user, takes_rng
 from mxkit.data.order import Epochs
-from mxkit.data.samples import call_user, error_text, takes_rng
+from mxkit.data.samples import error_text
 from mxkit.data.source import is_one_shot
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError, EmptyDataError, MxkitError, TrapWarning

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 import pickle
 import signal
+import sys
 import tempfile
 import threading
 import traceback
@@ -111,6 +112,9 @@ def serve(connection: Any, work: Any, switches: Switches) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _end_with_parent()
     _LIB.MXSetNumOMPThreads(1)  # one thread per worker: the parallelism comes from the processes
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # if OpenCV is imported later
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)  # 1 would wait for OpenCV's threads of the parent
     try:
         if isinstance(work, bytes):  # not forked
             take_one_thread()

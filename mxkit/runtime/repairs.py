@@ -63,11 +63,20 @@ def arguments_and_graphs(module: ModuleType) -> None:
 def input_iterators(module: ModuleType) -> None:
     """T86 as `operator_arguments`; T160: the threads of a `PrefetchingIter` have the switches of `mx.np` off.
 
+    T190: iterators in C++ keep their arguments, as `options`; nothing else says whether `pad` can be trusted.
+
     Python 3.10: `Thread.setDaemon` warns. Upstream: `io/io.py` lines 403 and 406; the module uses `Thread` and `Event`
     of `threading` (lines 384, 385, 403).
     """
     operator_arguments(module)
     module.threading = SimpleNamespace(Thread=_Thread, Event=threading.Event)  # type: ignore[attr-defined]
+    begin = module.MXDataIter.__init__
+
+    def keep_options(self: Any, handle: Any, **options: Any) -> None:
+        self.options = options
+        begin(self, handle, **options)
+
+    module.MXDataIter.__init__ = keep_options
 
 
 class _Thread(threading.Thread):

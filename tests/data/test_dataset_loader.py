@@ -1,9 +1,12 @@
 """DatasetLoader: the same batches whoever reads them, and nobody else's random numbers touched."""
 
+import copy
 import gc
+import multiprocessing
 import os
 from pathlib import Path
 import random
+import signal
 import threading
 import time
 import traceback
@@ -15,7 +18,7 @@ import mxkit
 from mxkit.core.array_kind import switches
 from mxkit.data import samples, threads
 from mxkit.data.dataset_loader import DatasetLoader
-from mxkit.data.samples import drawn_by_dataset, drawn_by_transform
+from mxkit.data.draws import drawn_by_dataset, drawn_by_transform
 from mxkit.data.threads import switches_here
 from mxkit.errors import DataError, TrapWarning
 import mxnet as mx
@@ -361,6 +364,7 @@ def test_breaking_off_and_two_iterators_at_once(workers):
     gc.collect()
     assert left() == before
     read(loader)
+    loader.close()
     assert left() == before
 
 
@@ -409,7 +413,7 @@ def test_workers_do_not_wait_for_a_lock_that_another_thread_held_when_they_were_
         thread.join()
 
 
-def test_processes_stay_inside_of_with():
+def test_processes_stay_until_the_loader_is_closed_or_forgotten():
     before = left()
     with DatasetLoader(Drawing(), 3, workers="process:2", seed=5, shuffle=True) as loader:
         expected = DatasetLoader(Drawing(), 3, seed=5, shuffle=True)
@@ -417,19 +421,52 @@ def test_processes_stay_inside_of_with():
         pids = left()[1]
         assert len(pids) == 2 + len(before[1])
         assert_same(read(loader), read(expected))
+        assert_same(read(copy.copy(loader)), read(expected))  # a copy has processes of its own
+        loader.epoch += 1
         assert left()[1] == pids
+        os.kill(int(pids[0]), signal.SIGKILL)  # it was idle: nothing is lost
+        while int(pids[0]) in [process.pid for process in multiprocessing.active_children()]:
+            time.sleep(0.01)
+        assert_same(read(loader), read(expected))
         for _ in loader:
             break  # what was handed out cannot be taken back: they begin anew
         assert left() == before
         next(expected.__iter__())
         assert_same(read(loader), read(expected))
     assert left() == before
-    loader.__enter__()
     read(loader)
     assert left() != before
     del loader  # a forgotten loader takes its processes with it
     gc.collect()
     assert left() == before
+
+
+def test_t188_processes_that_stay_read_what_the_loader_has_now():
+    class Sized(Counted):
+        shift = 0
+
+        def __getitem__(self, number):
+            return super().__getitem__(number)[0] + np.uint8(self.shift), number
+
+    dataset = Sized(4)
+    loader = DatasetLoader(dataset, 4, workers="process:1")
+
+    def first():
+        return float(next(iter(read(loader)))[0][0, 0, 0])
+
+    assert first() == 0
+    dataset.shift = 5  # another object as an attribute
+    assert first() == 5
+    loader.dataset = Sized(4)
+    assert first() == 0
+    loader.transform = lambda image, rng: image + np.uint8(9)
+    assert first() == 9
+    loader.transform = noisy
+    drawn = [first()]
+    loader.load_state_dict({"seed": loader.seed + 1})
+    loader.epoch -= 1
+    drawn.append(first())
+    assert drawn[0] != drawn[1]
 
 
 @pytest.mark.parametrize(

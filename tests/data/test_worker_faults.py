@@ -74,6 +74,7 @@ def fails(deed, workers="process:2", **options):
     assert left() == before
     loader.dataset.deed = lambda: None
     assert sum(len(x) for x, _ in loader) == 20
+    loader.close()
     assert left() == before
     return text, cause
 
@@ -250,6 +251,8 @@ class Slow:
         return np.zeros(4), number
 children = lambda: sorted(int(pid) for task in os.listdir("/proc/self/task")
                           for pid in open(f"/proc/self/task/{task}/children").read().split())
+idle = DatasetLoader(range(4), 2, workers="process:2")
+list(idle)
 batches = iter(DatasetLoader(Slow(), 1, workers="process:2"))
 next(batches)
 try:
@@ -258,6 +261,7 @@ try:
         pass
 except KeyboardInterrupt:
     del batches
+    idle.close()
     print("interrupted, left:", *children(), flush=True)
 """
 
@@ -277,7 +281,7 @@ def test_ctrl_c_reaches_the_parent_and_ends_the_workers(script, tmp_path):
     assert time.monotonic() - pids.pop() < SECONDS
     assert done.stdout == "interrupted, left:\n", done.stderr
     assert "Traceback" not in done.stderr
-    assert len(pids) == 2
+    assert len(pids) == 4
     assert not any(map(alive, pids))
 
 
@@ -290,8 +294,8 @@ def test_workers_of_a_killed_parent_end_by_themselves(script, tmp_path):
         os.kill(process, signal.SIGKILL)
 
     script(ENDLESS, meanwhile=kill)
-    assert len(pids) == 2
-    assert wait_until(lambda: not any(map(alive, pids)))  # although one of them sleeps in a sample
+    assert len(pids) == 4
+    assert wait_until(lambda: not any(map(alive, pids)))  # although one sleeps in a sample, and two wait for an epoch
     assert left()[2] == segments
 
 
@@ -304,7 +308,7 @@ class Samples:
     def __getitem__(self, number): return np.zeros(4), number
 kept = [iter(DatasetLoader(Samples(), 1, workers=workers)) for workers in ("process:2", "thread:2", 0)]
 print([int(next(batches)[1].asscalar()) for batches in kept])
-stays = DatasetLoader(range(9), 3, workers="process:2").__enter__()
+stays = DatasetLoader(range(9), 3, workers="process:2")
 print(len(list(stays)))
 """
 

@@ -68,6 +68,13 @@ def test_iterators_take_numpy_scalars(tmp_path):
     assert next(rows).data[0].asnumpy().tolist() == [[1, 2], [3, 4]]
 
 
+def test_iterators_of_c_plus_plus_keep_their_arguments(tmp_path):
+    # T190: mxnet/io/io.py, line 834
+    np.savetxt(tmp_path / "x.csv", np.eye(2), delimiter=",")
+    rows = mx.io.CSVIter(data_csv=str(tmp_path / "x.csv"), data_shape=(2,), batch_size=1, round_batch=False)
+    assert rows.options["round_batch"] is False
+
+
 def test_a_prefetching_iterator_does_not_warn():
     # mxnet/io/io.py, line 406: `Thread.setDaemon` warns since Python 3.10
     rows = mx.io.PrefetchingIter(mx.io.NDArrayIter(np.arange(6).reshape(3, 2), np.arange(3), 1))

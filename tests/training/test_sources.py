@@ -4,6 +4,7 @@ import multiprocessing
 import os
 
 import mxkit
+from mxkit.data.source import read_epoch
 from mxkit.errors import DataError
 import mxnet as mx
 from mxnet import gluon
@@ -149,6 +150,31 @@ def test_t122_predict_and_evaluate_read_each_row_once_or_refuse(tmp_path):
     np.testing.assert_allclose(found, mxkit.predict(net, rows).asnumpy(), rtol=1e-6)
     with pytest.raises(DataError, match=r"data: each sample .* holds 2 samples of the next pass.* round_batch=False"):
         mxkit.predict(net, csv_rows(tmp_path))
+
+
+def records(folder, **arguments):
+    """22 images without pixels to speak of, labelled 0 to 21, in batches of five."""
+    names = {"path_imgrec": str(folder / "a.rec"), "path_imgidx": str(folder / "a.idx")}
+    writer = mx.recordio.MXIndexedRecordIO(names["path_imgidx"], names["path_imgrec"], "w")
+    for number in range(22):
+        header = mx.recordio.IRHeader(0, float(number), number, 0)
+        writer.write_idx(number, mx.recordio.pack_img(header, np.zeros((8, 8, 3), np.uint8), quality=9, img_fmt=".png"))
+    writer.close()
+    return mx.io.ImageRecordIter(data_shape=(3, 8, 8), batch_size=5, verbose=False, **names, **arguments)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_t190_image_record_iter_loses_no_sample_or_is_refused(tmp_path, shuffle):
+    rows = records(tmp_path, shuffle=shuffle)
+    epochs = [[y[0].asnumpy() for _, y in read_epoch(rows, epoch)] for epoch in range(5)]
+    assert [sum(map(len, epoch)) for epoch in epochs] == [25, 20, 25, 20, 20]
+    assert np.bincount(np.concatenate(sum(epochs, [])).astype(int)).tolist() == [5] * 22
+    with pytest.raises(DataError, match=r"data: ImageRecordIter .* of the next pass. Read the file with .*64\)$"):
+        list(read_epoch(records(tmp_path, shuffle=shuffle), once=True))
+    # its last batch holds three samples that no file has, with labels like -131077, and a pad of 0
+    rows = records(tmp_path, shuffle=shuffle, round_batch=False)
+    with pytest.raises(DataError, match=r"unwritten memory.*image_records.* or make the iterator with round_batch=T"):
+        next(read_epoch(rows, 0))
 
 
 PARTIAL = {

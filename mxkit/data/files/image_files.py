@@ -4,17 +4,14 @@ import hashlib
 import operator
 import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
-from mxkit.core.array_kind import of_kind
-from mxkit.core.gluon_data import for_first, of_first
+from mxkit.core.arguments import whole_number
 from mxkit.data.files.decoding import decode
-from mxkit.data.samples import call_user, drawn_by_transform, takes_rng
+from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, warn_of_missing_classes
 from mxkit.errors import DataError, TrapWarning, nearest
-import mxnet as mx
-from mxnet.util import is_np_array
 import numpy as np
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -32,16 +29,6 @@ class ImageFolder(NamedTuple):
     classes: List[str]
 
 
-class ImageDataset(mx.gluon.data.Dataset):  # type: ignore[misc]
-    """Base of datasets with NumPy images, so that a worker reads one without MXNet."""
-
-    draws = ()  # generators of random numbers that reading a sample draws from
-
-    def transform(self, fn: Callable[..., Any], lazy: bool = True) -> Any:
-        """As gluon's; `fn` gets the image as an array of MXNet, or as NumPy if it takes `rng`."""
-        return super().transform(for_images(fn), lazy)
-
-
 class ImageFiles(ImageDataset):
     """Image files and their labels, read on access: `part[i]` is `(image, label)`.
 
@@ -55,6 +42,7 @@ class ImageFiles(ImageDataset):
         labels: A whole number for each file.
         classes: Name of each label.
         channels: 3 for RGB, 1 for grey.
+        reduce_to: Decode JPEGs at 1/2, 1/4 or 1/8 of their size, as long as the shorter side keeps this many pixels.
 
     Attributes:
         labels: int32 of shape (N,); reading them reads no image.
@@ -64,8 +52,17 @@ class ImageFiles(ImageDataset):
         DataError: The numbers of labels and names differ, or a label has no class.
     """
 
+    gives_pixels = True  # a subclass may give something else
+
     def __init__(
-        self, root: Path, names: Sequence[str], labels: Sequence[int], classes: Sequence[str], *, channels: int = 3
+        self,
+        root: Path,
+        names: Sequence[str],
+        labels: Sequence[int],
+        classes: Sequence[str],
+        *,
+        channels: int = 3,
+        reduce_to: Optional[int] = None,
     ) -> None:
         self.root = Path(root)
         # one array of bytes: forked workers would copy a list of a million strings page by page
@@ -73,6 +70,7 @@ class ImageFiles(ImageDataset):
         self.labels: np.ndarray = np.array(labels, dtype=np.int32).reshape(-1)
         self.classes = list(classes)
         self.channels = channels
+        self.reduce_to = None if reduce_to is None else whole_number(reduce_to, "reduce_to")
         if len(self.labels) != len(self._names):
             raise DataError(f"{root}: {len(self._names)} images and {len(self.labels)} labels; they must be equal")
         if len(self.labels) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
@@ -100,37 +98,20 @@ class ImageFiles(ImageDataset):
             raise DataError(
                 f"{path}: the image cannot be read: {error.strerror}. Remove it, or permit reading"
             ) from error
-        return decode(content, str(path), self.channels), self.labels[index]
+        return decode(content, str(path), self.channels, self.reduce_to), self.labels[index]
 
     def __repr__(self) -> str:
         return f"ImageFiles({len(self)} images, {len(self.classes)} classes, {str(self.root)!r})"
 
 
-def for_images(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A transform for NumPy images: `fn` itself if it takes `rng`, else `fn` called with MXNet's arrays as by gluon."""
-    first = of_first(fn)
-    if takes_rng(fn if first is None else first):
-        return fn
-    return WithNDArray(fn) if first is None else for_first(WithNDArray(first))
-
-
-class WithNDArray:
-    """A function of samples that gets an NDArray, or an array of `mx.np`, for a NumPy image; workers can unpickle it.
-
-    Attributes:
-        draws: The generators that it may draw from.
-    """
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        self.fn = fn
-        self.draws = drawn_by_transform(fn)
-
-    def __call__(self, image: "np.ndarray", *rest: Any) -> Any:
-        return call_user(self.fn, of_kind(mx.nd.array(image, dtype=image.dtype), is_np_array()), *rest)
-
-
 def image_folder(
-    root: Union[str, Path], *, valid: float = 0.1, test: float = 0.1, channels: int = 3, seed: int = 0
+    root: Union[str, Path],
+    *,
+    valid: float = 0.1,
+    test: float = 0.1,
+    channels: int = 3,
+    seed: int = 0,
+    reduce_to: Optional[int] = None,
 ) -> Splits:
     """Read images from one folder per class, with or without folders of parts.
 
@@ -145,6 +126,9 @@ def image_folder(
         test: Fraction of the files for testing, if there are no folders of parts.
         channels: 3 for RGB, 1 for grey.
         seed: Seed of the split.
+        reduce_to: Decode JPEGs at 1/2, 1/4 or 1/8 of their size, as long as the shorter side keeps this many pixels:
+            256 for a centre crop of 224. Large photos are read faster, and their pixels differ. None decodes them
+            whole.
 
     Returns:
         Parts of type `ImageFiles`. Mean and std are None; `channel_statistics` computes those of some images.
@@ -173,7 +157,7 @@ def image_folder(
     for position, name in ((1, "valid"), (2, "test")):
         if name in folders and (name == "valid" or _has_classes(folders[name])):
             parts[position] = scan(folders[name], images.classes)
-    return _as_splits(parts, images.classes, root, channels)
+    return _as_splits(parts, images.classes, root, channels, reduce_to)
 
 
 def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bool = True) -> ImageFolder:
@@ -279,7 +263,9 @@ def _only(folder: ImageFolder, mask: "np.ndarray") -> ImageFolder:
     return folder._replace(names=[folder.names[row] for row in rows], labels=[folder.labels[row] for row in rows])
 
 
-def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, channels: int) -> Splits:
+def _as_splits(
+    parts: Sequence[ImageFolder], classes: List[str], root: Path, channels: int, reduce_to: Optional[int]
+) -> Splits:
     lost = sorted(set(range(len(classes))) - set(parts[0].labels))
     if lost:
         raise DataError(
@@ -292,5 +278,8 @@ def _as_splits(parts: Sequence[ImageFolder], classes: List[str], root: Path, cha
         classes,
         "Raise valid and test, add images, change the seed, or make folders train, val and test",
     )
-    train, valid, test = (ImageFiles(part.root, part.names, part.labels, classes, channels=channels) for part in parts)
+    train, valid, test = (
+        ImageFiles(part.root, part.names, part.labels, classes, channels=channels, reduce_to=reduce_to)
+        for part in parts
+    )
     return Splits(train, valid, test, classes)

@@ -7,8 +7,9 @@ import struct
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
+from mxkit.core.arguments import whole_number
 from mxkit.data.files.decoding import decode
-from mxkit.data.files.image_files import ImageDataset
+from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
 import mxnet as mx
@@ -40,6 +41,7 @@ class ImageRecords(ImageDataset):
         classes: Name of each label; by default the numbers.
         channels: 3 for RGB, 1 for grey.
         rows: Indices of the records to use; by default all.
+        reduce_to: Decode JPEGs at 1/2, 1/4 or 1/8 of their size, as long as the shorter side keeps this many pixels.
 
     Attributes:
         labels: Label of each record, read once without decoding an image.
@@ -49,6 +51,8 @@ class ImageRecords(ImageDataset):
         DataError: The file is not RecordIO or is truncated, or the index is of another file.
     """
 
+    gives_pixels = True  # a subclass may give something else
+
     def __init__(
         self,
         path: Union[str, Path],
@@ -56,9 +60,11 @@ class ImageRecords(ImageDataset):
         classes: Optional[Sequence[str]] = None,
         channels: int = 3,
         rows: Optional["np.ndarray"] = None,
+        reduce_to: Optional[int] = None,
     ) -> None:
         self.path = Path(path).expanduser()
         self.channels = channels
+        self.reduce_to = None if reduce_to is None else whole_number(reduce_to, "reduce_to")
         offsets = _offsets(self.path)
         self._offsets = offsets if rows is None else offsets[rows]
         self._local = threading.local()
@@ -76,7 +82,7 @@ class ImageRecords(ImageDataset):
             DataError: The record is damaged; the text has its index.
         """
         label, content, where = self._read(operator.index(index))
-        return decode(content, where, self.channels), label
+        return decode(content, where, self.channels, self.reduce_to), label
 
     @cached_property
     def labels(self) -> "np.ndarray":
@@ -123,6 +129,7 @@ def image_records(
     test: Union[int, float] = 0.1,
     channels: int = 3,
     seed: int = 0,
+    reduce_to: Optional[int] = None,
 ) -> Splits:
     """Read images from RecordIO files, as MXNet's `im2rec` writes them.
 
@@ -135,6 +142,7 @@ def image_records(
         test: Fraction or number of the records for testing, likewise.
         channels: 3 for RGB, 1 for grey.
         seed: Seed of the random split.
+        reduce_to: As for `image_folder`.
 
     Returns:
         Parts of type `ImageRecords`.
@@ -143,28 +151,27 @@ def image_records(
         DataError: A file is missing or damaged.
     """
     root = Path(root).expanduser()
+    options: Dict[str, Any] = {"channels": channels, "reduce_to": reduce_to}
     if root.is_file():
-        return _split(root, classes, valid, test, channels, seed)
+        return _split(root, classes, valid, test, seed, options)
     files = {part: root / f"{name}.rec" for part, name in _PARTS if (root / f"{name}.rec").is_file()}
     if "train" not in files:
         raise DataError(f"image_records: expected a .rec file, or a folder with train.rec; received {root}")
-    splits = _split(files.pop("train"), classes, 0 if "valid" in files else valid, 0, channels, seed)
+    splits = _split(files.pop("train"), classes, 0 if "valid" in files else valid, 0, seed, options)
     known = splits.classes or None
-    return splits._replace(
-        **{part: ImageRecords(path, classes=known, channels=channels) for part, path in files.items()}
-    )
+    return splits._replace(**{part: ImageRecords(path, classes=known, **options) for part, path in files.items()})
 
 
-def _split(path: Path, classes: Optional[Sequence[str]], valid: float, test: float, channels: int, seed: int) -> Splits:
-    whole = ImageRecords(path, classes=classes, channels=channels)
+def _split(
+    path: Path, classes: Optional[Sequence[str]], valid: float, test: float, seed: int, options: Dict[str, Any]
+) -> Splits:
+    whole = ImageRecords(path, classes=classes, **options)
     by = whole.labels if (valid or test) and whole.labels.ndim == 1 and whole.labels.dtype == np.int32 else None
     parts = three_parts(by, len(whole), valid, test, seed)
     if by is not None:
         way = "Raise valid and test, or add images"
         warn_of_missing_classes(str(path), [by[rows] for rows in parts], whole.classes, way)
-    train, validated, tested = (
-        ImageRecords(path, classes=whole.classes, channels=channels, rows=rows) for rows in parts
-    )
+    train, validated, tested = (ImageRecords(path, classes=whole.classes, rows=rows, **options) for rows in parts)
     return Splits(train, validated, tested, whole.classes)
 
 
