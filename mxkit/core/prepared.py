@@ -171,7 +171,8 @@ def output_kinds(
     known = {name: array.shape for name, array in arrays.items()}
     with switches(numpy):
         inner = graph.get_internals().infer_shape_partial(**known)[1]
-        if not all(shape and min(shape) > 0 for shape in inner):
+        least = 0 if numpy else 1  # an unknown length is -1 under the shapes of mx.np, where () is a number; else 0
+        if any(shape is None or not (shape or numpy) or min(shape, default=least) < least for shape in inner):
             return [], []
         dtypes = graph.infer_type(**{name: array.dtype for name, array in arrays.items()})[1]
         return graph.infer_shape(**known)[1], dtypes

@@ -1,6 +1,7 @@
 """Net, loss and metrics in one graph: the same bits as one after the other, and never where somebody could tell."""
 
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.errors import TrainingError, TrapWarning
 from mxkit.training.one_graph import OneGraph
 import mxnet as mx
@@ -337,6 +338,32 @@ def test_a_graph_without_known_shapes_and_one_in_float64_go_the_ordinary_way(tak
     net.cast("float64")
     fit(net, [(x.astype("float64"), y) for x, y in batches])
     assert not any(taken)
+
+
+class Centred(nn.HybridBlock):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Dense(3, in_units=5)
+
+    def hybrid_forward(self, F, x):
+        return self.scores(x - F.np.mean(x))  # of shape ()
+
+
+def test_a_graph_of_np_with_a_number_inside(taken):
+    def trained(hybridize):
+        mxkit.seed_all(0)
+        with switches(True):
+            net = Centred()
+            net.initialize()
+            if hybridize:
+                net.hybridize()
+        fit(net, make_batches([8] * 4))
+        return weights(net)
+
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == 3
 
 
 def test_batches_of_many_shapes_have_some_graphs(taken):
