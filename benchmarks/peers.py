@@ -110,7 +110,8 @@ def run(quick: bool) -> Iterator[Row]:
         for case in cases:
             updates = max(2, case.updates // 10) if quick else case.updates
             ways = {way: partial(seconds, train, case, updates) for way, train in ask.items()}
-            bars = {way: BARS[case.title][name] for way, name in peers.items() if name in BARS[case.title]}
+            expected = BARS.get(case.title, {})
+            bars = {way: expected[name] for way, name in peers.items() if name in expected}
             yield from rows_of(
                 case.title, take_turns(ways, rounds=ROUNDS[quick]), against="mxkit.fit", bars=bars,
                 scale=case.batch * updates, unit="images/s",
