@@ -1,12 +1,11 @@
 """Operators and graphs that are called again and again on the same arrays: prepared once, then a call of C each."""
 
-from contextlib import contextmanager
 import ctypes
-import os
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import switches
 from mxkit.core.replicas import first_value, gradients_of, set_fresh
+from mxkit.core.variables import environment
 import mxnet as mx
 from mxnet.base import _LIB, NDArrayHandle, c_handle_array, c_str_array, check_call
 
@@ -119,15 +118,20 @@ class BoundGraph:
         names, states = graph.list_arguments(), graph.list_auxiliary_states()
         found = {name: gradients_of(parameters[name]) for name in names if name in parameters}
         trained = {name: gradients for name, gradients in found.items() if gradients}
-        with _environment(_NO_FUSION), switches(numpy):
+        written = [first_value(parameters[name]) for name in states]
+        with environment(_NO_FUSION), switches(numpy):
             self.executor: Any = graph.bind(
                 first.ctx,
                 [own[name] if name in own else first_value(parameters[name]) for name in names],
                 {name: gradients[0] for name, gradients in trained.items()},
                 {name: parameters[name].grad_req if name in trained else "null" for name in names},
-                [first_value(parameters[name]) for name in states],
+                written,
                 shared_exec=None if shared is None else shared.executor,
             )
+        # The executor's operators write auxiliary states, like running statistics, and tell the engine that they read
+        # them, so nobody waits for it (T193). This operator, which copies them to themselves, waits, and is waited for.
+        copies = {"num_outputs": len(written)}
+        self._announce = PreparedCall("amp_multicast", written, written, copies) if written else None
         self._outputs = [PreparedCall("_copy", [output], [], {}) for output in self.executor.outputs[1:]]
         self._parameters = [parameters[name] for name in [*names, *states] if name in parameters]
         self._held = _arrays_of(self._parameters)
@@ -156,6 +160,8 @@ class BoundGraph:
     def backward(self) -> None:
         """Compute the gradients of the loss of the last batch, by each parameter's `grad_req`."""
         check_call(_LIB.MXExecutorBackwardEx(self.executor.handle, _NO_GRADIENTS, None, _TRAINING))
+        if self._announce is not None:
+            self._announce()
         set_fresh(self._trained, True)
 
 
@@ -192,22 +198,3 @@ def _arrays_of(parameters: Sequence[Any]) -> List[Any]:
     held = [parameter._data and parameter._data[0] for parameter in parameters]
     held += [parameter._grad and parameter._grad[0] for parameter in parameters]
     return held + [parameter._grad_req for parameter in parameters]
-
-
-@contextmanager
-def _environment(variables: Mapping[str, Optional[str]]) -> Iterator[None]:
-    """Set variables of the environment inside `with`; None removes one."""
-    before: Dict[str, Optional[str]] = {name: os.environ.get(name) for name in variables}
-
-    def put(values: Mapping[str, Optional[str]]) -> None:
-        for name, value in values.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    put(variables)
-    try:
-        yield
-    finally:
-        put(before)

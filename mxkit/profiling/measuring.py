@@ -8,6 +8,7 @@ import warnings
 from mxkit.core.arguments import whole_number
 from mxkit.core.blocks import net_devices, parameters_by_path
 from mxkit.core.trainers import TrainerSpec
+from mxkit.core.variables import environment
 from mxkit.data.source import Data, check_rereadable
 from mxkit.errors import MxkitError
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
@@ -84,7 +85,8 @@ def profile(
         work = TimedUpdates(net, batches, trainer, metrics, training)
         work.run(plain, updates)
         work.run(alone, updates)
-        work.run(profiled, updates, [operators.recorded()])
+        with environment({"MXNET_EXEC_BULK_EXEC_TRAIN": "0"}):  # a bound graph would be two long operators
+            work.run(profiled, updates, [operators.recorded()])
     if path is not None:
         write_trace(path, operators.runs, profiled.spans)
     found = Profile(

@@ -20,7 +20,9 @@ import re
 import sys
 import threading
 from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set
+import warnings
 
+from mxkit.errors import TrapWarning
 from mxkit.runtime.machine import Processors, read_processors
 
 _OPENMP = "OMP_NUM_THREADS"
@@ -148,6 +150,10 @@ _VIRTUAL_DEVICES = range(16)
 _present: Optional[int] = None  # the number of the workers of `_reached`; None is that of the import
 _reached: Set[int] = {0}
 _by_user = False  # the user's `threads` decides
+# Threads that do not use MXNet: of progress bars, notebooks, debuggers. mxkit's own wait until a batch is asked for.
+_WITHOUT_MXNET = (
+    *("mxkit", "tqdm", "rich", "ipykernel", "IPython", "zmq", "tornado", "debugpy", "_pydevd_bundle", "execnet"),
+)
 _choosing = False  # a call has the choice, and calls inside it take its number
 # Functions of MXNet's that end the engine's workers before a fork, and start new ones after it. oneDNN makes the memory
 # of an operator's kernel for the threads that there are, MXNet keeps the kernel for its worker, and with more threads
@@ -195,6 +201,7 @@ def threads(number: Optional[int] = None) -> ContextManager[Any]:
     Raises:
         ValueError: More threads than MXNet was loaded with; or `OMP_NUM_THREADS` or another engine decides, and MXNet
             keeps its number.
+        RuntimeError: Other threads of the program run, which may use MXNet.
 
     Side effects:
         Imports MXNet, waits for all its work and restarts its workers, as a fork does, in 1 to 10 ms: no other thread
@@ -211,12 +218,14 @@ def threads(number: Optional[int] = None) -> ContextManager[Any]:
         check_number(number)
     before = _present, _by_user
     if number is not None and not obstacle():
+        if _other_threads() and number != in_force():
+            raise RuntimeError(_kept())
         _set(operator.index(number), _VIRTUAL_DEVICES)
     _by_user = True
 
     def restore(error: Any, *_: Any) -> None:
         global _by_user
-        _set(before[0], (), check=error is None)
+        _restore(before[0], check=error is None)
         _by_user = before[1]
 
     restoring = ExitStack()
@@ -277,8 +286,19 @@ def may_choose() -> bool:
     or another thread of the program runs, which may use MXNet.
     """
     decided = _choosing or _by_user or most() == 1 or (_loaded is not None and _loaded.setting)
-    others = [one for one in threading.enumerate() if not one.daemon and one is not threading.current_thread()]
-    return not decided and not others and not obstacle()
+    return not decided and not _other_threads() and not obstacle()
+
+
+def _other_threads() -> List[str]:
+    """Names of the program's other threads, which may use MXNet."""
+    others = (one for one in threading.enumerate() if one is not threading.current_thread())
+    return [one.name for one in others if _home(one).partition(".")[0] not in _WITHOUT_MXNET]
+
+
+def _home(thread: threading.Thread) -> str:
+    """The module of a thread's class, or of its function."""
+    kind = type(thread).__module__
+    return kind if kind != "threading" else str(getattr(getattr(thread, "_target", None), "__module__", ""))
 
 
 @contextmanager
@@ -300,7 +320,22 @@ def choosing() -> Iterator[Optional[Callable[[Optional[int], Iterable[int]], Non
     finally:
         _choosing = False
         if not _by_user:  # code inside may have called `threads`
-            _set(None, (), check=finished)
+            _restore(None, check=finished)
+
+
+def _restore(number: Optional[int], check: bool) -> None:
+    if _other_threads() and number != _present:
+        warnings.warn(_kept(), TrapWarning, stacklevel=4)
+    else:
+        _set(number, (), check=check)
+
+
+def _kept() -> str:
+    names = ", ".join(_other_threads()[:5])
+    return (
+        f"threads: MXNet keeps {in_force()}, because other threads of the program run, which may use it: {names}. Set "
+        "the number before they start; end them, or a loader's iterator, before the earlier one is restored (T187)"
+    )
 
 
 def reach(devices: Iterable[int]) -> None:

@@ -417,3 +417,24 @@ def test_sparse_gradients_equal_the_ordinary_way(taken):
     assert not any(taken)
     np.testing.assert_array_equal(trained(True), expected)
     assert sum(taken) == 4
+
+
+def test_t193_running_statistics_read_between_updates_are_those_of_the_newest():
+    """A slow backward pass shows it: the statistics of the update before were read in each of ten tries."""
+    random = np.random.RandomState(0)
+    batches = [(array(random.rand(64, 3, 32, 32)), array(random.randint(0, 3, 64), dtype="int32")) for _ in range(4)]
+
+    def read(wait):
+        mxkit.seed_all(0)
+        net = nn.HybridSequential()
+        net.add(nn.Conv2D(16, 3, in_channels=3), nn.BatchNorm(in_channels=16), nn.Dense(3, in_units=16 * 30 * 30))
+        mxkit.initialize(net, devices="cpu:1")
+        net.hybridize()
+        seen = []
+        for _ in mxkit.updates(net, batches, loss="softmax_ce", trainer="sgd"):
+            if wait:
+                mx.nd.waitall()
+            seen.append(net[1].running_var.data().asnumpy().sum())
+        return seen
+
+    assert read(wait=False) == read(wait=True)

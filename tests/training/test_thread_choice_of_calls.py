@@ -9,6 +9,7 @@ from pathlib import Path
 import re
 import subprocess
 import sys
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import mxkit
@@ -20,6 +21,7 @@ from mxkit.training.thread_choice import MACS_PER_THREAD, batch_shapes, chosen_n
 import mxnet as mx
 import numpy as np
 import pytest
+import tqdm
 
 SCRIPT = """
 import ctypes, os, sys, warnings
@@ -288,3 +290,19 @@ def test_more_threads_than_a_stopped_run_had_are_told(tmp_path, monkeypatch):
     said = r"OMP_NUM_THREADS was '7', is '1' \(MXNet was loaded with at most 1 threads here\)"
     with pytest.warns(CheckpointWarning, match=said):
         fit(epochs=2, resume=True)
+
+
+def test_other_threads_of_the_program_keep_the_number():
+    before, ended = threads._other_threads(), Event()
+    helper = Thread(target=ended.wait, name="a server's", daemon=True)
+    helper.start()
+    try:
+        assert threads._other_threads() == [*before, "a server's"]
+        assert not threads.may_choose()
+        assert "other threads of the program run, which may use it: " in threads._kept()
+    finally:
+        ended.set()
+        helper.join()
+    bar = Thread(target=ended.wait)
+    bar._target = tqdm.tqdm.close  # a function of tqdm
+    assert threads._home(bar).partition(".")[0] in threads._WITHOUT_MXNET
