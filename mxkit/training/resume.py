@@ -153,7 +153,10 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
     finished = run["stopped"] is not None or state.max_updates == run["updates"]
     finished = finished or (state.epochs is not None and run["epoch"] > state.epochs)
     differences = _differences(run["settings"], settings)
-    differences = [f"{one}{too_many}" if one.startswith(_THREADS) else one for one in differences]
+    called = f"threads of an operator ({_THREADS}, mxkit.threads)"
+    differences = [
+        f"{called}{one[len(_THREADS) :]}{too_many}" if one.startswith(_THREADS) else one for one in differences
+    ]
     if finished and _OTHER_SAMPLES in differences:
         differences.remove(_OTHER_SAMPLES)
         _warn(

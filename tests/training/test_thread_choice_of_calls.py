@@ -287,7 +287,7 @@ def test_more_threads_than_a_stopped_run_had_are_told(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("mxkit.training.resume.in_force", lambda: 7)
         fit(epochs=1)
-    said = r"OMP_NUM_THREADS was '7', is '1' \(MXNet was loaded with at most 1 threads here\)"
+    said = r"mxkit\.threads\) was '7', is '1' \(MXNet was loaded with at most 1 threads here\)"
     with pytest.warns(CheckpointWarning, match=said):
         fit(epochs=2, resume=True)
 
