@@ -150,7 +150,8 @@ _VIRTUAL_DEVICES = range(16)
 _present: Optional[int] = None  # the number of the workers of `_reached`; None is that of the import
 _reached: Set[int] = {0}
 _by_user = False  # the user's `threads` decides
-# Threads that do not use MXNet: of progress bars, notebooks, debuggers. mxkit's own wait until a batch is asked for.
+# Threads that do not use MXNet: of progress bars, notebooks, debuggers. mxkit's own wait until a batch is
+# asked for, or write arrays of NumPy to a checkpoint.
 _WITHOUT_MXNET = (
     *("mxkit", "tqdm", "rich", "ipykernel", "IPython", "zmq", "tornado", "debugpy", "_pydevd_bundle", "execnet"),
 )
@@ -296,8 +297,8 @@ def _other_threads() -> List[str]:
 
 
 def _home(thread: threading.Thread) -> str:
-    """The module of a thread's class, or of its function."""
-    kind = type(thread).__module__
+    """The module of a thread's class, or of its function; mxkit's threads are called so."""
+    kind = "mxkit" if thread.name.startswith("mxkit-") else type(thread).__module__
     return kind if kind != "threading" else str(getattr(getattr(thread, "_target", None), "__module__", ""))
 
 
