@@ -1,8 +1,8 @@
 """How time and memory grow with updates, parameters, samples and devices.
 
-- updates: one `mxkit.fit` of a small MLP (batches of 16) with accuracy and checks for NaN; the 100 updates before each
-  mark are waited for one by one, and their median is told, with the process's resident memory. The rest runs as it
-  always does. It should be flat: bar 1.05 for update 10,000 against update 100. Each run is a fresh process.
+- updates: one `mxkit.fit` of a small MLP (batches of 16) with accuracy and checks for NaN. It waits for each of the 100
+  updates before a mark; the row is their median, and the process's resident memory. All other updates run as always.
+  The time should be flat: bar 1.05 for update 10,000 against update 100. Each run is a fresh process.
 - parameters: an update of a chain of Dense(4) layers, batches of 4: almost nothing to compute, 10 to 2,000 tensors. A
   round is a call of `fit` with 20 updates (of devices 100), so a part of its beginning and end is in it.
 - samples: an epoch of an `ArrayLoader` alone, shuffled, batches of 256 of 16 bytes; and what the process's memory

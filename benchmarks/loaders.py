@@ -163,8 +163,8 @@ def jpeg_ways(files: int) -> Iterator[Ways]:
             ways[f"{workers}, image_folder, Augment"] = exhaust(DatasetLoader(ours, transform=augment, **options))
             of_records = DatasetLoader(records.transform_first(composed), **options)
             ways[f"{workers}, .rec, gluon's transforms"] = exhaust(of_records)
-        anew = DatasetLoader(images, workers="process:2", **same)
-        ways["process:2 started each epoch, gluon's transforms"] = started_each_epoch(anew)
+        restarted = DatasetLoader(images, workers="process:2", **same)
+        ways["process:2 started each epoch, gluon's transforms"] = started_each_epoch(restarted)
         ways[".rec, ImageRecordIter, 2 threads"] = by_mxnet(names)
         ways["decoding alone, all cores"] = decoding(folder)
         yield ways

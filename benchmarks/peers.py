@@ -9,7 +9,7 @@ default), drawn at random. Each way is one call for an epoch, with neither progr
 Each peer is a process of its own that stays, builds and warms up its nets once, and takes turns with the others.
 `mxkit.fit` chooses its threads by the net, at most one a core. PyTorch's loop runs with one thread and with one a core
 (`torch.set_num_threads`), Lightning and Keras with one a core (`NPROC` sizes XLA's pool; JAX has no other setting). The
-peers live in .venv/peers, which the first run makes with pip; one that cannot be installed there is told and left out.
+peers live in .venv/peers, which the first run makes with pip. The table names a peer that pip cannot install there.
 
 Ratios are peer / mxkit: below 1 the peer is slower. Bars, for PyTorch's loop with either number of threads: 0.77 on
 softmax regression (mxkit is 1.3 x as fast), 1.11 on the MLP, 1 on LeNet and on ResNet-18 at 32 px (0.87 on processors

@@ -79,14 +79,14 @@ def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:
         data: The data; an mxkit loader over arrays, a list and a DataIter over arrays draw no random numbers.
         inputs: Number of input arrays of the net.
     """
-    deterministic = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not reads_user_code(data)
+    deterministic = isinstance(data, (EpochOrder, list, tuple, mx.io.NDArrayIter)) and not _reads_user_code(data)
     if not type(loss).__module__.startswith((gluon.loss.__name__, "mxkit.")) or not deterministic:
         return True
     operators = operators_of(net, inputs)
     return operators is None or any(_random_operator(name, attributes) for name, attributes in operators)
 
 
-def reads_user_code(data: Any) -> bool:
+def _reads_user_code(data: Any) -> bool:
     """Whether custom code makes the batches of an mxkit loader."""
     return isinstance(data, DatasetLoader) or getattr(data, "transform", None) is not None
 

@@ -424,10 +424,9 @@ def test_processes_stay_until_the_loader_is_closed_or_forgotten():
         assert_same(read(copy.copy(loader)), read(expected))  # a copy has processes of its own
         loader.epoch += 1
         assert left()[1] == pids
-        one = int(next(pid for pid in pids if pid not in before[1]))
-        os.kill(one, signal.SIGKILL)  # it was idle: nothing is lost
-        while one in [process.pid for process in multiprocessing.active_children()]:
-            time.sleep(0.01)
+        one = next(each for each in multiprocessing.active_children() if str(each.pid) in set(pids) - set(before[1]))
+        os.kill(one.pid, signal.SIGKILL)  # it was idle: nothing is lost
+        one.join()
         assert_same(read(loader), read(expected))
         for _ in loader:
             break  # what was handed out cannot be taken back: they begin anew

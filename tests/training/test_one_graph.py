@@ -54,6 +54,14 @@ def fit(net, batches, **settings):
     return mxkit.fit(net, batches, **{"loss": "softmax_ce", "trainer": SGD, "epochs": 1, "progress": False, **settings})
 
 
+def same_both_ways(trained, taken, count):
+    """`trained(hybridize)` gives the same weights without graphs and with graphs, which compute `count` batches."""
+    expected = trained(False)
+    assert not any(taken)
+    np.testing.assert_array_equal(trained(True), expected)
+    assert sum(taken) == count
+
+
 def on_update(function):
     return mxkit.callbacks.LambdaCallback(on_update=function)
 
@@ -148,10 +156,7 @@ def test_a_hybridized_loss_of_ones_own_stays_as_it_was_traced(taken):
         fit(net, make_batches([8] * 4), loss=loss, callbacks=[louder])
         return weights(net)
 
-    expected = trained(False)
-    assert not any(taken)
-    np.testing.assert_array_equal(trained(True), expected)
-    assert sum(taken) == 3
+    same_both_ways(trained, taken, 3)
 
 
 def test_code_of_a_loss_or_a_net_that_is_in_no_graph_runs_at_each_batch(taken):
@@ -360,10 +365,7 @@ def test_a_graph_of_np_with_a_number_inside(taken):
         fit(net, make_batches([8] * 4))
         return weights(net)
 
-    expected = trained(False)
-    assert not any(taken)
-    np.testing.assert_array_equal(trained(True), expected)
-    assert sum(taken) == 3
+    same_both_ways(trained, taken, 3)
 
 
 def test_batches_of_many_shapes_have_some_graphs(taken):
@@ -390,8 +392,7 @@ def test_a_graph_is_bound_anew_to_other_values(taken):
         fit(net, make_batches([8] * 4), callbacks=[on_update(move)])
         return weights(net)
 
-    np.testing.assert_array_equal(trained(True), trained(False))
-    assert sum(taken) == 3
+    same_both_ways(trained, taken, 3)
 
 
 def test_binding_prints_nothing(capfd):
@@ -413,10 +414,7 @@ def test_sparse_gradients_equal_the_ordinary_way(taken):
         fit(net, batches)
         return weights(net)
 
-    expected = trained(False)
-    assert not any(taken)
-    np.testing.assert_array_equal(trained(True), expected)
-    assert sum(taken) == 4
+    same_both_ways(trained, taken, 4)
 
 
 def test_t193_running_statistics_read_between_updates_are_those_of_the_newest():

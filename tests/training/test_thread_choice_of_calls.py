@@ -13,7 +13,7 @@ from threading import Event, Thread
 from types import SimpleNamespace
 
 import mxkit
-from mxkit.errors import CheckpointWarning
+from mxkit.errors import CheckpointWarning, TrapWarning
 from mxkit.nets.layer_table.measures import operator_macs
 from mxkit.runtime import threads
 from mxkit.runtime.machine import Processors
@@ -292,14 +292,23 @@ def test_more_threads_than_a_stopped_run_had_are_told(tmp_path, monkeypatch):
         fit(epochs=2, resume=True)
 
 
-def test_other_threads_of_the_program_keep_the_number():
+def test_other_threads_of_the_program_keep_the_number(monkeypatch):
+    monkeypatch.setattr(threads, "obstacle", lambda: "")
+    monkeypatch.setattr(threads, "most", lambda: 4)
+    monkeypatch.setattr(threads, "_present", 2)
     before, ended = threads._other_threads(), Event()
     helper = Thread(target=ended.wait, name="a server's", daemon=True)
     helper.start()
     try:
         assert threads._other_threads() == [*before, "a server's"]
         assert not threads.may_choose()
-        assert "other threads of the program run, which may use it: " in threads._kept()
+        said = (
+            r"MXNet keeps 2, because other threads of the program run, which may use it: .*a server's\. Set the number"
+        )
+        with pytest.raises(RuntimeError, match=said):
+            mxkit.threads(1)
+        with pytest.warns(TrapWarning, match=said):
+            threads._restore(None, check=True)
     finally:
         ended.set()
         helper.join()
