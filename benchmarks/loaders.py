@@ -123,10 +123,10 @@ def decoding(folder: str) -> Callable[[], object]:
     return lambda: [None for _ in executor.map(lambda content: decode(content, "")[0, 0, 0], contents)]
 
 
-def by_mxnet(names: Dict[str, str]) -> Callable[[], object]:
+def by_mxnet(names: Dict[str, str], batch: int) -> Callable[[], object]:
     area = {"random_resized_crop": True, "min_random_area": 0.08, "max_random_area": 1.0}
     ratio = {"min_aspect_ratio": 3 / 4, "max_aspect_ratio": 4 / 3, "rand_mirror": True, "scale": 1 / 255}
-    shape = {"data_shape": (3, 224, 224), "batch_size": 32, "shuffle": True, "preprocess_threads": 2, "verbose": False}
+    shape = {"data_shape": (3, 224, 224), "batch_size": batch, "shuffle": True, "preprocess_threads": 2, "verbose": False}
     iterator = mx.io.ImageRecordIter(**names, **area, **ratio, **shape)
 
     def read() -> None:
@@ -150,7 +150,8 @@ def jpeg_ways(files: int) -> Iterator[Ways]:
         ours = mxkit.data.image_folder(folder, valid=0, test=0).train
         records = mxkit.data.image_records(names["path_imgrec"], valid=0, test=0).train
         augment = mxkit.data.Augment([("resized_crop", {"size": 224}), "flip", "to_tensor"])
-        same = {"batch_size": 32, "shuffle": True}
+        # ImageRecordIter refuses a batch that holds all images.
+        same = {"batch_size": min(32, files - 1), "shuffle": True}
         threads = gluon.data.DataLoader(images, num_workers=2, thread_pool=True, **same)
         ways = {
             "gluon, num_workers=2": exhaust(gluon.data.DataLoader(images, num_workers=2, **same)),
@@ -165,7 +166,7 @@ def jpeg_ways(files: int) -> Iterator[Ways]:
             ways[f"{workers}, .rec, gluon's transforms"] = exhaust(of_records)
         restarted = DatasetLoader(images, workers="process:2", **same)
         ways["process:2 started each epoch, gluon's transforms"] = started_each_epoch(restarted)
-        ways[".rec, ImageRecordIter, 2 threads"] = by_mxnet(names)
+        ways[".rec, ImageRecordIter, 2 threads"] = by_mxnet(names, same["batch_size"])
         ways["decoding alone, all cores"] = decoding(folder)
         yield ways
 
