@@ -29,7 +29,7 @@ LAYERS = [
     {"models", "plots"},
     {"training"},
     {"recipe", "profiling"},
-    {"reports"},
+    {"reports", "export"},
     {"cli"},
     {"__main__"},
 ]
