@@ -14,6 +14,8 @@ from . import training as training
 from .core.device import devices as devices
 from .core.seeding import seed_all as seed_all
 from .core.train_mode import mode as mode
+from .export.exported_files import load_exported as load_exported
+from .export.writing import export as export
 from .metrics import Metric as Metric
 from .nets.features import Features as Features
 from .nets.finetuning import finetune as finetune
@@ -28,8 +30,6 @@ from .nets.settings import unfreeze as unfreeze
 from .recipe.run import run_recipe as run_recipe
 from .recipe.vocabulary import register as register
 from .runtime.threads import threads as threads
-from .storage.exporters import export as export
-from .storage.exporters import load_exported as load_exported
 from .storage.loading import load_parameters as load_parameters
 from .storage.snapshot import load_checkpoint as load_checkpoint
 from .storage.snapshot import save_checkpoint as save_checkpoint

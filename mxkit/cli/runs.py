@@ -158,23 +158,44 @@ def features(
 
 
 def export(
-    run: Path = RUN,
-    path: Path = typer.Argument(..., help="models/net becomes models/net-symbol.json and models/net-0000.params."),
+    source: str = typer.Argument(
+        ..., metavar="RUN", help="The folder of a run; or a file of save_net, files of a graph, a model.tar.gz."
+    ),
+    path: Path = typer.Argument(..., help="models/net becomes models/net.onnx, or what the format has."),
+    format: str = typer.Option("symbol", "--format", help="symbol, onnx, torch (code and weights), or safetensors."),
     which: str = WHICH,
-    overwrite: bool = typer.Option(False, "--overwrite", help="Replace another net under this path."),
+    shape: Optional[List[str]] = typer.Option(
+        None, "--shape", help="Shape of an input, like 1,3,224,224; once for each. Not needed for a run."
+    ),
+    tolerance: float = typer.Option(1e-4, "--tolerance", min=0.0, help="Largest relative difference from MXNet."),
+    verify: bool = typer.Option(True, help="Compare with MXNet operator by operator before writing."),
+    table: bool = typer.Option(False, "--table", help="Show the difference of every layer."),
+    overwrite: bool = typer.Option(False, "--overwrite", help="Replace existing files."),
 ) -> None:
-    """Write a RUN's net as MXNet's symbol and parameters, for other programs and languages."""
-    from mxkit.recipe.run import load_run, run_facts
-    from mxkit.storage.exporters import export as export_net
+    """Write a RUN's net as MXNet's symbol, ONNX, PyTorch code or safetensors, compared with MXNet."""
+    from mxkit.export.writing import export as export_net
 
-    recipe, net = load_run(run, which)
-    inputs = run_facts(run, recipe).known_inputs()
-    shapes = [one.shape for one in inputs]
-    files = export_net(net, path, input_shape=shapes if len(shapes) > 1 else shapes[0], overwrite=overwrite)
-    typer.echo(f"graph {files.symbol}")
-    typer.echo(f"parameters {files.parameters}")
-    for one in inputs:
-        typer.echo(f"input ({', '.join(['N', *map(str, one.shape[1:])])}) {one.dtype}")
+    shapes = [_shape(text) for text in shape or []] or None
+    exported = export_net(
+        source,
+        path,
+        format=format,
+        which=which,
+        input_shape=shapes,
+        verify=verify,
+        tolerance=tolerance,
+        overwrite=overwrite,
+    )
+    if table and exported.proof is not None:
+        typer.echo(str(exported.proof))
+    typer.echo(str(exported))
+
+
+def _shape(text: str) -> List[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise typer.BadParameter(f"--shape: expected sizes like 1,3,224,224; received {text!r}") from None
 
 
 def checkpoints(

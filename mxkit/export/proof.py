@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.files import write_atomically
 from mxkit.core.text import aligned
@@ -55,9 +55,9 @@ class Proof(NamedTuple):
         return [row for row in self.rows if not row.relative <= self.tolerance]
 
     @property
-    def worst(self) -> Row:
-        """The row with the largest relative difference."""
-        return max(self.rows, key=lambda row: row.relative)
+    def worst(self) -> Optional[Row]:
+        """The row with the largest relative difference; None for a net without parameters whose shapes are unknown."""
+        return max(self.rows, key=lambda row: row.relative, default=None)
 
     def __str__(self) -> str:
         head = ["layer", "operator", "shape", "batch", "largest value", "difference", "relative"]
@@ -66,10 +66,12 @@ class Proof(NamedTuple):
             + [f"{number:.3g}" for number in (row.largest, row.absolute, row.relative)]
             for row in self.rows
         ]
-        return f"{aligned([head, *cells], left=(0, 1, 2))}\n{self.summary()}"
+        return "\n".join([*aligned([head, *cells], left=(0, 1, 2)), self.summary()])
 
     def summary(self) -> str:
         """One sentence."""
+        if self.worst is None:
+            return "nothing was compared: the net has no parameters, and the shapes of its inputs are not known"
         state = f"{len(self.failures)} above" if self.failures else "all within"
         return (
             f"{len(self.rows)} arrays compared, {state} {self.tolerance:g}; largest relative difference "
@@ -95,7 +97,7 @@ class Proof(NamedTuple):
         """Write the table as JSON."""
         stored = {
             **{name: value for name, value in self._asdict().items() if name != "rows"},
-            "largest_relative_difference": self.worst.relative,
+            "largest_relative_difference": self.worst.relative if self.worst else None,
             "rows": [row._asdict() for row in self.rows],
         }
         write_atomically(path, json.dumps(stored, indent=1).encode())

@@ -4,10 +4,9 @@ from contextlib import contextmanager
 import sys
 import threading
 from types import ModuleType
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Mapping, Sequence
 from unittest import mock
 
-import mxnet as mx
 import numpy as np
 
 OPSET = 13  # the newest that MXNet's conversions know
@@ -42,8 +41,8 @@ def convert(
     Returns:
         An onnx ModelProto.
     """
-    from onnx import helper
     from mxnet.onnx.mx2onnx._export_onnx import MXNetGraph
+    from onnx import helper
 
     free = [("N", *shape[1:]) for shape in shapes]
     types = [helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for dtype in dtypes]
@@ -70,7 +69,7 @@ def _todays_onnx() -> Iterator[None]:
     import onnx
     from onnx import checker, helper
 
-    mapping = ModuleType("onnx.mapping")
+    mapping: Any = ModuleType("onnx.mapping")
     numbers = [number for number in onnx.TensorProto.DataType.values() if number]
     known = {}
     for number in numbers:
@@ -82,5 +81,5 @@ def _todays_onnx() -> Iterator[None]:
     mapping.NP_TYPE_TO_TENSOR_TYPE = {dtype: number for number, dtype in reversed(list(known.items()))}
     with _LOCK, mock.patch.dict(sys.modules, {"onnx.mapping": mapping}), mock.patch.object(
         onnx, "mapping", mapping, create=True
-    ), mock.patch.object(checker, "check_graph", lambda *_, **__: None):
+    ), mock.patch.object(checker, "check_graph"):
         yield

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
-from mxkit.core.array_kind import copy_to_cpu, is_numpy, legacy, of_kind, switches
+from mxkit.core.array_kind import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, values_of
@@ -48,21 +48,20 @@ class Value(NamedTuple):
     array: Any
 
 
-def graph_of(net: Any, input_shape: Any = None) -> Graph:
+def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
     """Trace a net with symbols; its caches, hooks and hybridization do not change.
 
     Args:
         net: An initialized HybridBlock, or a Sequential of HybridBlocks.
-        input_shape: As for `export`.
+        shapes: Of its inputs; () if they are not known.
 
     Raises:
         NotInitializedError, ValueError: As for `export`.
 
     Side effects:
-        With `input_shape`, parameters that waited for a first batch are initialized, as a batch would do.
+        With `shapes`, parameters that waited for a first batch are initialized, as a batch would do.
     """
     check_net(net)
-    shapes = input_shapes(input_shape)
     inputs = _inputs(net, shapes)
     numpy = is_numpy_net(net)
     with switches(numpy):
@@ -95,17 +94,6 @@ def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
         node = described["nodes"][number]
         if node["op"] != "null":
             yield Value(number, node["name"], node["op"], output, array.asnumpy())
-
-
-def input_shapes(input_shape: Any) -> List[Tuple[int, ...]]:
-    """List the shapes of all inputs."""
-    if input_shape is None:
-        return []
-    shape = input_shape if isinstance(input_shape, (list, tuple)) else (None,)
-    many = list(shape) if shape and all(isinstance(part, (list, tuple)) for part in shape) else [shape]
-    if not all(type(size) is int and size > 0 for shape in many for size in shape):
-        raise ValueError(f"input_shape: expected a shape like (1, 3, 224, 224), or a list of them; got {input_shape!r}")
-    return [tuple(shape) for shape in many]
 
 
 def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:

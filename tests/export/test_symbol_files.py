@@ -8,7 +8,8 @@ import warnings
 
 import mxkit
 from mxkit.errors import CheckpointError, NotInitializedError, UnknownNameError
-from mxkit.storage.exporters import export, load_exported
+from mxkit.export.exported_files import load_exported
+from mxkit.export.writing import export
 from mxkit.storage.symbol_file import read_symbol, sealed
 import mxnet as mx
 from mxnet import gluon, npx
@@ -71,7 +72,10 @@ def test_three_readers_give_equal_outputs(name, tmp_path, monkeypatch):
     net, x = make(), batch(*shape)
     net.initialize()
     paths = export(net, tmp_path / "net", input_shape=(1, *shape[1:]) if name != "lstm" else shape)
-    assert paths == (tmp_path / "net-symbol.json", tmp_path / "net-0000.params")
+    assert [paths.files[use] for use in ("symbol", "parameters")] == [
+        tmp_path / "net-symbol.json",
+        tmp_path / "net-0000.params",
+    ]
     expected = bits(net(x))
     assert bits(load_exported(tmp_path / "net")(x)) == expected
     assert bits(imported(tmp_path / "net")(x)) == expected
@@ -96,7 +100,7 @@ def test_shapes_in_the_graph_are_those_of_the_parameters(tmp_path):
     net = small_net()
     net(batch(2, 3, 8, 8))
     net[0].weight.lr_mult = 0.5
-    text = export(net, tmp_path / "net").symbol.read_text()
+    text = export(net, tmp_path / "net").files["symbol"].read_text()
     told = {node["name"]: node.get("attrs", {}) for node in json.loads(text)["nodes"] if node["op"] == "null"}
     for parameter in net.collect_params().values():
         assert told[parameter.name]["__shape__"] == str(parameter.shape)
@@ -423,9 +427,9 @@ def graph_of(tmp_path):
     net.add(nn.HybridLambda(lambda F, x: F.concat(*F.split(x, axis=1, num_outputs=2), dim=1)))
     net.initialize()
     files = export(net, tmp_path / "net")
-    graph = json.loads(files.symbol.read_text())
+    graph = json.loads(files.files["symbol"].read_text())
     del graph["attrs"]["mxkit_sha256"]
-    return files.symbol, graph
+    return files.files["symbol"], graph
 
 
 def node(graph, op):
@@ -545,9 +549,9 @@ def test_shapes_that_contradict_each_other_are_told_at_once(tmp_path):
     net.add(nn.Dense(4, in_units=3), nn.Dense(2, in_units=4))
     net.initialize()
     files = export(net, tmp_path / "net")
-    arrays = mx.nd.load(str(files.parameters))
+    arrays = mx.nd.load(str(files.files["parameters"]))
     arrays[f"arg:{net[1].weight.name}"] = mx.nd.ones((2, 5))
-    mx.nd.save(str(files.parameters), arrays)
+    mx.nd.save(str(files.files["parameters"]), arrays)
     with pytest.raises(CheckpointError, match=r"with the shape of its array, \(2, 5\)"):
         load_exported(tmp_path / "net")
 
@@ -638,12 +642,12 @@ def test_mutated_graphs_neither_crash_nor_hang(digest, numpy, count, tmp_path, f
         net.add(nn.HybridLambda(numpy_operators if numpy else halves_joined))
         net.add(nn.GlobalAvgPool2D(), nn.Dense(5, activation="tanh"), nn.Dropout(0.5))
         net.initialize()
-        file = export(net, tmp_path / "net", input_shape=(1, 3, 8, 8)).symbol
+        file = export(net, tmp_path / "net", input_shape=(1, 3, 8, 8)).files["symbol"]
     if not digest:
         graph = json.loads(file.read_text())
         del graph["attrs"]["mxkit_sha256"]
         file.write_text(json.dumps(graph, indent=2))
-    done = forks.run("test_exporters:mutate", str(tmp_path / "net"), count, numpy, timeout=300)
+    done = forks.run("test_symbol_files:mutate", str(tmp_path / "net"), count, numpy, timeout=300)
     assert done.returncode == 0, (done.stdout[-200:], done.stderr[-2000:])
     found = json.loads(done.stdout.splitlines()[-1])
     assert sum(found.values()) == count

@@ -2,7 +2,7 @@
 
 import json
 import re
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Tuple
 
 import mxnet as mx
 
@@ -80,6 +80,12 @@ def _plain_head(node: Dict[str, Any], first: int, scores: bool) -> Iterator[Dict
         yield {"op": "Flatten", "name": f"{name}_flat", "inputs": data}
         yield {**plain, "name": f"{name}_plain", "attrs": {"axis": "-1"}, "inputs": [[first, 0, 0]]}
         yield {"op": "reshape_like", "name": name, "inputs": [[first + 1, 0, 0], *data]}
+
+
+def replaced_heads(text: str) -> List[Tuple[str, str, str]]:
+    """Name, operator and plain operator of each loss head in a graph's JSON that was checked before."""
+    nodes = json.loads(text)["nodes"]
+    return [(node["name"], node["op"], _PLAIN_HEADS[node["op"]]) for node in nodes if node["op"] in _PLAIN_HEADS]
 
 
 def parameters_without_array(symbol: Any, arrays: AbstractSet[str]) -> List[str]:

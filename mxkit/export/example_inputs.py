@@ -1,0 +1,101 @@
+"""Inputs for the comparison of an exported file with MXNet: given ones, a run's test data, or random ones."""
+
+import json
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+# Sizes of the compared batches; at two sizes, a size that was fixed by mistake shows.
+SIZES = (1, 4)
+
+
+class InputForm(NamedTuple):
+    """An input of a net.
+
+    Attributes:
+        name: In the graph.
+        shape: For one batch.
+        dtype: NumPy's name.
+        axis: The axis of the samples, whose size is free in the exported file.
+    """
+
+    name: str
+    shape: Tuple[int, ...]
+    dtype: str
+    axis: int = 0
+
+    def resized(self, size: int) -> Tuple[int, ...]:
+        """The shape for another batch size."""
+        return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])
+
+
+def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
+    """Read `input_shape` of `export`: shapes with numbers only, and the axis of the samples in each.
+
+    >>> split_shapes((None, 3, 8, 8)), split_shapes([(35, None, 10), (2, 5)])
+    (([(1, 3, 8, 8)], [0]), ([(35, 1, 10), (2, 5)], [1, 0]))
+    """
+    if input_shape is None:
+        return [], []
+    shape = input_shape if isinstance(input_shape, (list, tuple)) else (-1,)
+    many = list(shape) if shape and all(isinstance(part, (list, tuple)) for part in shape) else [shape]
+    sizes = [size for one in many for size in one]
+    sound = all(size is None or (type(size) is int and size > 0) for size in sizes)
+    if not sound or any(list(one).count(None) > 1 for one in many):
+        raise ValueError(
+            "input_shape: expected a shape like (1, 3, 224, 224), or a list of them; None may stand for the batch "
+            f"size, as in (35, None, 100); got {input_shape!r}"
+        )
+    axes = [list(one).index(None) if None in one else 0 for one in many]
+    return [tuple(1 if size is None else size for size in one) for one in many], axes
+
+
+def forms_of(
+    names: Sequence[str], shapes: Sequence[Tuple[int, ...]], axes: Sequence[int], examples: Sequence[Any]
+) -> List[InputForm]:
+    """Describe the inputs of a net by given shapes, or by examples, which also give the dtypes."""
+    dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(names)
+    shapes = shapes or [tuple(one.shape) for one in examples]
+    axes = axes or [0] * len(names)
+    return [InputForm(*one) for one in zip(names, shapes, dtypes, axes)]
+
+
+def as_arrays(inputs: Any) -> Tuple[Any, ...]:
+    """Return the arrays of `inputs=`: one array, or a tuple of them, as NumPy's."""
+    many = inputs if isinstance(inputs, (list, tuple)) else () if inputs is None else (inputs,)
+    return tuple(np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for one in many)
+
+
+def example_batches(graph: Any, forms: Sequence[InputForm], examples: Sequence[Any]) -> List[Dict[str, Any]]:
+    """Batches of each of SIZES: of the examples, repeated if they are too few, else drawn at random."""
+    found = []
+    tables = _tables(graph)
+    random = np.random.RandomState(0)
+    for size in SIZES:
+        batch = {}
+        for number, form in enumerate(forms):
+            if examples:
+                batch[form.name] = np.take(examples[number], np.arange(size), form.axis, mode="wrap")
+            else:
+                batch[form.name] = _drawn(random, form.resized(size), form.dtype, tables.get(form.name))
+        found.append(batch)
+    return found
+
+
+def _drawn(random: Any, shape: Tuple[int, ...], dtype: str, rows: Optional[int]) -> Any:
+    """Numbers between -1 and 1; row numbers of a table; 0 and 1 for other integers."""
+    if rows is not None:
+        return random.randint(0, rows, shape).astype(dtype)
+    if np.dtype(dtype).kind in "iub":
+        return random.randint(0, 2, shape).astype(dtype)
+    return random.uniform(-1, 1, shape).astype(dtype)
+
+
+def _tables(graph: Any) -> Dict[str, int]:
+    """Number of rows of the table that an input chooses from, by the input's name."""
+    nodes = json.loads(graph.symbol.tojson())["nodes"]
+    rows = {}
+    for node in nodes:
+        if node["op"] in ("Embedding", "_npx_embedding"):
+            rows[nodes[node["inputs"][0][0]]["name"]] = int(node["attrs"]["input_dim"])
+    return rows

@@ -1,0 +1,47 @@
+"""Reads what `export` wrote, as a block for `predict` and `evaluate`."""
+
+from pathlib import Path
+from typing import Any, Optional, Union
+
+from mxkit.core.device import DeviceSpec
+from mxkit.export.symbol_files import read_symbol_files
+
+
+def load_exported(
+    path: Union[str, Path],
+    *,
+    epoch: Optional[int] = None,
+    scores: bool = False,
+    devices: Optional[DeviceSpec] = None,
+) -> Any:
+    """Read files of `export`, `net.export` or Module, safely: they are checked before another program reads them.
+
+    Module's loss heads (SoftmaxOutput, LinearRegressionOutput, LogisticRegressionOutput, MAERegressionOutput,
+    SVMOutput) become the plain operators that they are at inference (T117). The block returns what `Module.predict`
+    returns, up to the last bits of a softmax, and needs no label.
+
+    Args:
+        path: As for `export` and for `Module.save_checkpoint`, without `-symbol.json`; or a file `.onnx`, which
+            onnxruntime computes, or `.safetensors`, whose net is built from its description.
+        epoch: Number in the parameters' file name of a graph; None is the highest.
+        scores: Leave out the softmax or sigmoid of the loss head, for further training: "softmax_ce" and
+            "sigmoid_bce" apply their own.
+        devices: Devices for the parameters; None is the CPU. onnxruntime computes on the CPU.
+
+    Returns:
+        A block with the file's dtypes. Its inputs are the variables without parameters, `data0` before `data1`. A
+        label that only a loss head reads is not an input. The block is a net of `mx.np` if the exported net was one,
+        or under `npx.set_np()`.
+
+    Raises:
+        CheckpointError: A file is damaged, could harm the process, or does not fit the other file: the weights of a
+            layer are missing, or an array belongs to no variable.
+        OSError: A file does not exist or cannot be read.
+        ValueError: `scores` is True, and the graph has no loss head.
+
+    >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net); x = mx.nd.ones((2, 5)); y = net(x)
+    >>> _ = mxkit.export(net, getfixture("tmp_path") / "mlp", epoch=7)
+    >>> bool((mxkit.load_exported(getfixture("tmp_path") / "mlp")(x) == y).asnumpy().all())
+    True
+    """
+    return read_symbol_files(path, epoch=epoch, scores=scores, devices=devices)

@@ -1,0 +1,53 @@
+"""Parameters by structural path as safetensors, with the net's description."""
+
+import json
+from typing import Any, Dict, List, Mapping
+
+from mxkit.core.array_kind import copy_to_cpu
+from mxkit.core.blocks import distinct, parameters_by_path
+from mxkit.core.replicas import values_of
+from mxkit.errors import ArchitectureError, NotInitializedError
+from mxkit.export.proof import Row, compare
+from mxkit.nets.architecture import describe
+from mxkit.version import __version__
+import mxnet as mx
+
+
+def safetensors_content(net: Any, facts: Mapping[str, str]) -> bytes:
+    """Content of a safetensors file: arrays by structural path, a shared parameter under its first path.
+
+    Args:
+        net: An initialized net.
+        facts: More entries for the metadata.
+
+    Raises:
+        NotInitializedError: A parameter has no value.
+    """
+    from safetensors.numpy import save
+
+    metadata = {"format": "np", "mxkit": __version__, "mxnet": mx.__version__, **facts}
+    try:
+        metadata["description"] = json.dumps(describe(net))
+    except ArchitectureError:  # a net of the user's own classes; the arrays are complete without it
+        metadata["class"] = type(net).__name__
+    return bytes(save(_arrays(net), metadata=metadata))
+
+
+def compare_safetensors(net: Any, content: bytes) -> List[Row]:
+    """Read the content again and compare every parameter."""
+    from safetensors.numpy import load
+
+    stored = load(content)
+    return [compare(path, "parameter", 0, array, stored[path]) for path, array in _arrays(net).items()]
+
+
+def _arrays(net: Any) -> Dict[str, Any]:
+    arrays = {}
+    for path, parameter in distinct(parameters_by_path(net)).items():
+        if values_of(parameter) is None:
+            raise NotInitializedError(
+                f"export: parameter {path!r} {parameter.shape} has no value. Pass input_shape=(1, ...), or initialize "
+                "the net and run it once on a batch"
+            )
+        arrays[path] = copy_to_cpu(parameter.list_data()[0]).asnumpy()
+    return arrays

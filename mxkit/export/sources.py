@@ -1,0 +1,164 @@
+"""What can be exported: a net, a run's folder, a file of `save_net`, files of a graph, a zoo's net by its name."""
+
+from contextlib import ExitStack
+import json
+from pathlib import Path
+import tarfile
+import tempfile
+from typing import Any, Dict, List, NamedTuple, Tuple, Union
+import zipfile
+
+from mxkit.core.device import unpack
+from mxkit.data.source import read_epoch
+from mxkit.errors import MxkitError
+from mxkit.export.loss_heads import replaced_heads
+from mxkit.export.symbol_files import read_symbol_files
+from mxkit.models.zoo import get_model
+from mxkit.nets.saving import load_net
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
+from mxkit.recipe.run import load_run, run_facts
+from mxnet import gluon
+import numpy as np
+
+_ENDINGS = ("-symbol.json", ".tar.gz", ".tgz")
+_LARGEST_MEMBER = 2**33
+
+
+class Source(NamedTuple):
+    """A net to export, and what is known about its inputs and outputs.
+
+    Attributes:
+        net: The net.
+        shapes: Shapes of its inputs for one sample; empty if they are not known.
+        examples: Arrays for its inputs, as NumPy's; empty if there are none.
+        facts: What an exported file says about the net: `classes` and `preprocessing`, in JSON.
+        notes: What was changed on the way, a sentence each.
+    """
+
+    net: Any
+    shapes: Tuple[Tuple[int, ...], ...] = ()
+    examples: Tuple[Any, ...] = ()
+    facts: Dict[str, str] = {}
+    notes: Tuple[str, ...] = ()
+
+
+def find_source(source: Any, which: str = "last") -> Source:
+    """Return the net that `source` means.
+
+    Args:
+        source: As for `export`.
+        which: As for `export`.
+
+    Raises:
+        TypeError: `source` is neither a net nor a path.
+        FileNotFoundError: There is no such file.
+        ValueError: The file holds no net.
+        MxkitError: The file is damaged, or the name of a zoo's net is unknown.
+    """
+    if isinstance(source, gluon.Block):
+        return Source(source)
+    if not isinstance(source, (str, Path)):
+        raise TypeError(f"export: expected a net, a path, or a name like 'zoo:resnet18_v2'; received {source!r:.100}")
+    text, path = str(source), Path(source).expanduser()
+    if text.startswith(("zoo:", "gluoncv:")):
+        return Source(get_model(text, weights="pretrained"))
+    if (path / "recipe.yaml").is_file():
+        return _of_run(path, which)
+    if text.endswith((".tar.gz", ".tgz")):
+        return _of_archive(path)
+    if path.is_file() and zipfile.is_zipfile(path):
+        return Source(load_net(path))
+    return _of_symbol_files(path)
+
+
+def _of_run(path: Path, which: str) -> Source:
+    recipe, net = load_run(path, which)
+    facts = run_facts(path, recipe)
+    known = {"classes": json.dumps(facts.classes)} if facts.classes else {}
+    preprocessing = {
+        "images": None if facts.images is None else facts.images._asdict(),
+        "augment": recipe.data.model_dump(mode="json").get("eval_augment"),
+    }
+    if any(preprocessing.values()):
+        known["preprocessing"] = json.dumps(preprocessing)
+    shapes = tuple(one.shape for one in facts.known_inputs())
+    notes: List[str] = []
+    try:
+        part = recipe.evaluate.split
+        inputs, _ = unpack(next(read_epoch(batches(recipe, load_data(recipe), part), keep_count=True)))
+        examples = tuple(np.asarray(one[:4].asnumpy()) for one in inputs)
+        notes.append(f"compared on the first samples of the run's {part} data")
+    except (MxkitError, OSError) as error:
+        examples = ()
+        notes.append(f"compared on random inputs, because the run's data cannot be read: {str(error)[:200]}")
+    return Source(net, shapes, examples, known, tuple(notes))
+
+
+def _of_symbol_files(path: Path) -> Source:
+    prefix = Path(str(path)[: -len("-symbol.json")]) if str(path).endswith("-symbol.json") else path
+    if not Path(f"{prefix}-symbol.json").is_file():
+        raise FileNotFoundError(_missing(path))
+    return Source(read_symbol_files(prefix), notes=_heads(prefix))
+
+
+def _heads(prefix: Path) -> Tuple[str, ...]:
+    replaced = replaced_heads(Path(f"{prefix}-symbol.json").read_text(encoding="utf-8"))
+    return tuple(
+        f"the training head {name!r} ({operator}) became {plain}; its label is no input"
+        for name, operator, plain in replaced
+    )
+
+
+def _missing(path: Path) -> str:
+    if path.suffix == ".params" and path.is_file():
+        return (
+            f"export: {path} holds arrays without a graph. Load it into its net (mxkit.load_parameters(net, path)) and "
+            f"export the net; with a graph beside it, pass the common beginning of both files. `python -m "
+            f"mxkit.export.params {path}` lists and converts the arrays alone"
+        )
+    return (
+        f"export: {path}: expected a net, a run's folder, a file of save_net, the common beginning of a graph's files "
+        f"(for {path.name}-symbol.json and {path.name}-0000.params), a model.tar.gz, or a name like 'zoo:resnet18_v2'; "
+        + ("received another folder" if path.is_dir() else "received another file" if path.exists() else "not found")
+    )
+
+
+def _of_archive(path: Path) -> Source:
+    """Read the graph and the parameters of an archive like SageMaker's `model.tar.gz`."""
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder, ExitStack() as stack:
+        try:
+            archive = stack.enter_context(tarfile.open(str(path), "r:*"))
+            members = {Path(one.name).name: one for one in archive.getmembers() if one.isfile()}
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise ValueError(f"export: {path} is damaged, or no archive: {str(error)[:200]}") from error
+        graphs = [name for name in members if name.endswith("-symbol.json")]
+        if len(graphs) != 1:
+            raise ValueError(
+                f"export: {path}: expected one file NAME-symbol.json with a NAME-0000.params; received "
+                f"{', '.join(sorted(members)) or 'no file'!s:.300}"
+            )
+        prefix = graphs[0][: -len("-symbol.json")]
+        for name, member in members.items():
+            if name == graphs[0] or (name.startswith(f"{prefix}-") and name.endswith(".params")):
+                _unpack_member(archive, member, Path(folder) / name)
+        return _of_symbol_files(Path(folder) / prefix)
+
+
+def _unpack_member(archive: Any, member: Any, target: Path) -> None:
+    if member.size > _LARGEST_MEMBER:
+        raise ValueError(f"export: {member.name}: expected at most {_LARGEST_MEMBER} bytes, received {member.size}")
+    source = archive.extractfile(member)
+    with target.open("wb") as file:
+        for chunk in iter(lambda: source.read(2**20), b""):
+            file.write(chunk)
+
+
+def base_path(path: Union[str, Path], ending: str) -> Path:
+    """The common beginning of the exported files: `path` without the ending of its format.
+
+    >>> base_path("models/net.onnx", ".onnx").as_posix(), base_path("models/net-1.5", ".onnx").as_posix()
+    ('models/net', 'models/net-1.5')
+    """
+    text = str(path)
+    return Path(text[: -len(ending)] if text.endswith(ending) and Path(text).name != ending else text)

@@ -1,0 +1,219 @@
+"""Writes a net for other programs, after a comparison with MXNet."""
+
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+from mxkit.core.arguments import whole_number
+from mxkit.core.files import write_atomically
+from mxkit.errors import unknown_name
+from mxkit.export.example_inputs import InputForm, as_arrays, example_batches, forms_of, split_shapes
+from mxkit.export.net_graph import Graph, graph_of
+from mxkit.export.proof import Proof, Row
+from mxkit.export.safetensors_files import compare_safetensors, safetensors_content
+from mxkit.export.sources import Source, base_path, find_source
+from mxkit.export.symbol_files import check_same_graph, compare_symbol, symbol_contents
+from mxkit.version import __version__
+import mxnet as mx
+
+Shape = Sequence[Optional[int]]
+# The endings of a format's files by their use, the one that a path may carry first.
+FORMATS: Dict[str, Dict[str, str]] = {
+    "symbol": {"symbol": "-symbol.json", "parameters": "-{epoch:04d}.params"},
+    "onnx": {"onnx": ".onnx"},
+    "torch": {"code": ".py", "weights": ".safetensors"},
+    "safetensors": {"weights": ".safetensors"},
+}
+
+
+class Exported(NamedTuple):
+    """What `export` wrote.
+
+    Attributes:
+        files: Paths by their use: "symbol" and "parameters", "onnx", "code" and "weights", or "weights"; and "proof",
+            the comparison as JSON.
+        proof: The comparison with MXNet; None without one. `print(proof)` shows a row for each layer or operator.
+        notes: What was changed on the way, a sentence each.
+    """
+
+    files: Dict[str, Path]
+    proof: Optional[Proof]
+    notes: Tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{use:<11}{path}" for use, path in self.files.items()]
+        return "\n".join([*lines, *self.notes, *([self.proof.summary()] if self.proof else [])])
+
+
+class _Job(NamedTuple):
+    """What a format's writer needs."""
+
+    source: Source
+    graph: Graph
+    forms: List[InputForm]
+    batches: List[Dict[str, Any]]
+    facts: Dict[str, str]
+    train: bool
+
+
+def export(
+    source: Any,
+    path: Union[str, Path],
+    *,
+    format: str = "symbol",
+    input_shape: Union[Shape, Sequence[Shape], None] = None,
+    inputs: Any = None,
+    which: str = "last",
+    verify: bool = True,
+    tolerance: float = 1e-4,
+    train: bool = False,
+    epoch: int = 0,
+    overwrite: bool = False,
+) -> Exported:
+    """Write a net for other programs, and prove that they compute what MXNet computes.
+
+    The net itself does not change: its forward pass is traced with symbols. The same inputs go through MXNet and
+    through the exported file, at batch sizes 1 and 4, and the outputs are compared operator by operator (layer by layer
+    for "torch"). Above `tolerance`, no file gets its name.
+
+    Args:
+        source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the
+            common beginning of `NAME-symbol.json` and `NAME-0000.params` (of Gluon or Module, whose loss head becomes
+            its plain operator); a `model.tar.gz` with such files, as of SageMaker; or a zoo's net with its published
+            weights, like "zoo:resnet18_v2". On several devices, the values of the first one are written (T59).
+        path: Common beginning of the files, with or without the format's ending. Missing folders are made.
+        format: "symbol" (MXNet's graph and parameters: `path-symbol.json`, `path-0000.params`, for `load_exported`,
+            `gluon.SymbolBlock.imports`, `mx.mod.Module.load` and other languages), "onnx" (`path.onnx`), "torch"
+            (PyTorch code and its weights: `path.py`, `path.safetensors`), or "safetensors" (the parameters by
+            structural path: `path.safetensors`).
+        input_shape: Shape of the input, with any batch size, or a list of shapes for several inputs. None stands for
+            the batch size if its axis is not the first, as in (35, None, 100). Not needed for a run, with `inputs`, and
+            for "symbol" and "safetensors" if all parameters have values. Several inputs are called `data0`, `data1`...
+        inputs: An array, or a tuple with one for each input, to compare with instead of random numbers; they also give
+            shapes and dtypes. A run's own test data is taken without being asked.
+        which: "last" or "best" checkpoint of a run.
+        verify: Compare with MXNet. "torch" needs torch for it, and "onnx" onnxruntime.
+        tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
+            magnitude in it.
+        train: Compare the gradients of a training step, too; for "torch".
+        epoch: Number in the name of "symbol"'s parameters, from 0. All epochs of a net share one graph.
+        overwrite: Replace existing files. The graph of "symbol" is also replaced without it by the same net's graph.
+
+    Returns:
+        The files, the comparison, and notes. The comparison is also written as `path.FORMAT.json`.
+
+    Raises:
+        NotInitializedError: A parameter has no value, and the shapes do not determine its shape.
+        ExportError: Operators have no equivalent in the format (all are named), or the difference is too large.
+        ValueError: An argument is wrong, the forward pass cannot be traced, or a file exists.
+        ImportError: A package of the format is missing; the text has the command that installs it.
+        CheckpointError, FileNotFoundError: A file of `source` is damaged, or does not exist.
+        OSError: A file cannot be written; each file is complete or unchanged.
+
+    Side effects:
+        With shapes, parameters that waited for a first batch are initialized, as a batch would do.
+
+    >>> net = mxkit.models.mlp(3, hidden=[4]); mxkit.initialize(net)
+    >>> exported = export(net, getfixture("tmp_path") / "mlp", input_shape=(1, 5))
+    >>> [path.name for path in exported.files.values()]
+    ['mlp-symbol.json', 'mlp-0000.params', 'mlp.symbol.json']
+    >>> mxkit.load_exported(getfixture("tmp_path") / "mlp")(mx.nd.ones((2, 5))).shape
+    (2, 3)
+    """
+    if format not in FORMATS:
+        raise unknown_name("format of export", format, tuple(FORMATS))
+    epoch = whole_number(epoch, "epoch", least=0)
+    if train and format != "torch":
+        raise ValueError(f"export: train=True compares gradients, which only format='torch' has; received {format!r}")
+    endings = FORMATS[format]
+    base = base_path(path, next(iter(endings.values())))
+    files = {use: Path(f"{base}{ending.format(epoch=epoch)}") for use, ending in endings.items()}
+    if format != "symbol" and not overwrite:
+        _refuse_existing(files.values())
+    job = _prepared(source, input_shape, inputs, which, format, verify, train)
+    contents, rows, not_compared = _WRITERS[format](job, verify)
+    if format == "symbol" and not overwrite:
+        check_same_graph(files["symbol"], contents["symbol"])
+    proof = None
+    if verify:
+        proof = Proof(rows, tolerance, _versions(format), _words(job), not_compared)
+        proof.check(f"the {format} file")
+    base.parent.mkdir(parents=True, exist_ok=True)
+    for use in reversed(list(contents)):  # the graph and the code last: they name files that are complete then
+        write_atomically(files[use], contents[use])
+    if proof is not None:
+        files["proof"] = proof.write(Path(f"{base}.{format}.json"))
+    return Exported(files, proof, job.source.notes)
+
+
+def _refuse_existing(files: Any) -> None:
+    there = [str(path) for path in files if path.exists()]
+    if there:
+        raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True")
+
+
+def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: str, verify: bool, train: bool) -> _Job:
+    found = find_source(source, which)
+    shapes, axes = split_shapes(input_shape)
+    examples = as_arrays(inputs) or (() if shapes else found.examples)
+    shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
+    graph = graph_of(found.net, shapes)
+    if not shapes and format in ("onnx", "torch"):
+        raise ValueError(
+            f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
+            "not say: pass input_shape=(1, 3, 224, 224) or the like, or inputs=an array"
+        )
+    if examples and len(examples) != len(graph.inputs):
+        raise ValueError(f"inputs: the net has {len(graph.inputs)} inputs, received {len(examples)} arrays")
+    forms = forms_of(graph.inputs, shapes, axes, examples) if shapes else []
+    drawn = example_batches(graph, forms, examples) if forms and verify else []
+    return _Job(found, graph, forms, drawn, found.facts, train)
+
+
+def _words(job: _Job) -> str:
+    return "; ".join([", ".join(f"{form.name} {form.shape} {form.dtype}" for form in job.forms), *job.source.notes])
+
+
+def _versions(format: str) -> Dict[str, str]:
+    versions = {"mxkit": __version__, "mxnet": mx.__version__}
+    if format == "onnx":
+        import onnx
+        import onnxruntime
+
+        versions.update(onnx=onnx.__version__, onnxruntime=onnxruntime.__version__)
+    elif format == "torch":
+        import torch
+
+        versions.update(torch=torch.__version__)
+    return versions
+
+
+_Written = Tuple[Dict[str, bytes], List[Row], Sequence[str]]
+
+
+def _symbol(job: _Job, verify: bool) -> _Written:
+    symbol, parameters = symbol_contents(job.graph)
+    contents = {"symbol": symbol, "parameters": parameters}
+    return contents, compare_symbol(job.graph, contents, job.batches) if verify else [], ()
+
+
+def _safetensors(job: _Job, verify: bool) -> _Written:
+    content = safetensors_content(job.source.net, job.facts)
+    return {"weights": content}, compare_safetensors(job.source.net, content) if verify else [], ()
+
+
+def _onnx(job: _Job, verify: bool) -> _Written:
+    from mxkit.export.to_onnx.onnx_model import compare_onnx, onnx_content
+
+    content = onnx_content(job.graph, job.forms, job.facts)
+    rows, not_compared = compare_onnx(job.graph, content, job.batches) if verify else ([], ())
+    return {"onnx": content}, rows, not_compared
+
+
+def _torch(job: _Job, verify: bool) -> _Written:
+    from mxkit.export.to_torch.torch_files import compare_torch, torch_contents
+
+    contents, program = torch_contents(job.source.net, job.forms, job.facts)
+    return contents, compare_torch(program, contents, job.batches, job.train) if verify else [], ()
+
+
+_WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}
