@@ -24,6 +24,10 @@ class InputForm(NamedTuple):
     dtype: str
     axis: int = 0
 
+    def __str__(self) -> str:
+        sizes = ["N" if axis == self.axis else str(size) for axis, size in enumerate(self.shape)]
+        return f"{self.name} ({', '.join(sizes)}{',' * (len(sizes) == 1)}) {self.dtype}"
+
     def resized(self, size: int) -> Tuple[int, ...]:
         """The shape for another batch size."""
         return (*self.shape[: self.axis], size, *self.shape[self.axis + 1 :])

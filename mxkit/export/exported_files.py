@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 from mxkit.core.device import DeviceSpec
+from mxkit.export.foreign_nets import onnx_net, torch_net
+from mxkit.export.safetensors_files import read_safetensors_net
 from mxkit.export.symbol_files import read_symbol_files
 
 
@@ -22,7 +24,8 @@ def load_exported(
 
     Args:
         path: As for `export` and for `Module.save_checkpoint`, without `-symbol.json`; or a file `.onnx`, which
-            onnxruntime computes, or `.safetensors`, whose net is built from its description.
+            onnxruntime computes; `.py` with `.safetensors` beside it, whose code runs and which PyTorch computes; or
+            `.safetensors` alone, whose net is built from its description.
         epoch: Number in the parameters' file name of a graph; None is the highest.
         scores: Leave out the softmax or sigmoid of the loss head, for further training: "softmax_ce" and
             "sigmoid_bce" apply their own.
@@ -44,4 +47,15 @@ def load_exported(
     >>> bool((mxkit.load_exported(getfixture("tmp_path") / "mlp")(x) == y).asnumpy().all())
     True
     """
-    return read_symbol_files(path, epoch=epoch, scores=scores, devices=devices)
+    name = str(path)
+    if not name.endswith((".onnx", ".py", ".safetensors")):
+        return read_symbol_files(path, epoch=epoch, scores=scores, devices=devices)
+    if epoch is not None or scores:
+        raise ValueError(f"load_exported: epoch= and scores= are for graphs of MXNet; received {path}")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"load_exported: {path} does not exist, or is no file")
+    if name.endswith(".safetensors"):
+        return read_safetensors_net(Path(path), devices)
+    if devices is not None:
+        raise ValueError(f"load_exported: {path} is computed on the CPU by another program: leave devices= out")
+    return onnx_net(Path(path)) if name.endswith(".onnx") else torch_net(Path(path))

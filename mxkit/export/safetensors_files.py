@@ -1,14 +1,18 @@
 """Parameters by structural path as safetensors, with the net's description."""
 
 import json
-from typing import Any, Dict, List, Mapping
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
 
 from mxkit.core.array_kind import copy_to_cpu
 from mxkit.core.blocks import distinct, parameters_by_path
+from mxkit.core.device import DeviceSpec
 from mxkit.core.replicas import values_of
-from mxkit.errors import ArchitectureError, NotInitializedError
+from mxkit.errors import ArchitectureError, CheckpointError, NotInitializedError
 from mxkit.export.proof import Row, compare
-from mxkit.nets.architecture import describe
+from mxkit.nets.architecture import build, describe
+from mxkit.storage.loading import match_arrays, put_arrays
+from mxkit.storage.safetensors_file import read_safetensors
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -31,6 +35,30 @@ def safetensors_content(net: Any, facts: Mapping[str, str]) -> bytes:
     except ArchitectureError:  # a net of the user's own classes; the arrays are complete without it
         metadata["class"] = type(net).__name__
     return bytes(save(_arrays(net), metadata=metadata))
+
+
+def read_safetensors_net(path: Path, devices: Optional[DeviceSpec] = None) -> Any:
+    """Build the net that a safetensors file of `export` describes, with its values.
+
+    Raises:
+        CheckpointError: The file is damaged, or has no description.
+    """
+    arrays, metadata = read_safetensors(path)
+    if "description" not in metadata:
+        raise CheckpointError(
+            f"{path} holds parameters without a description of their net{_of_class(metadata)}: make the net and call "
+            f"mxkit.load_parameters(net, {str(path)!r})"
+        )
+    try:
+        net = build(json.loads(metadata["description"]))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: its description: {str(error)[:300]}") from error
+    put_arrays(net, match_arrays(net, arrays), devices)
+    return net
+
+
+def _of_class(metadata: Mapping[str, str]) -> str:
+    return f", a {metadata['class']:.100}" if "class" in metadata else ""
 
 
 def compare_safetensors(net: Any, content: bytes) -> List[Row]:

@@ -31,16 +31,19 @@ class Exported(NamedTuple):
     Attributes:
         files: Paths by their use: "symbol" and "parameters", "onnx", "code" and "weights", or "weights"; and "proof",
             the comparison as JSON.
+        inputs: Name, shape and dtype of each input, like "data (N, 3, 224, 224) float32"; empty if not known.
         proof: The comparison with MXNet; None without one. `print(proof)` shows a row for each layer or operator.
         notes: What was changed on the way, a sentence each.
     """
 
     files: Dict[str, Path]
+    inputs: Tuple[str, ...]
     proof: Optional[Proof]
     notes: Tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"{use:<11}{path}" for use, path in self.files.items()]
+        lines = [f"{use} {path}" for use, path in self.files.items()]
+        lines += [f"input {one}" for one in self.inputs]
         return "\n".join([*lines, *self.notes, *([self.proof.summary()] if self.proof else [])])
 
 
@@ -142,7 +145,7 @@ def export(
         write_atomically(files[use], contents[use])
     if proof is not None:
         files["proof"] = proof.write(Path(f"{base}.{format}.json"))
-    return Exported(files, proof, job.source.notes)
+    return Exported(files, tuple(map(str, job.forms)), proof, job.source.notes)
 
 
 def _refuse_existing(files: Any) -> None:
@@ -170,7 +173,7 @@ def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: st
 
 
 def _words(job: _Job) -> str:
-    return "; ".join([", ".join(f"{form.name} {form.shape} {form.dtype}" for form in job.forms), *job.source.notes])
+    return "; ".join([", ".join(map(str, job.forms)), *job.source.notes])
 
 
 def _versions(format: str) -> Dict[str, str]:

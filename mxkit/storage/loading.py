@@ -12,6 +12,7 @@ from mxkit.core.replicas import is_initialized, load_values
 from mxkit.errors import CheckpointError, nearest
 from mxkit.storage.layouts import paths_of_names, same_shape
 from mxkit.storage.parameter_file import dtype_name, read_arrays
+from mxkit.storage.safetensors_file import read_safetensors
 
 _LINES = 20
 
@@ -57,7 +58,7 @@ def load_parameters(
 
     Args:
         net: Any block; it may be uninitialized.
-        path: The file; see `mxkit.storage.parameter_file.read_arrays`.
+        path: The file; see `mxkit.storage.parameter_file.read_arrays`. `.safetensors` of `export` is read, too.
         strict: Every parameter of the net must be in the file, and every array of the file in the net. False
             loads the arrays that fit by name, shape and dtype; the result lists the others.
         rename: `{"old.*": "new.*"}`: globs of names in the file (with or without `arg:` and `aux:`), and their
@@ -104,7 +105,7 @@ def load_parameters(
         raise ValueError(
             "load_parameters: match='order' pairs the whole file with the whole net: leave strict=False and only= out"
         )
-    arrays = read_arrays(path)
+    arrays = read_safetensors(Path(path))[0] if str(path).endswith(".safetensors") else read_arrays(path)
     try:
         plan = _plan(net, arrays, strict, rename, only, match)
     except CheckpointError as error:

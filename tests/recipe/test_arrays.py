@@ -140,7 +140,7 @@ def test_own_parts_in_code_of_np_train_and_travel(own, run, tmp_path, forks):
     for words, text in [
         (["evaluate", run.folder], f"test accuracy {run.scores['accuracy']:.4f}"),
         (["layers", run.folder], "131 parameters"),
-        (["export", run.folder, tmp_path / "net"], "input (N, 4) float32"),
+        (["export", run.folder, tmp_path / "net"], "input data (N, 4) float32"),
         (["report", run.folder], "report.html"),
     ]:
         code, out, err = command(*words)

@@ -184,7 +184,7 @@ def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, mo
     for name in ("layers", "features", "export", "checkpoints", "best"):
         assert (said[name][0], said[name][2]) == (0, ""), (name, said[name])
     assert said["layers"][1] == f"{mxkit.layers(photos[1].net, (1, 3, 16, 16))}\n"
-    assert said["export"][1].splitlines()[2] == "input (N, 3, 16, 16) float32"
+    assert said["export"][1].splitlines()[3] == "input data (N, 3, 16, 16) float32"
     x = mx.nd.random.uniform(shape=(3, 3, 16, 16))
     same = mxkit.load_exported(place / "out" / "net")(x)
     np.testing.assert_allclose(same.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
