@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Sequence
 
 from mxkit.core.array_kind import of_kind
 from mxkit.core.arrays import to_host
+from mxkit.core.extras import require
 from mxkit.errors import CheckpointError
 import mxnet as mx
 from mxnet import gluon
@@ -81,8 +82,7 @@ def torch_net(path: Path) -> ForeignNet:
     Side effects:
         Runs the file's code.
     """
-    import torch
-
+    torch = require("torch", "torch")
     namespace: Dict[str, Any] = {"__name__": path.stem, "__file__": str(path)}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
     try:

@@ -134,10 +134,12 @@ def _flat(outputs: Any) -> Iterator[Any]:
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
     names = outputs.list_inputs()
+    known = {name: tuple(one.shape) for name, one in parameters.items() if values_of(one) is not None}
+    known.update({name: shape for name, shape in shapes.items() if name in names})
     try:
-        arguments, _, states = outputs.infer_shape(**{name: shape for name, shape in shapes.items() if name in names})
+        arguments, _, states = outputs.infer_shape(**known)
     except mx.MXNetError as error:
-        raise ValueError(f"input_shape: {shapes} does not fit the net: {error}") from error
+        raise ValueError(f"input_shape: {shapes} does not fit the net: {str(error)[:500]}") from error
     inferred = dict(zip(outputs.list_arguments(), arguments or ()))
     inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
     for name, parameter in parameters.items():

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from mxkit.core.array_kind import copy_to_cpu
 from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.device import DeviceSpec
+from mxkit.core.extras import require
 from mxkit.core.replicas import values_of
 from mxkit.errors import ArchitectureError, CheckpointError, NotInitializedError
 from mxkit.export.proof import Row, compare
@@ -27,8 +28,7 @@ def safetensors_content(net: Any, facts: Mapping[str, str]) -> bytes:
     Raises:
         NotInitializedError: A parameter has no value.
     """
-    from safetensors.numpy import save
-
+    save = require("safetensors.numpy", "safetensors").save
     metadata = {"format": "np", "mxkit": __version__, "mxnet": mx.__version__, **facts}
     try:
         metadata["description"] = json.dumps(describe(net))
@@ -63,9 +63,7 @@ def _of_class(metadata: Mapping[str, str]) -> str:
 
 def compare_safetensors(net: Any, content: bytes) -> List[Row]:
     """Read the content again and compare every parameter."""
-    from safetensors.numpy import load
-
-    stored = load(content)
+    stored = require("safetensors.numpy", "safetensors").load(content)
     return [compare(path, "parameter", 0, array, stored[path]) for path, array in _arrays(net).items()]
 
 

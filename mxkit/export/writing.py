@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.extras import require
 from mxkit.core.files import write_atomically
 from mxkit.errors import unknown_name
 from mxkit.export.example_inputs import InputForm, as_arrays, example_batches, forms_of, split_shapes
@@ -132,6 +133,8 @@ def export(
     files = {use: Path(f"{base}{ending.format(epoch=epoch)}") for use, ending in endings.items()}
     if format != "symbol" and not overwrite:
         _refuse_existing(files.values())
+    for package in _PACKAGES[format] if verify else _PACKAGES[format][:1]:
+        require(package, _extra(package))
     job = _prepared(source, input_shape, inputs, which, format, verify, train)
     contents, rows, not_compared = _WRITERS[format](job, verify)
     if format == "symbol" and not overwrite:
@@ -165,8 +168,6 @@ def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: st
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
             "not say: pass input_shape=(1, 3, 224, 224) or the like, or inputs=an array"
         )
-    if examples and len(examples) != len(graph.inputs):
-        raise ValueError(f"inputs: the net has {len(graph.inputs)} inputs, received {len(examples)} arrays")
     forms = forms_of(graph.inputs, shapes, axes, examples) if shapes else []
     drawn = example_batches(graph, forms, examples) if forms and verify else []
     return _Job(found, graph, forms, drawn, found.facts, train)
@@ -178,18 +179,17 @@ def _words(job: _Job) -> str:
 
 def _versions(format: str) -> Dict[str, str]:
     versions = {"mxkit": __version__, "mxnet": mx.__version__}
-    if format == "onnx":
-        import onnx
-        import onnxruntime
-
-        versions.update(onnx=onnx.__version__, onnxruntime=onnxruntime.__version__)
-    elif format == "torch":
-        import torch
-
-        versions.update(torch=torch.__version__)
-    return versions
+    return {**versions, **{package: require(package, _extra(package)).__version__ for package in _PACKAGES[format]}}
 
 
+def _extra(package: str) -> str:
+    return "onnx" if package.startswith("onnx") else package
+
+
+# What writes a format; and what also compares it.
+_PACKAGES = {
+    "symbol": (), "safetensors": ("safetensors",), "onnx": ("onnx", "onnxruntime"), "torch": ("safetensors", "torch")
+}  # fmt: skip
 _Written = Tuple[Dict[str, bytes], List[Row], Sequence[str]]
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Dict, Tuple
 
+from mxkit.core.extras import require
 from mxkit.errors import CheckpointError
 import mxnet as mx
 
@@ -15,18 +16,16 @@ def read_safetensors(path: Path) -> Tuple[Dict[str, Any], Dict[str, str]]:
         ImportError: safetensors is missing.
         OSError: The file cannot be read.
     """
-    from safetensors import SafetensorError, safe_open
-
-    arrays = {}
+    library, arrays = require("safetensors", "safetensors"), {}
     try:
-        with safe_open(str(path), "np") as file:
+        with library.safe_open(str(path), "np") as file:
             for name in file.keys():  # noqa: SIM118 - it is no dict
                 array = file.get_tensor(name)
                 if str(array.dtype) not in _DTYPES:
                     raise CheckpointError(f"{path}: {name!r:.100}: MXNet has no dtype {array.dtype}")
                 arrays[name] = mx.nd.array(array, dtype=array.dtype)
             return arrays, dict(file.metadata() or {})
-    except (SafetensorError, ValueError, TypeError) as error:
+    except (library.SafetensorError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {str(error)[:300]}") from error
 
 

@@ -1,0 +1,184 @@
+"""`export` of everything that holds a net, and what it says where it cannot."""
+
+import json
+import sys
+import tarfile
+
+import mxkit
+from mxkit.errors import CheckpointError, ExportError, UnknownNameError
+from mxkit.export.proof import Row
+import mxnet as mx
+from mxnet.gluon import nn
+import numpy as np
+import pytest
+
+X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
+
+
+@pytest.fixture
+def net():
+    net = mxkit.models.mlp(3, hidden=[4])
+    mxkit.initialize(net, "xavier")
+    net(mx.nd.array(X))
+    return net
+
+
+def outputs(net):
+    return net(mx.nd.array(X)).asnumpy()
+
+
+def module_files(folder, head="SoftmaxOutput"):
+    dense = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    symbol = getattr(mx.sym, head)(dense, mx.sym.var("softmax_label"), name="softmax")
+    symbol.save(str(folder / "old-symbol.json"))
+    weight, bias = mx.nd.array(np.arange(15).reshape(3, 5) / 10), mx.nd.array([1, 2, 3])
+    mx.nd.save(str(folder / "old-0004.params"), {"arg:fc_weight": weight, "arg:fc_bias": bias})
+    scores = X @ (np.arange(15, dtype="float32").reshape(3, 5) / 10).T + np.array([1, 2, 3], "float32")
+    return np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+
+
+def test_a_file_of_save_net(net, tmp_path):
+    mxkit.save_net(tmp_path / "a.net", net)
+    mxkit.export(tmp_path / "a.net", tmp_path / "out")
+    assert outputs(mxkit.load_exported(tmp_path / "out")).tobytes() == outputs(net).tobytes()
+
+
+@pytest.mark.parametrize("ending", ["", "-symbol.json"])
+def test_files_of_module_without_their_head(tmp_path, ending):
+    expected = module_files(tmp_path)
+    exported = mxkit.export(f"{tmp_path}/old{ending}", tmp_path / "new", input_shape=(1, 5))
+    assert exported.notes == ("the training head 'softmax' (SoftmaxOutput) became softmax; its label is no input",)
+    np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
+
+
+def test_an_archive_as_of_sagemaker(tmp_path):
+    expected = module_files(tmp_path)
+    (tmp_path / "old-shapes.json").write_text(json.dumps([{"name": "data", "shape": [1, 5]}]))
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        for name in ("old-symbol.json", "old-0004.params", "old-shapes.json"):
+            archive.add(tmp_path / name, f"model/{name}")
+    mxkit.export(tmp_path / "model.tar.gz", tmp_path / "new")
+    np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
+
+
+def test_sources_that_hold_no_net(net, tmp_path):
+    net.save_parameters(str(tmp_path / "alone.params"))
+    with pytest.raises(FileNotFoundError, match=r"alone.params holds arrays without a graph. Load it into its net"):
+        mxkit.export(tmp_path / "alone.params", tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="expected a net, a run's folder, .*received another folder"):
+        mxkit.export(tmp_path, tmp_path / "out")
+    with pytest.raises(FileNotFoundError, match="nothing: expected a net.*not found"):
+        mxkit.export(tmp_path / "nothing", tmp_path / "out")
+    with pytest.raises(UnknownNameError, match="resnet19_v1"):
+        mxkit.export("zoo:resnet19_v1", tmp_path / "out")
+    with pytest.raises(TypeError, match="expected a net, a path, or a name like 'zoo:resnet18_v2'; received 3"):
+        mxkit.export(3, tmp_path / "out")
+    (tmp_path / "model.tar.gz").write_bytes(b"\x1f\x8b no archive")
+    with pytest.raises(ValueError, match="is damaged, or no archive"):
+        mxkit.export(tmp_path / "model.tar.gz", tmp_path / "out")
+    with tarfile.open(tmp_path / "model.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "alone.params", "alone.params")
+    with pytest.raises(ValueError, match="expected one file NAME-symbol.json .*received alone.params"):
+        mxkit.export(tmp_path / "model.tar.gz", tmp_path / "out")
+
+
+def test_safetensors_by_structural_path(net, tmp_path):
+    exported = mxkit.export(net, tmp_path / "net.safetensors", format="safetensors")
+    assert [path.name for path in exported.files.values()] == ["net.safetensors", "net.safetensors.json"]
+    from safetensors.numpy import load_file
+
+    stored = load_file(exported.files["weights"])
+    assert sorted(stored) == ["1.bias", "1.weight", "2.bias", "2.weight"]
+    assert stored["1.weight"].tobytes() == net[1].weight.data().asnumpy().tobytes()
+    twin = mxkit.models.mlp(3, hidden=[4])
+    mxkit.load_parameters(twin, exported.files["weights"])
+    assert outputs(twin).tobytes() == outputs(net).tobytes()
+    assert outputs(mxkit.load_exported(exported.files["weights"])).tobytes() == outputs(net).tobytes()
+
+
+def test_a_file_that_computes_something_else_gets_no_name(net, tmp_path, monkeypatch):
+    wrong = [Row("fc1", "FullyConnected", (1, 3), 1, 1.0, 0.25, 0.25), Row("fc2", "FullyConnected", (1, 3), 1, 1, 0, 0)]
+    monkeypatch.setattr("mxkit.export.writing.compare_symbol", lambda *_: wrong)
+    text = (
+        r"up to 0.0001; received at 1 of 2 arrays, the first ones:\n  fc1 \(FullyConnected, shape \(1, 3\), batch 1\)"
+    )
+    with pytest.raises(ExportError, match=text):
+        mxkit.export(net, tmp_path / "out" / "net", input_shape=(1, 5))
+    assert not (tmp_path / "out").exists()
+    assert mxkit.export(net, tmp_path / "net", input_shape=(1, 5), tolerance=0.3).proof.worst.name == "fc1"
+
+
+def test_the_comparison_reads_the_files_that_it_writes(net, tmp_path, monkeypatch):
+    contents = mxkit.export.symbol_files.symbol_contents
+
+    def damaged(graph):
+        net[2].bias.set_data(net[2].bias.data() + 1)
+        try:
+            return contents(mxkit.export.net_graph.graph_of(net))
+        finally:
+            net[2].bias.set_data(net[2].bias.data() - 1)
+
+    monkeypatch.setattr("mxkit.export.writing.symbol_contents", damaged)
+    with pytest.raises(ExportError, match="dense1_bias"):
+        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+
+
+def test_the_proof_is_a_table_and_json(net, tmp_path):
+    exported = mxkit.export(net, tmp_path / "net", inputs=X)
+    assert "11 arrays" not in str(exported)
+    lines = str(exported.proof).splitlines()
+    assert lines[0].split() == ["layer", "operator", "shape", "batch", "largest", "value", "difference", "relative"]
+    assert len(lines) == len(exported.proof.rows) + 2
+    stored = json.loads(exported.files["proof"].read_text())
+    assert {row["batch"] for row in stored["rows"]} == {0, 1, 4}
+    assert stored["versions"]["mxnet"] == mx.__version__
+    assert stored["largest_relative_difference"] == 0
+    assert exported.inputs == ("data (N, 5) float32",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"format": "onxx"}, "onnx"),
+        ({"format": "onnx"}, "needs the shape of the net's 1 input"),
+        ({"inputs": (X, X)}, "the net has 1 inputs, received 2 arrays"),
+        ({"train": True}, "only format='torch'"),
+        ({"input_shape": (None, None)}, "None may stand for the batch size"),
+        ({"input_shape": (1, 7)}, "does not fit"),
+    ],
+)
+def test_wrong_arguments(net, tmp_path, arguments, text):
+    with pytest.raises(ValueError, match=text):
+        mxkit.export(net, tmp_path / "net", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_formats_replace_nothing_unasked(net, tmp_path):
+    mxkit.export(net, tmp_path / "net", format="safetensors")
+    with pytest.raises(ValueError, match=r"net.safetensors exists. Choose another path, or overwrite=True"):
+        mxkit.export(net, tmp_path / "net", format="safetensors")
+    mxkit.export(net, tmp_path / "net", format="safetensors", overwrite=True)
+
+
+def test_a_missing_package_is_named_before_anything_is_done(net, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match=r"onnxruntime is not installed: pip install 'mxkit\[onnx\]'"):
+        mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(1, 5))
+
+
+def test_safetensors_without_a_description(tmp_path):
+    from safetensors.numpy import save_file
+
+    save_file({"x": X}, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="without a description of their net: make the net and call"):
+        mxkit.load_exported(tmp_path / "x.safetensors")
+    (tmp_path / "y.safetensors").write_bytes((tmp_path / "x.safetensors").read_bytes()[:-4])
+    with pytest.raises(CheckpointError, match="is damaged, or no safetensors file"):
+        mxkit.load_parameters(nn.Dense(1), tmp_path / "y.safetensors")
+
+
+def test_the_room_is_the_function(net, tmp_path):
+    import mxkit.export.writing
+
+    assert mxkit.export(net, tmp_path / "net").files["symbol"].is_file()
+    assert mxkit.export.Exported is mxkit.export.writing.Exported
