@@ -134,7 +134,7 @@ def _flat(outputs: Any) -> Iterator[Any]:
 def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
     """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
     names = outputs.list_inputs()
-    known = {name: tuple(one.shape) for name, one in parameters.items() if values_of(one) is not None}
+    known = {name: tuple(one.shape) for name, one in parameters.items() if one.shape and values_of(one)}
     known.update({name: shape for name, shape in shapes.items() if name in names})
     try:
         arguments, _, states = outputs.infer_shape(**known)

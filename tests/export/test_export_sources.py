@@ -119,7 +119,7 @@ def test_the_comparison_reads_the_files_that_it_writes(net, tmp_path, monkeypatc
             net[2].bias.set_data(net[2].bias.data() - 1)
 
     monkeypatch.setattr("mxkit.export.writing.symbol_contents", damaged)
-    with pytest.raises(ExportError, match="dense1_bias"):
+    with pytest.raises(ExportError, match=r"dense\d+_bias"):
         mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
 
 
@@ -141,7 +141,7 @@ def test_the_proof_is_a_table_and_json(net, tmp_path):
     [
         ({"format": "onxx"}, "onnx"),
         ({"format": "onnx"}, "needs the shape of the net's 1 input"),
-        ({"inputs": (X, X)}, "the net has 1 inputs, received 2 arrays"),
+        ({"inputs": (X, X)}, "cannot be traced with 2 symbols"),
         ({"train": True}, "only format='torch'"),
         ({"input_shape": (None, None)}, "None may stand for the batch size"),
         ({"input_shape": (1, 7)}, "does not fit"),

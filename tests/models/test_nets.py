@@ -75,7 +75,9 @@ def test_counts_of_the_zoos_own_nets(name):
 
 
 def test_every_net_is_tried():
-    assert {one[0] for one in LIGHT + HEAVY} | {"linear_regression"} == set(model_names())
+    # a test of recipes in the same process may have registered a net of its own
+    own = set(model_names()) - {"travelling_net"}
+    assert {one[0] for one in LIGHT + HEAVY} | {"linear_regression"} == own
 
 
 # The heavy nets that take less than some seconds; `make long` tries the others.
