@@ -1,0 +1,17 @@
+"""Takes weights and records out of MXNet: what stands here reads them without it."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Room(ModuleType):
+    """`mxkit.export` is also a public function; once a module of this room is imported, Python binds the room there."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from mxkit.storage.exporters import export
+
+        return export(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Room
