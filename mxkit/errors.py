@@ -15,6 +15,7 @@
     +-- TrainingError (RuntimeError)         an error of the net or of MXNet, with epoch, update and batch
     +-- RecipeError (ValueError)             a recipe that cannot be run
     +-- ArchitectureError (ValueError)       a net that cannot be described, or an invalid description
+    +-- ExportError (ValueError)             a net that an exported file cannot compute as MXNet does
     +-- CheckpointError (RuntimeError)       files that are not a complete, verified checkpoint
     +-- DownloadError (ConnectionError)      files that no mirror has
 
@@ -104,6 +105,10 @@ class RecipeError(MxkitError, ValueError):
 
 class ArchitectureError(MxkitError, ValueError):
     """A net that cannot be described, or an invalid description; the text names the block."""
+
+
+class ExportError(MxkitError, ValueError):
+    """A net that cannot leave: operators without an equivalent, or a file that computes other numbers than MXNet."""
 
 
 class CheckpointError(MxkitError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Takes weights and records out of MXNet: what stands here reads them without it."""
+"""Ways out: a net as MXNet's symbol, ONNX, PyTorch code or safetensors, each compared with MXNet."""
 
 import sys
 from types import ModuleType

@@ -1,0 +1,175 @@
+"""The graph of a net as a Symbol with its arrays, and the values of every operator in it, computed by MXNet."""
+
+import json
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+
+from mxkit.core.array_kind import copy_to_cpu, is_numpy, legacy, of_kind, switches
+from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
+from mxkit.core.graphs import hooks_replaced, traced_graph
+from mxkit.core.replicas import finish_initialization, is_deferred, values_of
+from mxkit.errors import NotInitializedError
+import mxnet as mx
+from mxnet import gluon
+
+
+class Graph(NamedTuple):
+    """A traced net.
+
+    Attributes:
+        symbol: Its outputs, as one Symbol.
+        arrays: Values of its parameters on the CPU, by `arg:` or `aux:` and the variable's name.
+        inputs: Names of its inputs, in their order.
+        parameters: Parameters by the variable's name.
+        numpy: Whether it is a graph of `mx.np`.
+    """
+
+    symbol: Any
+    arrays: Dict[str, Any]
+    inputs: List[str]
+    parameters: Dict[str, Any]
+    numpy: bool
+
+
+class Value(NamedTuple):
+    """An output of an operator.
+
+    Attributes:
+        node: Number of the operator in the graph's JSON.
+        name: The operator's name.
+        operator: What it computes.
+        output: Number of the output.
+        array: Its value, as NumPy's.
+    """
+
+    node: int
+    name: str
+    operator: str
+    output: int
+    array: Any
+
+
+def graph_of(net: Any, input_shape: Any = None) -> Graph:
+    """Trace a net with symbols; its caches, hooks and hybridization do not change.
+
+    Args:
+        net: An initialized HybridBlock, or a Sequential of HybridBlocks.
+        input_shape: As for `export`.
+
+    Raises:
+        NotInitializedError, ValueError: As for `export`.
+
+    Side effects:
+        With `input_shape`, parameters that waited for a first batch are initialized, as a batch would do.
+    """
+    check_net(net)
+    shapes = input_shapes(input_shape)
+    inputs = _inputs(net, shapes)
+    numpy = is_numpy_net(net)
+    with switches(numpy):
+        outputs = _trace(net, of_kind(inputs, numpy))
+        names = outputs.list_inputs()
+        parameters = {name: parameter for name, parameter in net.collect_params().items() if name in names}
+        if shapes:
+            _finish_shapes(outputs, {variable.name: shape for variable, shape in zip(inputs, shapes)}, parameters)
+        wait_before_reading()
+        arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
+    return Graph(outputs, arrays, [variable.name for variable in inputs], parameters, numpy)
+
+
+def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
+    """Compute every output of every operator at inference, in the order of the graph.
+
+    Args:
+        graph: Result of `graph_of`.
+        inputs: NumPy arrays by name.
+    """
+    internals = legacy(graph.symbol).get_internals()
+    plain = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
+    with switches(graph.numpy):
+        given = {name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()}
+        # an Executor would run oneDNN's fused operators, whose parts have no outputs
+        operator = mx.nd.CachedOp(internals)
+        outputs = operator(*({**plain, **given}[name] for name in internals.list_inputs()))
+    described = json.loads(internals.tojson())
+    for (number, output, *_), array in zip(described["heads"], outputs):
+        node = described["nodes"][number]
+        if node["op"] != "null":
+            yield Value(number, node["name"], node["op"], output, array.asnumpy())
+
+
+def input_shapes(input_shape: Any) -> List[Tuple[int, ...]]:
+    """List the shapes of all inputs."""
+    if input_shape is None:
+        return []
+    shape = input_shape if isinstance(input_shape, (list, tuple)) else (None,)
+    many = list(shape) if shape and all(isinstance(part, (list, tuple)) for part in shape) else [shape]
+    if not all(type(size) is int and size > 0 for shape in many for size in shape):
+        raise ValueError(f"input_shape: expected a shape like (1, 3, 224, 224), or a list of them; got {input_shape!r}")
+    return [tuple(shape) for shape in many]
+
+
+def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:
+    count = len(shapes)
+    if isinstance(net, gluon.SymbolBlock):
+        own = len(traced_graph(net)[0])
+        if count not in (0, own):
+            raise ValueError(f"input_shape: the net has {own} inputs, received {count} shapes")
+        count = own
+    names = ["data"] if count <= 1 else [f"data{number}" for number in range(count)]
+    return [mx.sym.var(name) for name in names]
+
+
+def _trace(net: Any, inputs: Sequence[Any]) -> Any:
+    """Run the net's forward pass with symbols and return the graph."""
+    try:
+        with hooks_replaced(net):
+            outputs = legacy(list(_flat(net(*inputs))))
+    except Exception as error:
+        raise ValueError(
+            f"export: {type(net).__name__} cannot be traced with {len(inputs)} symbols: {type(error).__name__}: "
+            f"{str(error)[:500]}. Every block must be a HybridBlock whose hybrid_forward reads neither shapes nor "
+            "numbers; for several inputs, give input_shape a list with a shape for each"
+        ) from error
+    return outputs[0] if len(outputs) == 1 else mx.sym.Group(outputs)
+
+
+def _flat(outputs: Any) -> Iterator[Any]:
+    if isinstance(outputs, (list, tuple)):
+        for part in outputs:
+            yield from _flat(part)
+    elif isinstance(outputs, mx.sym.Symbol):
+        yield outputs
+    else:
+        raise TypeError(f"forward returned {type(outputs).__name__}, not a symbol")
+
+
+def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[str, Any]) -> None:
+    """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
+    names = outputs.list_inputs()
+    try:
+        arguments, _, states = outputs.infer_shape(**{name: shape for name, shape in shapes.items() if name in names})
+    except mx.MXNetError as error:
+        raise ValueError(f"input_shape: {shapes} does not fit the net: {error}") from error
+    inferred = dict(zip(outputs.list_arguments(), arguments or ()))
+    inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
+    for name, parameter in parameters.items():
+        if is_deferred(parameter) and name in inferred:
+            finish_initialization(parameter, inferred[name])
+
+
+def _arrays(outputs: Any, parameters: Mapping[str, Any], inputs: Any) -> Dict[str, Any]:
+    arrays = {}
+    auxiliary = set(outputs.list_auxiliary_states())
+    for name in outputs.list_inputs():
+        if name in inputs:
+            continue
+        parameter = parameters.get(name)
+        if parameter is None:
+            raise ValueError(f"export: the graph uses {name!r}, which is neither an input nor a parameter of the net")
+        if values_of(parameter) is None:
+            raise NotInitializedError(
+                f"export: parameter {name!r} {parameter.shape} has no value. "
+                + ("Pass input_shape=(1, ...)" if is_deferred(parameter) else "Call net.initialize() first")
+            )
+        arrays[f"{'aux' if name in auxiliary else 'arg'}:{name}"] = copy_to_cpu(parameter.list_data()[0])
+    return arrays

@@ -1,0 +1,1 @@
+"""ONNX files, written by MXNet's exporter and mxkit's own conversions."""

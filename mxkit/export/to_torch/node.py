@@ -1,0 +1,39 @@
+"""An operator of MXNet as the conversions to PyTorch see it."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+
+class Node(NamedTuple):
+    """One operator in the forward pass of a block.
+
+    Attributes:
+        operator: MXNet's name, like "Convolution".
+        attrs: Its attributes as MXNet writes them, all of them text.
+        inputs: A Python expression for each input: a variable of `forward`, or `self.weight`.
+        shapes: Shape of each input, for one batch size. A conversion must not depend on the size of the batch.
+        outputs: Shape of each output.
+        values: For each input that is a parameter, its value as NumPy's; None for the others.
+        dtypes: Of the inputs, like "float32".
+        name: The operator's name in MXNet's graph, for errors.
+    """
+
+    operator: str
+    attrs: Dict[str, str]
+    inputs: List[str]
+    shapes: List[Tuple[int, ...]]
+    outputs: List[Tuple[int, ...]]
+    values: List[Optional[Any]]
+    dtypes: List[str]
+    name: str
+
+
+class Layer(NamedTuple):
+    """A module of torch.nn for an operator with parameters of its own.
+
+    Attributes:
+        constructor: Like "nn.Conv2d(3, 64, kernel_size=7, stride=2, padding=3, bias=False)".
+        state: Values of its parameters and buffers by torch's name, like "weight" and "running_mean".
+    """
+
+    constructor: str
+    state: Dict[str, Any]
