@@ -146,7 +146,8 @@ def report(path: Path, found: Summary) -> List[str]:
     lines = aligned([["record", "byte", "id", "labels", "bytes", "image"], *found.rows], left=(3, 5))
     if found.total > len(found.rows):
         lines.append(f"... {found.total - len(found.rows)} more")
-    formats = ", ".join(f"{count} {suffix or 'without an image'}" for suffix, count in found.formats.most_common())
+    counts = sorted(found.formats.items(), key=lambda item: (item[0] == "", -item[1]))
+    formats = ", ".join(f"{count} {suffix or 'without an image'}" for suffix, count in counts)
     lines.append(f"{shown(str(path))}: {found.total} records ({formats}); {found.index_state}")
     images = found.total - found.formats[""]
     if images:
