@@ -42,6 +42,7 @@ torture: $(VENV)/.tested
 
 fuzz: $(VENV)/.tested
 	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_files.py --count 2000 --seed 0
+	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_records.py --count 2000 --seed 0
 	PYTHONPATH=.:tests/storage $(BIN)/python tests/storage/fuzz_directory.py --count 2000 --seed 0
 
 # Features of every layer of 110 real nets; the 34 of MXNet's zoo described, built and compared; an epoch of each model.

@@ -17,7 +17,8 @@ from mxkit.errors import CheckpointError, DownloadError
 from mxkit.storage.directory import PARAMETERS, find_checkpoint
 from mxkit.storage.listing import checkpoints_of
 from mxkit.storage.loading import load_parameters, match_arrays
-from mxkit.storage.parameter_file import describe_file, read_arrays
+from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.params_format import describe_file
 
 PRETRAINED = "pretrained"
 # The modules in which the zoos list the SHA-1 of their files.

@@ -8,7 +8,7 @@ from mxkit.core.blocks import distinct, never_trained, parameters_by_path, unkno
 from mxkit.core.replicas import is_initialized
 from mxkit.core.text import aligned
 from mxkit.errors import NotInitializedError, nearest
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 
 Row = Dict[str, Any]

@@ -10,13 +10,17 @@ from mxkit.runtime.wheels import wheel_problem
 
 __all__ = ["install"]
 
+# Of `python -m`: they start without MXNet.
+_OWN_COMMANDS = (["mxkit"], ["mxkit.runtime.doctor"], ["mxkit.export.params"], ["mxkit.export.records"])
+
 
 def install() -> None:
     """Install the import hook; MXNet itself is not imported. A second call changes nothing.
 
     Raises:
-        MXNetImportError: MXNet is missing, installed twice or damaged. mxkit's own command starts all the same, so that
-            `mxkit doctor` can explain the problem; there, `import mxnet` raises it.
+        MXNetImportError: MXNet is missing, installed twice or damaged. mxkit's own commands start all the same:
+            `mxkit doctor` explains the problem, and `mxkit.export` reads files without MXNet; there, `import mxnet`
+            raises it.
     """
     install_hook()
     problem = None if _is_own_command() else wheel_problem()
@@ -28,7 +32,7 @@ def _is_own_command() -> bool:
     program = sys.argv[0] if getattr(sys, "argv", None) else ""
     if program == "-m":  # its value while `python -m` looks for the module, which imports mxkit
         arguments = _command_line()
-        return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] in (["mxkit"], ["mxkit.runtime.doctor"])
+        return "-m" in arguments and arguments[arguments.index("-m") + 1 :][:1] in _OWN_COMMANDS
     path = Path(program)
     return path.stem == "mxkit" or (path.name == "__main__.py" and path.parent.name == "mxkit")
 

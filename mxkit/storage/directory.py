@@ -17,7 +17,8 @@ from mxkit.storage.manifest import PARAMETERS as PARAMETERS
 from mxkit.storage.manifest import Checkpoint as Checkpoint
 from mxkit.storage.manifest import is_checkpoint as is_checkpoint
 from mxkit.storage.manifest import versions as versions
-from mxkit.storage.parameter_file import describe_file, save_arrays
+from mxkit.storage.parameter_file import save_arrays
+from mxkit.storage.params_format import describe_file
 import mxnet as mx
 
 WHICH = ("last", "best")

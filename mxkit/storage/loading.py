@@ -11,7 +11,8 @@ from mxkit.core.device import devices as resolve_devices
 from mxkit.core.replicas import is_initialized, load_values
 from mxkit.errors import CheckpointError, nearest
 from mxkit.storage.layouts import paths_of_names, same_shape
-from mxkit.storage.parameter_file import dtype_name, read_arrays
+from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.params_format import dtype_name
 from mxkit.storage.safetensors_file import read_safetensors
 
 _LINES = 20

@@ -17,7 +17,8 @@ from mxkit.storage.directory import checkpoint_paths, find_checkpoint, write_che
 from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.manifest import OPTIMIZER, PARAMETERS, STATE, Checkpoint, is_checkpoint, verify
 from mxkit.storage.optimizer_state import load_optimizer_state, optimizer_state
-from mxkit.storage.parameter_file import dtype_name, read_arrays
+from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.params_format import dtype_name
 import numpy as np
 
 _REPLICA = "replica"

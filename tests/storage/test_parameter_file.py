@@ -6,8 +6,9 @@ import sys
 
 import fuzz_files
 from mxkit.errors import CheckpointError
-from mxkit.storage import parameter_file
-from mxkit.storage.parameter_file import describe_file, read_arrays
+from mxkit.storage import parameter_file, params_format
+from mxkit.storage.parameter_file import read_arrays
+from mxkit.storage.params_format import describe_file
 import mxnet as mx
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def test_arrays_of_a_gpu_that_is_not_here(tmp_path):
     file.write_bytes(bytes(data))
     assert_same(read_arrays(file), {"x": mx.nd.arange(3)})
     with file.open("rb") as opened:  # a wheel without CUDA ignores the device; what it would be told is the CPU
-        array = parameter_file._Walk(opened, file).arrays()["x"]
+        array = params_format.Walk(opened, file).arrays()["x"]
     assert array.header == bytes(data[24:44]) + struct.pack("<3i", 1, 0, 0)
 
 
@@ -257,7 +258,7 @@ def test_a_file_that_shrinks_after_it_was_checked(tmp_path):
     file = tmp_path / "a.params"
     mx.nd.save(str(file), {"x": mx.nd.ones(100000)})
     with file.open("rb") as opened:
-        array = parameter_file._Walk(opened, file).arrays()["x"]
+        array = params_format.Walk(opened, file).arrays()["x"]
         os.truncate(str(file), 1000)
         with pytest.raises(CheckpointError, match="is being changed by another process: expected 400000 bytes of 'x'"):
             parameter_file._load(opened, file, "x", array)
@@ -268,7 +269,7 @@ def test_a_header_that_changes_after_it_was_checked_is_not_believed(tmp_path):
     mx.nd.save(str(file), {"x": mx.nd.arange(6).reshape((2, 3))})
     data = bytearray(file.read_bytes())
     with file.open("rb") as opened:
-        array = parameter_file._Walk(opened, file).arrays()["x"]
+        array = params_format.Walk(opened, file).arrays()["x"]
         word(36, "<q", 2**30)(data)
         file.write_bytes(bytes(data))
         assert parameter_file._load(opened, file, "x", array).shape == (2, 3)

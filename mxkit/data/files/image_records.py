@@ -3,32 +3,17 @@
 from functools import cached_property
 import operator
 from pathlib import Path
-import struct
-import threading
-from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, BinaryIO, Dict, List, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.record_file import end_of, file_size, read_index, read_record, record_offsets, unpack
 from mxkit.data.files.decoding import decode
 from mxkit.data.pixels import ImageDataset
 from mxkit.data.splits import Splits, three_parts, warn_of_missing_classes
 from mxkit.errors import DataError
-import mxnet as mx
 import numpy as np
 
-_MAGIC = 0xCED7230A
 _PARTS = (("train", "train"), ("valid", "val"), ("valid", "valid"), ("valid", "validation"), ("test", "test"))
-
-
-class _Identity(Dict[int, int]):
-    def __missing__(self, key: int) -> int:
-        return key
-
-
-class _Reader(mx.recordio.MXRecordIO):  # type: ignore[misc]
-    """MXNet's indexed reader without an index: `seek` takes the byte at which a record begins."""
-
-    idx = _Identity()
-    seek = mx.recordio.MXIndexedRecordIO.seek
 
 
 class ImageRecords(ImageDataset):
@@ -65,9 +50,9 @@ class ImageRecords(ImageDataset):
         self.path = Path(path).expanduser()
         self.channels = channels
         self.reduce_to = None if reduce_to is None else whole_number(reduce_to, "reduce_to")
-        offsets = _offsets(self.path)
+        self._size = file_size(self.path)
+        offsets = _offsets(self.path, self._size)
         self._offsets = offsets if rows is None else offsets[rows]
-        self._local = threading.local()
         if classes is not None:
             self.classes = list(classes)
 
@@ -81,41 +66,33 @@ class ImageRecords(ImageDataset):
         Raises:
             DataError: The record is damaged; the text has its index.
         """
-        label, content, where = self._read(operator.index(index))
+        # opened for each record: threads and forked processes would share the position of one open file
+        with self.path.open("rb") as file:
+            label, content, where = self._read(file, operator.index(index))
         return decode(content, where, self.channels, self.reduce_to), label
 
     @cached_property
     def labels(self) -> "np.ndarray":
-        return np.array([self._read(index)[0] for index in range(len(self))])
+        with self.path.open("rb") as file:
+            return np.array([self._read(file, index)[0] for index in range(len(self))])
 
     @cached_property
     def classes(self) -> List[str]:
         whole = len(self) and self.labels.dtype == np.int32 and self.labels.ndim == 1
         return [str(number) for number in range(int(self.labels.max()) + 1)] if whole else []
 
-    def _read(self, index: int) -> Tuple[Any, bytes, str]:
+    def _read(self, file: BinaryIO, index: int) -> Tuple[Any, bytes, str]:
         """Label and content of a record, and its name for messages."""
         where = f"{self.path}, record {index}"
-        # each thread has its own reader, because a reader has one position; `seek` reopens it in a forked process
-        if not hasattr(self._local, "reader"):
-            self._local.reader = _Reader(str(self.path), "r")
         try:
-            self._local.reader.seek(int(self._offsets[index]))
-            header, content = mx.recordio.unpack(self._local.reader.read())
-        except (mx.MXNetError, struct.error, TypeError, ValueError) as error:
-            raise DataError(f"{where}: it is damaged: {str(error).splitlines()[-1]}") from error
-        label: Any = np.asarray(header.label, dtype=np.float32)
+            record = unpack(read_record(file, int(self._offsets[index]), self._size, self.path)[0])
+        except ValueError as error:
+            raise DataError(f"{where}: it is damaged: {error}") from error
+        label: Any = record.labels
         if label.size == 1:
             number = label.reshape(())[()]
             label = np.int32(number) if float(number).is_integer() else number
-        return label, content, where
-
-    def __getstate__(self) -> Dict[str, Any]:
-        """Everything but the open files, for workers that are spawned."""
-        return {key: value for key, value in vars(self).items() if key != "_local"}
-
-    def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.__dict__.update(state, _local=threading.local())
+        return label, record.content, where
 
     def __repr__(self) -> str:
         return f"ImageRecords({len(self)} records, {str(self.path)!r})"
@@ -175,57 +152,18 @@ def _split(
     return Splits(train, validated, tested, whole.classes)
 
 
-def _offsets(path: Path) -> "np.ndarray":
+def _offsets(path: Path, size: int) -> "np.ndarray":
     """Byte at which each record begins, int64 of shape (N,), checked against the file."""
     index = path.with_suffix(".idx")
-    size = path.stat().st_size
-    if size == 0:
-        raise DataError(f"{path}: the file is empty")
+    if not index.is_file():
+        return record_offsets(path)
+    indexed = read_index(index, size)
     with path.open("rb") as file:
-        if not index.is_file():
-            offsets, offset = [], 0
-            while offset < size:
-                offsets.append(offset)
-                offset = _end_of(file, offset, size, path)
-            return np.array(offsets, dtype=np.int64)
-        indexed = _read_index(index, size)
         # checks only the first and the last record, so that a file of millions of records opens at once
-        _end_of(file, int(indexed.min()), size, path)
-        if _end_of(file, int(indexed.max()), size, path) != size:
+        end_of(file, int(indexed.min()), size, path)
+        if end_of(file, int(indexed.max()), size, path) != size:
             raise DataError(
                 f"{path}: it does not end where the last record of {index.name} ends: one of them is of another file, "
                 "or was cut off. Remove the index, and the records are found without it"
             )
-        return indexed
-
-
-def _read_index(index: Path, size: int) -> "np.ndarray":
-    try:
-        lines = index.read_text(encoding="ascii").split("\n")
-        offsets = np.array([int(line.split("\t")[1]) for line in lines if line.strip()], dtype=np.int64)
-    except (ValueError, IndexError) as error:
-        raise DataError(f"{index}: expected lines of a key, a tab and a place in the file ({error})") from error
-    if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
-        raise DataError(
-            f"{index}: it names records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
-            "bytes. One of them was cut off, or is of another file"
-        )
-    return offsets
-
-
-def _end_of(file: Any, offset: int, size: int, path: Path) -> int:
-    """Byte after a record, which has several parts if its content contains the magic number."""
-    more = True
-    while more:
-        file.seek(offset)
-        head = file.read(8)
-        magic, length = struct.unpack("<II", head) if len(head) == 8 else (0, 0)
-        if magic != _MAGIC:
-            raise DataError(
-                f"{path}: no record begins at byte {offset}; the file is not a RecordIO file, or it was cut off"
-            )
-        more = length >> 29 in (1, 2)
-        offset += 8 + (((length & (1 << 29) - 1) + 3) & ~3)
-        if offset > size:
-            raise DataError(f"{path}: a record ends at byte {offset}, but the file has {size} bytes: it was cut off")
-    return offset
+    return indexed

@@ -9,7 +9,7 @@ import math
 from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 import numpy as np
 

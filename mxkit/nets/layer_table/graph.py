@@ -18,7 +18,7 @@ from mxkit.core.tracing import CALL, Trace, infer_shapes
 from mxkit.errors import ForwardError
 from mxkit.nets.layer_table.costs import Shape, operator_cost
 from mxkit.nets.layer_table.strides import Stride, operator_stride
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 
 Entry = Tuple[int, int]

@@ -6,7 +6,7 @@ from typing import Any, List, Sequence, Tuple
 from mxkit.core.blocks import parameters_by_path, unfit_inputs
 from mxkit.nets.layer_table.graph import Output
 from mxkit.nets.layer_table.strides import first_stride
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 
 

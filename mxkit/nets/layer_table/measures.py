@@ -12,7 +12,7 @@ from mxkit.errors import ForwardError, NotInitializedError
 from mxkit.nets.layer_table.costs import Shape
 from mxkit.nets.layer_table.graph import Measures, Output, find_fault, graph_macs, measure_graph
 from mxkit.nets.layer_table.strides import Stride, first_stride
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import autograd, gluon
 from mxnet.gluon.block import _flatten

@@ -12,7 +12,7 @@ from mxkit.nets.layer_table.inputs import check_count, read_inputs
 from mxkit.nets.layer_table.measures import measure
 from mxkit.nets.layer_table.printing import arguments_of, html_table, text_table
 from mxkit.nets.layer_table.strides import stride_text
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 
 
 class Layer(NamedTuple):

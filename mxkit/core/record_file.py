@@ -1,0 +1,146 @@
+"""Reads RecordIO files (`.rec` with `.idx`) without MXNet.
+
+The format, little-endian, as `im2rec` and `mx.recordio` write it:
+
+    record   one part, or several if the content holds the magic number, which then stands between them
+    part     uint32 0xCED7230A, uint32 (kind in the upper 3 bits, length in the others), content, zeros up to a
+             multiple of 4 bytes; kinds: 0 a whole record, 1 its first part, 2 a middle part, 3 its last part
+    content  uint32 number of labels (0: only the next one), float32 label, uint64 id, uint64 upper half of the id,
+             float32 for each label, the image as a JPEG or PNG file
+    index    lines of a key, a tab and the byte at which its record begins
+"""
+
+from pathlib import Path
+import struct
+from typing import BinaryIO, Iterator, NamedTuple, Tuple
+
+from mxkit.errors import DataError
+import numpy as np
+
+MAGIC = struct.pack("<I", 0xCED7230A)
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+
+
+class Record(NamedTuple):
+    """A record of `im2rec`.
+
+    Attributes:
+        labels: float32 of shape (N,).
+        several: Whether the labels are an array in the file, which may be of one number or of none.
+        id: Number of the record, as its writer chose it.
+        content: The image as a file, or no bytes.
+    """
+
+    labels: "np.ndarray"
+    several: bool
+    id: int
+    content: bytes
+
+
+def record_offsets(path: Path) -> "np.ndarray":
+    """Byte at which each record begins, int64 of shape (N,), from the whole file without its index.
+
+    Raises:
+        DataError: The file is empty, damaged or not RecordIO.
+    """
+    size = file_size(path)
+    offsets, offset = [], 0
+    with path.open("rb") as file:
+        while offset < size:
+            offsets.append(offset)
+            offset = end_of(file, offset, size, path)
+    return np.array(offsets, dtype=np.int64)
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a `.rec` file, at least 1.
+
+    Raises:
+        DataError: The path is a folder or a device, or the file is empty.
+    """
+    if path.exists() and not path.is_file():  # to open a pipe would wait for its writer
+        raise DataError(f"{path} is no file: expected a .rec file, received a folder or a device")
+    size = path.stat().st_size
+    if size == 0:
+        raise DataError(f"{path}: the file is empty")
+    return size
+
+
+def read_index(index: Path, size: int) -> "np.ndarray":
+    """Read an `.idx` file.
+
+    Args:
+        index: The file.
+        size: Bytes of the `.rec` file.
+
+    Returns:
+        The byte at which each key's record begins, int64, in the order of the index.
+
+    Raises:
+        DataError: It is not an index, or of another file.
+    """
+    try:
+        with index.open(encoding="ascii") as lines:
+            offsets = np.array([int(line.split("\t")[1]) for line in lines if line.strip()], dtype=np.int64)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise DataError(f"{index}: expected lines of a key, a tab and a place in the file ({error!s:.200})") from error
+    if not len(offsets) or offsets.min() < 0 or offsets.max() >= size:
+        raise DataError(
+            f"{index}: it names records up to byte {offsets.max() if len(offsets) else 0}; the .rec file has {size} "
+            "bytes. One of them was cut off, or is of another file"
+        )
+    return offsets
+
+
+def end_of(file: BinaryIO, offset: int, size: int, path: Path) -> int:
+    """Byte after the record that begins at `offset`."""
+    return max(end for _, _, end in _parts(file, offset, size, path))
+
+
+def read_record(file: BinaryIO, offset: int, size: int, path: Path) -> Tuple[bytes, int]:
+    """Content of the record that begins at `offset`, and the byte after it."""
+    contents = []
+    for start, length, following in _parts(file, offset, size, path):
+        offset = following
+        file.seek(start)
+        contents.append(file.read(length))
+        if len(contents[-1]) != length:
+            raise DataError(f"{path} is being changed by another process: byte {start} has no {length} bytes")
+    return MAGIC.join(contents), offset
+
+
+def _parts(file: BinaryIO, offset: int, size: int, path: Path) -> Iterator[Tuple[int, int, int]]:
+    """Place and length of the content of each part of a record, and the byte after the part; sizes are checked."""
+    what, allowed = "record", (_WHOLE, _FIRST)
+    while True:
+        file.seek(offset)
+        head = file.read(8)
+        magic, length = head[:4], int.from_bytes(head[4:], "little")
+        kind, length = length >> 29, length & (1 << 29) - 1
+        if len(head) < 8 or magic != MAGIC or kind not in allowed:
+            raise DataError(
+                f"{path}: no {what} begins at byte {offset}; the file is not a RecordIO file, or it was cut off"
+            )
+        start = offset + 8
+        offset = start + ((length + 3) & ~3)
+        if offset > size:
+            raise DataError(f"{path}: a record ends at byte {offset}, but the file has {size} bytes: it was cut off")
+        yield start, length, offset
+        if kind in (_WHOLE, _LAST):
+            return
+        what, allowed = "further part of a record", (_MIDDLE, _LAST)
+
+
+def unpack(content: bytes) -> Record:
+    """Split the content of a record into labels, id and image.
+
+    Raises:
+        ValueError: It is shorter than its header says.
+    """
+    if len(content) < 24:
+        raise ValueError(f"expected a header of 24 bytes, received {len(content)} bytes")
+    count, label, low, high = struct.unpack("<IfQQ", content[:24])
+    if count * 4 > len(content) - 24:
+        raise ValueError(f"expected {count} labels of 4 bytes, received {len(content) - 24} bytes")
+    labels = np.frombuffer(content, "<f4", count, 24) if count else np.array([label], "<f4")
+    return Record(labels.astype(np.float32), count > 0, low | high << 64, content[24 + 4 * count :])
