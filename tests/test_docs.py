@@ -13,7 +13,10 @@ import pytest
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
-EXECUTED = [*COOKBOOK, *(DOCS / name for name in ("index.md", "install.md", "getting-started.md", "faq.md"))]
+EXECUTED = [
+    *COOKBOOK,
+    *(DOCS / name for name in ("index.md", "install.md", "getting-started.md", "faq.md", "leave.md")),
+]
 EXECUTED += sorted((DOCS / "zh").glob("*.md"))
 API = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
 FAQ = (DOCS / "faq.md").read_text(encoding="utf-8")
@@ -57,6 +60,8 @@ def public_names():
 def test_every_public_name_has_its_place_in_the_reference_once():
     shown = re.findall(r"^::: mxkit\.([\w.]+)$", API, re.MULTILINE)
     assert len(shown) == len(set(shown))
+    # `mxkit.export` is a room and, called, its function
+    shown = ["export" if name == "export.writing.export" else name for name in shown]
     elsewhere = {"metrics.METRICS", "metrics.Metric", "metrics.MetricSpec"}  # a table, one at the root, a type
     assert set(public_names()) - elsewhere - {"callbacks", "training.callbacks", "errors", *ROOMS, *shown} == set()
     assert set(shown) - {"errors", "__version__", *public_names()} == set()
