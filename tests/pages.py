@@ -53,7 +53,7 @@ def run_page(page, folder, forks=None):
 
 
 def run_commands(code, folder, forks=None):
-    """Run `mxkit` or `python -m MODULE`, with bash's quotes and `*`, in processes of their own; return what they print."""
+    """Run `mxkit` or `python -m MODULE`, with quotes and `*`, in processes of their own; return what they print."""
     printed = []
     for line in filter(str.strip, code.replace("\\\n", " ").splitlines()):
         command, *words = shlex.split(line, comments=True)
