@@ -179,6 +179,8 @@ def test_the_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(DataError, match="no record begins at byte"):
         extract(file, tmp_path / "out", found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "a.rec"]
+    (tmp_path / "empty").mkdir()
+    assert extract(write(tmp_path / "b.rec", CONTENTS), tmp_path / "empty", found) == 4
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("")
     with pytest.raises(DataError, match="out is not empty: expected a new folder. Name another one, or remove it"):
