@@ -13,6 +13,11 @@ import mxnet as mx
 ROOT = Path(mxkit.__file__).parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 RUN = ("bash", "python")
+PROGRAMS = {
+    "mxkit": "mxkit.cli:main",
+    "mxkit.export.params": "mxkit.export.params:main",
+    "mxkit.export.records": "mxkit.export.records:main",
+}
 SHOWN = ("console", "diff", "text", "yaml")  # what a reader types elsewhere, or sees
 
 
@@ -48,13 +53,14 @@ def run_page(page, folder, forks=None):
 
 
 def run_commands(code, folder, forks=None):
-    """Run lines that call `mxkit` in processes of their own, with bash's quotes and `*`; return what they print."""
+    """Run `mxkit` or `python -m MODULE`, with quotes and `*`, in processes of their own; return what they print."""
     printed = []
     for line in filter(str.strip, code.replace("\\\n", " ").splitlines()):
         command, *words = shlex.split(line, comments=True)
-        assert command == "mxkit", line
+        module, words = (words[1], words[2:]) if [command, *words[:1]] == ["python", "-m"] else (command, words)
+        assert module in PROGRAMS, line
         words = [found for word in words for found in _expanded(word, folder)]
-        done = forks.run("mxkit.cli:main", words, folder=folder) if forks else _run(words, folder)
+        done = forks.run(PROGRAMS[module], words, folder=folder) if forks else _run(module, words, folder)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         printed.append(done.stdout)
     return "".join(printed)
@@ -64,7 +70,7 @@ def _expanded(word, folder):
     return sorted(str(path.relative_to(folder)) for path in folder.glob(word)) if "*" in word else [word]
 
 
-def _run(words, folder):
+def _run(module, words, folder):
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mxkit", *words]
+    command = [sys.executable, "-m", module, *words]
     return subprocess.run(command, cwd=str(folder), env=variables, capture_output=True, timeout=300, text=True)

@@ -189,7 +189,9 @@ def extract(path: Path, folder: Path, found: Summary) -> int:
     try:
         aside.mkdir()
         count = _write_images(path, aside, found)
-        aside.replace(folder)  # replaces an empty folder too
+        if folder.exists():
+            folder.rmdir()  # empty; Windows does not replace a folder
+        aside.replace(folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return count

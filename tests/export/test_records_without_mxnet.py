@@ -143,24 +143,24 @@ def part(kind, content):
 WHOLE = part(0, struct.pack("<IfQQ", 0, 1, 2, 0) + b"image")
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"", "the file is empty"),
-        (b"<html>", "no record begins at byte 0; the file is not a RecordIO file, or it was cut off"),
-        (WHOLE[:-1], "a record ends at byte 40, but the file has 39 bytes: it was cut off"),
-        (WHOLE + WHOLE[:6], "no record begins at byte 40"),
-        (part(3, b"end") + WHOLE, "no record begins at byte 0"),
-        (part(5, b"kind") + WHOLE, "no record begins at byte 0"),
-        (part(1, b"begin") + WHOLE, "no further part of a record begins at byte 16"),
-        (part(1, b"begin") + part(2, b"on"), "no further part of a record begins at byte 28"),
-        (WHOLE + part(0, b"short"), "record 1 at byte 40 is damaged: expected a header of 24 bytes, received 5 bytes"),
-        (
-            part(0, struct.pack("<IfQQ", 2**32 - 1, 1, 2, 0)),
-            "record 0 .* expected 4294967295 labels .* received 0 bytes",
-        ),
-    ],
-)
+REFUSED = [
+    (b"", "the file is empty"),
+    (b"<html>", "no record begins at byte 0; the file is not a RecordIO file, or it was cut off"),
+    (WHOLE[:-1], "a record ends at byte 40, but the file has 39 bytes: it was cut off"),
+    (WHOLE + WHOLE[:6], "no record begins at byte 40"),
+    (part(3, b"end") + WHOLE, "no record begins at byte 0"),
+    (part(5, b"kind") + WHOLE, "no record begins at byte 0"),
+    (part(1, b"begin") + WHOLE, "no further part of a record begins at byte 16"),
+    (part(1, b"begin") + part(2, b"on"), "no further part of a record begins at byte 28"),
+    (WHOLE + part(0, b"short"), "record 1 at byte 40 is damaged: expected a header of 24 bytes, received 5 bytes"),
+    (
+        part(0, struct.pack("<IfQQ", 2**32 - 1, 1, 2, 0)),
+        "record 0 .* expected 4294967295 labels .* received 0 bytes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), REFUSED, ids=[text for _, text in REFUSED])
 def test_what_is_refused(data, expected, tmp_path):
     file = tmp_path / "a.rec"
     file.write_bytes(data)
@@ -179,6 +179,8 @@ def test_the_folder_is_complete_or_absent(tmp_path):
     with pytest.raises(DataError, match="no record begins at byte"):
         extract(file, tmp_path / "out", found)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.idx", "a.rec"]
+    (tmp_path / "empty").mkdir()
+    assert extract(write(tmp_path / "b.rec", CONTENTS), tmp_path / "empty", found) == 4
     (tmp_path / "out").mkdir()
     (tmp_path / "out/mine.txt").write_text("")
     with pytest.raises(DataError, match="out is not empty: expected a new folder. Name another one, or remove it"):
