@@ -7,7 +7,7 @@ import json
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 import warnings
 
-from mxkit.core.array_kind import is_numpy, legacy, of_kind, switches
+from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, place_of
 from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.replicas import first_value
@@ -16,6 +16,10 @@ from mxkit.errors import ExportError
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
+
+
+# Numbers below are those of operators that MXNet's graph does not have
+_FLATTENED = -1000000
 
 
 class Entry(NamedTuple):
@@ -97,6 +101,23 @@ class Program(NamedTuple):
         """Value of a parameter as NumPy's array, or None."""
         return first_value(self.parameters[entry]).asnumpy() if entry in self.parameters else None
 
+    def computed(self, entry: Entry, values: Optional[Dict[int, Any]] = None) -> Any:
+        """Compute an array that depends on parameters only, as NumPy's.
+
+        Args:
+            entry: In `entries`.
+            values: NumPy arrays by the parameters' ids, instead of the parameters' own.
+        """
+        symbol = self.internals[self.entries.index(entry)]
+        by_name = {self.names[one]: parameter for one, parameter in self.parameters.items()}
+        with switches(self.numpy):
+            arrays = [
+                legacy(first_value(by_name[name])) if values is None else mx.nd.array(values[id(by_name[name])])
+                for name in symbol.list_inputs()
+            ]
+            result = mx.nd.CachedOp(legacy(symbol))(*arrays)
+        return result.asnumpy()
+
 
 def flat(nested: Any) -> List[Any]:
     """Entries in nested lists, without None."""
@@ -175,6 +196,7 @@ class _Division:
         self.outputs_of: Dict[int, List[Entry]] = {}
         for entry in self.entries:
             self.outputs_of.setdefault(entry.node, []).append(entry)
+        self.flattening: Dict[int, Operator] = {}
         self.owners = self._untagged()
         self.children: Dict[int, List[int]] = {}
         for index, call in enumerate(traced.calls):
@@ -222,6 +244,10 @@ class _Division:
                     below.extend(entry for entry in sources if entry not in inputs)
         return owners
 
+    def is_variable(self, entry: Entry) -> bool:
+        """Whether an entry is an input or a parameter."""
+        return entry.node not in self.flattening and self.nodes[entry.node]["op"] == "null"
+
     def owner(self, number: int) -> int:
         """Index of the innermost call that made an operator."""
         return self.owners.get(number, int(self.nodes[number].get("attrs", {}).get(CALL, 0)))
@@ -232,7 +258,19 @@ class _Division:
         node = self.nodes[number]
         attrs = {name: text for name, text in node.get("attrs", {}).items() if not name.startswith("__")}
         inputs = [Entry(source[0], source[1]) for source in node["inputs"]]
+        if node["op"] == "FullyConnected" and attrs.get("flatten", "True") in ("True", "1"):
+            inputs[0] = self._flattened(number, node["name"], inputs[0])
         return Operator(number, node["name"], node["op"], attrs, inputs, self.outputs_of[number])
+
+    def _flattened(self, number: int, name: str, entry: Entry) -> Entry:
+        """Give a dense layer's flattening an operator of its own: nn.Linear does not flatten."""
+        shape = self.shapes[entry]
+        if len(shape) == 2:
+            return entry
+        flattened = Entry(_FLATTENED - number, 0)
+        self.shapes[flattened], self.dtypes[flattened] = (shape[0], int(np.prod(shape[1:]))), self.dtypes[entry]
+        self.flattening[flattened.node] = Operator(flattened.node, f"{name}_flatten", "Flatten", {}, [entry], [flattened])
+        return flattened
 
     def _scope(self, index: int) -> Scope:
         call = self.traced.calls[index]
@@ -241,7 +279,7 @@ class _Division:
         # first which of the calls are used, then all steps, with the calls in their own order
         live = _Order(self, index, inputs, inner)
         live.need_all(flat(outputs))
-        order = _Order(self, index, inputs, [scope for scope in inner if scope in live.steps])
+        order = _Order(self, index, inputs, [scope for scope in inner if scope.number in live.called])
         for scope in order.inner:
             order.add_call(scope)
         order.need_all(flat(outputs))
@@ -254,6 +292,7 @@ class _Order:
     def __init__(self, graph: _Division, index: int, inputs: Any, inner: Sequence[Scope]) -> None:
         self.graph, self.index, self.inner = graph, index, list(inner)
         self.steps: List[Union[Operator, Scope]] = []
+        self.called: Set[int] = set()
         self.known: Set[Entry] = set(flat(inputs))
         self.by_output: Dict[Entry, Scope] = {}
         for scope in inner:
@@ -269,29 +308,33 @@ class _Order:
         waiting: List[Tuple[Entry, bool]] = [(entry, False)]  # a stack: nets are deeper than Python's own
         while waiting:
             entry, ready = waiting.pop()
-            if entry in self.known or self.graph.nodes[entry.node]["op"] == "null":
+            if entry in self.known or self.graph.is_variable(entry):
                 continue
             scope = self.by_output.get(entry)
             step: Any = scope or self._own(entry)
             sources = flat(scope.inputs) if scope else step.inputs
             if ready:
-                self._add(step)
+                if not (scope and scope.number in self.called):
+                    self._add(step)
             else:
                 waiting.append((entry, True))
                 waiting.extend((source, False) for source in reversed(sources) if source not in self.known)
 
     def add_call(self, scope: Scope) -> None:
         """Add a call with all that it needs."""
-        if scope not in self.steps:
+        if scope.number not in self.called:
             self.need_all(flat(scope.inputs))
             self._add(scope)
 
     def _add(self, step: Union[Operator, Scope]) -> None:
-        if not any(step is other for other in self.steps):
-            self.steps.append(step)
-            self.known.update(flat(step.outputs))
+        self.steps.append(step)
+        self.known.update(flat(step.outputs))
+        if isinstance(step, Scope):
+            self.called.add(step.number)
 
     def _own(self, entry: Entry) -> Operator:
+        if entry.node in self.graph.flattening:
+            return self.graph.flattening[entry.node]
         operator = self.graph.operator(entry.node)
         owner = self.graph.owner(entry.node)
         if owner != self.index and not self._from_outside(operator):
@@ -306,16 +349,3 @@ class _Order:
     def _from_outside(self, operator: Operator) -> bool:
         """Whether an operator depends on nothing, like zeros for a first state: it is computed where it is used."""
         return not operator.inputs
-
-
-def parameter_names(program: Program) -> Dict[int, str]:
-    """Names of the parameters' variables, by the parameters' ids."""
-    return {id(parameter): program.names[entry] for entry, parameter in program.parameters.items()}
-
-
-def is_symbolic_zeros(operator: Optional[Operator]) -> bool:
-    """Whether an operator makes zeros for a batch size that MXNet infers, like a first state."""
-    return operator is not None and operator.operator in ("_zeros", "_npi_zeros") and not operator.inputs
-
-
-__all__ = ["Entry", "Operator", "Program", "Scope", "extract", "flat", "is_numpy"]
