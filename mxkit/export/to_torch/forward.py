@@ -6,7 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
 
 from mxkit.core.blocks import own_parameters
 from mxkit.errors import ExportError
-from mxkit.export.to_torch.functional import expression
+from mxkit.export.to_torch.functional import expression, names_used
 from mxkit.export.to_torch.modules import (
     Module,
     Problem,
@@ -86,6 +86,8 @@ def accesses(module: Module) -> Dict[int, Tuple[Module, str]]:
     def visit(inner: Module, before: str) -> None:
         for name, child in inner.children.items():
             access = f"{before}[{name}]" if name.isdigit() else f"{before}.{name}"
+            if inner.kind == "container" and not name.isdigit():
+                access = f'{before}["{name}"]'
             found[id(child.block)] = (child, access)
             visit(child, access)
 
@@ -138,9 +140,15 @@ class Renderer:
             self.last.update({self._alias(entry): index for entry in flat(action.inputs)})
         self.last.update({self._alias(entry): len(actions) for entry in flat(self.scope.outputs)})
         arguments = self._arguments()
+        self.first_names = dict(self.names)
         for index, action in enumerate(actions):
             self._line(index, action)
+        unpacked = sum(type(value) is list for value in self.scope.inputs)
+        self.lines[unpacked:unpacked] = self._sizes()
         result, returns = self._nested(self.scope.outputs), _annotation(self.scope.outputs)
+        if type(self.scope.outputs) is list and len(self.scope.outputs) > 1:
+            result = result[1:-1]
+            returns = f"tuple[{', '.join(map(_annotation, self.scope.outputs))}]"
         return Forward(arguments, self.lines, result, returns, self.layers, self.operators, self.parameters)
 
     def _alias(self, entry: Entry) -> Entry:
@@ -184,7 +192,7 @@ class Renderer:
             entry in other.inputs for entry in used for other in self.scope.operators() if other is not operator
         )
         if alone and (isinstance(self.module.block, gluon.SymbolBlock) or not self._has_expression(operator)):
-            layer = layer_of(self.program, operator, self.scope.operators())
+            layer = layer_of(self.program, operator)
             if layer is not None:
                 return self._as_layer(operator, layer, self._common_name(operator, used))
         if not used and not self._has_expression(operator):
@@ -243,15 +251,15 @@ class Renderer:
         self.lines.append(Line(target, text, [self.names[entry] for entry in live], live, label))
 
     def _layer_call(self, action: _Action, operator: Operator) -> Tuple[str, Any]:
-        first = self._operand(action.inputs[0])
-        if operator.operator not in _RECURRENT:
-            others = "".join(f", {self._operand(entry)}" for entry in action.inputs[1:])
-            many = len(operator.outputs) > 1
-            return f"{action.access}({first}{others})", list(operator.outputs) if many else operator.outputs[0]
-        states = [self._operand(entry) for entry in action.inputs[1:] if entry not in self.zeros]
-        given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
+        inputs = [self._operand(entry) if entry in action.inputs and entry not in self.zeros else "" for entry in operator.inputs]
+        if operator.operator in _RECURRENT:  # states of zeros are torch's default
+            inputs = [text if entry not in self.zeros else "batch_size" for text, entry in zip(inputs, operator.inputs)]
+        layer = layer_of(self.program, operator, inputs=inputs)
         y, *rest = operator.outputs
-        return f"{action.access}({first}{given})", [y, rest if len(rest) == 2 else rest[0]]
+        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(layer=action.access)
+        if operator.operator in _RECURRENT:
+            return text, [y, rest if len(rest) == 2 else rest[0] if rest else None]
+        return text, [y, *rest] if rest else y
 
     def _expression(self, operator: Operator) -> str:
         inputs = [self._operand(entry) for entry in operator.inputs]
@@ -285,15 +293,20 @@ class Renderer:
         return "None"
 
     def _zeros(self, entry: Entry) -> None:
-        """Write a first state of zeros, whose batch size is that of the first argument."""
-        shape, given = self.program.shapes[entry], flat(self.scope.inputs)[0]
-        batch = self.program.shapes[self.program.inputs[0]][0]
-        sizes = self.program.shapes[given]
-        axis = sizes.index(batch) if batch in sizes else 0
-        source = next(name for known, name in self.names.items() if known == given)
-        parts = ", ".join(f"{source}.shape[{axis}]" if size == batch else str(size) for size in shape)
+        """Write a first state of zeros where it is used."""
+        text = self._expression(self.zeros[entry])
         self.names[entry] = name = self._free("state")
-        self.lines.append(Line(name, f"{source}.new_zeros({parts})", [name], [entry], "_zeros"))
+        self.lines.append(Line(name, text, [name], [entry], "_zeros"))
+
+    def _sizes(self) -> List[Line]:
+        """Assignments of the names that expressions use without a definition."""
+        used = {name for line in self.lines for name in names_used(line.expression)}
+        given = flat(self.scope.inputs)[0]
+        source, sizes = self.first_names[given], self.program.shapes[given]
+        batch = self.program.shapes[self.program.inputs[0]][0]
+        axis = sizes.index(batch) if batch in sizes else 0
+        texts = {"batch_size": f"{source}.shape[{axis}]", "device": f"{source}.device"}
+        return [Line(name, texts[name], [], [], "") for name in sorted(used)]
 
     def _nested(self, value: Any) -> str:
         if value is None:

@@ -36,3 +36,9 @@ def expression(node: Node) -> str:
         x = f"{first}.flatten(1)" if get("flatten", True) and len(node.shapes[0]) > 2 else first
         return f"F.linear({', '.join([x, *node.inputs[1:]])})"
     raise ExportError(f"{node.operator} has no equivalent in PyTorch")
+
+
+from typing import Dict, List
+HELPERS: Dict[str, str] = {}
+def helpers_used(code: str) -> List[str]: return []
+def names_used(code: str) -> List[str]: return []

@@ -196,7 +196,7 @@ class _Builder:
         part = module.part
         return part is not None and all(
             self.layer_of(operator) is not None and len(operator.inputs) == 1 for operator in part.before + part.after
-        ) and (part.core is None or part.core.operator != "RNN")
+        ) and part.layer.call is None
 
     def layer_of(self, operator: Operator) -> Optional[Layer]:
         return layer_of(self.program, operator)
@@ -218,7 +218,7 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
     if len(cores) > 1 or (not cores and len(operators) > 1):
         return None
     core = cores[0] if cores else operators[0]
-    found = layer_of(program, core, operators)
+    found = layer_of(program, core)
     if found is None:
         return None
     rest = [one for one in operators if one.number not in fixed and one is not core and not is_first_state(program, one)]
@@ -254,16 +254,22 @@ def is_first_state(program: Program, operator: Operator) -> bool:
 
 
 def layer_of(
-    program: Program, operator: Operator, operators: Sequence[Operator] = (), values: Optional[List[Any]] = None
+    program: Program, operator: Operator, inputs: Sequence[str] = (), values: Optional[Dict[int, Any]] = None
 ) -> Optional[Layer]:
-    """The layer of torch.nn for an operator, or None."""
-    inputs = [f"x{number}" for number in range(len(operator.inputs))]
-    if values is None:
-        values = [program.value(entry) for entry in operator.inputs]
+    """The layer of torch.nn for an operator, or None.
+
+    Args:
+        program: The program.
+        operator: The operator.
+        inputs: Python expressions for its inputs.
+        values: NumPy arrays by the ids of Parameters, instead of the Parameters' own values.
+    """
+    inputs = inputs or [f"x{number}" for number in range(len(operator.inputs))]
+    given = [program.value(entry, values) for entry in operator.inputs]
     if operator.operator in ("RNN", "_npx_rnn"):
-        values[1] = program.computed(operator.inputs[1])
+        given[1] = program.computed(operator.inputs[1], values)
     try:
-        return layer(node_of(program, operator, inputs, values))
+        return layer(node_of(program, operator, inputs, given))
     except ExportError:
         return None
 

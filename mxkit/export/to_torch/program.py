@@ -97,9 +97,12 @@ class Program(NamedTuple):
     names: Dict[Entry, str]
     numpy: bool
 
-    def value(self, entry: Entry) -> Any:
-        """Value of a parameter as NumPy's array, or None."""
-        return first_value(self.parameters[entry]).asnumpy() if entry in self.parameters else None
+    def value(self, entry: Entry, values: Optional[Dict[int, Any]] = None) -> Any:
+        """Value of a parameter as NumPy's array, or None; `values` as for `computed`."""
+        parameter = self.parameters.get(entry)
+        if parameter is None:
+            return None
+        return first_value(parameter).asnumpy() if values is None else values[id(parameter)]
 
     def computed(self, entry: Entry, values: Optional[Dict[int, Any]] = None) -> Any:
         """Compute an array that depends on parameters only, as NumPy's.

@@ -1,0 +1,150 @@
+"""The statements of a class's constructor, for one block, as trees of expressions."""
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from mxkit.core.replicas import is_trainable
+from mxkit.export.to_torch.forward import Forward
+from mxkit.export.to_torch.layout import Call, Expression, parse
+from mxkit.export.to_torch.modules import Module, layer_of
+from mxkit.export.to_torch.program import Operator, Program
+
+
+class Statement(NamedTuple):
+    """A line of a constructor.
+
+    Attributes:
+        target: The attribute; '' for a call alone.
+        value: The expression. The constructor of another class is `Call("@", ...)` with the block's id.
+    """
+
+    target: str
+    value: Expression
+
+
+@dataclass
+class Instance:
+    """A block that becomes an object of a class.
+
+    Attributes:
+        module: The block.
+        base: The class from which its class derives.
+        statements: Of its constructor.
+        forward: Its method; None for an nn.Sequential.
+        elided: Its method if children that other blocks of its class do not have return their argument.
+    """
+
+    module: Module
+    base: str
+    statements: List[Statement]
+    forward: Any
+    elided: Dict[str, Forward]
+
+
+def reference(module: Module) -> Call:
+    """The constructor of a block that becomes an object of a class."""
+    return Call("@", [("", str(id(module.block)))])
+
+
+def is_numbered(module: Module) -> bool:
+    """Whether the children have numbers as names."""
+    names = [*module.children, *module.shared]
+    return bool(names) and all(name.isdigit() for name in names)
+
+
+def constructor(program: Program, module: Module) -> Expression:
+    """The expression that makes a module inside its parent's constructor."""
+    if module.kind == "layer" and module.part is not None:
+        return parse(module.part.layer.constructor)
+    if module.kind == "sequential":
+        return Call("nn.Sequential", entries(program, module))
+    if module.kind == "container":
+        if is_numbered(module):
+            return Call("nn.ModuleList", [("", Call("[", numbered(program, module)))])
+        pairs = [("", _pair(name, constructor(program, child))) for name, child in module.children.items()]
+        return Call("nn.ModuleDict", [("", Call("OrderedDict", [("", Call("[", pairs))]))])
+    return reference(module)
+
+
+def _pair(name: str, value: Expression) -> Call:
+    return Call("(", [("", f'"{name}"'), ("", value)])
+
+
+def numbered(program: Program, module: Module) -> List[Tuple[str, Expression]]:
+    """Constructors of children by number; a number without a child that is called gets an Identity."""
+    count = 1 + max(map(int, [*module.children, *module.shared]))
+    return [
+        ("", constructor(program, module.children[str(number)]) if str(number) in module.children else "nn.Identity()")
+        for number in range(count)
+    ]
+
+
+def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
+    """Arguments of an nn.Sequential: the children, by number or, if there are more layers than children, by name."""
+    named: Dict[str, Expression] = {}
+    for name in sorted([*module.children, *module.shared], key=int):
+        if name in module.shared:
+            named[name] = Call("nn.Identity", [])
+            continue
+        child = module.children[name]
+        part = child.part
+        for operator in part.before if part else ():
+            _add(named, f"{name}_{_label(operator)}", _beside(program, operator))
+        named[name] = constructor(program, child)
+        for operator in part.after if part else ():
+            _add(named, f"{name}_{_label(operator)}", _beside(program, operator))
+    if [*named] == [str(number) for number in range(len(named))]:
+        return [("", value) for value in named.values()]
+    pairs = [("", _pair(name, value)) for name, value in named.items()]
+    return [("", Call("OrderedDict", [("", Call("[", list(pairs)))]))]
+
+
+def _label(operator: Operator) -> str:
+    return {"Activation": "act", "LeakyReLU": "act", "Flatten": "flatten"}.get(
+        operator.operator, operator.operator.strip("_").lower()
+    )
+
+
+def _add(named: Dict[str, Expression], name: str, value: Expression) -> None:
+    number = 2
+    unique = name
+    while unique in named:
+        unique, number = f"{name}{number}", number + 1
+    named[unique] = value
+
+
+def _beside(program: Program, operator: Operator) -> Expression:
+    found = layer_of(program, operator)
+    return parse(found.constructor if found else "nn.Identity()")
+
+
+def statements(program: Program, module: Module, forward: Any) -> Tuple[str, List[Statement]]:
+    """The base class and the constructor's statements of a block that becomes an object of a class."""
+    if forward is None:
+        return "nn.Sequential", [Statement("", Call("super().__init__", entries(program, module)))]
+    own = bool(forward.layers or forward.parameters)
+    if is_numbered(module) and not own:
+        inner = Call("[", numbered(program, module))
+        return "nn.ModuleList", [Statement("", Call("super().__init__", [("", inner)]))]
+    lines = [Statement("", Call("super().__init__", []))]
+    lines += [_parameter(name, parameter) for name, parameter in forward.parameters.items()]
+    for name, child in module.children.items():
+        lines.append(Statement(f"self.{name}", constructor(program, child)))
+    lines += [Statement(f"self.{name}", parse(layer.constructor)) for name, layer in forward.layers.items()]
+    return "nn.Module", lines
+
+
+def _parameter(name: str, parameter: Any) -> Statement:
+    shape: List[Tuple[str, Expression]] = [("", str(size)) for size in parameter.shape] or [("", "()")]
+    if str(parameter.dtype).rpartition(".")[2] not in ("float32", "<class 'numpy.float32'>"):
+        shape.append(("dtype", f"torch.{_dtype(parameter)}"))
+    zeros = Call("torch.zeros", shape)
+    if is_trainable(parameter):
+        return Statement(f"self.{name}", Call("nn.Parameter", [("", zeros)]))
+    return Statement("", Call("self.register_buffer", [("", f'"{name}"'), ("", zeros)]))
+
+
+def _dtype(parameter: Any) -> str:
+    from mxkit.storage.parameter_file import dtype_name
+
+    return str(dtype_name(parameter.dtype))
