@@ -149,6 +149,9 @@ class Classes:
         if other is None or other is whole or other.optional or whole.optional:
             return
         whole.optional.append(child)
+        for instance in other.instances:
+            instance.whole = whole.forward
+            instance.absent = {line.expression for line in whole.forward.lines if line.expression.startswith(f"self.{child}(")}
         whole.instances = sorted(whole.instances + other.instances, key=lambda one: one.module.scopes[0].number)
         place = max(self._classes.index(whole), self._classes.index(other))
         self._of.update({number: whole for number, one in self._of.items() if one is other})
@@ -296,13 +299,19 @@ class _Arguments:
         chosen: Dict[Slot, str] = {}
         for slot in self._hints:
             column = [own.get(slot) for own in self._slots]
-            if len({text for text in column if text is not None}) > 1:
+            several = {text for text in column if text is not None}
+            if len(several) > 1 or (None in column and self._known(slot, column)):
                 chosen[slot] = self._argument(slot, column)
         for child in self._one.optional:
             has = [child in instance.module.children for instance in self._one.instances]
             self._columns[child] = [str(one) for one in has]
             self._defaults[child] = "False"
         return chosen
+
+    def _known(self, slot: Slot, column: List[Optional[str]]) -> bool:
+        """Whether a literal of an optional child is what an argument of this name is in every object that has it."""
+        other = self._columns.get(self._hints[slot])
+        return other is not None and all(text in (None, own) for text, own in zip(column, other))
 
     def _argument(self, slot: Slot, column: List[Optional[str]]) -> str:
         hint = self._hints[slot]

@@ -8,14 +8,15 @@ from mxkit.errors import ExportError
 from mxkit.export.to_torch.classes import Argument, Class, Classes
 from mxkit.export.to_torch.forward import Forward, Renderer
 from mxkit.export.to_torch.functional import HELPERS, helpers_used
-from mxkit.export.to_torch.layout import laid_out
+from mxkit.export.to_torch.layout import laid_out, parse
 from mxkit.export.to_torch.modules import Module, Problem, identifier, layer_of, modules, refuse
 from mxkit.export.to_torch.program import Operator, Program, extract
-from mxkit.export.to_torch.shared import shared_statements
-from mxkit.export.to_torch.trees import Instance, reference, statements
+from mxkit.export.to_torch.shared import operators_of, shared_statements
+from mxkit.export.to_torch.trees import Instance, statements
 from mxkit.version import __version__
 import mxnet as mx
 from mxnet import gluon
+import numpy as np
 
 
 class Source(NamedTuple):
@@ -47,21 +48,11 @@ class Source(NamedTuple):
         used = [name for one in self.classes if one.forward for line in one.forward.lines for name in helpers_used(line.expression)]
         helpers = [HELPERS[name].rstrip() for name in dict.fromkeys(used)]
         constants = "\n".join(
-            line for name, value in self.constants.items() for line in laid_out(f"{name} = ", _parsed(value))
+            line for name, value in self.constants.items() for line in laid_out(f"{name} = ", parse(value))
         )
-        shared = shared_statements(self.root, self.instances)
-        parts = [constants, *helpers, body, _load(self.classes[-1].name)]
-        if shared:
-            parts[-2] = body + "\n" + "\n".join(f"        {line}" for line in shared) if False else body
-        rest = "\n\n\n".join(part for part in parts[1:] if part)
+        rest = "\n\n\n".join([*helpers, body, _load(self.classes[-1].name)])
         head = f'"""{self.docstring}"""\n\n{_imports(rest)}'
         return f"{head}\n\n{constants}\n\n\n{rest}\n" if constants else f"{head}\n\n\n{rest}\n"
-
-
-def _parsed(value: str) -> Any:
-    from mxkit.export.to_torch.layout import parse
-
-    return parse(value)
 
 
 def source_of(
@@ -84,6 +75,7 @@ def source_of(
     problems: List[Problem] = []
     instances = [one for module in _inner_first(root) for one in _instance(program, module, shared, problems)]
     refuse(_distinct(problems))
+    instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
     shapes = ", ".join(str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs)
     text = docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit."
@@ -116,7 +108,7 @@ def _instance(
     """Yield what a block becomes, if it becomes an object of a class."""
     if module.kind == "sequential" and not module.target:
         base, lines = statements(program, module, None)
-        yield Instance(module, base, lines, None, {})
+        yield Instance(module, base, lines, None, {}, [])
     if module.kind != "class":
         return
     forwards = [Renderer(program, module, scope, shared, problems).render() for scope in module.scopes]
@@ -133,7 +125,7 @@ def _instance(
         steps = [scope for scope in child.scopes if len(scope.inputs) == 1 and type(scope.outputs) is not list]
         if len(steps) == 1 == len(child.scopes) and child.kind != "layer" and base == "nn.Module":
             elided[name] = Renderer(program, module, module.scopes[0], shared, [], (name,)).render()
-    yield Instance(module, base, lines, forwards[0], elided)
+    yield Instance(module, base, lines, forwards[0], elided, forwards)
 
 
 def _class_lines(one: Class, recorded: bool) -> Iterator[str]:
@@ -165,7 +157,7 @@ def _signature(name: str, arguments: Sequence[str], returns: str) -> List[str]:
     if len(line) <= 88:
         return [line]
     inner = f"        {', '.join(['self', *arguments])}"
-    if len(inner) <= 88 and False:
+    if len(inner) <= 88:
         return [f"    def {name}(", inner, f"    ) -> {returns}:"]
     return [f"    def {name}(", *(f"        {part}," for part in ["self", *arguments]), f"    ) -> {returns}:"]
 
@@ -187,9 +179,9 @@ def _forward(forward: Forward, recorded: bool) -> Iterator[str]:
     for number, line in enumerate(forward.lines):
         last = number == len(forward.lines) - 1
         if last and line.target == forward.result and not recorded:
-            yield from laid_out("return ", _parsed(line.expression), indent=8)
+            yield from laid_out("return ", parse(line.expression), indent=8)
             return
-        yield from laid_out(f"{line.target} = ", _parsed(line.expression), indent=8)
+        yield from laid_out(f"{line.target} = ", parse(line.expression), indent=8)
         if recorded and line.names:
             yield f"        record(self, {number}, [{', '.join(line.names)}])"
     yield from laid_out("return ", forward.result, indent=8)
@@ -222,22 +214,6 @@ def _load(name: str) -> str:
     return net.eval()'''
 
 
-class Weight(NamedTuple):
-    """Where an array of the converted net comes from.
-
-    Attributes:
-        module: The module that holds it.
-        name: Its name in the module.
-        operator: The operator whose layer the module is; None if the array is a Parameter's.
-        parameter: The Parameter; None if there is an operator.
-    """
-
-    module: Module
-    name: str
-    operator: Optional[Operator]
-    parameter: Any
-
-
 def weights(source: Source) -> Dict[str, Any]:
     """Values of the net's parameters and buffers as NumPy's arrays, by the keys of PyTorch's `state_dict`."""
     return {key: value for key, (value, _) in state(source).items()}
@@ -256,35 +232,20 @@ def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, 
         layer = layer_of(source.program, operator, values=values)
         if layer is None:
             raise ExportError(f"export: {operator.operator} {operator.name!r} is no layer of torch.nn any more")
-        dot = f"{prefix}." if prefix else ""
         for name, value in layer.state.items():
-            found[f"{dot}{name}"] = value, name not in layer.frozen
+            found[f"{prefix}.{name}"] = value, name not in layer.frozen
         if "running_var" in layer.state:
-            found[f"{dot}num_batches_tracked"] = _batches(), False
+            found[f"{prefix}.num_batches_tracked"] = np.array(0, np.int64), False
 
+    for target, operator in operators_of(source.root, [*source.instances.values()]):
+        add(target, operator)
+    for target, instance in source.instances.items():
+        for name, parameter in instance.forward.parameters.items() if instance.forward else ():
+            own = first_value(parameter).asnumpy() if values is None else values[id(parameter)]
+            found[f"{target}.{name}" if target else name] = own, parameter.grad_req != "null"
     for module in source.root.walk():
-        if module.part is not None and module.part.core is not None and module.part.layer.state:
-            add(module.target, module.part.core)
-        instance = source.instances.get(module.target)
-        if instance is not None and instance.forward is not None:
-            dot = f"{module.target}." if module.target else ""
-            for name, operator in instance.forward.operators.items():
-                if instance.forward.layers[name].state:
-                    add(f"{dot}{name}", operator)
-            for name, parameter in instance.forward.parameters.items():
-                own = first_value(parameter).asnumpy() if values is None else values[id(parameter)]
-                found[f"{dot}{name}"] = own, parameter.grad_req != "null"
         for name, target in module.shared.items():
-            dot = f"{module.target}." if module.target else ""
+            prefix = f"{module.target}.{name}" if module.target else name
             inner = {key: value for key, value in found.items() if key.startswith(f"{target}.")}
-            found.update({f"{dot}{name}{key[len(target) :]}": value for key, value in inner.items()})
+            found.update({f"{prefix}{key[len(target) :]}": value for key, value in inner.items()})
     return found
-
-
-def _batches() -> Any:
-    import numpy as np
-
-    return np.array(0, np.int64)
-
-
-__all__ = ["Source", "reference", "source_of", "state", "weights"]

@@ -4,6 +4,8 @@ import ast
 from typing import Iterator, List, NamedTuple, Optional, Tuple, Union
 
 WIDTH = 88
+# Their parts stand on lines of their own if they do not fit on one with the brackets
+_ONE_A_LINE = ("nn.Sequential", "nn.ModuleList", "[", "super().__init__")
 
 
 class Call(NamedTuple):
@@ -64,9 +66,13 @@ def one_line(expression: Expression) -> str:
     """
     if isinstance(expression, str):
         return expression
-    inner = ", ".join(f"{name}={one_line(value)}" if name else one_line(value) for name, value in expression.arguments)
+    inner = ", ".join(_argument(name, value) for name, value in expression.arguments)
     begin, end = _brackets(expression)
     return f"{begin}{inner}{',' * (begin == '(' and len(expression.arguments) == 1)}{end}"
+
+
+def _argument(name: str, value: Expression) -> str:
+    return f"{name}={one_line(value)}" if name else one_line(value)
 
 
 def _brackets(call: Call) -> Tuple[str, str]:
@@ -86,6 +92,11 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", indent: int 
     else:
         begin, end = _brackets(expression)
         yield f"{space}{prefix}{begin}"
+        inner = f"{space}    {', '.join(_argument(name, value) for name, value in expression.arguments)}"
+        if len(inner) <= WIDTH and expression.function not in _ONE_A_LINE:
+            yield inner
+            yield f"{space}{end}{suffix}"
+            return
         for name, value in expression.arguments:
             yield from laid_out(f"{name}=" if name else "", value, ",", indent + 4)
         yield f"{space}{end}{suffix}"

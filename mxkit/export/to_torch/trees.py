@@ -1,10 +1,10 @@
 """The statements of a class's constructor, for one block, as trees of expressions."""
 
-from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Tuple
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from mxkit.core.replicas import is_trainable
-from mxkit.export.to_torch.forward import Forward
+from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
 from mxkit.export.to_torch.program import Operator, Program
@@ -31,6 +31,9 @@ class Instance:
         base: The class from which its class derives.
         statements: Of its constructor.
         forward: Its method; None for an nn.Sequential.
+        calls: Its method for each call.
+        whole: The method of its class, if other objects of the class have more children.
+        absent: Expressions in `whole` that call a child that this object does not have.
         elided: Its method if children that other blocks of its class do not have return their argument.
     """
 
@@ -39,6 +42,16 @@ class Instance:
     statements: List[Statement]
     forward: Any
     elided: Dict[str, Forward]
+    calls: List[Forward]
+    whole: Any = None
+    absent: Set[str] = field(default_factory=set)
+
+    def lines(self, call: int) -> List[Optional[Line]]:
+        """Lines of the class's method with the entries of one call; None where this object has no such child."""
+        own = iter(self.calls[call].lines)
+        if self.whole is None:
+            return list(own)
+        return [None if line.expression in self.absent else next(own) for line in self.whole.lines]
 
 
 def reference(module: Module) -> Call:
@@ -88,29 +101,32 @@ def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
             continue
         child = module.children[name]
         part = child.part
-        for operator in part.before if part else ():
-            _add(named, f"{name}_{_label(operator)}", _beside(program, operator))
+        for label, operator in beside(child):
+            if part and operator in part.before:
+                named[f"{name}_{label}"] = _beside(program, operator)
         named[name] = constructor(program, child)
-        for operator in part.after if part else ():
-            _add(named, f"{name}_{_label(operator)}", _beside(program, operator))
+        for label, operator in beside(child):
+            if part and operator in part.after:
+                named[f"{name}_{label}"] = _beside(program, operator)
     if [*named] == [str(number) for number in range(len(named))]:
         return [("", value) for value in named.values()]
     pairs = [("", _pair(name, value)) for name, value in named.items()]
     return [("", Call("OrderedDict", [("", Call("[", list(pairs)))]))]
 
 
-def _label(operator: Operator) -> str:
-    return {"Activation": "act", "LeakyReLU": "act", "Flatten": "flatten"}.get(
-        operator.operator, operator.operator.strip("_").lower()
-    )
+def beside(module: Module) -> List[Tuple[str, Operator]]:
+    """Operators beside a layer's own, with the names that they get in an nn.Sequential after the layer's number."""
+    found: Dict[str, Operator] = {}
+    for operator in [*module.part.before, *module.part.after] if module.part else ():
+        label = _LABELS.get(operator.operator, operator.operator.strip("_").lower())
+        name, number = label, 2
+        while name in found:
+            name, number = f"{label}{number}", number + 1
+        found[name] = operator
+    return list(found.items())
 
 
-def _add(named: Dict[str, Expression], name: str, value: Expression) -> None:
-    number = 2
-    unique = name
-    while unique in named:
-        unique, number = f"{name}{number}", number + 1
-    named[unique] = value
+_LABELS = {"Activation": "act", "LeakyReLU": "act", "Flatten": "flatten"}
 
 
 def _beside(program: Program, operator: Operator) -> Expression:
