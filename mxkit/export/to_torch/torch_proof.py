@@ -95,6 +95,8 @@ def computed(program: Program, inputs: Sequence[Any], heads: Any = None) -> Comp
         for entry, value in zip(program.inputs, given):
             if entry in program.names:
                 arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
+        if heads is not None:
+            arrays = {name: _wide(array) for name, array in arrays.items()}
         for name, parameter in own.items():
             if is_trainable(parameter) and parameter.grad_req != "null":
                 arrays[name].attach_grad()
@@ -106,13 +108,18 @@ def computed(program: Program, inputs: Sequence[Any], heads: Any = None) -> Comp
         by_entry = dict(zip(program.entries, outputs))
         if heads is not None:
             wanted = [by_entry[entry] for entry in flat(program.root.outputs)]
-            mx.autograd.backward(wanted, [mx.nd.array(head) for head in heads])
+            mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
         values = {entry: array.asnumpy() for entry, array in by_entry.items()}
         gradients = {
             id(parameter): _gradient(arrays[name]) for name, parameter in own.items()
         }
         after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
     return Computed(values, gradients, after)
+
+
+def _wide(array: Any) -> Any:
+    """An array in double precision: batch statistics of few numbers enlarge the rounding of single precision."""
+    return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 def _gradient(array: Any) -> Any:
@@ -173,6 +180,8 @@ class _Run:
         self.net = names[source.classes[-1].name]()
         self.net.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
         self.net.train(train)
+        if train:
+            self.net.double()
         self._targets = {id(module): name for name, module in self.net.named_modules()}
         for module in self.net.modules():
             if isinstance(module, torch.nn.Dropout) and train:
@@ -195,7 +204,10 @@ class _Run:
     def _tensor(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
             return [self._tensor(part) for part in value]
-        return None if value is None else self._torch.from_numpy(np.array(value))
+        if value is None:
+            return None
+        tensor = self._torch.from_numpy(np.array(value))
+        return tensor.double() if self._train and tensor.is_floating_point() else tensor
 
     def _add(self, path: str, label: str, entries: Sequence[Entry], tensors: Sequence[Any]) -> None:
         for entry, tensor in zip(entries, tensors):
