@@ -3,13 +3,11 @@
 from typing import Any, Callable, Dict, List, Optional
 
 from mxkit.export.to_torch.attributes import (
-    atom,
     axis_of,
     flag,
     integer,
     ints,
     literal,
-    long_index,
     number,
     options,
     size,
@@ -77,7 +75,7 @@ def _fully_connected(node: Node) -> Optional[Layer]:
     arguments = f"{values[0].shape[1]}, {integer(node, 'num_hidden')}{options(bias='False' if without else None)}"
     if not is_flattened(node):
         return Layer(f"nn.Linear({arguments})", _weight_and_bias(values))
-    call = "{layer}(" + f"{atom(node.inputs[0])}.flatten(1))"
+    call = "{layer}({0}.flatten(1))"
     return Layer(f"nn.Linear({arguments})", _weight_and_bias(values), call=call, before="nn.Flatten()")
 
 
@@ -132,7 +130,7 @@ def _embedding(node: Node) -> Optional[Layer]:
     if values is None:
         return None
     rows, columns = values[0].shape
-    return Layer(f"nn.Embedding({rows}, {columns})", {"weight": values[0]}, call="{layer}(" + long_index(node, 0) + ")")
+    return Layer(f"nn.Embedding({rows}, {columns})", {"weight": values[0]}, call="{layer}({0}.long())")
 
 
 _ACTIVATIONS = {

@@ -10,7 +10,11 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def recurrent(node: Node) -> Optional[Layer]:
-    """Write a fused RNN as a module; its parameters are one flat vector. Time is the first dimension, as in MXNet."""
+    """Write a fused RNN, whose parameters are one flat vector, as a module.
+
+    Time is the first dimension, as in MXNet. torch returns `y, (h, c)` of an LSTM and `y, h` of the others, and takes
+    `(h, c)` or `h` as the second argument; without it, the first states are zeros.
+    """
     mode = text(node, "mode")
     _check(node, mode)
     if node.values[1] is None:
@@ -27,7 +31,7 @@ def recurrent(node: Node) -> Optional[Layer]:
     name = {"lstm": "LSTM", "gru": "GRU"}.get(mode, "RNN")
     columns = node.shapes[0][2]
     state = unpacked(np.asarray(node.values[1]).reshape(-1), _GATES[mode], columns, width, layers, 2 if both else 1)
-    return Layer(f"nn.{name}({columns}, {width}{extra})", state, call=_call(node, mode), targets=_targets(node, mode))
+    return Layer(f"nn.{name}({columns}, {width}{extra})", state)
 
 
 def _check(node: Node, mode: str) -> None:
@@ -40,19 +44,6 @@ def _check(node: Node, mode: str) -> None:
         raise refused(node, "use_sequence_length=True; pack the sequences with torch.nn.utils.rnn")
     if any(text(node, f"lstm_state_clip_{end}") for end in ("min", "max")):
         raise refused(node, "lstm_state_clip_min and lstm_state_clip_max; torch does not clip states")
-
-
-def _call(node: Node, mode: str) -> str:
-    data, states = node.inputs[0], node.inputs[2:]
-    if all("batch_size" in state for state in states):  # zeros, torch's default
-        return "{layer}(" + data + ")"
-    return "{layer}(" + data + (f", ({states[0]}, {states[1]}))" if mode == "lstm" else f", {states[0]})")
-
-
-def _targets(node: Node, mode: str) -> str:
-    if len(node.outputs) == 1:
-        return "{0}, _"
-    return "{0}, ({1}, {2})" if mode == "lstm" else "{0}, {1}"
 
 
 def unpacked(flat: Any, gates: int, columns: int, width: int, layers: int, directions: int) -> Dict[str, Any]:
