@@ -33,8 +33,8 @@ class Layer(NamedTuple):
     Attributes:
         constructor: Like "nn.Conv2d(3, 64, kernel_size=7, stride=2, padding=3, bias=False)".
         state: Values of its parameters and buffers by torch's name, like "weight" and "running_mean".
-        call: Its call with "{layer}" for the module, if that is not `layer(first input)`: "{layer}(x.flatten(1))".
-        targets: Names that the call is assigned to, if not one: "{0}, ({1}, {2})" for the outputs 0 to 2 of an LSTM.
+        call: Its call, "{layer}" and "{0}" standing for the module and the first input, if that is not `layer(input)`:
+            "{layer}({0}.flatten(1))".
         before: A module without parameters that must stand before it in an nn.Sequential, like "nn.Flatten()".
         frozen: Names in `state` that MXNet does not train, like a BatchNorm's "weight" with fix_gamma.
     """
@@ -42,6 +42,5 @@ class Layer(NamedTuple):
     constructor: str
     state: Dict[str, Any]
     call: Optional[str] = None
-    targets: Optional[str] = None
     before: Optional[str] = None
     frozen: Tuple[str, ...] = ()
