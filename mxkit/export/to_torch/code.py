@@ -3,14 +3,12 @@
 import re
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
-from mxkit.core.replicas import first_value
-from mxkit.errors import ExportError
 from mxkit.export.to_torch.classes import Argument, Class, Classes
 from mxkit.export.to_torch.forward import Forward, Renderer
 from mxkit.export.to_torch.functional import HELPERS, helpers_used
 from mxkit.export.to_torch.layout import laid_out, parse
 from mxkit.export.to_torch.modules import Module, Problem, identifier, layer_of, modules, refuse
-from mxkit.export.to_torch.program import Operator, Program, extract
+from mxkit.export.to_torch.program import Program, extract
 from mxkit.export.to_torch.shared import operators_of, shared_statements
 from mxkit.export.to_torch.trees import Instance, statements
 from mxkit.version import __version__
@@ -134,11 +132,12 @@ def _class_lines(one: Class, recorded: bool) -> Iterator[str]:
     yield from (f"    {name}: Tensor" for name in buffers)
     if buffers:
         yield ""
-    yield from _signature("__init__", [_argument(argument) for argument in one.arguments], "None")
-    if one.base == "nn.Module" or one.statements:
+    if len(one.statements) > 1 or one.base != "nn.Module":
+        yield from _signature("__init__", [_argument(argument) for argument in one.arguments], "None")
         yield from _constructor(one)
+        if one.forward is not None:
+            yield ""
     if one.forward is not None:
-        yield ""
         yield from _forward(one.forward, recorded)
 
 
@@ -228,21 +227,19 @@ def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, 
     """
     found: Dict[str, Any] = {}
 
-    def add(prefix: str, operator: Operator) -> None:
-        layer = layer_of(source.program, operator, values=values)
-        if layer is None:
-            raise ExportError(f"export: {operator.operator} {operator.name!r} is no layer of torch.nn any more")
-        for name, value in layer.state.items():
-            found[f"{prefix}.{name}"] = value, name not in layer.frozen
-        if "running_var" in layer.state:
-            found[f"{prefix}.num_batches_tracked"] = np.array(0, np.int64), False
-
+    program = source.program
+    parameters = program.parameters
+    given = {id(one): program.value(entry) for entry, one in parameters.items()} if values is None else values
+    fixed = {id(given[id(one)]) for one in parameters.values() if one.grad_req == "null"}
     for target, operator in operators_of(source.root, [*source.instances.values()]):
-        add(target, operator)
+        layer = layer_of(program, operator, values=given)
+        for name, value in layer.state.items() if layer else ():
+            found[f"{target}.{name}"] = value, name not in layer.frozen and id(value) not in fixed
+        if layer and "running_var" in layer.state:
+            found[f"{target}.num_batches_tracked"] = np.array(0, np.int64), False
     for target, instance in source.instances.items():
         for name, parameter in instance.forward.parameters.items() if instance.forward else ():
-            own = first_value(parameter).asnumpy() if values is None else values[id(parameter)]
-            found[f"{target}.{name}" if target else name] = own, parameter.grad_req != "null"
+            found[f"{target}.{name}" if target else name] = given[id(parameter)], parameter.grad_req != "null"
     for module in source.root.walk():
         for name, target in module.shared.items():
             prefix = f"{module.target}.{name}" if module.target else name

@@ -172,7 +172,7 @@ class Renderer:
         child, access = self.found[id(step.block)]
         if child.kind != "layer":
             return [_Action(access, step, step.inputs, flat(step.outputs))]
-        operators = step.operators()
+        operators = step.all_operators()
         part = part_of(self.program, step, operators)
         if part is None or part.core is None:  # an Identity
             return [_Action(access, step, step.inputs, flat(step.outputs))]
@@ -256,7 +256,7 @@ class Renderer:
             inputs = [text if entry not in self.zeros else "batch_size" for text, entry in zip(inputs, operator.inputs)]
         layer = layer_of(self.program, operator, inputs=inputs)
         y, *rest = operator.outputs
-        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(layer=action.access)
+        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(*inputs, layer=action.access)
         if operator.operator in _RECURRENT:
             return text, [y, rest if len(rest) == 2 else rest[0] if rest else None]
         return text, [y, *rest] if rest else y

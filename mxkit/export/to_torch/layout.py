@@ -71,6 +71,14 @@ def one_line(expression: Expression) -> str:
     return f"{begin}{inner}{',' * (begin == '(' and len(expression.arguments) == 1)}{end}"
 
 
+def _is_alone(call: Call) -> bool:
+    return len(call.arguments) == 1 and _is_bracket(call.arguments[0][1])
+
+
+def _is_bracket(expression: Expression) -> bool:
+    return isinstance(expression, Call) and expression.function in ("[", "OrderedDict")
+
+
 def _argument(name: str, value: Expression) -> str:
     return f"{name}={one_line(value)}" if name else one_line(value)
 
@@ -93,12 +101,14 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", indent: int 
         begin, end = _brackets(expression)
         yield f"{space}{prefix}{begin}"
         inner = f"{space}    {', '.join(_argument(name, value) for name, value in expression.arguments)}"
-        if len(inner) <= WIDTH and expression.function not in _ONE_A_LINE:
+        several = expression.function in _ONE_A_LINE and not _is_alone(expression)
+        if len(inner) <= WIDTH and not several:
             yield inner
             yield f"{space}{end}{suffix}"
             return
+        alone = _is_alone(expression)
         for name, value in expression.arguments:
-            yield from laid_out(f"{name}=" if name else "", value, ",", indent + 4)
+            yield from laid_out(f"{name}=" if name else "", value, "" if alone else ",", indent + 4)
         yield f"{space}{end}{suffix}"
 
 

@@ -145,15 +145,20 @@ class _Builder:
         self.made[id(block)] = target
         scopes = self.scopes.get(id(block), [])
         module = Module(block, path, target, "class" if scopes else "container", scopes)
-        self._add_children(module)
-        if not scopes:
-            return module
-        parts = [self._part(scope) for scope in scopes] if not module.children and target else []
+        parts = [self._part(scope) for scope in scopes] if target and self._is_leaf(block) else []
         if parts and all(parts) and len({part.layer.constructor for part in parts if part}) == 1:
             module.kind, module.part = "layer", parts[0]
-        elif self._is_chain(module):
+            return module
+        self._add_children(module)
+        if scopes and self._is_chain(module):
             module.kind = "sequential"
         return module
+
+    def _is_leaf(self, block: Any) -> bool:
+        """Whether a block calls no others, apart from a stock layer's own activation."""
+        children = [child for child in child_blocks(block).values() if self._used(child)]
+        stock = type(block).__module__.startswith("mxnet.gluon.nn")
+        return not children or (stock and all(isinstance(child, gluon.nn.Activation) for child in children))
 
     def _add_children(self, module: Module) -> None:
         used = {name: child for name, child in child_blocks(module.block).items() if self._used(child)}
@@ -202,7 +207,7 @@ class _Builder:
         return layer_of(self.program, operator)
 
     def _part(self, scope: Scope) -> Optional[Part]:
-        operators = scope.operators()
+        operators = scope.all_operators()
         if not operators:
             same = len(scope.inputs) == 1 and scope.outputs == scope.inputs[0]
             return Part(None, Layer("nn.Identity()", {}), [], []) if same else None

@@ -70,6 +70,13 @@ class Scope(NamedTuple):
         """Operators of the block itself."""
         return [step for step in self.steps if isinstance(step, Operator)]
 
+    def all_operators(self) -> List[Operator]:
+        """Operators of the block and of all blocks that it calls, in their order."""
+        found: List[Operator] = []
+        for step in self.steps:
+            found += step.all_operators() if isinstance(step, Scope) else [step]
+        return found
+
 
 class Program(NamedTuple):
     """A net's forward pass.

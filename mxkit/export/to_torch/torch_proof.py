@@ -2,7 +2,7 @@
 
 from collections import Counter
 import json
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.replicas import first_value, is_trainable
@@ -22,12 +22,14 @@ class Computed(NamedTuple):
     Attributes:
         values: Arrays by their entries.
         gradients: Gradients by the Parameters' ids, after a backward pass.
+        heads: Gradients of the outputs, from which the backward pass began.
         after: Values of all Parameters after the forward pass, by their ids.
     """
 
     values: Dict[Entry, Any]
     gradients: Dict[int, Any]
     after: Dict[int, Any]
+    heads: List[Any]
 
 
 def compare_torch(
@@ -50,27 +52,37 @@ def compare_torch(
     """
     rows = []
     for inputs in batches:
-        rows += _compared(source, weights, inputs, False)
+        rows += _compared(source, weights, inputs, None)
         if train:
-            rows += _compared(source, weights, inputs, True)
+            rows += _trained(source, weights, inputs)
     return rows
 
 
-def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any], train: bool) -> List[Row]:
-    program = source.program
-    heads = _heads(program, inputs)
-    expected = computed(program, inputs, heads if train else None)
+def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
+    """Compare the training mode; batch statistics of few numbers need double precision, which some operators lack."""
+    try:
+        return _compared(source, weights, inputs, True)
+    except mx.MXNetError:
+        return _compared(source, weights, inputs, False)
+
+
+def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any], wide: Optional[bool]) -> List[Row]:
+    """Compare one mode: prediction if `wide` is None, else training, in double precision if `wide`."""
+    program, train = source.program, wide is not None
+    expected = computed(program, inputs, train, bool(wide))
     batch = int(np.shape(flat(list(map(_listed, inputs)))[0])[0])
     if not train:
         _check_outputs(program, expected, inputs)
-    run = _Run(source, weights, train)
+    run = _Run(source, weights, train, bool(wide))
     outputs = run(inputs)
+    if outputs is None:  # torch refuses statistics of one number
+        return []
     mode = "training, " if train else ""
     rows = list(_step_rows(program, run, expected, batch, mode))
     for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs)):
         rows.append(compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy()))
     if train:
-        run.backward(outputs, heads)
+        run.backward(outputs, expected.heads)
         rows += _gradient_rows(source, run.net, expected, batch)
         rows += _statistic_rows(source, run.net, expected, weights, batch)
     return rows
@@ -80,67 +92,74 @@ def _listed(value: Any) -> Any:
     return list(map(_listed, value)) if isinstance(value, (list, tuple)) else value
 
 
-def computed(program: Program, inputs: Sequence[Any], heads: Any = None) -> Computed:
+def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide: bool = False) -> Computed:
     """Compute every entry in MXNet.
 
     Args:
         program: The program.
         inputs: Arguments as NumPy's arrays, in nested lists.
-        heads: Gradients of the outputs; None computes in prediction, without a backward pass.
+        train: Whether to compute in training mode, with a backward pass.
+        wide: Whether to compute in double precision.
     """
-    given = flat(list(map(_listed, inputs)))
-    own = {name: parameter for entry, parameter in program.parameters.items() for name in [program.names[entry]]}
+    own = {program.names[entry]: parameter for entry, parameter in program.parameters.items()}
     with switches(program.numpy):
-        arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
-        for entry, value in zip(program.inputs, given):
-            if entry in program.names:
-                arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
-        if heads is not None:
-            arrays = {name: _wide(array) for name, array in arrays.items()}
-        for name, parameter in own.items():
-            if is_trainable(parameter) and parameter.grad_req != "null":
-                arrays[name].attach_grad()
-        symbol = _without_dropout(legacy(program.internals)) if heads is not None else legacy(program.internals)
-        operator = mx.nd.CachedOp(symbol)
-        with mx.autograd.record(heads is not None) if heads is not None else mx.autograd.pause():
+        arrays = _arrays(program, own, inputs, wide)
+        symbol = legacy(program.internals)
+        if train:
+            symbol = _for_training(symbol, wide)
+            trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
+            for name, array in arrays.items():
+                # MXNet's BatchNorm updates its statistics in the backward pass, which reaches the first one only if
+                # the inputs have gradients
+                if name in trained or (name not in own and array.dtype in (np.float32, np.float64)):
+                    array.attach_grad()
+        # a small graph that is inlined loses the gradients of outputs that are variables
+        operator = mx.nd.CachedOp(symbol, [("inline_limit", 0)])
+        with mx.autograd.record() if train else mx.autograd.pause():
             outputs = operator(*(arrays[name] for name in symbol.list_inputs()))
-        outputs = [outputs] if isinstance(outputs, mx.nd.NDArray) else outputs
-        by_entry = dict(zip(program.entries, outputs))
-        if heads is not None:
-            wanted = [by_entry[entry] for entry in flat(program.root.outputs)]
+        by_entry = dict(zip(program.entries, [outputs] if isinstance(outputs, mx.nd.NDArray) else outputs))
+        wanted = [by_entry[entry] for entry in flat(program.root.outputs)] if train else []
+        heads = _heads([one.shape for one in wanted])
+        if train:
             mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
         values = {entry: array.asnumpy() for entry, array in by_entry.items()}
-        gradients = {
-            id(parameter): _gradient(arrays[name]) for name, parameter in own.items()
-        }
+        gradients = {id(parameter): _gradient(arrays[name]) for name, parameter in own.items()}
         after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
-    return Computed(values, gradients, after)
+    return Computed(values, gradients, after, heads)
 
 
-def _wide(array: Any) -> Any:
-    """An array in double precision: batch statistics of few numbers enlarge the rounding of single precision."""
-    return array.astype(np.float64) if array.dtype == np.float32 else array
+def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
+    """Copies of the parameters, and the inputs, by the names of their variables."""
+    arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
+    for entry, value in zip(program.inputs, flat(list(map(_listed, inputs)))):
+        if entry in program.names:
+            arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
+    if wide:
+        arrays = {name: one.astype(np.float64) if one.dtype == np.float32 else one for name, one in arrays.items()}
+    return arrays
 
 
 def _gradient(array: Any) -> Any:
     return np.zeros(array.shape, array.dtype) if array.grad is None else array.grad.asnumpy()
 
 
-def _without_dropout(symbol: Any) -> Any:
+def _for_training(symbol: Any, wide: bool) -> Any:
+    """The graph without dropout."""
     content = json.loads(symbol.tojson())
     for node in content["nodes"]:
-        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in node.get("attrs", {}):
-            node["attrs"]["p"] = "0"
+        attrs = node.get("attrs", {})
+        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
+            attrs["p"] = "0"
+        if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
+            attrs["dtype"] = "float64"
+            node["attrs"] = attrs
     return mx.sym.load_json(json.dumps(content))
 
 
-def _heads(program: Program, inputs: Sequence[Any]) -> List[Any]:
-    """Fixed random numbers of the outputs' shapes."""
+def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
+    """Fixed random numbers."""
     random = np.random.RandomState(0)
-    traced = program.shapes[program.inputs[0]][0]
-    batch = np.shape(flat(list(map(_listed, inputs)))[0])[0]
-    shapes = [program.shapes[entry] for entry in flat(program.root.outputs)]
-    return [random.uniform(-1, 1, [batch if size == traced else size for size in shape]).astype("f") for shape in shapes]
+    return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
 
 
 def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
@@ -166,11 +185,11 @@ def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) 
 class _Run:
     """The converted net with a record of its steps."""
 
-    def __init__(self, source: Source, weights: Mapping[str, Any], train: bool) -> None:
+    def __init__(self, source: Source, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
         import torch
 
         self._torch = torch
-        self._source, self._train = source, train
+        self._source, self._train, self._wide = source, train, wide
         self.steps: List[Tuple[str, str, Entry, Any]] = []
         self._calls: Counter[Any] = Counter()
         names: Dict[str, Any] = {"__name__": "converted", "record": self._record}
@@ -180,7 +199,7 @@ class _Run:
         self.net = names[source.classes[-1].name]()
         self.net.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
         self.net.train(train)
-        if train:
+        if wide:
             self.net.double()
         self._targets = {id(module): name for name, module in self.net.named_modules()}
         for module in self.net.modules():
@@ -190,15 +209,20 @@ class _Run:
                 module.dropout = 0.0
         self._watch()
 
-    def __call__(self, inputs: Sequence[Any]) -> List[Any]:
+    def __call__(self, inputs: Sequence[Any]) -> Optional[List[Any]]:
         torch = self._torch
-        with torch.enable_grad() if self._train else torch.no_grad():
-            outputs = self.net(*map(self._tensor, inputs))
+        try:
+            with torch.enable_grad() if self._train else torch.no_grad():
+                outputs = self.net(*map(self._tensor, inputs))
+        except ValueError as error:
+            if "more than 1 value per channel" in str(error):
+                return None
+            raise
         return flat(_listed(outputs))
 
     def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
         """Compute the gradients of the sum of the outputs times `heads`."""
-        total = sum((output * self._torch.from_numpy(head)).sum() for output, head in zip(outputs, heads))
+        total = sum((output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads))
         total.backward()  # type: ignore[union-attr]
 
     def _tensor(self, value: Any) -> Any:
@@ -207,7 +231,7 @@ class _Run:
         if value is None:
             return None
         tensor = self._torch.from_numpy(np.array(value))
-        return tensor.double() if self._train and tensor.is_floating_point() else tensor
+        return tensor.double() if self._wide and tensor.is_floating_point() else tensor
 
     def _add(self, path: str, label: str, entries: Sequence[Entry], tensors: Sequence[Any]) -> None:
         for entry, tensor in zip(entries, tensors):

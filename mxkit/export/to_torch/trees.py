@@ -8,6 +8,7 @@ from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
 from mxkit.export.to_torch.program import Operator, Program
+from mxkit.storage.parameter_file import dtype_name
 
 
 class Statement(NamedTuple):
@@ -152,15 +153,10 @@ def statements(program: Program, module: Module, forward: Any) -> Tuple[str, Lis
 
 def _parameter(name: str, parameter: Any) -> Statement:
     shape: List[Tuple[str, Expression]] = [("", str(size)) for size in parameter.shape] or [("", "()")]
-    if str(parameter.dtype).rpartition(".")[2] not in ("float32", "<class 'numpy.float32'>"):
-        shape.append(("dtype", f"torch.{_dtype(parameter)}"))
+    dtype = dtype_name(parameter.dtype)
+    if dtype != "float32":
+        shape.append(("dtype", f"torch.{dtype}"))
     zeros = Call("torch.zeros", shape)
     if is_trainable(parameter):
         return Statement(f"self.{name}", Call("nn.Parameter", [("", zeros)]))
     return Statement("", Call("self.register_buffer", [("", f'"{name}"'), ("", zeros)]))
-
-
-def _dtype(parameter: Any) -> str:
-    from mxkit.storage.parameter_file import dtype_name
-
-    return str(dtype_name(parameter.dtype))
