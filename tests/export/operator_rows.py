@@ -18,6 +18,7 @@ class Row(NamedTuple):
         draw: Makes inputs other than normal ones, by the input's number.
         gradients: Whether to compare gradients.
         layer: Whether a module of torch.nn is expected.
+        still: Numbers of the inputs that have no gradient in MXNet.
     """
 
     name: str
@@ -27,7 +28,7 @@ class Row(NamedTuple):
     draw: Optional[Dict[int, Callable[..., Any]]] = None
     gradients: bool = True
     layer: bool = False
-    dtypes: Tuple[str, ...] = ()
+    still: Tuple[int, ...] = ()
 
 
 def below(count, dtype="float32"):
@@ -102,10 +103,7 @@ CONVOLUTIONS = [
     convolution("1d", D, ("B", 3, 5), (3, 2, 3), num_filter=2, kernel=(3,), stride=(2,), adj=(1,)),
     convolution("adj", D, ("B", 4, 5, 5), (4, 3, 4, 4), True, num_filter=3, kernel=(4, 4), stride=(2, 2), pad=(1, 1), adj=(1, 1)),
     convolution("groups", D, ("B", 4, 5, 5), (4, 1, 3, 3), True, num_filter=2, kernel=(3, 3), num_group=2, dilate=(2, 2)),
-    convolution(
-        "target", D, ("B", 4, 5, 5), (4, 3, 4, 4), num_filter=3, kernel=(4, 4), stride=(2, 2), target_shape=(10, 9)
-    ),
-    convolution("target of stride 1", D, ("B", 4, 5, 5), (4, 3, 3, 3), num_filter=3, kernel=(3, 3), target_shape=(4, 4)),
+    convolution("target", D, ("B", 4, 5, 5), (4, 3, 3, 4), num_filter=3, kernel=(3, 4), stride=(2, 2), pad=(1, 2), target_shape=(10, 9)),
     convolution("3d", D, ("B", 2, 3, 3, 3), (2, 3, 2, 2, 2), num_filter=3, kernel=(2, 2, 2), stride=(2, 2, 2)),
 ]
 
@@ -121,7 +119,7 @@ DENSE = [
         parameters=(1,),
         layer=True,
     ),
-    row("Embedding", lambda x, w: S.Embedding(x, w, input_dim=7, output_dim=3), ("B", 4), (7, 3), parameters=(1,), draw={0: below(7)}, layer=True),
+    row("Embedding", lambda x, w: S.Embedding(x, w, input_dim=7, output_dim=3), ("B", 4), (7, 3), parameters=(1,), draw={0: below(7)}, layer=True, still=(0,)),
     row("one_hot", lambda x: S.one_hot(x, depth=4, on_value=3, off_value=-1), ("B", 3), draw=below(6), gradients=False),
     row("one_hot plain", lambda x: S.one_hot(x, depth=4, dtype="float64"), ("B", 3), draw=below(6), gradients=False),
 ]
@@ -174,20 +172,19 @@ ACTIVATIONS = [
     row("LeakyReLU default", lambda x: S.LeakyReLU(x), BCHW, layer=True),
     row("LeakyReLU slope", lambda x: S.LeakyReLU(x, slope=0.1), BCHW, layer=True),
     row("LeakyReLU elu", lambda x: S.LeakyReLU(x, act_type="elu", slope=0.7), BCHW, layer=True),
-    row("LeakyReLU selu", lambda x: S.LeakyReLU(x, act_type="selu"), BCHW, layer=True),
+    row("LeakyReLU selu", lambda x: S.LeakyReLU(x, act_type="selu"), BCHW),
     row("LeakyReLU gelu", lambda x: S.LeakyReLU(x, act_type="gelu"), BCHW, layer=True),
-    row("LeakyReLU rrelu", lambda x: S.LeakyReLU(x, act_type="rrelu", lower_bound=0.1, upper_bound=0.2), BCHW, gradients=False),
     row("PReLU channels", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (4,), parameters=(1,), layer=True),
     row("PReLU shared", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (1,), parameters=(1,), layer=True),
     row("softmax", lambda x: S.softmax(x, axis=1), BCHW, layer=True),
     row("softmax temperature", lambda x: S.softmax(x, temperature=3.0), BCHW),
-    row("softmax length", lambda x, n: S.softmax(x, n, use_length=True, axis=1), ("B", 5, 3), ("B", 3), draw={1: lambda r, s: r.integers(1, 5, s).astype("int32")}, dtypes=("float32", "int32"), gradients=False),
+    row("softmax length", lambda x, n: S.softmax(x, n, use_length=True, axis=1), ("B", 5, 3), ("B", 3), draw={1: lambda r, s: r.integers(1, 5, s).astype("int32")}, gradients=False),
     row("softmin", lambda x: S.softmin(x, axis=-2), BCHW),
     row("log_softmax", lambda x: S.log_softmax(x, axis=1, temperature=2), BCHW),
     row("SoftmaxActivation", lambda x: S.SoftmaxActivation(x), ("B", 4)),
     row("SoftmaxActivation channel", lambda x: S.SoftmaxActivation(x, mode="channel"), BCHW),
     row("SoftmaxOutput", lambda x, y: S.SoftmaxOutput(x, y), ("B", 4), ("B",), gradients=False),
-    row("SoftmaxOutput flat", lambda x, y: S.SoftmaxOutput(x, y), ("B", 4, 3), ("B",), gradients=False),
+    row("SoftmaxOutput flat", lambda x, y: S.SoftmaxOutput(x, y), ("B", 4, 3), ("B", 4), gradients=False),
     row("SoftmaxOutput multi", lambda x, y: S.SoftmaxOutput(x, y, multi_output=True), BCHW, ("B", 5, 6), gradients=False),
     row("SoftmaxOutput preserve", lambda x, y: S.SoftmaxOutput(x, y, preserve_shape=True), ("B", 4, 3), ("B", 4), gradients=False),
     row("LogisticRegressionOutput", lambda x, y: S.LogisticRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
@@ -207,7 +204,8 @@ POOLING = [
     pooling("max stride 1", kernel=(2, 2)),
     pooling("avg", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg"),
     pooling("avg without padding", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg", count_include_pad=False),
-    pooling("avg full", ("B", 3, 8, 8), kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg", pooling_convention="full"),
+    # MXNet's gradient divides by the whole window, its forward pass by the part inside of the padding
+    pooling("avg full", ("B", 3, 8, 8), gradients=False, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="avg", pooling_convention="full"),
     pooling(
         "avg full without padding",
         ("B", 3, 8, 8), kernel=(3, 3), stride=(2, 2), pad=(1, 1),
@@ -217,7 +215,7 @@ POOLING = [
     pooling("max wide padding", kernel=(3, 3), stride=(1, 1), pad=(2, 2), layer=False),
     pooling("avg wide padding", kernel=(3, 3), stride=(1, 1), pad=(2, 2), pool_type="avg", layer=False),
     pooling("sum", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="sum", layer=False),
-    pooling("lp", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="lp", p_value=3, layer=False, gradients=False),
+    pooling("lp", kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="lp", p_value=2, layer=False, gradients=False),
     pooling("global avg", kernel=(1, 1), global_pool=True, pool_type="avg"),
     pooling("global max", kernel=(1, 1), global_pool=True, pool_type="max"),
     pooling("global sum", kernel=(1, 1), global_pool=True, pool_type="sum", layer=False),
@@ -253,9 +251,9 @@ SHAPES = [
     ),
     reshape((-1, 3, 2), reverse=True),
     reshape((0, -1, 0), ("B", 4, 6), reverse=True),
-    reshape((-1, 0, 5), ("B", 4, 5, 6), reverse=True) if False else reshape((-1, 0), ("B", 4, 6), reverse=True),
+    reshape((-1, 0), ("B", 4, 6), reverse=True),
     reshape((0, -3), ("B", 4, 6), reverse=True),
-    reshape((0, -4, 2, 2, 0), ("B", 4, 6), reverse=True),
+    reshape((0, 2, 3, -4, 0), ("B", 6, 5), reverse=True),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
     row("reshape_like parts", lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3), ("B", 6, 5), ("B", 2, 3)),
     row("Flatten", lambda x: S.Flatten(x), BCHW, layer=True),
@@ -310,7 +308,7 @@ INDEXING = [
     row("take wrap", lambda x, i: S.take(x, i, axis=1, mode="wrap"), ("B", 5, 3), (4, 2), draw={1: below(9)}),
     row("pick", lambda x, i: S.pick(x, i, axis=1), ("B", 5, 3), ("B", 3), draw={1: below(7)}),
     row("pick keepdims", lambda x, i: S.pick(x, i, keepdims=True, mode="wrap"), ("B", 5), ("B",), draw={1: below(7)}),
-    row("batch_take", lambda x, i: S.batch_take(x, i), ("B", 5), ("B",), draw={1: below(5, "int32")}, dtypes=("float32", "int32"), gradients=False),
+    row("batch_take", lambda x, i: S.batch_take(x, i), ("B", 5), ("B",), draw={1: below(5, "int32")}, gradients=False),
     row("gather_nd", lambda x, i: S.gather_nd(x, i), (4, 5, 3), (2, "B"), draw={1: below(4)}),
     row("where", lambda c, x, y: S.where(c, x, y), ("B", 3), ("B", 3), ("B", 3), draw={0: below(3)}),
     row("where rows", lambda c, x, y: S.where(c, x, y), ("B",), ("B", 3), ("B", 3), draw={0: below(2)}),

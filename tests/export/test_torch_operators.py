@@ -99,8 +99,8 @@ def by_mxnet(symbol, row, arrays, gradients):
     values = {name: have[name] for name in symbol.list_arguments() if name in have}
     states = {name: have[name] for name in symbol.list_auxiliary_states()}
     grads = {name: mx.nd.zeros_like(value) for name, value in values.items()}
-    kind = "write" if gradients else "null"
-    executor = symbol.bind(mx.cpu(), values, args_grad=grads if gradients else None, grad_req=kind, aux_states=states)
+    kind = {name: "write" if gradients and int(name[1:]) not in row.still else "null" for name in values}
+    executor = symbol.bind(mx.cpu(), values, args_grad=grads, grad_req=kind, aux_states=states)
     outputs = executor.forward(is_train=gradients)
     results = [output.asnumpy() for output in outputs]
     if gradients:

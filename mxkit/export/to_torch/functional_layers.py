@@ -195,8 +195,7 @@ def _leaky_relu(node: Node) -> str:
         flat = node.inputs[1] if len(node.shapes[1]) == 1 else f"{atom(node.inputs[1])}.flatten()"
         return f"F.prelu({data}, {flat})"
     if kind == "rrelu":
-        low, high = number(node, "lower_bound", 0.125), number(node, "upper_bound", 0.334)
-        return f"F.rrelu({data}, {literal(low)}, {literal(high)}, self.training)"
+        raise refused(node, "act_type=rrelu draws its slopes; torch's F.rrelu draws others")
     if kind in ("selu", "gelu"):
         return f"F.{kind}({data})"
     raise refused(node, f"act_type={kind} is unknown")

@@ -116,11 +116,12 @@ def _whole(node: Node, window: Window) -> str:
         return f"F.adaptive_{window.kind}_pool{rank}d({data}, 1)"
     if window.kind == "sum":
         return f"{atom(data)}.sum(dim={dims}, keepdim=True)"
-    return f"torch.linalg.vector_norm({data}, {integer(node, 'p_value', 2)}, dim={dims}, keepdim=True)"
+    _check_power(node)
+    return f"torch.linalg.vector_norm({data}, dim={dims}, keepdim=True)"
 
 
 def _lp(node: Node, window: Window) -> str:
-    power = integer(node, "p_value", 2)
+    _check_power(node)
     if window.ceil or window.rank > 2:
         raise refused(node, "pool_type=lp with pooling_convention=full or in three dimensions")
     data = node.inputs[0]
@@ -128,7 +129,13 @@ def _lp(node: Node, window: Window) -> str:
         widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
         data = f"F.pad({data}, {literal(widths)})"
     extra = options(stride=unless(window.stride, window.kernel))
-    return f"F.lp_pool{window.rank}d({atom(data)}.abs(), {power}, {size(window.kernel)}{extra})"
+    return f"F.lp_pool{window.rank}d({data}, 2, {size(window.kernel)}{extra})"
+
+
+def _check_power(node: Node) -> None:
+    power = integer(node, "p_value", 2)
+    if power != 2:
+        raise refused(node, f"p_value={power}, for which MXNet does not take magnitudes; expected 2")
 
 
 def _adaptive(node: Node) -> str:

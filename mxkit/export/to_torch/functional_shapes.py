@@ -40,10 +40,7 @@ def _target(node: Node, codes: Sequence[int]) -> List[str]:
             at += 1
         elif code == -4:
             parts = [rest.pop(0), rest.pop(0)]
-            if reverse:
-                parts.reverse()
-            split = [_part(part, parts[1 - number], have(at)) for number, part in enumerate(parts)]
-            dims += split[::-1] if reverse else split
+            dims += [_part(part, parts[1 - number], have(at)) for number, part in enumerate(parts)]
         else:
             dims.append(str(code))
         at += 1
