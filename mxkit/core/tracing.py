@@ -25,6 +25,8 @@ class Call(NamedTuple):
         block: The block.
         inputs, outputs: Arrays or symbols, flattened, with None; empty if another type is among them.
         structure: Nesting of the outputs, for `regroup(call, arrays)`.
+        nesting: Nesting of the inputs.
+        parent: Index of the call inside which it was called; -1 for the net's own.
     """
 
     path: str
@@ -33,6 +35,8 @@ class Call(NamedTuple):
     inputs: List[Any]
     outputs: List[Any]
     structure: Any
+    nesting: Any = None
+    parent: int = -1
 
 
 class Trace(NamedTuple):
@@ -131,6 +135,11 @@ def regroup(call: Call, arrays: Sequence[Any]) -> Any:
     return _regroup(list(arrays), call.structure)
 
 
+def regroup_inputs(call: Call, arrays: Sequence[Any]) -> Any:
+    """Nest `arrays` like the inputs of the block of `call`."""
+    return _regroup(list(arrays), call.nesting)
+
+
 @contextmanager
 def recorded_calls(net: Any, ended: Callable[[Call], None] = lambda call: None) -> Iterator[List[Call]]:
     """Record the calls of every block of `net` inside `with`, in the order of their start.
@@ -172,8 +181,10 @@ class _Recorder:
             self._numbers[path] = number + 1
             scope = mx.AttrScope(**({CALL: str(len(self.calls))} if has_symbol else {}))
             scope.__enter__()
+            parent = self._open[-1][0] if self._open else -1
             self._open.append((len(self.calls), block, scope))
-            self.calls.append(Call(path, number, block, _arrays(arguments)[0], [], None))
+            arrays, nesting = _arrays(arguments)
+            self.calls.append(Call(path, number, block, arrays, [], None, nesting, parent))
 
         return hook
 

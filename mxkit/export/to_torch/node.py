@@ -28,12 +28,19 @@ class Node(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """A module of torch.nn for an operator with parameters of its own.
+    """A module of torch.nn for an operator whose parameters nothing else uses, or without parameters.
 
     Attributes:
         constructor: Like "nn.Conv2d(3, 64, kernel_size=7, stride=2, padding=3, bias=False)".
         state: Values of its parameters and buffers by torch's name, like "weight" and "running_mean".
+        call: Its call, "{layer}" and "{0}" standing for the module and the first input, if that is not `layer(input)`:
+            "{layer}({0}.flatten(1))".
+        before: A module without parameters that must stand before it in an nn.Sequential, like "nn.Flatten()".
+        frozen: Names in `state` that MXNet does not train, like a BatchNorm's "weight" with fix_gamma.
     """
 
     constructor: str
     state: Dict[str, Any]
+    call: Optional[str] = None
+    before: Optional[str] = None
+    frozen: Tuple[str, ...] = ()

@@ -1,0 +1,367 @@
+"""Blocks with the same code share one class: what differs between them becomes an argument of its constructor."""
+
+from ast import literal_eval
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from mxkit.export.to_torch.layout import Call, Expression, is_literal
+from mxkit.export.to_torch.trees import Instance, Statement
+
+# Defaults of torch.nn, so that a layer that names an argument and one that does not can be of one class
+DEFAULTS = {
+    "stride": "1",
+    "padding": "0",
+    "output_padding": "0",
+    "dilation": "1",
+    "groups": "1",
+    "bias": "True",
+    "momentum": "0.1",
+    "ceil_mode": "False",
+    "count_include_pad": "True",
+    "num_layers": "1",
+    "bidirectional": "False",
+    "batch_first": "False",
+}
+# Arguments that get a default in the class, too
+_WITH_DEFAULT = frozenset(["stride", "dilation", "groups", "bias", "padding"])
+_POSITIONS = {
+    "nn.Conv": ("in_channels", "channels", "kernel_size"),
+    "nn.ConvTranspose": ("in_channels", "channels", "kernel_size"),
+    "nn.Linear": ("in_features", "out_features"),
+    "nn.BatchNorm": ("channels",),
+    "nn.InstanceNorm": ("channels",),
+    "nn.GroupNorm": ("num_groups", "channels"),
+    "nn.LayerNorm": ("size",),
+    "nn.Embedding": ("num_embeddings", "size"),
+    "nn.LSTM": ("input_size", "hidden_size"),
+    "nn.GRU": ("input_size", "hidden_size"),
+    "nn.RNN": ("input_size", "hidden_size"),
+    "nn.Dropout": ("dropout",),
+}
+
+
+class Argument(NamedTuple):
+    """An argument of a class.
+
+    Attributes:
+        name: Its name.
+        annotation: Its type.
+        default: '' if it has none.
+    """
+
+    name: str
+    annotation: str
+    default: str
+
+
+Slot = Tuple[int, Tuple[str, ...]]
+
+
+@dataclass
+class Class:
+    """A class of the generated file.
+
+    Attributes:
+        name: Its name.
+        base: The class that it derives from.
+        arguments: Of its constructor.
+        statements: Of its constructor, with the arguments' names; None for each optional child.
+        forward: Its method `forward`, or None.
+        optional: Children that only some of its objects have.
+        instances: Its objects.
+    """
+
+    name: str
+    base: str
+    instances: List[Instance]
+    forward: Any
+    arguments: List[Argument] = field(default_factory=list)
+    statements: List[Statement] = field(default_factory=list)
+    optional: List[str] = field(default_factory=list)
+
+
+class Classes:
+    """Groups blocks into classes.
+
+    Args:
+        instances: Blocks, inner ones before those that contain them.
+        root: Name of the net's class.
+    """
+
+    def __init__(self, instances: Sequence[Instance], root: str) -> None:
+        self._classes: List[Class] = []
+        self._by_key: Dict[str, Class] = {}
+        self._of: Dict[str, Class] = {}
+        self._given: Dict[str, Dict[str, str]] = {}
+        self._root = root
+        self._names: Set[str] = {root}
+        for instance in instances:
+            self._place(instance)
+        self._merge()
+        for one in self._classes:
+            one.name = self._class_name(one)
+        for one in self._classes:
+            self._complete(one)
+
+    def all(self) -> List[Class]:
+        """Classes, each after those that it uses."""
+        return self._classes
+
+    def _place(self, instance: Instance) -> None:
+        key = self._key(instance, instance.forward, instance.statements)
+        found = self._by_key.get(key)
+        if found is None:
+            found = self._by_key[key] = Class("", instance.base, [], instance.forward)
+            self._classes.append(found)
+        found.instances.append(instance)
+        self._of[str(id(instance.module.block))] = found
+
+    def _key(self, instance: Instance, forward: Any, statements: Sequence[Statement]) -> str:
+        name = type(instance.module.block).__name__ if instance.module.target else ""
+        lines = [f"{line.target} = {self._skeleton(line.value)}" for line in statements]
+        return "\n".join([name, instance.base, *lines, forward.text() if forward else ""])
+
+    def _skeleton(self, value: Expression) -> str:
+        """An expression without its literals; equal ones can be of one class."""
+        if isinstance(value, str):
+            return "_" if is_literal(value) and not value.startswith(("'", '"')) else value
+        if value.function == "@":
+            return f"@{id(self._of[str(value.arguments[0][1])])}"
+        parts = [
+            f"{name}={self._skeleton(inner)}" if name else self._skeleton(inner)
+            for name, inner in value.arguments
+            if name not in DEFAULTS or not value.function.startswith("nn.")
+        ]
+        return f"{value.function}({', '.join(parts)})"
+
+    def _merge(self) -> None:
+        """Let blocks without a child, like a residual block's `downsample`, use the class of those that have it."""
+        for whole in list(self._classes):
+            for child in sorted(whole.instances[0].elided):
+                self._merge_into(whole, child)
+
+    def _merge_into(self, whole: Class, child: str) -> None:
+        first = whole.instances[0]
+        rest = [line for line in first.statements if line.target != f"self.{child}"]
+        key = self._key(first, first.elided[child], rest)
+        other = self._by_key.get(key)
+        if other is None or other is whole or other.optional or whole.optional:
+            return
+        whole.optional.append(child)
+        for instance in other.instances:
+            instance.whole = whole.forward
+            instance.absent = {line.expression for line in whole.forward.lines if line.expression.startswith(f"self.{child}(")}
+        whole.instances = sorted(whole.instances + other.instances, key=lambda one: one.module.scopes[0].number)
+        place = max(self._classes.index(whole), self._classes.index(other))
+        self._of.update({number: whole for number, one in self._of.items() if one is other})
+        self._classes.insert(place + 1, whole)
+        self._classes.remove(whole)
+        self._classes.remove(other)
+
+    def _class_name(self, one: Class) -> str:
+        module = one.instances[0].module
+        if not module.target:
+            return self._root
+        stem = type(module.block).__name__.lstrip("_")
+        stem = stem[:1].upper() + stem[1:]
+        name, number = stem, 2
+        while name in self._names:
+            name, number = f"{stem}{number}", number + 1
+        self._names.add(name)
+        return name
+
+    def _complete(self, one: Class) -> None:
+        """Find the arguments of a class and write its constructor with them."""
+        filled = [self._filled(instance) for instance in one.instances]
+        whole = next(index for index, lines in enumerate(filled) if len(lines) == max(map(len, filled)))
+        targets = [line.target for line in filled[whole]]
+        slots: List[Dict[Slot, str]] = []
+        for lines in filled:
+            skipped = 0
+            own: Dict[Slot, str] = {}
+            for index, target in enumerate(targets):
+                if index - skipped >= len(lines) or lines[index - skipped].target != target:
+                    skipped += 1
+                    continue
+                own.update({(index, path): text for path, text in _slots(lines[index - skipped].value)})
+            slots.append(own)
+        finder = _Arguments(one, slots, {**dict(_hints(filled[whole]))}, targets)
+        chosen = finder.find()
+        one.arguments = finder.arguments()
+        one.statements = [
+            Statement(line.target, self._named(_replaced(line.value, index, chosen, ())))
+            for index, line in enumerate(filled[whole])
+        ]
+        for instance, values in zip(one.instances, finder.values()):
+            self._given[str(id(instance.module.block))] = values
+
+    def _filled(self, instance: Instance) -> List[Statement]:
+        """Statements with the arguments of inner classes, and with the defaults that other instances name."""
+        return [Statement(line.target, self._with_arguments(line.value)) for line in instance.statements]
+
+    def _with_arguments(self, value: Expression) -> Expression:
+        if isinstance(value, str):
+            return value
+        if value.function == "@":
+            number = str(value.arguments[0][1])
+            return Call(f"@{self._of[number].name}", list(self._given[number].items()))
+        arguments = [(name, self._with_arguments(inner)) for name, inner in value.arguments]
+        if value.function.startswith(tuple(_POSITIONS)):
+            present = {name for name, _ in arguments}
+            arguments += [(name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)]
+        return Call(value.function, arguments)
+
+    def _named(self, value: Expression) -> Expression:
+        """Write constructors of classes by name, without arguments that have their default."""
+        if isinstance(value, str):
+            return value
+        arguments = [(name, self._named(inner)) for name, inner in value.arguments]
+        if value.function.startswith("@"):
+            one = next(one for one in self._classes if one.name == value.function[1:])
+            written: List[Tuple[str, Expression]] = []
+            for argument, (name, inner) in zip(one.arguments, arguments):
+                if not argument.default:
+                    written.append(("", inner))
+                elif inner != argument.default:
+                    written.append((name, inner))
+            return Call(one.name, written)
+        kept = [
+            (name, inner)
+            for name, inner in arguments
+            if not (value.function.startswith("nn.") and name in DEFAULTS and inner == DEFAULTS[name])
+        ]
+        return Call(value.function, kept)
+
+
+def _takes(call: Call, name: str) -> bool:
+    """Whether a layer of torch.nn has an argument with a default."""
+    kinds = {
+        "bias": ("nn.Conv", "nn.Linear"),
+        "momentum": ("nn.BatchNorm",),
+        "stride": ("nn.Conv",),
+        "padding": ("nn.Conv",),
+        "dilation": ("nn.Conv",),
+        "groups": ("nn.Conv",),
+    }
+    return call.function.startswith(kinds.get(name, ("-",)))
+
+
+def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], str]]:
+    """Literals in an expression, with the way to them."""
+    if isinstance(value, str):
+        if is_literal(value) and not value.startswith(("'", '"')):
+            yield path, value
+        return
+    for number, (name, inner) in enumerate(value.arguments):
+        yield from _slots(inner, (*path, name or str(number)))
+
+
+def _replaced(value: Expression, index: int, chosen: Dict[Slot, str], path: Tuple[str, ...]) -> Expression:
+    """Put arguments' names in the place of literals."""
+    if isinstance(value, str):
+        return chosen.get((index, path), value)
+    arguments = [
+        (name, _replaced(inner, index, chosen, (*path, name or str(number))))
+        for number, (name, inner) in enumerate(value.arguments)
+    ]
+    return Call(value.function, arguments)
+
+
+def _hints(lines: Sequence[Statement]) -> Iterator[Tuple[Slot, str]]:
+    for index, line in enumerate(lines):
+        yield from _hints_in(line.value, index, ())
+
+
+def _hints_in(value: Expression, index: int, path: Tuple[str, ...]) -> Iterator[Tuple[Slot, str]]:
+    """Names for arguments, by the place of the literal."""
+    if isinstance(value, str):
+        return
+    known = next((names for kind, names in sorted(_POSITIONS.items(), reverse=True) if value.function.startswith(kind)), ())
+    for number, (name, inner) in enumerate(value.arguments):
+        where = (*path, name or str(number))
+        if isinstance(inner, str):
+            yield (index, where), name or (known[number] if number < len(known) else "size")
+        else:
+            yield from _hints_in(inner, index, where)
+
+
+class _Arguments:
+    """Finds the literals that differ between the objects of a class, and names for them."""
+
+    def __init__(self, one: Class, slots: List[Dict[Slot, str]], hints: Dict[Slot, str], targets: List[str]) -> None:
+        self._one, self._slots, self._hints, self._targets = one, slots, hints, targets
+        self._columns: Dict[str, List[Optional[str]]] = {}
+        self._defaults: Dict[str, str] = {}
+
+    def find(self) -> Dict[Slot, str]:
+        """Names of arguments by the literals that they replace."""
+        chosen: Dict[Slot, str] = {}
+        for slot in self._hints:
+            column = [own.get(slot) for own in self._slots]
+            several = {text for text in column if text is not None}
+            if len(several) > 1 or (None in column and self._known(slot, column)):
+                chosen[slot] = self._argument(slot, column)
+        for child in self._one.optional:
+            has = [child in instance.module.children for instance in self._one.instances]
+            self._columns[child] = [str(one) for one in has]
+            self._defaults[child] = "False"
+        return chosen
+
+    def _known(self, slot: Slot, column: List[Optional[str]]) -> bool:
+        """Whether a literal of an optional child is what an argument of this name is in every object that has it."""
+        other = self._columns.get(self._hints[slot])
+        return other is not None and all(text in (None, own) for text, own in zip(column, other))
+
+    def _argument(self, slot: Slot, column: List[Optional[str]]) -> str:
+        hint = self._hints[slot]
+        for name, other in self._columns.items():
+            pairs = [(a, b) for a, b in zip(column, other) if a is not None and b is not None]
+            if pairs and all(a == b for a, b in pairs):
+                self._columns[name] = [a if a is not None else b for a, b in zip(other, column)]
+                return name
+        name = self._name(hint, slot)
+        self._columns[name] = column
+        if hint in _WITH_DEFAULT:
+            texts = [text for text in column if text is not None]
+            self._defaults[name] = DEFAULTS[hint] if DEFAULTS[hint] in texts else Counter(texts).most_common(1)[0][0]
+        return name
+
+    def _name(self, hint: str, slot: Slot) -> str:
+        target = self._targets[slot[0]].rpartition(".")[2]
+        places = [f"{target}_{hint}"] if target.isidentifier() else []
+        for name in [hint, *(["out_channels"] if hint == "channels" else []), *places]:
+            if name not in self._columns and name not in self._one.optional:
+                return name
+        number = 2
+        while f"{hint}{number}" in self._columns:
+            number += 1
+        return f"{hint}{number}"
+
+    def arguments(self) -> List[Argument]:
+        """Arguments in the order of the constructor: those with a default come last."""
+        found = [
+            Argument(name, _annotation([text for text in column if text]), self._defaults.get(name, ""))
+            for name, column in self._columns.items()
+        ]
+        return sorted(found, key=lambda one: bool(one.default))
+
+    def values(self) -> Iterator[Dict[str, str]]:
+        """Arguments of each object."""
+        order = [one.name for one in self.arguments()]
+        for index in range(len(self._slots)):
+            yield {
+                name: self._columns[name][index] or self._defaults.get(name) or next(filter(None, self._columns[name]))
+                for name in order
+            }
+
+
+def _annotation(texts: Sequence[str]) -> str:
+    kinds = []
+    for text in texts:
+        value = literal_eval(text)
+        kinds.append(
+            f"tuple[{', '.join(type(part).__name__ for part in value)}]" if type(value) is tuple else type(value).__name__
+        )
+    distinct = sorted(set(kinds))
+    return " | ".join("None" if kind == "NoneType" else kind for kind in distinct)

@@ -1,0 +1,248 @@
+"""One Python file of PyTorch code, and its weights, from a live Gluon net."""
+
+import re
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+
+from mxkit.export.to_torch.classes import Argument, Class, Classes
+from mxkit.export.to_torch.forward import Forward, Renderer
+from mxkit.export.to_torch.functional import HELPERS, helpers_used
+from mxkit.export.to_torch.layout import laid_out, parse
+from mxkit.export.to_torch.modules import Module, Problem, identifier, layer_of, modules, refuse
+from mxkit.export.to_torch.program import Program, extract
+from mxkit.export.to_torch.shared import operators_of, shared_statements
+from mxkit.export.to_torch.trees import Instance, statements
+from mxkit.version import __version__
+import mxnet as mx
+from mxnet import gluon
+import numpy as np
+
+
+class Source(NamedTuple):
+    """The converted net.
+
+    Attributes:
+        program: Its forward pass in MXNet.
+        root: Its modules.
+        instances: The blocks that are objects of a class of the file, by the path in PyTorch.
+        classes: The classes of the file.
+        docstring: Of the file.
+        constants: Constants of the file by name, as Python expressions.
+    """
+
+    program: Program
+    root: Module
+    instances: Dict[str, Instance]
+    classes: List[Class]
+    docstring: str
+    constants: Dict[str, str]
+
+    def text(self, recorded: bool = False) -> str:
+        """The file.
+
+        Args:
+            recorded: Whether each step is followed by `record(self, number, arrays)`.
+        """
+        body = "\n\n\n".join("\n".join(_class_lines(one, recorded)) for one in self.classes)
+        used = [name for one in self.classes if one.forward for line in one.forward.lines for name in helpers_used(line.expression)]
+        helpers = [HELPERS[name].rstrip() for name in dict.fromkeys(used)]
+        constants = "\n".join(
+            line for name, value in self.constants.items() for line in laid_out(f"{name} = ", parse(value))
+        )
+        rest = "\n\n\n".join([*helpers, body, _load(self.classes[-1].name)])
+        head = f'"""{self.docstring}"""\n\n{_imports(rest)}'
+        return f"{head}\n\n{constants}\n\n\n{rest}\n" if constants else f"{head}\n\n\n{rest}\n"
+
+
+def source_of(
+    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
+) -> Source:
+    """Convert a net.
+
+    Args:
+        net: An initialized block that can be traced with symbols.
+        inputs: An example of each argument by name, as NumPy's arrays, in nested lists.
+        docstring: First line of the file; a default names the net.
+        constants: Constants of the file by name, as Python expressions.
+
+    Raises:
+        ExportError: Operators have no equivalent; the text lists all of them with their paths.
+    """
+    program = extract(net, list(inputs.values()))
+    root = modules(program)
+    shared = {id(module.block): module for module in root.walk()}
+    problems: List[Problem] = []
+    instances = [one for module in _inner_first(root) for one in _instance(program, module, shared, problems)]
+    refuse(_distinct(problems))
+    instances[-1].statements.extend(shared_statements(program, root, instances))
+    classes = Classes(instances, _root_name(net)).all()
+    shapes = ", ".join(str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs)
+    text = docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit."
+    text += (
+        f"\n\nmxkit {__version__}, MXNet {mx.__version__}. Input: {shapes}; the batch size is free.\n"
+        'Load the weights with `net = load("model.safetensors")`.\n'
+    )
+    return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
+
+
+def _distinct(problems: Sequence[Problem]) -> List[Problem]:
+    return list({(one.path, one.operator, one.reason): one for one in problems}.values())
+
+
+def _root_name(net: Any) -> str:
+    name = type(net).__name__.lstrip("_")
+    plain = type(net) in (gluon.nn.Sequential, gluon.nn.HybridSequential) or isinstance(net, gluon.SymbolBlock)
+    return "Net" if plain else identifier(name[:1].upper() + name[1:], set())
+
+
+def _inner_first(module: Module) -> Iterator[Module]:
+    for child in module.children.values():
+        yield from _inner_first(child)
+    yield module
+
+
+def _instance(
+    program: Program, module: Module, shared: Dict[int, Module], problems: List[Problem]
+) -> Iterator[Instance]:
+    """Yield what a block becomes, if it becomes an object of a class."""
+    if module.kind == "sequential" and not module.target:
+        base, lines = statements(program, module, None)
+        yield Instance(module, base, lines, None, {}, [])
+    if module.kind != "class":
+        return
+    forwards = [Renderer(program, module, scope, shared, problems).render() for scope in module.scopes]
+    if len({forward.text() for forward in forwards}) > 1:
+        problems.append(
+            Problem(
+                *(module.path, module.block, "several calls"),
+                "it computes something else in its second call than in its first; give it one kind of arguments",
+            )
+        )
+    base, lines = statements(program, module, forwards[0])
+    elided = {}
+    for name, child in module.children.items():
+        steps = [scope for scope in child.scopes if len(scope.inputs) == 1 and type(scope.outputs) is not list]
+        if len(steps) == 1 == len(child.scopes) and child.kind != "layer" and base == "nn.Module":
+            elided[name] = Renderer(program, module, module.scopes[0], shared, [], (name,)).render()
+    yield Instance(module, base, lines, forwards[0], elided, forwards)
+
+
+def _class_lines(one: Class, recorded: bool) -> Iterator[str]:
+    yield f"class {one.name}({one.base}):"
+    buffers = [name for line in one.statements for name in _buffer(line.value)]
+    yield from (f"    {name}: Tensor" for name in buffers)
+    if buffers:
+        yield ""
+    if len(one.statements) > 1 or one.base != "nn.Module":
+        yield from _signature("__init__", [_argument(argument) for argument in one.arguments], "None")
+        yield from _constructor(one)
+        if one.forward is not None:
+            yield ""
+    if one.forward is not None:
+        yield from _forward(one.forward, recorded)
+
+
+def _buffer(value: Any) -> List[str]:
+    if getattr(value, "function", "") == "self.register_buffer":
+        return [str(value.arguments[0][1]).strip('"')]
+    return []
+
+
+def _argument(argument: Argument) -> str:
+    return f"{argument.name}: {argument.annotation}" + (f" = {argument.default}" if argument.default else "")
+
+
+def _signature(name: str, arguments: Sequence[str], returns: str) -> List[str]:
+    line = f"    def {name}({', '.join(['self', *arguments])}) -> {returns}:"
+    if len(line) <= 88:
+        return [line]
+    inner = f"        {', '.join(['self', *arguments])}"
+    if len(inner) <= 88:
+        return [f"    def {name}(", inner, f"    ) -> {returns}:"]
+    return [f"    def {name}(", *(f"        {part}," for part in ["self", *arguments]), f"    ) -> {returns}:"]
+
+
+def _constructor(one: Class) -> Iterator[str]:
+    for line in one.statements:
+        child = line.target.partition(".")[2]
+        if child in one.optional:
+            yield f"        {line.target}: nn.Module = nn.Identity()"
+            yield f"        if {child}:"
+            yield from laid_out(f"{line.target} = ", line.value, indent=12)
+        else:
+            yield from laid_out(f"{line.target} = " if line.target else "", line.value, indent=8)
+
+
+def _forward(forward: Forward, recorded: bool) -> Iterator[str]:
+    arguments = [f"{name}: {annotation}" for name, annotation in forward.arguments]
+    yield from _signature("forward", arguments, forward.returns)
+    for number, line in enumerate(forward.lines):
+        last = number == len(forward.lines) - 1
+        if last and line.target == forward.result and not recorded:
+            yield from laid_out("return ", parse(line.expression), indent=8)
+            return
+        yield from laid_out(f"{line.target} = ", parse(line.expression), indent=8)
+        if recorded and line.names:
+            yield f"        record(self, {number}, [{', '.join(line.names)}])"
+    yield from laid_out("return ", forward.result, indent=8)
+
+
+def _imports(body: str) -> str:
+    lines = []
+    if "OrderedDict(" in body:
+        lines.append("from collections import OrderedDict")
+    typing = [name for name in ("Optional", "Sequence") if re.search(rf"\b{name}\[", body)]
+    lines.append("from pathlib import Path")
+    if typing:
+        lines.append(f"from typing import {', '.join(typing)}")
+    lines += ["", "import torch"] if "torch." in body else [""]
+    names = [name for name in ("Tensor", "nn") if re.search(rf"(?<![.\w]){name}\b", body)]
+    if names:
+        lines.append(f"from torch import {', '.join(names)}")
+    if re.search(r"(?<![.\w])F\.", body):
+        lines.append("import torch.nn.functional as F")
+    return "\n".join(lines)
+
+
+def _load(name: str) -> str:
+    return f'''def load(path: str | Path) -> {name}:
+    """Make the net with the weights of a safetensors file, in evaluation mode."""
+    from safetensors.torch import load_file
+
+    net = {name}()
+    net.load_state_dict(load_file(path))
+    return net.eval()'''
+
+
+def weights(source: Source) -> Dict[str, Any]:
+    """Values of the net's parameters and buffers as NumPy's arrays, by the keys of PyTorch's `state_dict`."""
+    return {key: value for key, (value, _) in state(source).items()}
+
+
+def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, Any]:
+    """Values of parameters and buffers, with whether MXNet trains them, by the keys of `state_dict`.
+
+    Args:
+        source: The converted net.
+        values: NumPy arrays by the ids of Parameters instead of their values, like their gradients.
+    """
+    found: Dict[str, Any] = {}
+
+    program = source.program
+    parameters = program.parameters
+    given = {id(one): program.value(entry) for entry, one in parameters.items()} if values is None else values
+    fixed = {id(given[id(one)]) for one in parameters.values() if one.grad_req == "null"}
+    for target, operator in operators_of(source.root, [*source.instances.values()]):
+        layer = layer_of(program, operator, values=given)
+        for name, value in layer.state.items() if layer else ():
+            found[f"{target}.{name}"] = value, name not in layer.frozen and id(value) not in fixed
+        if layer and "running_var" in layer.state:
+            found[f"{target}.num_batches_tracked"] = np.array(0, np.int64), False
+    for target, instance in source.instances.items():
+        for name, parameter in instance.forward.parameters.items() if instance.forward else ():
+            found[f"{target}.{name}" if target else name] = given[id(parameter)], parameter.grad_req != "null"
+    for module in source.root.walk():
+        for name, target in module.shared.items():
+            prefix = f"{module.target}.{name}" if module.target else name
+            inner = {key: value for key, value in found.items() if key.startswith(f"{target}.")}
+            found.update({f"{prefix}{key[len(target) :]}": value for key, value in inner.items()})
+    return found

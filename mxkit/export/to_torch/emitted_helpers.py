@@ -1,0 +1,238 @@
+"""Functions that a converted net needs where an operator of MXNet is more than one expression of torch.
+
+Each is source text; the converted file holds the ones that it calls, so that it depends on torch alone.
+"""
+
+from typing import Dict
+
+_GAMMA = '''
+def gamma(x: torch.Tensor) -> torch.Tensor:
+    """Return the gamma function; torch has only the logarithm of its magnitude."""
+    is_negative = (x < 0) & (x.floor() % 2 != 0)
+    return torch.lgamma(x).exp() * torch.where(is_negative, -1.0, 1.0)
+'''
+
+_SOFTMAX_TO_LENGTH = '''
+def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return the softmax over the first elements of each row; zeros stand after them."""
+    dim = dim % x.dim()
+    shape = [1] * x.dim()
+    shape[dim] = -1
+    is_used = torch.arange(x.shape[dim], device=x.device).reshape(shape) < lengths.unsqueeze(dim)
+    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(~is_used, 0)
+'''
+
+_MASK_AFTER = '''
+def mask_after(x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0) -> torch.Tensor:
+    """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
+    steps = torch.arange(x.shape[dim], device=x.device)
+    is_after = steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
+    return x.masked_fill(is_after.reshape(*is_after.shape, *[1] * (x.dim() - 2)), value)
+'''
+
+_LAST_STEPS = '''
+def last_steps(x: torch.Tensor, lengths: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    """Return the last step of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
+    samples, last = torch.arange(len(lengths), device=x.device), lengths.long() - 1
+    return x[last, samples] if dim == 0 else x[samples, last]
+'''
+
+_REVERSE_STEPS = '''
+def reverse_steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Reverse each sequence up to its length; what follows stays. Time is dimension 0, the batch dimension 1."""
+    steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
+    turned = torch.where(steps < lengths, lengths.long() - 1 - steps, steps)
+    return x[turned, torch.arange(x.shape[1], device=x.device)]
+'''
+
+_SELF_ATTENTION_SCORES = '''
+def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return scaled scores (batch * heads, steps, steps) of (steps, batch, heads * (query, key, value))."""
+    steps, batch, width = joined.shape
+    parts = joined.reshape(steps, batch * heads, 3, width // heads // 3)
+    query, key = parts[:, :, 0].transpose(0, 1), parts[:, :, 1].transpose(0, 1)
+    return query / query.shape[-1] ** 0.5 @ key.mT
+'''
+
+_SELF_ATTENTION_VALUES = '''
+def self_attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return the attended values (steps, batch, width) of (steps, batch, heads * (query, key, value))."""
+    steps, batch, width = joined.shape
+    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[:, :, 2].transpose(0, 1)
+    return (attention @ value).transpose(0, 1).reshape(steps, batch, width // 3)
+'''
+
+_ATTENTION_SCORES = '''
+def attention_scores(queries: torch.Tensor, joined: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return scaled scores (batch * heads, queries, keys) of queries and (keys, batch, heads * (key, value))."""
+    steps, batch, width = queries.shape
+    query = queries.reshape(steps, batch * heads, width // heads).transpose(0, 1)
+    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[:, :, 0].transpose(0, 1)
+    return query / query.shape[-1] ** 0.5 @ key.mT
+'''
+
+_ATTENTION_VALUES = '''
+def attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+    """Return the attended values (queries, batch, width) of (keys, batch, heads * (key, value))."""
+    steps, batch, width = joined.shape
+    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[:, :, 1].transpose(0, 1)
+    return (attention @ value).transpose(0, 1).reshape(attention.shape[1], batch, width // 2)
+'''
+
+_DEPTH_TO_SPACE = '''
+def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
+    """Move channels into blocks of pixels; the block stands before the channel, unlike in F.pixel_shuffle."""
+    batch, channels, height, width = x.shape
+    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(0, 3, 4, 1, 5, 2)
+    return parts.reshape(batch, channels // block**2, height * block, width * block)
+'''
+
+_SPACE_TO_DEPTH = '''
+def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
+    """Move blocks of pixels into channels; the block stands before the channel, unlike in F.pixel_unshuffle."""
+    batch, channels, height, width = x.shape
+    parts = x.reshape(batch, channels, height // block, block, width // block, block).permute(0, 3, 5, 1, 2, 4)
+    return parts.reshape(batch, channels * block**2, height // block, width // block)
+'''
+
+_DECODE_BOXES = '''
+def decode_boxes(
+    x: torch.Tensor,
+    anchors: torch.Tensor,
+    scales: Sequence[float] = (1, 1, 1, 1),
+    limit: float = 0,
+    corners: bool = False,
+) -> torch.Tensor:
+    """Return boxes (left, top, right, bottom) of offsets to anchors, which are centres and sizes, or corners."""
+    if corners:
+        size = anchors[..., 2:] - anchors[..., :2]
+        centre = anchors[..., :2] + 0.5 * size
+    else:
+        centre, size = anchors[..., :2], anchors[..., 2:]
+    offsets = x * torch.tensor(scales, dtype=x.dtype, device=x.device)
+    moved = offsets[..., :2] * size + centre
+    growth = offsets[..., 2:].clamp(max=limit) if limit > 0 else offsets[..., 2:]
+    half = 0.5 * growth.exp() * size
+    return torch.cat([moved - half, moved + half], dim=-1)
+'''
+
+_BOX_NMS = '''
+def box_nms(
+    x: torch.Tensor,
+    overlap: float = 0.5,
+    threshold: float = 0,
+    topk: int = -1,
+    coordinates: int = 2,
+    score: int = 1,
+    label: int = -1,
+    background: int = -1,
+    across_labels: bool = False,
+) -> torch.Tensor:
+    """Sort boxes (..., boxes, values) by score, keep those that overlap no better one; rows of -1 follow."""
+    rows = x.reshape(-1, *x.shape[-2:])
+    scores = rows[..., score]
+    is_valid = scores > threshold
+    if label >= 0:
+        is_valid = is_valid & (rows[..., label] != background)
+    order = scores.masked_fill(~is_valid, float("-inf")).argsort(dim=1, descending=True, stable=True)
+    rows = rows.gather(1, order.unsqueeze(2).expand_as(rows))
+    is_kept = is_valid.gather(1, order)
+    if topk > 0:
+        is_kept[:, topk:] = False
+    first, last = rows[..., coordinates : coordinates + 2], rows[..., coordinates + 2 : coordinates + 4]
+    area = (last - first).clamp(min=0).prod(dim=2)
+    labels = rows[..., label]
+    for number in range(int(is_kept.sum(dim=1).max())):
+        corner = torch.maximum(first, first[:, number : number + 1])
+        shared = (torch.minimum(last, last[:, number : number + 1]) - corner).clamp(min=0).prod(dim=2)
+        is_close = shared / (area + area[:, number : number + 1] - shared) > overlap
+        if label >= 0 and not across_labels:
+            is_close = is_close & (labels == labels[:, number : number + 1])
+        is_close[:, : number + 1] = False
+        is_kept = is_kept & ~(is_close & is_kept[:, number : number + 1])
+    front = (~is_kept).to(torch.uint8).argsort(dim=1, stable=True)
+    kept = rows.masked_fill(~is_kept.unsqueeze(2), -1)
+    return kept.gather(1, front.unsqueeze(2).expand_as(kept)).reshape(x.shape)
+'''
+
+_PRIOR_BOXES = '''
+def prior_boxes(
+    x: torch.Tensor,
+    sizes: Sequence[float],
+    ratios: Sequence[float],
+    steps: Optional[Sequence[float]] = None,
+    offsets: Sequence[float] = (0.5, 0.5),
+    clip: bool = False,
+) -> torch.Tensor:
+    """Return anchors (1, height * width * shapes, 4) at each pixel of `x`: all sizes, then the other ratios."""
+    height, width = x.shape[2:]
+    step_y, step_x = steps or (1 / height, 1 / width)
+    y = (torch.arange(height, device=x.device) + offsets[0]) * step_y
+    x = (torch.arange(width, device=x.device) + offsets[1]) * step_x
+    shapes = [(size * ratios[0] ** 0.5, size / ratios[0] ** 0.5) for size in sizes]
+    shapes += [(sizes[0] * ratio**0.5, sizes[0] / ratio**0.5) for ratio in ratios[1:]]
+    half = torch.tensor([(wide * height / width / 2, high / 2) for wide, high in shapes], device=x.device)
+    grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
+    centres = torch.stack([grid_x, grid_y], dim=-1).reshape(-1, 1, 2)
+    boxes = torch.cat([centres - half, centres + half], dim=-1).reshape(1, -1, 4)
+    return boxes.clamp(0, 1) if clip else boxes
+'''
+
+_ROI_ALIGN = '''
+def roi_align(
+    x: torch.Tensor,
+    boxes: torch.Tensor,
+    pooled: Sequence[int],
+    scale: float,
+    samples: int,
+    aligned: bool = False,
+) -> torch.Tensor:
+    """Return the mean of samples^2 bilinear samples in each cell of each box (image, left, top, right, bottom)."""
+    shift = 0.5 if aligned else 0.0
+    left, top, right, bottom = (boxes[:, 1:] * scale - shift).unbind(1)
+    width, height = right - left, bottom - top
+    if not aligned:
+        width, height = width.clamp(min=1), height.clamp(min=1)
+
+    def points(start: torch.Tensor, length: torch.Tensor, cells: int) -> torch.Tensor:
+        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (cells * samples)
+        return start.unsqueeze(1) + parts * length.unsqueeze(1)
+
+    y, x_ = points(top, height, pooled[0]), points(left, width, pooled[1])
+    rows, columns = x.shape[2:]
+    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & ((x_ >= -1) & (x_ <= columns)).unsqueeze(1)
+    y, x_ = y.clamp(0, rows - 1), x_.clamp(0, columns - 1)
+    y0, x0 = y.floor().long(), x_.floor().long()
+    y1, x1 = (y0 + 1).clamp(max=rows - 1), (x0 + 1).clamp(max=columns - 1)
+    down, across = (y - y0).unsqueeze(2), (x_ - x0).unsqueeze(1)
+    image = boxes[:, 0].long()[:, None, None]
+
+    def at(row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return x[image, :, row.unsqueeze(2), column.unsqueeze(1)].permute(3, 0, 1, 2)
+
+    upper = at(y0, x0) * (1 - across) + at(y0, x1) * across
+    lower = at(y1, x0) * (1 - across) + at(y1, x1) * across
+    values = (upper * (1 - down) + lower * down) * is_inside
+    return F.avg_pool2d(values.transpose(0, 1), samples)
+'''
+
+HELPERS: Dict[str, str] = {
+    name: source.strip() + "\n"
+    for name, source in {
+        "gamma": _GAMMA,
+        "softmax_to_length": _SOFTMAX_TO_LENGTH,
+        "mask_after": _MASK_AFTER,
+        "last_steps": _LAST_STEPS,
+        "reverse_steps": _REVERSE_STEPS,
+        "self_attention_scores": _SELF_ATTENTION_SCORES,
+        "self_attention_values": _SELF_ATTENTION_VALUES,
+        "attention_scores": _ATTENTION_SCORES,
+        "attention_values": _ATTENTION_VALUES,
+        "depth_to_space": _DEPTH_TO_SPACE,
+        "space_to_depth": _SPACE_TO_DEPTH,
+        "decode_boxes": _DECODE_BOXES,
+        "box_nms": _BOX_NMS,
+        "prior_boxes": _PRIOR_BOXES,
+        "roi_align": _ROI_ALIGN,
+    }.items()
+}

@@ -1,0 +1,85 @@
+"""The table of operators: each of MXNet's as a readable expression of torch."""
+
+import ast
+from typing import Dict, List
+
+from mxkit.export.to_torch.attributes import refused
+from mxkit.export.to_torch.emitted_helpers import HELPERS
+from mxkit.export.to_torch.functional_arithmetic import ARITHMETIC, Conversion
+from mxkit.export.to_torch.functional_indexing import INDEXING
+from mxkit.export.to_torch.functional_layers import LAYERS
+from mxkit.export.to_torch.functional_pooling import POOLING
+from mxkit.export.to_torch.functional_reductions import REDUCTIONS
+from mxkit.export.to_torch.functional_sequences import SEQUENCES
+from mxkit.export.to_torch.functional_shapes import SHAPES
+from mxkit.export.to_torch.node import Node
+
+EXPRESSIONS: Dict[str, Conversion] = {
+    **ARITHMETIC,
+    **INDEXING,
+    **LAYERS,
+    **POOLING,
+    **REDUCTIONS,
+    **SEQUENCES,
+    **SHAPES,
+}
+
+# Names that an expression may use and `forward` must then define: `batch_size = x.shape[0]`, `device = x.device`.
+FREE_NAMES = ("batch_size", "device")
+
+_REASONS = {
+    "Custom": "a custom operator is Python code of its author; write it as a function of torch",
+    "RNN": "its parameters must be the net's own; nn.LSTM, nn.GRU and nn.RNN hold them",
+    "_contrib_DeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
+    "_contrib_ModulatedDeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
+    "_foreach": "a loop over a subgraph; write it as a loop in forward",
+    "_while_loop": "a loop over a subgraph; write it as a loop in forward",
+    "_cond": "a condition over subgraphs; write it as an if in forward",
+}
+_RANDOM = (
+    "_random_",
+    "_sample_",
+    "sample_",
+    "_shuffle",
+    "_npi_normal",
+    "_npi_uniform",
+    "_npi_bernoulli",
+    "_npi_choice",
+)
+
+
+def expression(node: Node) -> str:
+    """Write an operator as an expression of torch over its inputs.
+
+    Args:
+        node: The operator.
+
+    Returns:
+        The expression; a tuple for several outputs. It uses `torch`, `F` (torch.nn.functional), `self.training`, the
+        functions of `helpers_used` and the names of `names_used`. It may name an input twice.
+
+    Raises:
+        ExportError: There is no equivalent; the text names the operator and the reason.
+    """
+    convert = EXPRESSIONS.get(node.operator)
+    if convert is not None:
+        return convert(node)
+    if node.operator.startswith(_RANDOM):
+        raise refused(node, "it draws random numbers, which no other library draws alike")
+    raise refused(node, _REASONS.get(node.operator, "mxkit knows no equivalent"))
+
+
+def helpers_used(code: str) -> List[str]:
+    """List the helpers that an expression calls, by their name in HELPERS."""
+    calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
+    names = {call.id for call in calls if isinstance(call, ast.Name)}
+    return [name for name in HELPERS if name in names]
+
+
+def names_used(code: str) -> List[str]:
+    """List which of FREE_NAMES an expression reads."""
+    names = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
+    return [name for name in FREE_NAMES if name in names]
+
+
+__all__ = ["EXPRESSIONS", "FREE_NAMES", "HELPERS", "expression", "helpers_used", "names_used"]

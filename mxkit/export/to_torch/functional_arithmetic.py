@@ -1,0 +1,220 @@
+"""Elementwise operators: arithmetic, comparisons, functions of one variable, casts."""
+
+from typing import Callable, Dict
+
+from mxkit.export.to_torch.attributes import (
+    as_first_input,
+    atom,
+    binary,
+    cast,
+    dtype_of,
+    literal,
+    number,
+    refused,
+    sum_of,
+    text,
+)
+from mxkit.export.to_torch.node import Node
+
+Conversion = Callable[[Node], str]
+
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "power": "**"}
+_COMPARISONS = {
+    "equal": "==",
+    "not_equal": "!=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "lesser": "<",
+    "lesser_equal": "<=",
+}
+_CALLS = {
+    "maximum": "torch.maximum",
+    "minimum": "torch.minimum",
+    "hypot": "torch.hypot",
+}
+
+
+def _is_whole(node: Node) -> bool:
+    return bool(node.dtypes) and "int" in node.dtypes[0]
+
+
+def _arithmetic(sign: str) -> Conversion:
+    def convert(node: Node) -> str:
+        left, right = node.inputs
+        if sign == "/" and _is_whole(node):
+            return f'torch.div({left}, {right}, rounding_mode="trunc")'
+        return binary(left, sign, right)
+
+    return convert
+
+
+def _scalar(sign: str, reverse: bool = False) -> Conversion:
+    def convert(node: Node) -> str:
+        value = number(node, "scalar")
+        if _is_whole(node) and (isinstance(value, float) or sign == "/"):
+            if sign != "/":
+                value = int(value)  # MXNet computes in the array's type
+            elif not reverse:
+                return f'torch.div({node.inputs[0]}, {literal(int(value))}, rounding_mode="trunc")'
+            else:
+                raise refused(node, f"a division of {value} by an array of {node.dtypes[0]}")
+        scalar = literal(value)
+        left, right = (scalar, node.inputs[0]) if reverse else (node.inputs[0], scalar)
+        if value < 0 and sign == "+" and not reverse:
+            return binary(node.inputs[0], "-", literal(-value))
+        return binary(left, sign, right)
+
+    return convert
+
+
+def _compare(sign: str, scalar: bool) -> Conversion:
+    def convert(node: Node) -> str:
+        right = literal(number(node, "scalar")) if scalar else node.inputs[1]
+        return as_first_input(node, binary(node.inputs[0], sign, right))
+
+    return convert
+
+
+def _call(function: str) -> Conversion:
+    return lambda node: f"{function}({node.inputs[0]}, {node.inputs[1]})"
+
+
+def _logical(name: str) -> Conversion:
+    return lambda node: as_first_input(node, f"torch.logical_{name}({node.inputs[0]}, {node.inputs[1]})")
+
+
+def _logical_scalar(name: str) -> Conversion:
+    def convert(node: Node) -> str:
+        x = node.inputs[0]
+        if name == "xor":
+            return as_first_input(node, binary(x, "==" if number(node, "scalar") else "!=", "0"))
+        value = number(node, "scalar") != 0
+        if name == "and":
+            return as_first_input(node, binary(x, "!=", "0")) if value else f"torch.zeros_like({x})"
+        return f"torch.ones_like({x})" if value else as_first_input(node, binary(x, "!=", "0"))
+
+    return convert
+
+
+def _template(pattern: str) -> Conversion:
+    """Return a conversion by a pattern: `{x}` is the input, `{a}` the input on which a method can be called."""
+    return lambda node: pattern.format(x=node.inputs[0], a=atom(node.inputs[0]))
+
+
+# Functions that torch names as MXNet does
+_SAME = (
+    "abs sign floor ceil trunc exp expm1 log log2 log10 log1p sqrt rsqrt square sin cos tan arcsin arccos "
+    "arctan sinh cosh arcsinh arccosh arctanh reciprocal erf erfinv sigmoid tanh"
+)
+
+_FUNCTIONS = {
+    **{name: "{a}." + name + "()" for name in _SAME.split()},
+    "fix": "{a}.trunc()",
+    "negative": "-{a}",
+    "relu": "F.relu({x})",
+    "softsign": "F.softsign({x})",
+    "cbrt": "{a}.sign() * {a}.abs().pow(1 / 3)",
+    "rcbrt": "{a}.sign() * {a}.abs().pow(-1 / 3)",
+    # torch.round takes halves to the even neighbour, MXNet's round away from 0, its rint down
+    "round": "{a}.sign() * ({a}.abs() + 0.5).floor()",
+    "rint": "({a} - 0.5).ceil()",
+    "degrees": "torch.rad2deg({x})",
+    "radians": "torch.deg2rad({x})",
+    "gammaln": "torch.lgamma({x})",
+    "gamma": "gamma({x})",
+    "_copy": "{x}",
+    "identity": "{x}",
+    "_identity_with_attr_like_rhs": "{x}",
+    "make_loss": "{x}",
+    "MakeLoss": "{x}",
+    "LinearRegressionOutput": "{x}",
+    "MAERegressionOutput": "{x}",
+    "SVMOutput": "{x}",
+    "IdentityAttachKLSparseReg": "{x}",
+    "LogisticRegressionOutput": "{a}.sigmoid()",
+    "BlockGrad": "{a}.detach()",
+    "zeros_like": "torch.zeros_like({x})",
+    "ones_like": "torch.ones_like({x})",
+    "_contrib_div_sqrt_dim": "{a} / {a}.shape[-1] ** 0.5",
+}
+
+
+def _logical_not(node: Node) -> str:
+    return as_first_input(node, binary(node.inputs[0], "==", "0"))
+
+
+def _cast(node: Node) -> str:
+    dtype_of(node)
+    return cast(node.inputs[0], text(node, "dtype", "float32"))
+
+
+def _multicast(node: Node) -> str:
+    order = ["float16", "float32", "float64"]
+    unknown = set(node.dtypes) - set(order)
+    if unknown:
+        raise refused(node, f"inputs of {', '.join(sorted(unknown))}; expected floats")
+    widest = max(node.dtypes, key=order.index)
+    casts = [x if dtype == widest else cast(x, widest) for x, dtype in zip(node.inputs, node.dtypes)]
+    return f"({', '.join(casts)})" if len(casts) > 1 else casts[0]
+
+
+def _clip(node: Node) -> str:
+    low, high = number(node, "a_min"), number(node, "a_max")
+    return f"{atom(node.inputs[0])}.clamp({literal(low)}, {literal(high)})"
+
+
+def _hard_sigmoid(node: Node) -> str:
+    scaled = binary(literal(number(node, "alpha", 0.2)), "*", node.inputs[0])
+    return f"({scaled} + {literal(number(node, 'beta', 0.5))}).clamp(0, 1)"
+
+
+def _smooth_l1(node: Node) -> str:
+    x, beta = node.inputs[0], 1 / float(number(node, "scalar", 1)) ** 2
+    return f'F.smooth_l1_loss({x}, torch.zeros_like({x}), reduction="none", beta={beta!r})'
+
+
+def _quadratic(node: Node) -> str:
+    a, b, c = (literal(number(node, name)) for name in "abc")
+    return f"{a} * {atom(node.inputs[0])} ** 2 + {b} * {atom(node.inputs[0])} + {c}"
+
+
+def _hypot_scalar(node: Node) -> str:
+    x = node.inputs[0]
+    return f"torch.hypot({x}, torch.full_like({x}, {literal(number(node, 'scalar'))}))"
+
+
+def _binary_table() -> Dict[str, Conversion]:
+    table: Dict[str, Conversion] = {}
+    for name, sign in _SIGNS.items():
+        table[f"elemwise_{name}"] = table[f"broadcast_{name}"] = table[f"_{name}"] = _arithmetic(sign)
+    for name, sign in {"plus": "+", "minus": "-", "mul": "*", "div": "/", "mod": "%", "power": "**"}.items():
+        table[f"_{name}_scalar"] = _scalar(sign)
+        table[f"_r{name}_scalar"] = _scalar(sign, reverse=True)
+    for name, sign in _COMPARISONS.items():
+        table[f"_{name}"] = table[f"broadcast_{name}"] = _compare(sign, scalar=False)
+        table[f"_{name}_scalar"] = _compare(sign, scalar=True)
+    for name, function in _CALLS.items():
+        table[f"_{name}"] = table[f"broadcast_{name}"] = _call(function)
+    for name in ("and", "or", "xor"):
+        table[f"_logical_{name}"] = table[f"broadcast_logical_{name}"] = _logical(name)
+        table[f"_logical_{name}_scalar"] = _logical_scalar(name)
+    return table
+
+
+ARITHMETIC: Dict[str, Conversion] = {
+    **_binary_table(),
+    **{name: _template(pattern) for name, pattern in _FUNCTIONS.items()},
+    "_grad_add": _arithmetic("+"),
+    "_maximum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(min={literal(number(node, 'scalar'))})",
+    "_minimum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(max={literal(number(node, 'scalar'))})",
+    "_hypot_scalar": _hypot_scalar,
+    "add_n": lambda node: sum_of(node.inputs),
+    "logical_not": _logical_not,
+    "Cast": _cast,
+    "amp_cast": _cast,
+    "amp_multicast": _multicast,
+    "clip": _clip,
+    "hard_sigmoid": _hard_sigmoid,
+    "smooth_l1": _smooth_l1,
+    "_contrib_quadratic": _quadratic,
+}

@@ -1,0 +1,149 @@
+"""Operators that select elements."""
+
+from typing import Dict, Optional
+
+from mxkit.export.to_torch.attributes import (
+    atom,
+    axis_of,
+    binary,
+    flag,
+    integer,
+    ints,
+    listed,
+    literal,
+    long_index,
+    optional_ints,
+    refused,
+    text,
+)
+from mxkit.export.to_torch.functional_arithmetic import Conversion
+from mxkit.export.to_torch.node import Node
+
+
+def indexed(x: str, axis: int, index: str) -> str:
+    """Write an index on one axis: `x[:, :, 1:3]`."""
+    return f"{atom(x)}[{listed([':'] * axis + [index])}]"
+
+
+def span(begin: Optional[int], end: Optional[int], step: Optional[int] = None) -> str:
+    """Write a slice: `1:3`, `::2`."""
+    return f"{'' if begin in (None, 0) else begin}:{'' if end is None else end}" + (
+        f":{step}" if step not in (None, 1) else ""
+    )
+
+
+def _slice(node: Node) -> str:
+    begin, end = optional_ints(node, "begin") or (), optional_ints(node, "end") or ()
+    step = optional_ints(node, "step") or (None,) * len(begin)
+    x, flipped, parts = atom(node.inputs[0]), [], []
+    for axis, (first, last, by) in enumerate(zip(begin, end, (*step, *[None] * len(begin)))):
+        if by is not None and by < 0:  # torch has no negative steps: the axis is turned first
+            have = node.shapes[0][axis]
+            flipped.append(axis)
+            first = None if first is None else (-1 - first if first < 0 else have - 1 - first)
+            last = None if last is None else (-1 - last if last < 0 else have - 1 - last)
+            by = -by
+        parts.append(span(first, last, by))
+    while parts and parts[-1] == ":":
+        parts.pop()
+    turned = f"{x}.flip({listed(map(str, flipped))})" if flipped else x
+    return f"{turned}[{listed(parts)}]" if parts else turned
+
+
+def _slice_axis(node: Node) -> str:
+    axis = axis_of(node, default=0)
+    end = integer(node, "end")
+    return indexed(node.inputs[0], axis, span(integer(node, "begin", 0), end))
+
+
+def _slice_like(node: Node) -> str:
+    x, like = (atom(value) for value in node.inputs)
+    rank = len(node.shapes[0])
+    axes = [axis % rank for axis in ints(node, "axes") or tuple(range(rank))]
+    parts = [f":{like}.shape[{axis}]" if axis in axes else ":" for axis in range(max(axes) + 1)]
+    return f"{x}[{listed(parts)}]"
+
+
+def _index_size(node: Node, axis: int) -> str:
+    """Write the number of rows that an index may name; a literal for a parameter."""
+    return str(node.shapes[0][axis]) if node.values[0] is not None else f"{atom(node.inputs[0])}.shape[{axis}]"
+
+
+def _limited(node: Node, which: int, axis: int) -> str:
+    """Write an index that is limited to its axis, as MXNet's mode says."""
+    mode, index, count = text(node, "mode", "clip"), long_index(node, which), _index_size(node, axis)
+    if mode == "wrap":
+        return f"{index} % {count}"
+    return f"{index}.clamp(0, {binary(count, '-', '1') if not count.isdigit() else int(count) - 1})"
+
+
+def _take(node: Node) -> str:
+    axis = axis_of(node, default=0)
+    if text(node, "mode", "clip") == "raise":
+        return indexed(node.inputs[0], axis, long_index(node, 1))
+    return indexed(node.inputs[0], axis, _limited(node, 1, axis))
+
+
+def _pick(node: Node) -> str:
+    x, rank = atom(node.inputs[0]), len(node.shapes[0])
+    axis = integer(node, "axis", -1)
+    if axis is None or text(node, "axis", "-1") == "":
+        raise refused(node, "axis=None; state the axis")
+    index = _limited(node, 1, axis % rank)
+    if len(node.shapes[1]) < rank:
+        index = f"{atom(index)}.unsqueeze({axis})"
+    picked = f"{x}.gather({axis}, {index})"
+    return picked if flag(node, "keepdims") else f"{picked}.squeeze({axis})"
+
+
+def _batch_take(node: Node) -> str:
+    return f"{atom(node.inputs[0])}.gather(1, {_limited(node, 1, 1)}.unsqueeze(1)).squeeze(1)"
+
+
+def _gather_nd(node: Node) -> str:
+    return f"{atom(node.inputs[0])}[tuple({long_index(node, 1)})]"
+
+
+def _where(node: Node) -> str:
+    condition, x, y = node.inputs
+    if len(node.shapes[0]) < len(node.shapes[1]):
+        ones = listed(["-1", *["1"] * (len(node.shapes[1]) - 1)])
+        condition = f"{atom(condition)}.reshape({ones})"
+    return f"torch.where({binary(condition, '!=', '0')}, {x}, {y})"
+
+
+def _flip(node: Node) -> str:
+    return f"{atom(node.inputs[0])}.flip({literal(ints(node, 'axis'))})"
+
+
+def _diag(node: Node) -> str:
+    k, x = integer(node, "k", 0), atom(node.inputs[0])
+    if len(node.shapes[0]) == 1:
+        return f"{x}.diag({k or ''})"
+    first, second = integer(node, "axis1", 0), integer(node, "axis2", 1)
+    return f"{x}.diagonal({k}, {first}, {second})"
+
+
+def _crop(node: Node) -> str:
+    x, sizes = atom(node.inputs[0]), tuple(node.outputs[0][2:])
+    centred = flag(node, "center_crop")
+    starts = (
+        [(have - wanted) // 2 for have, wanted in zip(node.shapes[0][2:], sizes)] if centred else ints(node, "offset")
+    )
+    parts = [span(start, start + wanted) for start, wanted in zip(starts or (0, 0), sizes)]
+    return f"{x}[:, :, {listed(parts)}]"
+
+
+INDEXING: Dict[str, Conversion] = {
+    "slice": _slice,
+    "slice_axis": _slice_axis,
+    "slice_like": _slice_like,
+    "take": _take,
+    "pick": _pick,
+    "batch_take": _batch_take,
+    "gather_nd": _gather_nd,
+    "where": _where,
+    "reverse": _flip,
+    "diag": _diag,
+    "Crop": _crop,
+}

@@ -1,0 +1,328 @@
+"""Operators of layers as functions of torch: convolutions, normalization, activations, dropout, embeddings, heads."""
+
+from typing import Dict, List, Sequence, Tuple
+
+from mxkit.export.to_torch.attributes import (
+    as_first_input,
+    atom,
+    axis_of,
+    binary,
+    flag,
+    integer,
+    ints,
+    listed,
+    literal,
+    long_index,
+    number,
+    options,
+    refused,
+    text,
+    unless,
+)
+from mxkit.export.to_torch.functional_arithmetic import Conversion
+from mxkit.export.to_torch.node import Node
+
+
+def check_layout(node: Node) -> int:
+    """Return the number of spatial dimensions of a convolution; other layouts than channels first are refused."""
+    rank = len(ints(node, "kernel"))
+    layout = text(node, "layout")
+    if layout and not layout.startswith("NC"):
+        raise refused(node, f"layout={layout}, which MXNet's CPU does not compute; expected channels after the batch")
+    return rank
+
+
+def convolution_options(node: Node) -> Dict[str, object]:
+    """Return the arguments of a convolution that differ from torch's defaults, by torch's names."""
+    rank = check_layout(node)
+    ones, zeros = (1,) * rank, (0,) * rank
+    return {
+        "stride": unless(ints(node, "stride") or ones, ones),
+        "padding": unless(ints(node, "pad") or zeros, zeros),
+        "dilation": unless(ints(node, "dilate") or ones, ones),
+        "groups": unless(integer(node, "num_group", 1), 1),
+    }
+
+
+def bias_of(node: Node, default: bool = False) -> str:
+    """Write the bias as the third argument; nothing with no_bias."""
+    return "" if flag(node, "no_bias", default) else f", {node.inputs[2]}"
+
+
+def _convolution(node: Node) -> str:
+    data, weight = node.inputs[:2]
+    extra = options(**convolution_options(node))
+    return f"F.conv{check_layout(node)}d({data}, {weight}{bias_of(node)}{extra})"
+
+
+def deconvolution_padding(node: Node) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    """Return padding and output padding, which MXNet derives from target_shape if that is stated."""
+    rank = check_layout(node)
+    kernel, target = ints(node, "kernel"), ints(node, "target_shape")
+    stride, dilate = ints(node, "stride") or (1,) * rank, ints(node, "dilate") or (1,) * rank
+    if not any(target):
+        return ints(node, "pad") or (0,) * rank, ints(node, "adj") or (0,) * rank
+    full = [s * (n - 1) + d * (k - 1) + 1 for s, n, d, k in zip(stride, node.shapes[0][2:], dilate, kernel)]
+    excess = [whole - wanted for whole, wanted in zip(full, target)]
+    return tuple((more + 1) // 2 for more in excess), tuple(more % 2 for more in excess)
+
+
+def deconvolution_options(node: Node) -> Dict[str, object]:
+    """Return the arguments of a transposed convolution that differ from torch's defaults."""
+    padding, extra = deconvolution_padding(node)
+    zeros = (0,) * len(padding)
+    both = convolution_options(node)
+    strides = [max(s, d) for s, d in zip(*(ints(node, name) or (1,) * len(padding) for name in ("stride", "dilate")))]
+    if any(more >= step for more, step in zip(extra, strides)):
+        raise refused(node, f"an output padding of {extra} with strides and dilations of {tuple(strides)}")
+    return {
+        "stride": both["stride"],
+        "padding": unless(padding, zeros),
+        "output_padding": unless(extra, zeros),
+        "groups": both["groups"],
+        "dilation": both["dilation"],
+    }
+
+
+def _deconvolution(node: Node) -> str:
+    data, weight = node.inputs[:2]
+    extra = options(**deconvolution_options(node))
+    return f"F.conv_transpose{check_layout(node)}d({data}, {weight}{bias_of(node, default=True)}{extra})"
+
+
+def is_flattened(node: Node) -> bool:
+    """Tell whether FullyConnected flattens its input."""
+    return flag(node, "flatten", True) and len(node.shapes[0]) != 2
+
+
+def _fully_connected(node: Node) -> str:
+    data = f"{atom(node.inputs[0])}.flatten(1)" if is_flattened(node) else node.inputs[0]
+    return f"F.linear({data}, {node.inputs[1]}{bias_of(node)})"
+
+
+def _around(node: Node, axis: int, pattern: str) -> str:
+    """Write an expression that works on axis 1 for another axis; `{x}` in the pattern is the input."""
+    data = node.inputs[0]
+    if axis == 1:
+        return pattern.format(x=data)
+    return f"{pattern.format(x=f'{atom(data)}.movedim({axis}, 1)')}.movedim(1, {axis})"
+
+
+def check_one_output(node: Node) -> None:
+    """Refuse a normalization that returns mean and deviation too."""
+    if flag(node, "output_mean_var"):
+        raise refused(node, "output_mean_var=True; torch returns only the normalized array")
+
+
+def _batch_norm(node: Node) -> str:
+    check_one_output(node)
+    _, gamma, beta, mean, variance = node.inputs[:5]
+    weight = f"torch.ones_like({gamma})" if flag(node, "fix_gamma", True) else gamma
+    training = "" if flag(node, "use_global_stats") else ", self.training"
+    momentum = f", momentum={literal(round(1 - number(node, 'momentum', 0.9), 12))}" if training else ""
+    eps = f", eps={literal(number(node, 'eps', 1e-3))}"
+    call = f"F.batch_norm({{x}}, {mean}, {variance}, {weight}, {beta}{training}{momentum}{eps})"
+    if node.operator == "_contrib_BatchNormWithReLU":
+        call = f"F.relu({call})"
+    return _around(node, axis_of(node, default=1), call)
+
+
+def _layer_norm(node: Node) -> str:
+    check_one_output(node)
+    data, gamma, beta = node.inputs
+    axis, rank = axis_of(node), len(node.shapes[0])
+    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    if axis == rank - 1:
+        return f"F.layer_norm({data}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra})"
+    moved = f"{atom(data)}.movedim({axis}, -1)"
+    return f"F.layer_norm({moved}, ({node.shapes[0][axis]},), {gamma}, {beta}{extra}).movedim(-1, {axis})"
+
+
+def _group_norm(node: Node) -> str:
+    check_one_output(node)
+    data, gamma, beta = node.inputs
+    groups = integer(node, "num_groups", 1) or 1
+    each = node.shapes[0][1] // groups  # MXNet has one gamma and one beta for each group
+    extra = options(eps=unless(number(node, "eps", 1e-5), 1e-5))
+    weight, bias = (f"{atom(x)}.repeat_interleave({each})" for x in (gamma, beta))
+    return f"F.group_norm({data}, {groups}, {weight}, {bias}{extra})"
+
+
+def _instance_norm(node: Node) -> str:
+    data, gamma, beta = node.inputs
+    extra = options(eps=unless(number(node, "eps", 1e-3), 1e-5))
+    return f"F.instance_norm({data}, weight={gamma}, bias={beta}{extra})"
+
+
+def _l2_normalization(node: Node) -> str:
+    data, rank = atom(node.inputs[0]), len(node.shapes[0])
+    mode = text(node, "mode", "instance")
+    dims = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}[mode]
+    eps = literal(number(node, "eps", 1e-10))
+    return f"{data} / ({data}.square().sum(dim={literal(dims)}, keepdim=True) + {eps}).sqrt()"
+
+
+def _lrn(node: Node) -> str:
+    alpha, beta, k = number(node, "alpha", 1e-4), number(node, "beta", 0.75), number(node, "knorm", 2)
+    extra = options(alpha=unless(alpha, 1e-4), beta=unless(beta, 0.75), k=unless(k, 1))
+    return f"F.local_response_norm({node.inputs[0]}, {integer(node, 'nsize')}{extra})"
+
+
+_ACTIVATIONS = {
+    "relu": "F.relu",
+    "sigmoid": "torch.sigmoid",
+    "tanh": "torch.tanh",
+    "softrelu": "F.softplus",
+    "softsign": "F.softsign",
+}
+
+
+def _activation(node: Node) -> str:
+    kind = text(node, "act_type")
+    if kind not in _ACTIVATIONS:
+        raise refused(node, f"act_type={kind} is unknown; expected one of {', '.join(_ACTIVATIONS)}")
+    return f"{_ACTIVATIONS[kind]}({node.inputs[0]})"
+
+
+def _leaky_relu(node: Node) -> str:
+    data, kind = node.inputs[0], text(node, "act_type", "leaky")
+    slope = literal(number(node, "slope", 0.25))
+    if kind == "leaky":
+        return f"F.leaky_relu({data}, {slope})"
+    if kind == "elu":
+        return f"F.elu({data}, {slope})"
+    if kind == "prelu":
+        flat = node.inputs[1] if len(node.shapes[1]) == 1 else f"{atom(node.inputs[1])}.flatten()"
+        return f"F.prelu({data}, {flat})"
+    if kind == "rrelu":
+        raise refused(node, "act_type=rrelu draws its slopes; torch's F.rrelu draws others")
+    if kind in ("selu", "gelu"):
+        return f"F.{kind}({data})"
+    raise refused(node, f"act_type={kind} is unknown")
+
+
+def _softmax(function: str) -> Conversion:
+    def convert(node: Node) -> str:
+        data, axis = node.inputs[0], integer(node, "axis", -1)
+        temperature = number(node, "temperature", 1)
+        if function == "softmin":
+            data = f"-{atom(data)}"
+        if temperature != 1:
+            data = binary(data, "/", literal(temperature))
+        dtype = text(node, "dtype")
+        extra = f", dtype=torch.{dtype}" if dtype and dtype != node.dtypes[0] else ""
+        if flag(node, "use_length"):
+            if function != "softmax":
+                raise refused(node, "use_length=True")
+            return f"softmax_to_length({data}, {node.inputs[1]}, dim={axis})"
+        name = "log_softmax" if function == "log_softmax" else "softmax"
+        return f"F.{name}({data}, dim={axis}{extra})"
+
+    return convert
+
+
+def _over_all(node: Node) -> str:
+    """Write a softmax over all dimensions but the first."""
+    data = node.inputs[0]
+    if len(node.shapes[0]) <= 2:
+        return f"F.softmax({data}, dim=-1)"
+    return f"F.softmax({atom(data)}.flatten(1), dim=1).reshape({atom(data)}.shape)"
+
+
+def _softmax_activation(node: Node) -> str:
+    return f"F.softmax({node.inputs[0]}, dim=1)" if text(node, "mode") == "channel" else _over_all(node)
+
+
+def _softmax_output(node: Node) -> str:
+    if flag(node, "multi_output"):
+        return f"F.softmax({node.inputs[0]}, dim=1)"
+    return f"F.softmax({node.inputs[0]}, dim=-1)" if flag(node, "preserve_shape") else _over_all(node)
+
+
+def _dropout(node: Node) -> str:
+    data, rate, axes = node.inputs[0], number(node, "p", 0.5), ints(node, "axes")
+    if text(node, "mode", "training") == "always":
+        return f"F.dropout({data}, {literal(rate)}, True)" if not axes else _shared_dropout(data, rate, axes, "True")
+    if axes and rate:
+        return _shared_dropout(data, rate, axes, "self.training")
+    return f"F.dropout({data}, {literal(rate)}, self.training)" if rate else data
+
+
+def _shared_dropout(data: str, rate: float, axes: Sequence[int], training: str) -> str:
+    """Write a dropout whose mask is the same along some axes."""
+    parts = listed(":1" if axis in axes else ":" for axis in range(max(axes) + 1))
+    return f"{atom(data)} * F.dropout(torch.ones_like({atom(data)}[{parts}]), {literal(rate)}, {training})"
+
+
+def _embedding(node: Node) -> str:
+    return f"F.embedding({long_index(node, 0)}, {node.inputs[1]})"
+
+
+def _one_hot(node: Node) -> str:
+    depth, on, off = integer(node, "depth"), number(node, "on_value", 1), number(node, "off_value", 0)
+    indices = long_index(node, 0)
+    # F.one_hot refuses an index outside of the range, for which MXNet returns a row of zeros
+    found = f"{indices}.unsqueeze(-1) == torch.arange({depth}, device={atom(node.inputs[0])}.device)"
+    dtype = text(node, "dtype", "float32")
+    if (on, off) == (1, 0):
+        return as_first_input(node._replace(dtypes=[dtype]), found)
+    plain = as_first_input(node._replace(dtypes=[dtype]), found)
+    return f"{plain} * {literal(on - off)} + {literal(off)}"
+
+
+def _up_sampling(node: Node) -> str:
+    scale, kind = integer(node, "scale"), text(node, "sample_type")
+    if kind == "bilinear":
+        kernel, padding = 2 * (scale or 1) - (scale or 1) % 2, -(-((scale or 1) - 1) // 2)
+        shape = node.shapes[1]
+        if tuple(shape[2:]) != (kernel, kernel):
+            raise refused(node, f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
+        extra = options(stride=scale, padding=unless(padding, 0), groups=unless(node.shapes[0][1], 1))
+        return f"F.conv_transpose2d({node.inputs[0]}, {node.inputs[1]}{extra})"
+    if len(node.inputs) == 1:
+        return f'F.interpolate({node.inputs[0]}, scale_factor={scale}, mode="nearest")'
+    scaled: List[str] = []
+    for data, shape in zip(node.inputs, node.shapes):
+        factor, rest = divmod(node.outputs[0][2], shape[2])
+        if rest:
+            raise refused(node, f"an input of height {shape[2]} for an output of height {node.outputs[0][2]}")
+        scaled.append(f'F.interpolate({data}, scale_factor={factor}, mode="nearest")')
+    if text(node, "multi_input_mode", "concat") == "sum":
+        return " + ".join(scaled)
+    return f"torch.cat([{listed(scaled)}], dim=1)"
+
+
+def _bilinear_resize(node: Node) -> str:
+    corners = flag(node, "align_corners", True) or node.outputs[0][2:] == node.shapes[0][2:]
+    like = text(node, "mode", "size") == "like"
+    size = f"{atom(node.inputs[1])}.shape[2:]" if like else literal(tuple(node.outputs[0][2:]))
+    return f'F.interpolate({node.inputs[0]}, size={size}, mode="bilinear", align_corners={corners})'
+
+
+LAYERS: Dict[str, Conversion] = {
+    "Convolution": _convolution,
+    "Convolution_v1": _convolution,
+    "Deconvolution": _deconvolution,
+    "FullyConnected": _fully_connected,
+    "BatchNorm": _batch_norm,
+    "BatchNorm_v1": _batch_norm,
+    "_contrib_SyncBatchNorm": _batch_norm,
+    "_contrib_BatchNormWithReLU": _batch_norm,
+    "LayerNorm": _layer_norm,
+    "GroupNorm": _group_norm,
+    "InstanceNorm": _instance_norm,
+    "L2Normalization": _l2_normalization,
+    "LRN": _lrn,
+    "Activation": _activation,
+    "LeakyReLU": _leaky_relu,
+    "softmax": _softmax("softmax"),
+    "softmin": _softmax("softmin"),
+    "log_softmax": _softmax("log_softmax"),
+    "SoftmaxActivation": _softmax_activation,
+    "SoftmaxOutput": _softmax_output,
+    "Dropout": _dropout,
+    "Embedding": _embedding,
+    "one_hot": _one_hot,
+    "UpSampling": _up_sampling,
+    "_contrib_BilinearResize2D": _bilinear_resize,
+}

@@ -1,0 +1,151 @@
+"""Pooling as functions of torch, with MXNet's two ways of rounding the output's size."""
+
+from typing import Dict, NamedTuple, Tuple
+
+from mxkit.export.to_torch.attributes import (
+    atom,
+    flag,
+    integer,
+    ints,
+    literal,
+    options,
+    refused,
+    size,
+    text,
+    unless,
+)
+from mxkit.export.to_torch.functional_arithmetic import Conversion
+from mxkit.export.to_torch.node import Node
+
+
+class Window(NamedTuple):
+    """What a Pooling operator computes, in torch's terms.
+
+    Attributes:
+        kind: "max", "avg", "sum" or "lp".
+        kernel, stride, padding: For each spatial dimension.
+        ceil: Whether the last window may reach beyond the padding.
+        count_padding: Whether an average counts the padding.
+        whole: Whether the window is the whole input.
+    """
+
+    kind: str
+    kernel: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    padding: Tuple[int, ...]
+    ceil: bool
+    count_padding: bool
+    whole: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of spatial dimensions."""
+        return len(self.kernel)
+
+
+def window_of(node: Node) -> Window:
+    """Read a Pooling operator; what torch has no window for is refused."""
+    rank = len(node.shapes[0]) - 2
+    layout = text(node, "layout")
+    if layout and not layout.startswith("NC"):
+        raise refused(node, f"layout={layout}, which MXNet's CPU does not compute; expected channels after the batch")
+    kind, convention = text(node, "pool_type", "max"), text(node, "pooling_convention", "valid")
+    whole = flag(node, "global_pool")
+    kernel = ints(node, "kernel") if not whole else tuple(node.shapes[0][2:])
+    stride, padding = ints(node, "stride") or (1,) * rank, ints(node, "pad") or (0,) * rank
+    if convention == "same":
+        raise refused(node, "pooling_convention=same; torch pads on both sides alike")
+    window = Window(kind, kernel, stride, padding, False, flag(node, "count_include_pad", True), whole)
+    return window if whole or convention == "valid" else window._replace(ceil=_is_beyond(node, window))
+
+
+def _is_beyond(node: Node, window: Window) -> bool:
+    """Tell whether the convention "full" gives windows that reach beyond the padding."""
+    beyond = False
+    for have, kernel, stride, padding in zip(node.shapes[0][2:], window.kernel, window.stride, window.padding):
+        rest = (have + 2 * padding - kernel) % stride
+        beyond = beyond or rest != 0
+        start = -(-(have + 2 * padding - kernel) // stride) * stride
+        if rest and start >= have + padding:
+            raise refused(node, "pooling_convention=full with a window outside of the input; torch leaves it out")
+    return beyond
+
+
+def pooling_options(window: Window) -> Dict[str, object]:
+    """Return the arguments of a pooling that differ from torch's defaults."""
+    return {
+        "stride": unless(window.stride, window.kernel),
+        "padding": unless(window.padding, (0,) * window.rank),
+        "ceil_mode": "True" if window.ceil else None,
+        "count_include_pad": "False"
+        if window.kind == "avg" and any(window.padding) and not window.count_padding
+        else None,
+    }
+
+
+def _pooling(node: Node) -> str:
+    window = window_of(node)
+    data, rank = node.inputs[0], window.rank
+    if window.whole:
+        return _whole(node, window)
+    if window.kind == "lp":
+        return _lp(node, window)
+    data, window = _padded(data, window)
+    extra = pooling_options(window)
+    if window.kind == "sum":
+        if rank == 1 or window.ceil:
+            raise refused(node, "pool_type=sum in one dimension or with pooling_convention=full")
+        extra["divisor_override"] = 1
+    name = "max" if window.kind == "max" else "avg"
+    return f"F.{name}_pool{rank}d({data}, {size(window.kernel)}{options(**extra)})"
+
+
+def _padded(data: str, window: Window) -> Tuple[str, Window]:
+    """Pad before the pooling where torch would refuse a padding above half of the kernel."""
+    if all(2 * padding <= kernel for padding, kernel in zip(window.padding, window.kernel)):
+        return data, window
+    widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
+    value = ', value=float("-inf")' if window.kind == "max" else ""
+    return f"F.pad({data}, {literal(widths)}{value})", window._replace(padding=(0,) * window.rank)
+
+
+def _whole(node: Node, window: Window) -> str:
+    data, rank = node.inputs[0], window.rank
+    dims = literal(tuple(range(2, rank + 2)))
+    if window.kind in ("avg", "max"):
+        return f"F.adaptive_{window.kind}_pool{rank}d({data}, 1)"
+    if window.kind == "sum":
+        return f"{atom(data)}.sum(dim={dims}, keepdim=True)"
+    _check_power(node)
+    return f"torch.linalg.vector_norm({data}, dim={dims}, keepdim=True)"
+
+
+def _lp(node: Node, window: Window) -> str:
+    _check_power(node)
+    if window.ceil or window.rank > 2:
+        raise refused(node, "pool_type=lp with pooling_convention=full or in three dimensions")
+    data = node.inputs[0]
+    if any(window.padding):
+        widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
+        data = f"F.pad({data}, {literal(widths)})"
+    extra = options(stride=unless(window.stride, window.kernel))
+    return f"F.lp_pool{window.rank}d({data}, 2, {size(window.kernel)}{extra})"
+
+
+def _check_power(node: Node) -> None:
+    power = integer(node, "p_value", 2)
+    if power != 2:
+        raise refused(node, f"p_value={power}, for which MXNet does not take magnitudes; expected 2")
+
+
+def _adaptive(node: Node) -> str:
+    sizes = ints(node, "output_size") or (1,)
+    target = size(sizes if len(sizes) == 2 else sizes * 2)
+    return f"F.adaptive_avg_pool2d({node.inputs[0]}, {target})"
+
+
+POOLING: Dict[str, Conversion] = {
+    "Pooling": _pooling,
+    "Pooling_v1": _pooling,
+    "_contrib_AdaptiveAvgPooling2D": _adaptive,
+}

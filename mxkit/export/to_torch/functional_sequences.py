@@ -1,0 +1,122 @@
+"""Operators of sequences, of attention and of detection; most of them call a helper of `emitted_helpers`."""
+
+from typing import Dict
+
+from mxkit.export.to_torch.attributes import (
+    atom,
+    flag,
+    integer,
+    ints,
+    listed,
+    literal,
+    number,
+    optional_ints,
+    options,
+    refused,
+    text,
+    unless,
+)
+from mxkit.export.to_torch.functional_arithmetic import Conversion
+from mxkit.export.to_torch.node import Node
+
+
+def _sequence_mask(node: Node) -> str:
+    if not flag(node, "use_sequence_length"):
+        return node.inputs[0]
+    data, lengths = node.inputs
+    extra = options(value=unless(number(node, "value", 0), 0), dim=unless(integer(node, "axis", 0), 0))
+    return f"mask_after({data}, {lengths}{extra})"
+
+
+def _sequence_last(node: Node) -> str:
+    axis = integer(node, "axis", 0)
+    if not flag(node, "use_sequence_length"):
+        return f"{atom(node.inputs[0])}[{'-1' if axis == 0 else ':, -1'}]"
+    return f"last_steps({node.inputs[0]}, {node.inputs[1]}{options(dim=unless(axis, 0))})"
+
+
+def _sequence_reverse(node: Node) -> str:
+    if not flag(node, "use_sequence_length"):
+        return f"{atom(node.inputs[0])}.flip(0)"
+    return f"reverse_steps({node.inputs[0]}, {node.inputs[1]})"
+
+
+def _with_heads(function: str) -> Conversion:
+    return lambda node: f"{function}({listed(node.inputs)}, heads={integer(node, 'heads')})"
+
+
+def _box_nms(node: Node) -> str:
+    formats = [text(node, name, "corner") for name in ("in_format", "out_format")]
+    if formats != ["corner", "corner"]:
+        raise refused(node, f"in_format={formats[0]} and out_format={formats[1]}; expected corner")
+    extra = options(
+        overlap=unless(number(node, "overlap_thresh", 0.5), 0.5),
+        threshold=unless(number(node, "valid_thresh", 0), 0),
+        topk=unless(integer(node, "topk", -1), -1),
+        coordinates=unless(integer(node, "coord_start", 2), 2),
+        score=unless(integer(node, "score_index", 1), 1),
+        label=unless(integer(node, "id_index", -1), -1),
+        background=unless(integer(node, "background_id", -1), -1),
+        across_labels="True" if flag(node, "force_suppress") else None,
+    )
+    return f"box_nms({node.inputs[0]}{extra})"
+
+
+def _box_decode(node: Node) -> str:
+    scales = tuple(number(node, f"std{part}", 1) for part in range(4))
+    limit = number(node, "clip", -1)
+    extra = options(
+        scales=unless(scales, (1,) * 4) and literal(scales),
+        limit=literal(limit) if limit > 0 else None,
+        corners="True" if text(node, "format", "center") == "corner" else None,
+    )
+    return f"decode_boxes({node.inputs[0]}, {node.inputs[1]}{extra})"
+
+
+def floats(node: Node, name: str, default: tuple) -> tuple:
+    """Read numbers like "(0.5, 1)"."""
+    return tuple(optional_ints(node, name) or default)
+
+
+def _prior_boxes(node: Node) -> str:
+    steps = floats(node, "steps", (-1, -1))
+    extra = options(
+        steps=literal(steps) if min(steps) > 0 else None,
+        offsets=unless(floats(node, "offsets", (0.5, 0.5)), (0.5, 0.5)) and literal(floats(node, "offsets", ())),
+        clip="True" if flag(node, "clip") else None,
+    )
+    sizes, ratios = floats(node, "sizes", (1,)), floats(node, "ratios", (1,))
+    return f"prior_boxes({node.inputs[0]}, {literal(sizes)}, {literal(ratios)}{extra})"
+
+
+def _grid_sample(node: Node) -> str:
+    data, grid = node.inputs[:2]
+    return f"F.grid_sample({data}, {atom(grid)}.permute(0, 2, 3, 1), align_corners=True)"
+
+
+def _roi_align(node: Node) -> str:
+    if flag(node, "position_sensitive"):
+        raise refused(node, "position_sensitive=True")
+    ratio = integer(node, "sample_ratio", -1) or -1
+    if ratio < 1:
+        raise refused(node, "sample_ratio=-1, whose number of samples differs from box to box; state a positive one")
+    extra = options(aligned="True" if flag(node, "aligned") else None)
+    pooled = literal(ints(node, "pooled_size"))
+    scale = literal(number(node, "spatial_scale", 1))
+    return f"roi_align({node.inputs[0]}, {node.inputs[1]}, {pooled}, {scale}, {ratio}{extra})"
+
+
+SEQUENCES: Dict[str, Conversion] = {
+    "SequenceMask": _sequence_mask,
+    "SequenceLast": _sequence_last,
+    "SequenceReverse": _sequence_reverse,
+    "_contrib_interleaved_matmul_selfatt_qk": _with_heads("self_attention_scores"),
+    "_contrib_interleaved_matmul_selfatt_valatt": _with_heads("self_attention_values"),
+    "_contrib_interleaved_matmul_encdec_qk": _with_heads("attention_scores"),
+    "_contrib_interleaved_matmul_encdec_valatt": _with_heads("attention_values"),
+    "_contrib_box_nms": _box_nms,
+    "_contrib_box_decode": _box_decode,
+    "_contrib_MultiBoxPrior": _prior_boxes,
+    "_contrib_ROIAlign": _roi_align,
+    "BilinearSampler": _grid_sample,
+}

@@ -1,0 +1,340 @@
+"""Compares a converted net with MXNet: every step of every block, and, if asked, gradients and running statistics."""
+
+from collections import Counter
+import json
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.replicas import first_value, is_trainable
+from mxkit.errors import ExportError
+from mxkit.export.proof import Row, compare
+from mxkit.export.to_torch.code import Source, state
+from mxkit.export.to_torch.modules import Module
+from mxkit.export.to_torch.program import Entry, Operator, Program, flat
+from mxkit.export.to_torch.trees import beside
+import mxnet as mx
+import numpy as np
+
+
+class Computed(NamedTuple):
+    """What MXNet computes.
+
+    Attributes:
+        values: Arrays by their entries.
+        gradients: Gradients by the Parameters' ids, after a backward pass.
+        heads: Gradients of the outputs, from which the backward pass began.
+        after: Values of all Parameters after the forward pass, by their ids.
+    """
+
+    values: Dict[Entry, Any]
+    gradients: Dict[int, Any]
+    after: Dict[int, Any]
+    heads: List[Any]
+
+
+def compare_torch(
+    source: Source, weights: Mapping[str, Any], batches: Sequence[Sequence[Any]], train: bool = False
+) -> List[Row]:
+    """Compare every step of a converted net with MXNet, on the CPU.
+
+    Args:
+        source: The converted net.
+        weights: What stands in its weights' file, by key.
+        batches: For each comparison, the arguments as NumPy's arrays, in nested lists.
+        train: Whether to compare the training mode as well: batch statistics, gradients of the sum of the outputs
+            times fixed random numbers, running statistics after it. Dropout is off.
+
+    Returns:
+        Rows, named by the blocks' paths.
+
+    Raises:
+        ExportError: The steps give other outputs in MXNet itself than the net.
+    """
+    rows = []
+    for inputs in batches:
+        rows += _compared(source, weights, inputs, None)
+        if train:
+            rows += _trained(source, weights, inputs)
+    return rows
+
+
+def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
+    """Compare the training mode; batch statistics of few numbers need double precision, which some operators lack."""
+    try:
+        return _compared(source, weights, inputs, True)
+    except mx.MXNetError:
+        return _compared(source, weights, inputs, False)
+
+
+def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any], wide: Optional[bool]) -> List[Row]:
+    """Compare one mode: prediction if `wide` is None, else training, in double precision if `wide`."""
+    program, train = source.program, wide is not None
+    expected = computed(program, inputs, train, bool(wide))
+    batch = int(np.shape(flat(list(map(_listed, inputs)))[0])[0])
+    if not train:
+        _check_outputs(program, expected, inputs)
+    run = _Run(source, weights, train, bool(wide))
+    outputs = run(inputs)
+    if outputs is None:  # torch refuses statistics of one number
+        return []
+    mode = "training, " if train else ""
+    rows = list(_step_rows(program, run, expected, batch, mode))
+    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs)):
+        rows.append(compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy()))
+    if train:
+        run.backward(outputs, expected.heads)
+        rows += _gradient_rows(source, run.net, expected, batch)
+        rows += _statistic_rows(source, run.net, expected, weights, batch)
+    return rows
+
+
+def _listed(value: Any) -> Any:
+    return list(map(_listed, value)) if isinstance(value, (list, tuple)) else value
+
+
+def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide: bool = False) -> Computed:
+    """Compute every entry in MXNet.
+
+    Args:
+        program: The program.
+        inputs: Arguments as NumPy's arrays, in nested lists.
+        train: Whether to compute in training mode, with a backward pass.
+        wide: Whether to compute in double precision.
+    """
+    own = {program.names[entry]: parameter for entry, parameter in program.parameters.items()}
+    with switches(program.numpy):
+        arrays = _arrays(program, own, inputs, wide)
+        symbol = legacy(program.internals)
+        if train:
+            symbol = _for_training(symbol, wide)
+            trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
+            for name, array in arrays.items():
+                # MXNet's BatchNorm updates its statistics in the backward pass, which reaches the first one only if
+                # the inputs have gradients
+                if name in trained or (name not in own and array.dtype in (np.float32, np.float64)):
+                    array.attach_grad()
+        # a small graph that is inlined loses the gradients of outputs that are variables
+        operator = mx.nd.CachedOp(symbol, [("inline_limit", 0)])
+        with mx.autograd.record() if train else mx.autograd.pause():
+            outputs = operator(*(arrays[name] for name in symbol.list_inputs()))
+        by_entry = dict(zip(program.entries, [outputs] if isinstance(outputs, mx.nd.NDArray) else outputs))
+        wanted = [by_entry[entry] for entry in flat(program.root.outputs)] if train else []
+        heads = _heads([one.shape for one in wanted])
+        if train:
+            mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
+        values = {entry: array.asnumpy() for entry, array in by_entry.items()}
+        gradients = {id(parameter): _gradient(arrays[name]) for name, parameter in own.items()}
+        after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
+    return Computed(values, gradients, after, heads)
+
+
+def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
+    """Copies of the parameters, and the inputs, by the names of their variables."""
+    arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
+    for entry, value in zip(program.inputs, flat(list(map(_listed, inputs)))):
+        if entry in program.names:
+            arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
+    if wide:
+        arrays = {name: one.astype(np.float64) if one.dtype == np.float32 else one for name, one in arrays.items()}
+    return arrays
+
+
+def _gradient(array: Any) -> Any:
+    return np.zeros(array.shape, array.dtype) if array.grad is None else array.grad.asnumpy()
+
+
+def _for_training(symbol: Any, wide: bool) -> Any:
+    """The graph without dropout."""
+    content = json.loads(symbol.tojson())
+    for node in content["nodes"]:
+        attrs = node.get("attrs", {})
+        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
+            attrs["p"] = "0"
+        if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
+            attrs["dtype"] = "float64"
+            node["attrs"] = attrs
+    return mx.sym.load_json(json.dumps(content))
+
+
+def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
+    """Fixed random numbers."""
+    random = np.random.RandomState(0)
+    return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
+
+
+def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
+    """Compare what the steps give with what the net gives, both in MXNet."""
+
+    def array(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [array(part) for part in value]
+        return None if value is None else mx.nd.array(value, dtype=np.asarray(value).dtype)
+
+    with switches(program.numpy), mx.autograd.pause():
+        outputs = program.net(*of_kind([array(value) for value in inputs], program.numpy))
+        given = [one.asnumpy() for one in flat(_listed(outputs))]
+    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), given)):
+        row = compare(f"output {number}", "", 0, output, expected.values[entry])
+        if not row.relative <= 1e-6:
+            raise ExportError(
+                f"export: output {number} of the traced graph differs from the net's own by {row.relative:.2g}: the net "
+                "computes something else with symbols than with arrays, so its graph cannot be converted"
+            )
+
+
+class _Run:
+    """The converted net with a record of its steps."""
+
+    def __init__(self, source: Source, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
+        import torch
+
+        self._torch = torch
+        self._source, self._train, self._wide = source, train, wide
+        self.steps: List[Tuple[str, str, Entry, Any]] = []
+        self._calls: Counter[Any] = Counter()
+        names: Dict[str, Any] = {"__name__": "converted", "record": self._record}
+        exec(compile(source.text(recorded=True), "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
+        if train and "F" in names:
+            names["F"] = _NoDropout(names["F"])
+        self.net = names[source.classes[-1].name]()
+        self.net.load_state_dict({key: torch.from_numpy(np.array(value)) for key, value in weights.items()})
+        self.net.train(train)
+        if wide:
+            self.net.double()
+        self._targets = {id(module): name for name, module in self.net.named_modules()}
+        for module in self.net.modules():
+            if isinstance(module, torch.nn.Dropout) and train:
+                module.p = 0.0
+            if isinstance(module, torch.nn.RNNBase) and train:
+                module.dropout = 0.0
+        self._watch()
+
+    def __call__(self, inputs: Sequence[Any]) -> Optional[List[Any]]:
+        torch = self._torch
+        try:
+            with torch.enable_grad() if self._train else torch.no_grad():
+                outputs = self.net(*map(self._tensor, inputs))
+        except ValueError as error:
+            if "more than 1 value per channel" in str(error):
+                return None
+            raise
+        return flat(_listed(outputs))
+
+    def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
+        """Compute the gradients of the sum of the outputs times `heads`."""
+        total = sum((output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads))
+        total.backward()  # type: ignore[union-attr]
+
+    def _tensor(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [self._tensor(part) for part in value]
+        if value is None:
+            return None
+        tensor = self._torch.from_numpy(np.array(value))
+        return tensor.double() if self._wide and tensor.is_floating_point() else tensor
+
+    def _add(self, path: str, label: str, entries: Sequence[Entry], tensors: Sequence[Any]) -> None:
+        for entry, tensor in zip(entries, tensors):
+            self.steps.append((path, label, entry, tensor.detach().clone().numpy()))
+
+    def _record(self, module: Any, number: int, tensors: Sequence[Any]) -> None:
+        target = self._targets[id(module)]
+        instance = self._source.instances[target]
+        call = self._calls[target, number]
+        self._calls[target, number] += 1
+        line = instance.lines(call)[number]
+        if line is not None:
+            self._add(instance.module.path, line.label, line.entries, tensors)
+
+    def _watch(self) -> None:
+        """Record the outputs of layers."""
+        found = dict(self.net.named_modules())
+        for module in self._source.root.walk():
+            if not module.scopes:
+                continue
+            found[module.target].register_forward_hook(self._hook(module))
+            for name, operator in beside(module) if module.target else ():
+                inner = found.get(f"{module.target}_{name}")
+                if inner is not None:
+                    inner.register_forward_hook(self._hook_beside(module, operator))
+
+    def _hook(self, module: Module) -> Callable[..., None]:
+        def hook(_: Any, __: Any, outputs: Any) -> None:
+            call = self._calls[module.target, -1]
+            self._calls[module.target, -1] += 1
+            scope = module.scopes[call]
+            if module.part is not None and module.part.core is not None:
+                self._add(module.path, module.part.core.operator, module.part.core.outputs[:1], _first(outputs))
+            elif module.part is None:
+                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(_listed(outputs)))
+
+        return hook
+
+    def _hook_beside(self, module: Module, operator: Operator) -> Callable[..., None]:
+        def hook(_: Any, __: Any, outputs: Any) -> None:
+            self._add(module.path, operator.operator, operator.outputs, [outputs])
+
+        return hook
+
+
+def _first(outputs: Any) -> List[Any]:
+    return [outputs[0]] if isinstance(outputs, tuple) else [outputs]
+
+
+class _NoDropout:
+    """torch.nn.functional without dropout."""
+
+    def __init__(self, functional: Any) -> None:
+        self._functional = functional
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda x, *_, **__: x) if name == "dropout" else getattr(self._functional, name)
+
+
+def _step_rows(program: Program, run: _Run, expected: Computed, batch: int, mode: str) -> Iterator[Row]:
+    seen = set()
+    for path, label, entry, array in run.steps:
+        if entry in expected.values and entry not in seen:
+            seen.add(entry)
+            yield compare(path or "the net", f"{mode}{label}", batch, expected.values[entry], array)
+
+
+def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int) -> Iterator[Row]:
+    tensors = dict(net.named_parameters(remove_duplicate=False))
+    for key, (gradient, is_trained) in state(source, expected.gradients).items():
+        tensor = tensors.get(key)
+        if tensor is None or not is_trained:
+            continue
+        actual = np.zeros(tensor.shape, "f") if tensor.grad is None else tensor.grad.numpy()
+        yield compare(key, "gradient", batch, gradient, actual)
+
+
+def _statistic_rows(
+    source: Source, net: Any, expected: Computed, weights: Mapping[str, Any], batch: int
+) -> Iterator[Row]:
+    """Compare running statistics after one batch. torch's variance is the unbiased one, MXNet's is not."""
+    sizes = _sizes(source, expected)
+    buffers = dict(net.named_buffers(remove_duplicate=False))
+    modules = dict(net.named_modules(remove_duplicate=False))
+    for key, (value, _) in state(source, expected.after).items():
+        prefix, _, name = key.rpartition(".")
+        if name not in ("running_mean", "running_var") or prefix not in sizes:
+            continue
+        if name == "running_var":
+            count, kept = sizes[prefix], (1 - modules[prefix].momentum) * weights[key]
+            if count == 1:
+                continue
+            value = kept + (value - kept) * count / (count - 1)
+        yield compare(key, "after a batch", batch, value, buffers[key].numpy())
+
+
+def _sizes(source: Source, expected: Computed) -> Dict[str, int]:
+    """Number of elements of which each BatchNorm computes a mean."""
+    from mxkit.export.to_torch.shared import operators_of
+
+    found = {}
+    for target, operator in operators_of(source.root, [*source.instances.values()]):
+        if operator.operator.startswith("BatchNorm"):
+            shape = expected.values[operator.inputs[0]].shape
+            found[target] = int(np.prod(shape)) // shape[1]
+    return found
