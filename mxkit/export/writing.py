@@ -1,5 +1,6 @@
 """Writes a net for other programs, after a comparison with MXNet."""
 
+import json
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -213,10 +214,18 @@ def _onnx(job: _Job, verify: bool) -> _Written:
 
 
 def _torch(job: _Job, verify: bool) -> _Written:
-    from mxkit.export.to_torch.torch_files import compare_torch, torch_contents
+    from mxkit.export.to_torch.code import source_of, weights
+    from mxkit.export.to_torch.torch_proof import compare_torch
 
-    contents, program = torch_contents(job.source.net, job.forms, job.facts)
-    return contents, compare_torch(program, contents, job.batches, job.train) if verify else [], ()
+    example = job.batches[-1] if job.batches else example_batches(job.graph, job.forms, ())[-1]
+    constants = {name.upper(): repr(json.loads(text)) for name, text in job.facts.items()}
+    code = source_of(job.source.net, example, constants=constants)
+    arrays = weights(code)
+    save = require("safetensors.numpy", "safetensors").save
+    metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.facts}
+    contents = {"code": code.text().encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
+    batches = [list(one.values()) for one in job.batches]
+    return contents, compare_torch(code, arrays, batches, job.train) if verify else [], ()
 
 
 _WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}
