@@ -5,6 +5,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import call, legacy, of_kind
 from mxkit.core.blocks import blocks_by_path, is_numpy_net
+from mxkit.core.graphs import only_its_graph_runs, traced_graph
 from mxkit.core.seeding import seed_all
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
@@ -98,6 +99,9 @@ def operators_of(net: Any, inputs: int) -> Optional[Operators]:
         net: The net, called with symbols. A custom Block is not called: its forward was not written for symbols.
         inputs: Number of input arrays of the net.
     """
+    if only_its_graph_runs(net):
+        graph = json.loads(legacy(traced_graph(net)[1]).tojson())
+        return [(name.lower(), attributes) for name, attributes in operators_in(graph)]
     for _, block in blocks_by_path(net):
         if not isinstance(block, gluon.HybridBlock) and not type(block).__module__.startswith("mxnet."):
             return None

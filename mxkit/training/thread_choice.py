@@ -47,6 +47,8 @@ def threads_for(
 
 
 def _number(net: Any, shapes: Sequence[Tuple[int, ...]]) -> Optional[int]:
+    if most() == 1:
+        return 1
     macs = operator_macs(net, shapes) if shapes else None
     return None if macs is None else min(chosen_number(macs), most())
 

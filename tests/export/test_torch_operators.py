@@ -3,8 +3,7 @@
 import json
 from types import SimpleNamespace
 
-import mxkit
-from mxkit.export.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
+from mxkit.export.to_torch.functional import HELPERS, expression, helpers_used, names_used
 from mxkit.export.to_torch.layers import layer
 from mxkit.export.to_torch.node import Node
 import mxnet as mx
@@ -113,7 +112,9 @@ def assert_close(ours, theirs, what):
     assert ours.shape == theirs.shape, what
     same = np.isnan(ours) == np.isnan(theirs)
     assert same.all(), what
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * max(1, np.nanmax(np.abs(theirs), initial=0)), err_msg=what)
+    np.testing.assert_allclose(
+        ours, theirs, rtol=1e-5, atol=1e-5 * max(1, np.nanmax(np.abs(theirs), initial=0)), err_msg=what
+    )
 
 
 BATCHES = (1, 3)
@@ -144,7 +145,9 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
     ((_, node),) = nodes_of(symbol, row, built)
     made = layer(node)
     module = eval(made.constructor, {"nn": torch.nn})
-    missing, unexpected = module.load_state_dict({key: torch.tensor(value) for key, value in made.state.items()}, strict=False)
+    missing, unexpected = module.load_state_dict(
+        {key: torch.tensor(value) for key, value in made.state.items()}, strict=False
+    )
     assert not unexpected
     assert set(missing) <= {"num_batches_tracked"}
     module.eval()

@@ -151,7 +151,9 @@ class Classes:
         whole.optional.append(child)
         for instance in other.instances:
             instance.whole = whole.forward
-            instance.absent = {line.expression for line in whole.forward.lines if line.expression.startswith(f"self.{child}(")}
+            instance.absent = {
+                line.expression for line in whole.forward.lines if line.expression.startswith(f"self.{child}(")
+            }
         whole.instances = sorted(whole.instances + other.instances, key=lambda one: one.module.scopes[0].number)
         place = max(self._classes.index(whole), self._classes.index(other))
         self._of.update({number: whole for number, one in self._of.items() if one is other})
@@ -209,7 +211,9 @@ class Classes:
         arguments = [(name, self._with_arguments(inner)) for name, inner in value.arguments]
         if value.function.startswith(tuple(_POSITIONS)):
             present = {name for name, _ in arguments}
-            arguments += [(name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)]
+            arguments += [
+                (name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)
+            ]
         return Call(value.function, arguments)
 
     def _named(self, value: Expression) -> Expression:
@@ -277,7 +281,9 @@ def _hints_in(value: Expression, index: int, path: Tuple[str, ...]) -> Iterator[
     """Names for arguments, by the place of the literal."""
     if isinstance(value, str):
         return
-    known = next((names for kind, names in sorted(_POSITIONS.items(), reverse=True) if value.function.startswith(kind)), ())
+    known = next(
+        (names for kind, names in sorted(_POSITIONS.items(), reverse=True) if value.function.startswith(kind)), ()
+    )
     for number, (name, inner) in enumerate(value.arguments):
         where = (*path, name or str(number))
         if isinstance(inner, str):
@@ -361,7 +367,9 @@ def _annotation(texts: Sequence[str]) -> str:
     for text in texts:
         value = literal_eval(text)
         kinds.append(
-            f"tuple[{', '.join(type(part).__name__ for part in value)}]" if type(value) is tuple else type(value).__name__
+            f"tuple[{', '.join(type(part).__name__ for part in value)}]"
+            if type(value) is tuple
+            else type(value).__name__
         )
     distinct = sorted(set(kinds))
     return " | ".join("None" if kind == "NoneType" else kind for kind in distinct)

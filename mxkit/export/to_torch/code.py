@@ -43,7 +43,13 @@ class Source(NamedTuple):
             recorded: Whether each step is followed by `record(self, number, arrays)`.
         """
         body = "\n\n\n".join("\n".join(_class_lines(one, recorded)) for one in self.classes)
-        used = [name for one in self.classes if one.forward for line in one.forward.lines for name in helpers_used(line.expression)]
+        used = [
+            name
+            for one in self.classes
+            if one.forward
+            for line in one.forward.lines
+            for name in helpers_used(line.expression)
+        ]
         helpers = [HELPERS[name].rstrip() for name in dict.fromkeys(used)]
         constants = "\n".join(
             line for name, value in self.constants.items() for line in laid_out(f"{name} = ", parse(value))
@@ -75,7 +81,9 @@ def source_of(
     refuse(_distinct(problems))
     instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
-    shapes = ", ".join(str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs)
+    shapes = ", ".join(
+        str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs
+    )
     text = docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit."
     text += (
         f"\n\nmxkit {__version__}, MXNet {mx.__version__}. Input: {shapes}; the batch size is free.\n"

@@ -251,12 +251,17 @@ class Renderer:
         self.lines.append(Line(target, text, [self.names[entry] for entry in live], live, label))
 
     def _layer_call(self, action: _Action, operator: Operator) -> Tuple[str, Any]:
-        inputs = [self._operand(entry) if entry in action.inputs and entry not in self.zeros else "" for entry in operator.inputs]
+        inputs = [
+            self._operand(entry) if entry in action.inputs and entry not in self.zeros else ""
+            for entry in operator.inputs
+        ]
         if operator.operator in _RECURRENT:  # states of zeros are torch's default
             inputs = [text if entry not in self.zeros else "batch_size" for text, entry in zip(inputs, operator.inputs)]
         layer = layer_of(self.program, operator, inputs=inputs)
         y, *rest = operator.outputs
-        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(*inputs, layer=action.access)
+        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(
+            *inputs, layer=action.access
+        )
         if operator.operator in _RECURRENT:
             return text, [y, rest if len(rest) == 2 else rest[0] if rest else None]
         return text, [y, *rest] if rest else y

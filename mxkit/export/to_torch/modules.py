@@ -13,12 +13,69 @@ from mxnet import gluon
 
 # Attributes of nn.Module and its containers, and names that the generated file uses
 _TAKEN = frozenset(
-    "T_destination add_module append apply bfloat16 buffers call_super_init children compile cpu cuda double "
-    "dump_patches eval extend extra_repr float forward get_buffer get_extra_state get_parameter get_submodule half "
-    "insert ipu load_state_dict modules mtia named_buffers named_children named_modules named_parameters parameters "
-    "pop register_backward_hook register_buffer register_forward_hook register_forward_pre_hook register_module "
-    "register_parameter requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train "
-    "training type xpu zero_grad self F nn torch Tensor Path OrderedDict load load_file".split()
+    [
+        "T_destination",
+        "add_module",
+        "append",
+        "apply",
+        "bfloat16",
+        "buffers",
+        "call_super_init",
+        "children",
+        "compile",
+        "cpu",
+        "cuda",
+        "double",
+        "dump_patches",
+        "eval",
+        "extend",
+        "extra_repr",
+        "float",
+        "forward",
+        "get_buffer",
+        "get_extra_state",
+        "get_parameter",
+        "get_submodule",
+        "half",
+        "insert",
+        "ipu",
+        "load_state_dict",
+        "modules",
+        "mtia",
+        "named_buffers",
+        "named_children",
+        "named_modules",
+        "named_parameters",
+        "parameters",
+        "pop",
+        "register_backward_hook",
+        "register_buffer",
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_module",
+        "register_parameter",
+        "requires_grad_",
+        "set_extra_state",
+        "set_submodule",
+        "share_memory",
+        "state_dict",
+        "to",
+        "to_empty",
+        "train",
+        "training",
+        "type",
+        "xpu",
+        "zero_grad",
+        "self",
+        "F",
+        "nn",
+        "torch",
+        "Tensor",
+        "Path",
+        "OrderedDict",
+        "load",
+        "load_file",
+    ]
 )
 
 
@@ -199,9 +256,14 @@ class _Builder:
     def _sequence(self, module: Module) -> bool:
         """Whether a layer's other operators are layers, too, so that it can stand inside an nn.Sequential."""
         part = module.part
-        return part is not None and all(
-            self.layer_of(operator) is not None and len(operator.inputs) == 1 for operator in part.before + part.after
-        ) and part.layer.call is None
+        return (
+            part is not None
+            and all(
+                self.layer_of(operator) is not None and len(operator.inputs) == 1
+                for operator in part.before + part.after
+            )
+            and part.layer.call is None
+        )
 
     def layer_of(self, operator: Operator) -> Optional[Layer]:
         return layer_of(self.program, operator)
@@ -226,7 +288,9 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
     found = layer_of(program, core)
     if found is None:
         return None
-    rest = [one for one in operators if one.number not in fixed and one is not core and not is_first_state(program, one)]
+    rest = [
+        one for one in operators if one.number not in fixed and one is not core and not is_first_state(program, one)
+    ]
     at = [one.number for one in operators].index(core.number)
     position = {one.number: index for index, one in enumerate(operators)}
     before = [one for one in rest if position[one.number] < at]

@@ -17,7 +17,6 @@ import mxnet as mx
 from mxnet import gluon
 import numpy as np
 
-
 # Numbers below are those of operators that MXNet's graph does not have
 _FLATTENED = -1000000
 
@@ -193,7 +192,9 @@ class _Division:
             count = len(self.internals.list_outputs())
             self.entries = heads[:count]
             rest = iter(heads[count + sum(len(one.list_outputs()) for one in legacy(traced.outputs)) :])
-            self.calls = [(self._nest(call, rest, regroup_inputs), self._nest(call, rest, regroup)) for call in traced.calls]
+            self.calls = [
+                (self._nest(call, rest, regroup_inputs), self._nest(call, rest, regroup)) for call in traced.calls
+            ]
             with redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 shapes = infer_shapes(traced, [self.internals], [array.shape for array in arrays])[0]
@@ -235,7 +236,9 @@ class _Division:
         known.update({name: one.dtype for name, one in self.traced.parameters.items()})
         given = {name: np.dtype(dtype).type for name, dtype in known.items() if name in names and dtype is not None}
         types = self.internals.infer_type(**given)[1]
-        return [np.dtype(one).name if one is not None else "float32" for one in types or [np.float32] * len(self.entries)]
+        return [
+            np.dtype(one).name if one is not None else "float32" for one in types or [np.float32] * len(self.entries)
+        ]
 
     def _untagged(self) -> Dict[int, int]:
         """Calls of the operators that a SymbolBlock's graph had before the trace."""
@@ -279,7 +282,9 @@ class _Division:
             return entry
         flattened = Entry(_FLATTENED - number, 0)
         self.shapes[flattened], self.dtypes[flattened] = (shape[0], int(np.prod(shape[1:]))), self.dtypes[entry]
-        self.flattening[flattened.node] = Operator(flattened.node, f"{name}_flatten", "Flatten", {}, [entry], [flattened])
+        self.flattening[flattened.node] = Operator(
+            flattened.node, f"{name}_flatten", "Flatten", {}, [entry], [flattened]
+        )
         return flattened
 
     def _scope(self, index: int) -> Scope:

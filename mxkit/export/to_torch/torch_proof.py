@@ -80,7 +80,9 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     mode = "training, " if train else ""
     rows = list(_step_rows(program, run, expected, batch, mode))
     for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs)):
-        rows.append(compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy()))
+        rows.append(
+            compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy())
+        )
     if train:
         run.backward(outputs, expected.heads)
         rows += _gradient_rows(source, run.net, expected, batch)
@@ -222,7 +224,9 @@ class _Run:
 
     def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
         """Compute the gradients of the sum of the outputs times `heads`."""
-        total = sum((output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads))
+        total = sum(
+            (output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads)
+        )
         total.backward()  # type: ignore[union-attr]
 
     def _tensor(self, value: Any) -> Any:
