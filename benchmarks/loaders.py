@@ -126,8 +126,8 @@ def decoding(folder: str) -> Callable[[], object]:
 def by_mxnet(names: Dict[str, str], batch: int) -> Callable[[], object]:
     area = {"random_resized_crop": True, "min_random_area": 0.08, "max_random_area": 1.0}
     ratio = {"min_aspect_ratio": 3 / 4, "max_aspect_ratio": 4 / 3, "rand_mirror": True, "scale": 1 / 255}
-    shape = {"data_shape": (3, 224, 224), "batch_size": batch, "shuffle": True, "preprocess_threads": 2, "verbose": False}
-    iterator = mx.io.ImageRecordIter(**names, **area, **ratio, **shape)
+    shape = {"data_shape": (3, 224, 224), "batch_size": batch, "shuffle": True, "preprocess_threads": 2}
+    iterator = mx.io.ImageRecordIter(verbose=False, **names, **area, **ratio, **shape)
 
     def read() -> None:
         iterator.reset()
