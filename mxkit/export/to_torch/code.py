@@ -194,12 +194,12 @@ def _imports(body: str) -> str:
     lines.append("from pathlib import Path")
     if typing:
         lines.append(f"from typing import {', '.join(typing)}")
-    lines += ["", "import torch"] if "torch." in body else [""]
+    lines += ["", "import torch"] if re.search(r"(?<![.\w])torch\.", body) else [""]
+    if re.search(r"(?<![.\w])F\.", body):
+        lines.append("import torch.nn.functional as F")
     names = [name for name in ("Tensor", "nn") if re.search(rf"(?<![.\w]){name}\b", body)]
     if names:
         lines.append(f"from torch import {', '.join(names)}")
-    if re.search(r"(?<![.\w])F\.", body):
-        lines.append("import torch.nn.functional as F")
     return "\n".join(lines)
 
 

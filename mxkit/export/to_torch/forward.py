@@ -252,14 +252,14 @@ class Renderer:
 
     def _layer_call(self, action: _Action, operator: Operator) -> Tuple[str, Any]:
         inputs = [self._operand(entry) if entry in action.inputs and entry not in self.zeros else "" for entry in operator.inputs]
-        if operator.operator in _RECURRENT:  # states of zeros are torch's default
-            inputs = [text if entry not in self.zeros else "batch_size" for text, entry in zip(inputs, operator.inputs)]
-        layer = layer_of(self.program, operator, inputs=inputs)
         y, *rest = operator.outputs
-        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(*inputs, layer=action.access)
         if operator.operator in _RECURRENT:
-            return text, [y, rest if len(rest) == 2 else rest[0] if rest else None]
-        return text, [y, *rest] if rest else y
+            states = [text for text in inputs[2:] if text]  # zeros are torch's default
+            given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
+            return f"{action.access}({inputs[0]}{given})", [y, rest if len(rest) == 2 else rest[0] if rest else None]
+        layer = layer_of(self.program, operator, inputs=inputs)
+        text = layer.call if layer and layer.call else "{layer}({0})"
+        return text.format(*inputs, layer=action.access), [y, *rest] if rest else y
 
     def _expression(self, operator: Operator) -> str:
         inputs = [self._operand(entry) for entry in operator.inputs]
@@ -354,14 +354,16 @@ def _annotation(value: Optional[Any]) -> str:
 
 
 def _pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = None) -> str:
-    """What stands before "=" to take nested results apart."""
+    """What stands before "=" to take nested results apart; what nothing uses becomes "_"."""
+    left = set(flat(nested)) if live is None else set(live)
 
     def part(value: Any) -> str:
-        if type(value) is list:
-            if live is not None and not live.intersection(flat(value)):
-                return "_"
-            return f"({', '.join(map(part, value))})"
-        return names[value] if value is not None and (live is None or value in live) else "_"
+        if type(value) is list and left.intersection(flat(value)):
+            return f"({', '.join(map(part, value))}{',' * (len(value) == 1)})"
+        if type(value) is list or value not in left:
+            return "_"
+        left.discard(value)
+        return names[value]
 
     if type(nested) is not list:
         return part(nested)

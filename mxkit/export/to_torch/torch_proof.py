@@ -70,7 +70,7 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     """Compare one mode: prediction if `wide` is None, else training, in double precision if `wide`."""
     program, train = source.program, wide is not None
     expected = computed(program, inputs, train, bool(wide))
-    batch = int(np.shape(flat(list(map(_listed, inputs)))[0])[0])
+    batch = _batch_size(program, inputs)
     if not train:
         _check_outputs(program, expected, inputs)
     run = _Run(source, weights, train, bool(wide))
@@ -86,6 +86,12 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
         rows += _gradient_rows(source, run.net, expected, batch)
         rows += _statistic_rows(source, run.net, expected, weights, batch)
     return rows
+
+
+def _batch_size(program: Program, inputs: Sequence[Any]) -> int:
+    """The size in which the first input differs from the example with which the net was traced."""
+    shape = np.shape(flat(list(map(_listed, inputs)))[0])
+    return int(next((own for own, traced in zip(shape, program.shapes[program.inputs[0]]) if own != traced), shape[0]))
 
 
 def _listed(value: Any) -> Any:
@@ -211,13 +217,17 @@ class _Run:
 
     def __call__(self, inputs: Sequence[Any]) -> Optional[List[Any]]:
         torch = self._torch
+        before = torch.get_default_dtype()
         try:
+            torch.set_default_dtype(torch.float64 if self._wide else before)  # of arrays that the net makes
             with torch.enable_grad() if self._train else torch.no_grad():
                 outputs = self.net(*map(self._tensor, inputs))
         except ValueError as error:
             if "more than 1 value per channel" in str(error):
                 return None
             raise
+        finally:
+            torch.set_default_dtype(before)
         return flat(_listed(outputs))
 
     def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
@@ -300,12 +310,15 @@ def _step_rows(program: Program, run: _Run, expected: Computed, batch: int, mode
 
 
 def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int) -> Iterator[Row]:
-    tensors = dict(net.named_parameters(remove_duplicate=False))
+    tensors, modules = dict(net.named_parameters(remove_duplicate=False)), dict(net.named_modules())
     for key, (gradient, is_trained) in state(source, expected.gradients).items():
         tensor = tensors.get(key)
         if tensor is None or not is_trained:
             continue
         actual = np.zeros(tensor.shape, "f") if tensor.grad is None else tensor.grad.numpy()
+        groups = getattr(modules.get(key.rpartition(".")[0]), "num_groups", 0)
+        if groups:  # MXNet has one number for a group's channels: its gradient is their sum
+            actual = np.repeat(actual.reshape(groups, -1).sum(1), len(actual) // groups)
         yield compare(key, "gradient", batch, gradient, actual)
 
 
