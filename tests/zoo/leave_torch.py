@@ -11,7 +11,7 @@ import time
 
 from mxkit.errors import ExportError
 from mxkit.export.proof import Proof
-from mxkit.export.to_torch.code import source_of, weights
+from mxkit.export.to_torch.code import torch_files
 from mxkit.export.to_torch.torch_proof import compare_torch
 from mxkit.models.zoo import get_model
 from mxkit.nets.architecture.zoos import zoo_names
@@ -35,15 +35,14 @@ def convert(name, train):
     side = side_of(name)
     random = np.random.RandomState(0)
     try:
-        source = source_of(net, {"data": random.uniform(-1, 1, (2, 3, side, side)).astype("f")})
+        text, arrays, source = torch_files(net, {"data": random.uniform(-1, 1, (2, 3, side, side)).astype("f")})
     except ExportError as error:
         return str(error), False
     batches = [[random.uniform(-1, 1, (size, 3, side, side)).astype("f")] for size in (1, 4)]
-    found = weights(source)
-    proof = Proof(compare_torch(source, found, batches, train), TOLERANCE, {})
-    lines = len(source.text().splitlines())
+    proof = Proof(compare_torch(source, text, arrays, batches, train), TOLERANCE, {})
+    lines = len(text.splitlines())
     failed = "".join(f"\n  {row}" for row in proof.failures[:3])
-    return f"{lines} lines, {len(found)} arrays; {proof.summary()}{failed}", not proof.failures
+    return f"{lines} lines, {len(arrays)} arrays; {proof.summary()}{failed}", not proof.failures
 
 
 def main():

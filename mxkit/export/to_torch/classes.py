@@ -9,20 +9,13 @@ from mxkit.export.to_torch.layout import Call, Expression, is_literal
 from mxkit.export.to_torch.trees import Instance, Statement
 
 # Defaults of torch.nn, so that a layer that names an argument and one that does not can be of one class
-DEFAULTS = {
-    "stride": "1",
-    "padding": "0",
-    "output_padding": "0",
-    "dilation": "1",
-    "groups": "1",
-    "bias": "True",
-    "momentum": "0.1",
-    "ceil_mode": "False",
-    "count_include_pad": "True",
-    "num_layers": "1",
-    "bidirectional": "False",
-    "batch_first": "False",
+DEFAULTS = {"stride": "1", "padding": "0", "dilation": "1", "groups": "1", "bias": "True", "momentum": "0.1"}
+_LAYERS_WITH = {
+    "bias": ("nn.Conv", "nn.Linear"),
+    "momentum": ("nn.BatchNorm",),
+    **{name: ("nn.Conv",) for name in ("stride", "padding", "dilation", "groups")},
 }
+_ORDER = ("kernel_size", "stride", "padding", "output_padding", "dilation", "groups", "bias", "eps", "momentum")
 # Arguments that get a default in the class, too
 _WITH_DEFAULT = frozenset(["stride", "dilation", "groups", "bias", "padding"])
 _POSITIONS = {
@@ -131,7 +124,7 @@ class Classes:
         parts = [
             f"{name}={self._skeleton(inner)}" if name else self._skeleton(inner)
             for name, inner in value.arguments
-            if name not in DEFAULTS or not value.function.startswith("nn.")
+            if not _takes(value, name)
         ]
         return f"{value.function}({', '.join(parts)})"
 
@@ -210,6 +203,7 @@ class Classes:
         if value.function.startswith(tuple(_POSITIONS)):
             present = {name for name, _ in arguments}
             arguments += [(name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)]
+            arguments.sort(key=lambda one: _ORDER.index(one[0]) if one[0] in _ORDER else -1)
         return Call(value.function, arguments)
 
     def _named(self, value: Expression) -> Expression:
@@ -229,22 +223,14 @@ class Classes:
         kept = [
             (name, inner)
             for name, inner in arguments
-            if not (value.function.startswith("nn.") and name in DEFAULTS and inner == DEFAULTS[name])
+            if not (_takes(value, name) and inner == DEFAULTS[name])
         ]
         return Call(value.function, kept)
 
 
 def _takes(call: Call, name: str) -> bool:
     """Whether a layer of torch.nn has an argument with a default."""
-    kinds = {
-        "bias": ("nn.Conv", "nn.Linear"),
-        "momentum": ("nn.BatchNorm",),
-        "stride": ("nn.Conv",),
-        "padding": ("nn.Conv",),
-        "dilation": ("nn.Conv",),
-        "groups": ("nn.Conv",),
-    }
-    return call.function.startswith(kinds.get(name, ("-",)))
+    return call.function.startswith(_LAYERS_WITH.get(name, ("-",)))
 
 
 def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], str]]:

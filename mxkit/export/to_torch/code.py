@@ -1,7 +1,7 @@
 """One Python file of PyTorch code, and its weights, from a live Gluon net."""
 
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from mxkit.export.to_torch.classes import Argument, Class, Classes
 from mxkit.export.to_torch.forward import Forward, Renderer
@@ -82,6 +82,25 @@ def source_of(
         'Load the weights with `net = load("model.safetensors")`.\n'
     )
     return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
+
+
+def torch_files(
+    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
+) -> Tuple[str, Dict[str, Any], Source]:
+    """Convert a net to the text of a Python file and the arrays of its weights' file.
+
+    Args:
+        net: As for `source_of`, like the other arguments.
+        inputs, docstring, constants: As for `source_of`.
+
+    Returns:
+        The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
+
+    Raises:
+        ExportError: Operators have no equivalent; the text lists all of them with their paths.
+    """
+    source = source_of(net, inputs, docstring, constants)
+    return source.text(), weights(source), source
 
 
 def _distinct(problems: Sequence[Problem]) -> List[Problem]:

@@ -233,7 +233,27 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
     after = [one for one in rest if position[one.number] > at]
     if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
         return None
-    return Part(core, found, before, after)
+    return _batch_first(Part(core, found, before, after))
+
+
+def _batch_first(part: Part) -> Part:
+    """Let a recurrent layer between two exchanges of the first axes take the batch first."""
+    core, after = part.core, part.after
+    if core is None or core.operator not in ("RNN", "_npx_rnn") or len(part.before) != 1 or len(after) != 1:
+        return part
+    exchanged = _exchanges(part.before[0]) and _exchanges(after[0]) and after[0].inputs == core.outputs[:1]
+    if not exchanged or core.inputs[0] != part.before[0].outputs[0]:
+        return part
+    core = core._replace(
+        inputs=[*part.before[0].inputs, *core.inputs[1:]], outputs=[*after[0].outputs, *core.outputs[1:]]
+    )
+    constructor = f"{part.layer.constructor[:-1]}, batch_first=True)"
+    return Part(core, part.layer._replace(constructor=constructor), [], [])
+
+
+def _exchanges(operator: Operator) -> bool:
+    axes = (operator.attrs.get("dim1", "0"), operator.attrs.get("dim2", "0"))
+    return operator.operator in ("SwapAxis", "_npi_swapaxes") and sorted(axes) == ["0", "1"]
 
 
 def constants(program: Program, operators: Sequence[Operator]) -> Dict[int, Operator]:

@@ -33,12 +33,13 @@ class Computed(NamedTuple):
 
 
 def compare_torch(
-    source: Source, weights: Mapping[str, Any], batches: Sequence[Sequence[Any]], train: bool = False
+    source: Source, code: str, weights: Mapping[str, Any], batches: Sequence[Sequence[Any]], train: bool = False
 ) -> List[Row]:
     """Compare every step of a converted net with MXNet, on the CPU.
 
     Args:
-        source: The converted net.
+        source: The converted net, whose steps are compared.
+        code: The text of its file, whose outputs are compared.
         weights: What stands in its weights' file, by key.
         batches: For each comparison, the arguments as NumPy's arrays, in nested lists.
         train: Whether to compare the training mode as well: batch statistics, gradients of the sum of the outputs
@@ -53,9 +54,18 @@ def compare_torch(
     rows = []
     for inputs in batches:
         rows += _compared(source, weights, inputs, None)
+        rows += _file_rows(source, code, weights, inputs)
         if train:
             rows += _trained(source, weights, inputs)
     return rows
+
+
+def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[Row]:
+    """Compare the outputs of the file itself with the net's own."""
+    run = _Run(source, code, weights, False, False)
+    batch = _batch_size(source.program, inputs)
+    for number, (expected, output) in enumerate(zip(_outputs(source.program, inputs), run(inputs) or [])):
+        yield compare(f"output {number}", "the file", batch, expected, output.detach().numpy())
 
 
 def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
@@ -73,14 +83,12 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     batch = _batch_size(program, inputs)
     if not train:
         _check_outputs(program, expected, inputs)
-    run = _Run(source, weights, train, bool(wide))
+    run = _Run(source, source.text(recorded=True), weights, train, bool(wide))
     outputs = run(inputs)
     if outputs is None:  # torch refuses statistics of one number
         return []
     mode = "training, " if train else ""
     rows = list(_step_rows(program, run, expected, batch, mode))
-    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs)):
-        rows.append(compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy()))
     if train:
         run.backward(outputs, expected.heads)
         rows += _gradient_rows(source, run.net, expected, batch)
@@ -168,8 +176,8 @@ def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
     return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
 
 
-def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
-    """Compare what the steps give with what the net gives, both in MXNet."""
+def _outputs(program: Program, inputs: Sequence[Any]) -> List[Any]:
+    """What the net itself computes."""
 
     def array(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -178,8 +186,12 @@ def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) 
 
     with switches(program.numpy), mx.autograd.pause():
         outputs = program.net(*of_kind([array(value) for value in inputs], program.numpy))
-        given = [one.asnumpy() for one in flat(_listed(outputs))]
-    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), given)):
+        return [one.asnumpy() for one in flat(_listed(outputs))]
+
+
+def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
+    """Compare what the steps give with what the net gives, both in MXNet."""
+    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), _outputs(program, inputs))):
         row = compare(f"output {number}", "", 0, output, expected.values[entry])
         if not row.relative <= 1e-6:
             raise ExportError(
@@ -191,7 +203,7 @@ def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) 
 class _Run:
     """The converted net with a record of its steps."""
 
-    def __init__(self, source: Source, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
+    def __init__(self, source: Source, code: str, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
         import torch
 
         self._torch = torch
@@ -199,7 +211,7 @@ class _Run:
         self.steps: List[Tuple[str, str, Entry, Any]] = []
         self._calls: Counter[Any] = Counter()
         names: Dict[str, Any] = {"__name__": "converted", "record": self._record}
-        exec(compile(source.text(recorded=True), "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
+        exec(compile(code, "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
         if train and "F" in names:
             names["F"] = _NoDropout(names["F"])
         self.net = names[source.classes[-1].name]()
@@ -222,10 +234,14 @@ class _Run:
             torch.set_default_dtype(torch.float64 if self._wide else before)  # of arrays that the net makes
             with torch.enable_grad() if self._train else torch.no_grad():
                 outputs = self.net(*map(self._tensor, inputs))
-        except ValueError as error:
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
             if "more than 1 value per channel" in str(error):
                 return None
-            raise
+            path = self.steps[-1][0] if self.steps else ""
+            raise ExportError(
+                f"export: the PyTorch code fails after {path or 'the first step'!r}: {type(error).__name__}: "
+                f"{str(error)[:300]}. This is an error of mxkit's conversion: please report it with the net"
+            ) from error
         finally:
             torch.set_default_dtype(before)
         return flat(_listed(outputs))
