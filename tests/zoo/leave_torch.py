@@ -8,7 +8,6 @@ import argparse
 import sys
 import time
 
-
 from mxkit.errors import ExportError
 from mxkit.export.proof import Proof
 from mxkit.export.to_torch.code import torch_files
@@ -39,7 +38,9 @@ def convert(name, train):
     except ExportError as error:
         return str(error), False
     batches = [[random.uniform(-1, 1, (size, 3, side, side)).astype("f")] for size in (1, 4)]
-    proof = Proof(compare_torch(source, text, arrays, batches, train), TOLERANCE, {})
+    rows = compare_torch(source, text, arrays, batches)
+    rows += compare_torch(source, text, arrays, [[batches[1][0][:2]]], train=True) if train else []
+    proof = Proof(rows, TOLERANCE, {})
     lines = len(text.splitlines())
     failed = "".join(f"\n  {row}" for row in proof.failures[:3])
     return f"{lines} lines, {len(arrays)} arrays; {proof.summary()}{failed}", not proof.failures

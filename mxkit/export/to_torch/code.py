@@ -1,15 +1,20 @@
 """One Python file of PyTorch code, and its weights, from a live Gluon net."""
 
 import re
+import textwrap
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.export.to_torch.classes import Argument, Class, Classes
+from mxkit.export.to_torch.classes import Class, Classes
+from mxkit.export.to_torch.constructor_arguments import Argument
 from mxkit.export.to_torch.forward import Forward, Renderer
 from mxkit.export.to_torch.functional import HELPERS, helpers_used
+from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.layout import laid_out, parse
-from mxkit.export.to_torch.modules import Module, Problem, identifier, layer_of, modules, refuse
-from mxkit.export.to_torch.program import Program, extract
+from mxkit.export.to_torch.modules import Module, layer_of, modules
+from mxkit.export.to_torch.problems import Problem, refuse
+from mxkit.export.to_torch.program import extract
 from mxkit.export.to_torch.shared import operators_of, shared_statements
+from mxkit.export.to_torch.steps import Program
 from mxkit.export.to_torch.trees import Instance, statements
 from mxkit.version import __version__
 import mxnet as mx
@@ -43,7 +48,13 @@ class Source(NamedTuple):
             recorded: Whether each step is followed by `record(self, number, arrays)`.
         """
         body = "\n\n\n".join("\n".join(_class_lines(one, recorded)) for one in self.classes)
-        used = [name for one in self.classes if one.forward for line in one.forward.lines for name in helpers_used(line.expression)]
+        used = [
+            name
+            for one in self.classes
+            if one.forward
+            for line in one.forward.lines
+            for name in helpers_used(line.expression)
+        ]
         helpers = [HELPERS[name].rstrip() for name in dict.fromkeys(used)]
         constants = "\n".join(
             line for name, value in self.constants.items() for line in laid_out(f"{name} = ", parse(value))
@@ -75,13 +86,24 @@ def source_of(
     refuse(_distinct(problems))
     instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
-    shapes = ", ".join(str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs)
-    text = docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit."
-    text += (
-        f"\n\nmxkit {__version__}, MXNet {mx.__version__}. Input: {shapes}; the batch size is free.\n"
-        'Load the weights with `net = load("model.safetensors")`.\n'
-    )
+    text = _docstring(docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit.", inputs)
     return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
+
+
+def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
+    def shapes(value: Any) -> str:
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(shapes, value))}]"
+        return "None" if value is None else str(np.shape(value))
+
+    given = ", ".join(f"{name} {shapes(value)}" for name, value in inputs.items())
+    lines = [
+        *textwrap.wrap(
+            f"mxkit {__version__}, MXNet {mx.__version__}. Traced with {given}; the batch size is free.", 88
+        ),
+        'Load the weights with `net = load("model.safetensors")`.',
+    ]
+    return "\n".join([*textwrap.wrap(first, 84), "", *lines, ""])
 
 
 def torch_files(
@@ -251,10 +273,10 @@ def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, 
     given = {id(one): program.value(entry) for entry, one in parameters.items()} if values is None else values
     fixed = {id(given[id(one)]) for one in parameters.values() if one.grad_req == "null"}
     for target, operator in operators_of(source.root, [*source.instances.values()]):
-        layer = layer_of(program, operator, values=given)
-        for name, value in layer.state.items() if layer else ():
+        layer: Any = layer_of(program, operator, values=given)
+        for name, value in layer.state.items():
             found[f"{target}.{name}"] = value, name not in layer.frozen and id(value) not in fixed
-        if layer and "running_var" in layer.state:
+        if "running_var" in layer.state:
             found[f"{target}.num_batches_tracked"] = np.array(0, np.int64), False
     for target, instance in source.instances.items():
         for name, parameter in instance.forward.parameters.items() if instance.forward else ():
