@@ -96,7 +96,7 @@ def _logical_scalar(name: str) -> Conversion:
     return convert
 
 
-def _template(pattern: str) -> Conversion:
+def template(pattern: str) -> Conversion:
     """Return a conversion by a pattern: `{x}` is the input, `{a}` the input on which a method can be called."""
     return lambda node: pattern.format(x=node.inputs[0], a=atom(node.inputs[0]))
 
@@ -123,7 +123,6 @@ _FUNCTIONS = {
     "gammaln": "torch.lgamma({x})",
     "gamma": "gamma({x})",
     "_copy": "{x}",
-    "identity": "{x}",
     "_identity_with_attr_like_rhs": "{x}",
     "make_loss": "{x}",
     "MakeLoss": "{x}",
@@ -203,7 +202,7 @@ def _binary_table() -> Dict[str, Conversion]:
 
 ARITHMETIC: Dict[str, Conversion] = {
     **_binary_table(),
-    **{name: _template(pattern) for name, pattern in _FUNCTIONS.items()},
+    **{name: template(pattern) for name, pattern in _FUNCTIONS.items()},
     "_grad_add": _arithmetic("+"),
     "_maximum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(min={literal(number(node, 'scalar'))})",
     "_minimum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(max={literal(number(node, 'scalar'))})",
