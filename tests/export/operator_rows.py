@@ -2,6 +2,8 @@
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+import json
+
 import mxkit
 import mxnet as mx
 import numpy as np
@@ -60,6 +62,19 @@ def regions(random, shape):
     corner, size = random.uniform(0, 5, (shape[0], 2)), random.uniform(1, 6, (shape[0], 2))
     image = random.integers(0, 2, (shape[0], 1))
     return np.concatenate([image, corner, corner + size], 1).astype("float32")
+
+
+def raw(operator, count, **attrs):
+    """Make a symbol without Python's wrappers, which mxkit repairs; such ones stand in files of others."""
+
+    def make(*inputs):
+        nodes = [{"op": "null", "name": part.name, "inputs": []} for part in inputs]
+        attrs_text = {name: str(value) for name, value in attrs.items()}
+        nodes.append({"op": operator, "name": "raw0", "attrs": attrs_text, "inputs": [[n, 0, 0] for n in range(count)]})
+        described = {"nodes": nodes, "arg_nodes": list(range(count)), "heads": [[count, 0, 0]]}
+        return mx.sym.load_json(json.dumps({**described, "attrs": {"mxnet_version": ["int", 10901]}}))
+
+    return make
 
 
 S = mx.sym
@@ -154,6 +169,18 @@ NORMS = [
     batch_norm("3d", ("B", 4, 2, 2, 2), fix_gamma=False),
     batch_norm("last", BCHW, axis=3, layer=False, fix_gamma=False),
     batch_norm("global", BCHW, layer=False, use_global_stats=True, fix_gamma=False),
+    row(
+        "BatchNormWithReLU",
+        lambda x, g, b, m, v: S.contrib.BatchNormWithReLU(x, g, b, m, v, fix_gamma=False),
+        BCHW, (4,), (4,), (4,), (4,), parameters=(1, 2, 3, 4), draw={4: above(0.5)}, gradients=False,
+    ),
+    row(
+        "SyncBatchNorm",
+        lambda x, g, b, m, v: S.contrib.SyncBatchNorm(x, g, b, m, v, fix_gamma=False, ndev=1, key="key"),
+        BCHW, (4,), (4,), (4,), (4,), parameters=(1, 2, 3, 4), draw={4: above(0.5)}, gradients=False, layer=True,
+    ),
+    row("Convolution_v1", lambda x, w: S.Convolution_v1(x, w, kernel=(2, 2), num_filter=3, no_bias=True), BCHW, (3, 4, 2, 2), parameters=(1,), layer=True),
+    row("Pooling_v1", lambda x: S.Pooling_v1(x, kernel=(2, 3), stride=(2, 2), pool_type="avg"), BCHW, layer=True),
     scaled("LayerNorm", S.LayerNorm, ("B", 3, 5), (5,), eps=0.1),
     scaled("LayerNorm axis", S.LayerNorm, ("B", 3, 5), (3,), layer=False, axis=1),
     scaled("GroupNorm", S.GroupNorm, ("B", 6, 3, 2), (3,), num_groups=3, eps=0.1),
@@ -174,7 +201,7 @@ ACTIVATIONS = [
     row("LeakyReLU default", lambda x: S.LeakyReLU(x), BCHW, layer=True),
     row("LeakyReLU slope", lambda x: S.LeakyReLU(x, slope=0.1), BCHW, layer=True),
     row("LeakyReLU elu", lambda x: S.LeakyReLU(x, act_type="elu", slope=0.7), BCHW, layer=True),
-    row("LeakyReLU selu", lambda x: S.LeakyReLU(x, act_type="selu"), BCHW),
+    row("LeakyReLU selu", raw("LeakyReLU", 1, act_type="selu"), BCHW, gradients=False, layer=True),
     row("LeakyReLU gelu", lambda x: S.LeakyReLU(x, act_type="gelu"), BCHW, layer=True),
     row("PReLU channels", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (4,), parameters=(1,), layer=True),
     row("PReLU shared", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (1,), parameters=(1,), layer=True),
@@ -190,6 +217,9 @@ ACTIVATIONS = [
     row("SoftmaxOutput multi", lambda x, y: S.SoftmaxOutput(x, y, multi_output=True), BCHW, ("B", 5, 6), gradients=False),
     row("SoftmaxOutput preserve", lambda x, y: S.SoftmaxOutput(x, y, preserve_shape=True), ("B", 4, 3), ("B", 4), gradients=False),
     row("LogisticRegressionOutput", lambda x, y: S.LogisticRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
+    row("MAERegressionOutput", lambda x, y: S.MAERegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
+    row("SVMOutput", lambda x, y: S.SVMOutput(x, y), ("B", 4), ("B",), gradients=False),
+    row("MakeLoss", lambda x: S.MakeLoss(x), ("B", 4), gradients=False),
     row("LinearRegressionOutput", lambda x, y: S.LinearRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
     row("Dropout", lambda x: S.Dropout(x, p=0.3), BCHW, gradients=False, layer=True),
     row("Dropout axes", lambda x: S.Dropout(x, p=0.3, axes=(2, 3)), BCHW, gradients=False),
@@ -294,6 +324,11 @@ SHAPES = [
     row("arange_like", lambda x: S.contrib.arange_like(x, axis=1, start=2, step=0.5), BCHW, gradients=False),
     row("arange_like all", lambda x: S.contrib.arange_like(x, repeat=2), ("B", 4), gradients=False),
     row("zeros", lambda x: S.broadcast_add(x, S.zeros((1, 4)) + 2), ("B", 4)),
+    row("ones", lambda x: S.broadcast_mul(x, S.ones((1, 4)) * 3), ("B", 4)),
+    row("full", lambda x: S.broadcast_mul(x, S.full((4,), 3)), ("B", 4)),
+    row("arange", lambda x: S.broadcast_mul(x, S.arange(1, 5, 2, repeat=2)), ("B", 4)),
+    row("arange to", lambda x: S.broadcast_mul(x, S.arange(4)), ("B", 4)),
+    row("rnn_param_concat", lambda x, y: S._internal._rnn_param_concat(x, y, dim=0), (5,), (3,)),
     row("shape_array", lambda x: S.shape_array(x), BCHW, gradients=False),
     row("size_array", lambda x: S.size_array(x), BCHW, gradients=False),
 ]
@@ -452,7 +487,7 @@ SEQUENCES = [
     row("BilinearSampler", lambda x, g: S.BilinearSampler(x, g), BCHW, ("B", 2, 3, 4), draw={1: above(-1.2, 1.2)}, gradients=False),
 ]
 
-N, X = S.np, S.npx
+N, X, I = S.np, S.npx, S.np._internal
 
 
 def numpy(name, make, *shapes, **more):
@@ -491,6 +526,15 @@ NUMPY = [
     numpy("scalars", lambda x: 3 / (2 - x) + (x + 1.5) ** 2 * 0.5 - (x - 1) / 4, ("B", 3), draw=above(0.2, 0.9)),
     numpy("power of a scalar", lambda x: 2.5**x % 3, ("B", 3), gradients=False),
     numpy("mod of a scalar", lambda x: 7 % x, ("B", 3), draw=above(0.5), gradients=False),
+    *(
+        numpy(f"{name}_scalar", lambda x, name=name: getattr(I, f"{name}_scalar")(x, scalar=1.0), ("B", 5), draw=below(3), gradients=False)
+        for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+    ),
+    *(numpy(name, lambda x, name=name: getattr(N, name)(1 / x), ("B", 5), draw=below(2), gradients=False) for name in ("isposinf", "isneginf")),
+    numpy("copy", lambda x: N.copy(x), ("B", 4)),
+    numpy("where left", raw("_npi_where_lscalar", 2, scalar=2.5), ("B", 4), ("B", 4), draw={0: below(2)}, gradients=False),
+    numpy("where right", raw("_npi_where_rscalar", 2, scalar=2.5), ("B", 4), ("B", 4), draw={0: below(2)}, gradients=False),
+    *(numpy(f"{name} operator", raw(f"_npi_{name}", 1, axis=(1,), ddof=1, keepdims=True), ("B", 4), gradients=False) for name in ("std", "var")),
     numpy("compare", lambda x: N.where(x > 1, x, x * 2) + N.where(x < 1, x, x * 0.5), ("B", 3), draw=below(3), gradients=False),
     numpy("where", lambda c, x, y: N.where(c, x, y), ("B", 3), ("B", 3), (3,), draw={0: below(2)}),
     numpy("where scalars", lambda x: N.where(x, 2.0, 3.0) + N.where(x, x, 4.0) + N.where(x, 5.0, x), ("B", 3), draw=below(2), gradients=False),

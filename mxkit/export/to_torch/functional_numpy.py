@@ -258,7 +258,8 @@ def _arithmetic_table() -> Dict[str, Conversion]:
     for name, sign in _SIGNS.items():
         table[f"_npi_{name}"] = _between(sign)
         table[f"_npi_{name}_scalar"] = _with_scalar(sign)
-        table[f"_npi_r{name}_scalar"] = _with_scalar(sign, reverse=True)
+        if sign not in ("+", "*"):
+            table[f"_npi_r{name}_scalar"] = _with_scalar(sign, reverse=True)
     for name, sign in _COMPARISONS.items():
         table[f"_npi_{name}"] = _between(sign)
         table[f"_npi_{name}_scalar"] = _with_scalar(sign)

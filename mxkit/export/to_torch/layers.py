@@ -198,7 +198,6 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "Deconvolution": _deconvolution,
     "FullyConnected": _fully_connected,
     "BatchNorm": _batch_norm,
-    "BatchNorm_v1": _batch_norm,
     "_contrib_SyncBatchNorm": _batch_norm,
     "LayerNorm": _layer_norm,
     "GroupNorm": _group_norm,
