@@ -142,7 +142,7 @@ DENSE = [
 ]
 
 
-def batch_norm(name, shape, axis=1, layer=True, **attrs):
+def batch_norm(name, shape, axis=1, layer=True, training=False, **attrs):
     size = (shape[axis],)
     return row(
         f"BatchNorm {name}",
@@ -150,8 +150,9 @@ def batch_norm(name, shape, axis=1, layer=True, **attrs):
         shape, size, size, size, size,
         parameters=(1, 2, 3, 4),
         draw={4: above(0.5), 1: above(0.5)},
-        gradients=False,
-        layer=layer,
+        gradients=training,
+        layer=layer and not training,
+        still=(3, 4),
     )  # fmt: skip
 
 
@@ -168,6 +169,9 @@ NORMS = [
     batch_norm("flat", ("B", 4), fix_gamma=False),
     batch_norm("3d", ("B", 4, 2, 2, 2), fix_gamma=False),
     batch_norm("last", BCHW, axis=3, layer=False, fix_gamma=False),
+    batch_norm("training", BCHW, training=True, fix_gamma=False, eps=0.1),
+    batch_norm("training last", BCHW, axis=3, training=True, fix_gamma=False),
+    batch_norm("training global", BCHW, training=True, use_global_stats=True, fix_gamma=False),
     batch_norm("global", BCHW, layer=False, use_global_stats=True, fix_gamma=False),
     row(
         "BatchNormWithReLU",
@@ -251,6 +255,8 @@ POOLING = [
     pooling("global avg", kernel=(1, 1), global_pool=True, pool_type="avg"),
     pooling("global max", kernel=(1, 1), global_pool=True, pool_type="max"),
     pooling("global sum", kernel=(1, 1), global_pool=True, pool_type="sum", layer=False),
+    pooling("last", ("B", 7, 8, 3), False, kernel=(3, 2), stride=(2, 1), pad=(1, 0), layout="NHWC", gradients=False),
+    pooling("global last", ("B", 7, 8, 3), False, kernel=(1, 1), global_pool=True, pool_type="avg", layout="NHWC", gradients=False),
     pooling("1d", ("B", 3, 8), kernel=(3,), stride=(2,), pooling_convention="full"),
     pooling("1d avg", ("B", 3, 8), kernel=(3,), stride=(2,), pad=(1,), pool_type="avg", count_include_pad=False),
     pooling("3d", ("B", 2, 5, 5, 5), kernel=(3, 3, 3), stride=(2, 2, 2), pad=(1, 1, 1)),
@@ -287,7 +293,7 @@ SHAPES = [
     reshape((0, -3), ("B", 4, 6), reverse=True),
     reshape((0, 2, 3, -4, 0), ("B", 6, 5), reverse=True),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
-    row("reshape_like parts", lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3), ("B", 6, 5), ("B", 2, 3)),
+    row("reshape_like parts", lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3), ("B", 6, 5), ("B", 2, 3, 7)),
     row("Flatten", lambda x: S.Flatten(x), BCHW, layer=True),
     row("transpose", lambda x: S.transpose(x, axes=(0, 2, 3, 1)), BCHW),
     row("transpose two", lambda x: S.transpose(x, axes=(0, 1, 3, 2)), BCHW),
@@ -323,11 +329,17 @@ SHAPES = [
     row("ones_like", lambda x: S.ones_like(x), BCHW, gradients=False),
     row("arange_like", lambda x: S.contrib.arange_like(x, axis=1, start=2, step=0.5), BCHW, gradients=False),
     row("arange_like all", lambda x: S.contrib.arange_like(x, repeat=2), ("B", 4), gradients=False),
-    row("zeros", lambda x: S.broadcast_add(x, S.zeros((1, 4)) + 2), ("B", 4)),
-    row("ones", lambda x: S.broadcast_mul(x, S.ones((1, 4)) * 3), ("B", 4)),
-    row("full", lambda x: S.broadcast_mul(x, S.full((4,), 3)), ("B", 4)),
-    row("arange", lambda x: S.broadcast_mul(x, S.arange(1, 5, 2, repeat=2)), ("B", 4)),
-    row("arange to", lambda x: S.broadcast_mul(x, S.arange(4)), ("B", 4)),
+    *(
+        row(name, lambda x, make=make: mx.sym.Group([x * 2, make()]), ("B", 4), gradients=False)
+        for name, make in {
+            "zeros": lambda: S.zeros((2, 3), dtype="int32"),
+            "ones": lambda: S.ones((3,), dtype="float64"),
+            "full": lambda: S.full((2, 3), 1.5, dtype="float64"),
+            "full of an int": lambda: S.full((2,), 3),
+            "arange": lambda: S.arange(1, 5, 2, repeat=2, dtype="int32"),
+            "arange to": lambda: S.arange(4),
+        }.items()
+    ),
     row("rnn_param_concat", lambda x, y: S._internal._rnn_param_concat(x, y, dim=0), (5,), (3,)),
     row("shape_array", lambda x: S.shape_array(x), BCHW, gradients=False),
     row("size_array", lambda x: S.size_array(x), BCHW, gradients=False),
@@ -546,8 +558,9 @@ NUMPY = [
     numpy("around decimals", lambda x: N.around(x, 1), ("B", 4), gradients=False),
     numpy("std ddof", lambda x: N.std(x, axis=1, ddof=1), ("B", 4), gradients=False),
     numpy("argmax", lambda x: N.argmax(x, axis=1), ("B", 4, 5), gradients=False),
+    numpy("argmin", lambda x: N.argmin(x, axis=-1), ("B", 4, 5), gradients=False),
     numpy("argmin all", lambda x: N.argmin(x), ("B", 4, 5), gradients=False),
-    numpy("norm", lambda x: N.linalg.norm(x, axis=1), ("B", 4, 5), gradients=False),
+    numpy("norm", lambda x: N.linalg.norm(x, ord=1, axis=1), ("B", 4, 5), gradients=False),
     numpy("norm all", lambda x: N.linalg.norm(x, keepdims=True), ("B", 4, 5), gradients=False),
     numpy("any", lambda x: N.any(x, axis=1), ("B", 4), draw=below(2), gradients=False),
     numpy("all", lambda x: N.all(x), ("B", 4), draw=below(2), gradients=False),
@@ -586,8 +599,15 @@ NUMPY = [
     numpy("clip", lambda x: N.clip(x, -0.5, 0.5), ("B", 4)),
     numpy("cumsum", lambda x: N.cumsum(x, axis=1), ("B", 4)),
     numpy("full_like", lambda x: N.full_like(x, 2.5), ("B", 4), gradients=False),
-    numpy("arange", lambda x: x + N.arange(1, 9, 2), ("B", 4), gradients=False),
-    numpy("zeros", lambda x: x + N.zeros((1, 4)) + N.ones((4,)), ("B", 4), gradients=False),
+    *(
+        numpy(name, lambda x, make=make: [x * 2, make()], ("B", 4), gradients=False)
+        for name, make in {
+            "zeros": lambda: N.zeros((2, 3), dtype="int32"),
+            "ones": lambda: N.ones((3,), dtype="float64"),
+            "arange": lambda: N.arange(1, 9, 2, dtype="int32"),
+            "arange to": lambda: N.arange(2.5),
+        }.items()
+    ),
     numpy("relu", lambda x: X.relu(x), ("B", 4)),
     numpy("sigmoid", lambda x: X.sigmoid(x), ("B", 4)),
     numpy("softmax", lambda x: X.softmax(x, axis=1), ("B", 4)),

@@ -76,7 +76,7 @@ def evaluated(torch, row, symbol, inputs, built):
     """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size."""
     nn = torch.nn.functional
     names = {f"x{number}": value for number, value in enumerate(inputs)}
-    names.update(torch=torch, F=nn, self=SimpleNamespace(training=False), device=inputs[0].device, batch_size=None)
+    names.update(torch=torch, F=nn, self=SimpleNamespace(training=row.gradients), device=inputs[0].device, batch_size=None)
     described = json.loads(symbol.tojson())
     results = {}
     for number, node in nodes_of(symbol, row, built):
@@ -135,7 +135,10 @@ def compare(torch, row):
     for batch in BATCHES:
         arrays = drawn(row, batch)
         theirs, grads = by_mxnet(symbol, row, arrays, row.gradients)
-        inputs = [torch.tensor(array, requires_grad=row.gradients and array.dtype == "float32") for array in arrays]
+        inputs = [
+            torch.tensor(array, requires_grad=row.gradients and array.dtype == "float32" and number not in row.still)
+            for number, array in enumerate(arrays)
+        ]
         ours = evaluated(torch, row, symbol, inputs, built)
         assert len(ours) == len(theirs)
         for one, other in zip(ours, theirs):
@@ -163,6 +166,28 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
         theirs, _ = by_mxnet(symbol, row, arrays, gradients=False)
         call = (made.call or "{layer}({0})").format("x", layer="module")
         assert_close(eval(call, {"module": module, "x": torch.tensor(arrays[0])}), theirs[0], row.name)
+
+
+def test_a_dropout_keeps_and_scales(torch):
+    for axes, shape in (((), (40, 50)), ((1,), (400, 5)), ((1, 2), (400, 5, 3))):
+        node = Node("Dropout", {"p": "0.25", "axes": str(axes)}, ["x"], [shape], [shape], [None], ["float32"], "dropout0")
+        x = torch.ones(shape)
+        y = eval(expression(node), {"x": x, "F": torch.nn.functional, "torch": torch, "self": SimpleNamespace(training=True)})
+        kept = y != 0
+        assert torch.equal(y[kept], torch.full_like(y[kept], 4 / 3))
+        assert 0.65 < kept.float().mean() < 0.85
+        if axes:
+            assert torch.equal(kept, kept[:, :1, ...].expand_as(kept) if len(shape) == 2 else kept[:, :1, :1].expand_as(kept))
+
+
+def test_batch_norm_keeps_the_momentum_and_leaves_a_fixed_scale(torch):
+    (row,) = (row for row in ROWS if row.name == "BatchNorm scale")
+    ((_, node),) = nodes_of(symbol_of(row), row, drawn(row, 2))
+    module = eval(layer(node).constructor, {"nn": torch.nn})
+    assert (module.momentum, module.eps) == (0.2, 0.1)
+    assert "self.training, momentum=0.2, eps=0.1" in expression(node)
+    assert layer(node).frozen == ()
+    assert layer(node._replace(attrs={**node.attrs, "fix_gamma": "True"})).frozen == ("weight",)
 
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -232,7 +257,6 @@ REFUSED = [
     (refused_node("_foreach"), "a loop over a subgraph"),
     (refused_node("RNN"), "nn.LSTM"),
     (refused_node("Convolution", TWO, kernel=(3, 3), num_filter=4, layout="NHWC"), "layout=NHWC"),
-    (refused_node("Pooling", kernel=(2, 2), layout="NHWC"), "layout=NHWC"),
     (refused_node("Pooling", kernel=(2, 2), pooling_convention="same"), "pooling_convention=same"),
     (refused_node("Pooling", kernel=(1, 1), stride=(2, 2), pooling_convention="full"), "outside of the input"),
     (refused_node("Pooling", kernel=(2, 2), pool_type="lp", p_value=3), "p_value=3"),

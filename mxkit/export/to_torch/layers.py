@@ -19,7 +19,7 @@ from mxkit.export.to_torch.functional_layers import (
     deconvolution_options,
     is_flattened,
 )
-from mxkit.export.to_torch.functional_pooling import pooling_options, window_of
+from mxkit.export.to_torch.functional_pooling import is_last, pooling_options, window_of
 from mxkit.export.to_torch.node import Layer, Node
 from mxkit.export.to_torch.recurrent import recurrent
 import numpy as np
@@ -165,6 +165,8 @@ def _leaky_relu(node: Node) -> Optional[Layer]:
 
 
 def _pooling(node: Node) -> Optional[Layer]:
+    if is_last(node):
+        return None
     window = window_of(node)
     if window.kind not in ("avg", "max"):
         return None
