@@ -2,6 +2,8 @@
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+import json
+
 import mxkit
 import mxnet as mx
 import numpy as np
@@ -18,6 +20,7 @@ class Row(NamedTuple):
         draw: Makes inputs other than normal ones, by the input's number.
         gradients: Whether to compare gradients.
         layer: Whether a module of torch.nn is expected.
+        numpy: Whether it is an operator of mx.np.
         still: Numbers of the inputs that have no gradient in MXNet.
     """
 
@@ -29,6 +32,7 @@ class Row(NamedTuple):
     gradients: bool = True
     layer: bool = False
     still: Tuple[int, ...] = ()
+    numpy: bool = False
 
 
 def below(count, dtype="float32"):
@@ -58,6 +62,19 @@ def regions(random, shape):
     corner, size = random.uniform(0, 5, (shape[0], 2)), random.uniform(1, 6, (shape[0], 2))
     image = random.integers(0, 2, (shape[0], 1))
     return np.concatenate([image, corner, corner + size], 1).astype("float32")
+
+
+def raw(operator, count, **attrs):
+    """Make a symbol without Python's wrappers, which mxkit repairs; such ones stand in files of others."""
+
+    def make(*inputs):
+        nodes = [{"op": "null", "name": part.name, "inputs": []} for part in inputs]
+        attrs_text = {name: str(value) for name, value in attrs.items()}
+        nodes.append({"op": operator, "name": "raw0", "attrs": attrs_text, "inputs": [[n, 0, 0] for n in range(count)]})
+        described = {"nodes": nodes, "arg_nodes": list(range(count)), "heads": [[count, 0, 0]]}
+        return mx.sym.load_json(json.dumps({**described, "attrs": {"mxnet_version": ["int", 10901]}}))
+
+    return make
 
 
 S = mx.sym
@@ -125,7 +142,7 @@ DENSE = [
 ]
 
 
-def batch_norm(name, shape, axis=1, layer=True, **attrs):
+def batch_norm(name, shape, axis=1, layer=True, training=False, **attrs):
     size = (shape[axis],)
     return row(
         f"BatchNorm {name}",
@@ -133,8 +150,9 @@ def batch_norm(name, shape, axis=1, layer=True, **attrs):
         shape, size, size, size, size,
         parameters=(1, 2, 3, 4),
         draw={4: above(0.5), 1: above(0.5)},
-        gradients=False,
-        layer=layer,
+        gradients=training,
+        layer=layer and not training,
+        still=(3, 4),
     )  # fmt: skip
 
 
@@ -151,7 +169,22 @@ NORMS = [
     batch_norm("flat", ("B", 4), fix_gamma=False),
     batch_norm("3d", ("B", 4, 2, 2, 2), fix_gamma=False),
     batch_norm("last", BCHW, axis=3, layer=False, fix_gamma=False),
+    batch_norm("training", BCHW, training=True, fix_gamma=False, eps=0.1),
+    batch_norm("training last", BCHW, axis=3, training=True, fix_gamma=False),
+    batch_norm("training global", BCHW, training=True, use_global_stats=True, fix_gamma=False),
     batch_norm("global", BCHW, layer=False, use_global_stats=True, fix_gamma=False),
+    row(
+        "BatchNormWithReLU",
+        lambda x, g, b, m, v: S.contrib.BatchNormWithReLU(x, g, b, m, v, fix_gamma=False),
+        BCHW, (4,), (4,), (4,), (4,), parameters=(1, 2, 3, 4), draw={4: above(0.5)}, gradients=False,
+    ),
+    row(
+        "SyncBatchNorm",
+        lambda x, g, b, m, v: S.contrib.SyncBatchNorm(x, g, b, m, v, fix_gamma=False, ndev=1, key="key"),
+        BCHW, (4,), (4,), (4,), (4,), parameters=(1, 2, 3, 4), draw={4: above(0.5)}, gradients=False, layer=True,
+    ),
+    row("Convolution_v1", lambda x, w: S.Convolution_v1(x, w, kernel=(2, 2), num_filter=3, no_bias=True), BCHW, (3, 4, 2, 2), parameters=(1,), layer=True),
+    row("Pooling_v1", lambda x: S.Pooling_v1(x, kernel=(2, 3), stride=(2, 2), pool_type="avg"), BCHW, layer=True),
     scaled("LayerNorm", S.LayerNorm, ("B", 3, 5), (5,), eps=0.1),
     scaled("LayerNorm axis", S.LayerNorm, ("B", 3, 5), (3,), layer=False, axis=1),
     scaled("GroupNorm", S.GroupNorm, ("B", 6, 3, 2), (3,), num_groups=3, eps=0.1),
@@ -172,7 +205,7 @@ ACTIVATIONS = [
     row("LeakyReLU default", lambda x: S.LeakyReLU(x), BCHW, layer=True),
     row("LeakyReLU slope", lambda x: S.LeakyReLU(x, slope=0.1), BCHW, layer=True),
     row("LeakyReLU elu", lambda x: S.LeakyReLU(x, act_type="elu", slope=0.7), BCHW, layer=True),
-    row("LeakyReLU selu", lambda x: S.LeakyReLU(x, act_type="selu"), BCHW),
+    row("LeakyReLU selu", raw("LeakyReLU", 1, act_type="selu"), BCHW, gradients=False, layer=True),
     row("LeakyReLU gelu", lambda x: S.LeakyReLU(x, act_type="gelu"), BCHW, layer=True),
     row("PReLU channels", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (4,), parameters=(1,), layer=True),
     row("PReLU shared", lambda x, g: S.LeakyReLU(x, g, act_type="prelu"), BCHW, (1,), parameters=(1,), layer=True),
@@ -188,6 +221,9 @@ ACTIVATIONS = [
     row("SoftmaxOutput multi", lambda x, y: S.SoftmaxOutput(x, y, multi_output=True), BCHW, ("B", 5, 6), gradients=False),
     row("SoftmaxOutput preserve", lambda x, y: S.SoftmaxOutput(x, y, preserve_shape=True), ("B", 4, 3), ("B", 4), gradients=False),
     row("LogisticRegressionOutput", lambda x, y: S.LogisticRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
+    row("MAERegressionOutput", lambda x, y: S.MAERegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
+    row("SVMOutput", lambda x, y: S.SVMOutput(x, y), ("B", 4), ("B",), gradients=False),
+    row("MakeLoss", lambda x: S.MakeLoss(x), ("B", 4), gradients=False),
     row("LinearRegressionOutput", lambda x, y: S.LinearRegressionOutput(x, y), ("B", 4), ("B", 4), gradients=False),
     row("Dropout", lambda x: S.Dropout(x, p=0.3), BCHW, gradients=False, layer=True),
     row("Dropout axes", lambda x: S.Dropout(x, p=0.3, axes=(2, 3)), BCHW, gradients=False),
@@ -219,6 +255,8 @@ POOLING = [
     pooling("global avg", kernel=(1, 1), global_pool=True, pool_type="avg"),
     pooling("global max", kernel=(1, 1), global_pool=True, pool_type="max"),
     pooling("global sum", kernel=(1, 1), global_pool=True, pool_type="sum", layer=False),
+    pooling("last", ("B", 7, 8, 3), False, kernel=(3, 2), stride=(2, 1), pad=(1, 0), layout="NHWC", gradients=False),
+    pooling("global last", ("B", 7, 8, 3), False, kernel=(1, 1), global_pool=True, pool_type="avg", layout="NHWC", gradients=False),
     pooling("1d", ("B", 3, 8), kernel=(3,), stride=(2,), pooling_convention="full"),
     pooling("1d avg", ("B", 3, 8), kernel=(3,), stride=(2,), pad=(1,), pool_type="avg", count_include_pad=False),
     pooling("3d", ("B", 2, 5, 5, 5), kernel=(3, 3, 3), stride=(2, 2, 2), pad=(1, 1, 1)),
@@ -255,7 +293,7 @@ SHAPES = [
     reshape((0, -3), ("B", 4, 6), reverse=True),
     reshape((0, 2, 3, -4, 0), ("B", 6, 5), reverse=True),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
-    row("reshape_like parts", lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3), ("B", 6, 5), ("B", 2, 3)),
+    row("reshape_like parts", lambda x, y: S.reshape_like(x, y, lhs_begin=1, lhs_end=2, rhs_begin=1, rhs_end=3), ("B", 6, 5), ("B", 2, 3, 7)),
     row("Flatten", lambda x: S.Flatten(x), BCHW, layer=True),
     row("transpose", lambda x: S.transpose(x, axes=(0, 2, 3, 1)), BCHW),
     row("transpose two", lambda x: S.transpose(x, axes=(0, 1, 3, 2)), BCHW),
@@ -291,7 +329,18 @@ SHAPES = [
     row("ones_like", lambda x: S.ones_like(x), BCHW, gradients=False),
     row("arange_like", lambda x: S.contrib.arange_like(x, axis=1, start=2, step=0.5), BCHW, gradients=False),
     row("arange_like all", lambda x: S.contrib.arange_like(x, repeat=2), ("B", 4), gradients=False),
-    row("zeros", lambda x: S.broadcast_add(x, S.zeros((1, 4)) + 2), ("B", 4)),
+    *(
+        row(name, lambda x, make=make: mx.sym.Group([x * 2, make()]), ("B", 4), gradients=False)
+        for name, make in {
+            "zeros": lambda: S.zeros((2, 3), dtype="int32"),
+            "ones": lambda: S.ones((3,), dtype="float64"),
+            "full": lambda: S.full((2, 3), 1.5, dtype="float64"),
+            "full of an int": lambda: S.full((2,), 3),
+            "arange": lambda: S.arange(1, 5, 2, repeat=2, dtype="int32"),
+            "arange to": lambda: S.arange(4),
+        }.items()
+    ),
+    row("rnn_param_concat", lambda x, y: S._internal._rnn_param_concat(x, y, dim=0), (5,), (3,)),
     row("shape_array", lambda x: S.shape_array(x), BCHW, gradients=False),
     row("size_array", lambda x: S.size_array(x), BCHW, gradients=False),
 ]
@@ -450,6 +499,123 @@ SEQUENCES = [
     row("BilinearSampler", lambda x, g: S.BilinearSampler(x, g), BCHW, ("B", 2, 3, 4), draw={1: above(-1.2, 1.2)}, gradients=False),
 ]
 
+N, X, I = S.np, S.npx, S.np._internal
+
+
+def numpy(name, make, *shapes, **more):
+    return row(f"np {name}", make, *shapes, numpy=True, **more)
+
+
+_NUMPY_FUNCTIONS = (
+    *"exp expm1 log log1p log2 log10 sqrt square reciprocal sin cos tan arcsin arccos arctan sinh cosh tanh".split(),
+    *"arcsinh arccosh arctanh absolute negative cbrt degrees radians".split(),
+)
+_NUMPY_STEPS = ("sign", "floor", "ceil", "trunc", "fix", "rint", "around", "isnan", "isinf", "isfinite", "logical_not")
+
+
+def _numpy_domain(name):
+    if name in ("sqrt", "reciprocal", "cbrt", "arccosh") or name.startswith("log") and name != "logical_not":
+        return above(1.1)
+    if name in ("rint", "around"):
+        return _domain("round")
+    return below(2) if name == "logical_not" else above(-0.9, 0.9)
+
+
+NUMPY = [
+    *(
+        numpy(name, lambda x, name=name: getattr(N, name)(x), ("B", 7), draw=_numpy_domain(name), gradients=name in _NUMPY_FUNCTIONS)
+        for name in (*_NUMPY_FUNCTIONS, *_NUMPY_STEPS)
+    ),
+    *(
+        numpy(name, lambda x, y, name=name: getattr(N, name)(x, y), ("B", 3), ("B", 1), draw=above(0.5))
+        for name in ("add", "subtract", "multiply", "true_divide", "power", "maximum", "minimum", "hypot", "arctan2")
+    ),
+    numpy("mod", lambda x, y: N.mod(x, y), ("B", 3), ("B", 3), draw=above(-2, 2), gradients=False),
+    *(
+        numpy(name, lambda x, y, name=name: getattr(N, name)(x, y), ("B", 3), (3,), draw=below(3), gradients=False)
+        for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+    ),
+    numpy("scalars", lambda x: 3 / (2 - x) + (x + 1.5) ** 2 * 0.5 - (x - 1) / 4, ("B", 3), draw=above(0.2, 0.9)),
+    numpy("power of a scalar", lambda x: 2.5**x % 3, ("B", 3), gradients=False),
+    numpy("mod of a scalar", lambda x: 7 % x, ("B", 3), draw=above(0.5), gradients=False),
+    *(
+        numpy(f"{name}_scalar", lambda x, name=name: getattr(I, f"{name}_scalar")(x, scalar=1.0), ("B", 5), draw=below(3), gradients=False)
+        for name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+    ),
+    *(numpy(name, lambda x, name=name: getattr(N, name)(1 / x), ("B", 5), draw=below(2), gradients=False) for name in ("isposinf", "isneginf")),
+    numpy("copy", lambda x: N.copy(x), ("B", 4)),
+    numpy("where left", raw("_npi_where_lscalar", 2, scalar=2.5), ("B", 4), ("B", 4), draw={0: below(2)}, gradients=False),
+    numpy("where right", raw("_npi_where_rscalar", 2, scalar=2.5), ("B", 4), ("B", 4), draw={0: below(2)}, gradients=False),
+    *(numpy(f"{name} operator", raw(f"_npi_{name}", 1, axis=(1,), ddof=1, keepdims=True), ("B", 4), gradients=False) for name in ("std", "var")),
+    numpy("compare", lambda x: N.where(x > 1, x, x * 2) + N.where(x < 1, x, x * 0.5), ("B", 3), draw=below(3), gradients=False),
+    numpy("where", lambda c, x, y: N.where(c, x, y), ("B", 3), ("B", 3), (3,), draw={0: below(2)}),
+    numpy("where scalars", lambda x: N.where(x, 2.0, 3.0) + N.where(x, x, 4.0) + N.where(x, 5.0, x), ("B", 3), draw=below(2), gradients=False),
+    *(
+        numpy(f"{name} {attrs}", lambda x, name=name, attrs=attrs: getattr(N, name)(x, **attrs), ("B", 4, 5), draw=distinct, gradients=gradients)
+        for name, gradients in (("sum", True), ("mean", True), ("max", True), ("min", True), ("prod", True), ("std", False), ("var", False))
+        for attrs in ({}, {"axis": 1}, {"axis": (-1, 1), "keepdims": True}, {"keepdims": True})
+    ),
+    numpy("around decimals", lambda x: N.around(x, 1), ("B", 4), gradients=False),
+    numpy("std ddof", lambda x: N.std(x, axis=1, ddof=1), ("B", 4), gradients=False),
+    numpy("argmax", lambda x: N.argmax(x, axis=1), ("B", 4, 5), gradients=False),
+    numpy("argmin", lambda x: N.argmin(x, axis=-1), ("B", 4, 5), gradients=False),
+    numpy("argmin all", lambda x: N.argmin(x), ("B", 4, 5), gradients=False),
+    numpy("norm", lambda x: N.linalg.norm(x, ord=1, axis=1), ("B", 4, 5), gradients=False),
+    numpy("norm all", lambda x: N.linalg.norm(x, keepdims=True), ("B", 4, 5), gradients=False),
+    numpy("any", lambda x: N.any(x, axis=1), ("B", 4), draw=below(2), gradients=False),
+    numpy("all", lambda x: N.all(x), ("B", 4), draw=below(2), gradients=False),
+    numpy("reshape", lambda x: N.reshape(x, (-1, 6)), ("B", 4, 6)),
+    *(
+        numpy(f"npx.reshape {shape} {reverse or ''}", lambda x, shape=shape, reverse=reverse: X.reshape(x, shape, reverse=reverse), ("B", 1, 6, 5))
+        for shape, reverse in (
+            ((-2, -1), False), ((-2, -3, -5), False), ((-2, -4), False), ((-2, -2, -6, 2, -1, -2), False),
+            ((-2, -2, -6, -1, 2, 5), False), ((-1, -2, 6, 5), True), ((-2, -3, -5), True) if False else ((-5, -2, -2), True),
+            ((-2, -2, 3, 2, -6, -2), True),
+        )
+    ),
+    numpy("transpose", lambda x: N.transpose(x, (0, 2, 1)), ("B", 4, 5)),
+    numpy("transpose all", lambda x: N.transpose(x), ("B", 4, 5)),
+    numpy("squeeze", lambda x: N.squeeze(x, (1, 3)), ("B", 1, 3, 1)),
+    numpy("moveaxis", lambda x: N.moveaxis(x, 1, -1), ("B", 4, 5, 2)),
+    numpy("swapaxes", lambda x: N.swapaxes(x, 1, 2), ("B", 4, 5)),
+    numpy("expand_dims", lambda x: N.expand_dims(x, -1), ("B", 4)),
+    numpy("roll", lambda x: N.roll(x, 2, axis=1), ("B", 4)),
+    numpy("flip", lambda x: N.flip(x, 1), ("B", 4)),
+    numpy("concatenate", lambda x, y: N.concatenate([x, y], axis=-1), ("B", 4), ("B", 2)),
+    numpy("concatenate flat", lambda x, y: N.concatenate([x, y], axis=None), ("B", 4), ("B", 2)),
+    numpy("stack", lambda x, y: N.stack([x, y], axis=1), ("B", 4), ("B", 4)),
+    numpy("vstack", lambda x, y: N.vstack([x, y]), ("B", 4), ("B", 4)),
+    numpy("split", lambda x: N.split(x, 2, axis=1), ("B", 4)),
+    numpy("split at", lambda x: N.split(x, [1, 3], axis=1), ("B", 4)),
+    numpy("index", lambda x: x[:, 1:3], ("B", 4)),
+    numpy("dot", lambda x, y: N.dot(x, y), ("B", 4), (4, 3)),
+    numpy("dot 3d", lambda x, y: N.dot(x, y), ("B", 2, 4), (4,)),
+    numpy("matmul", lambda x, y: N.matmul(x, y), ("B", 2, 4), ("B", 4, 3)),
+    numpy("tensordot", lambda x, y: N.tensordot(x, y, axes=([1], [0])), ("B", 4), (4, 3)),
+    numpy("tensordot int", lambda x, y: N.tensordot(x, y, axes=1), ("B", 4), (4, 3)),
+    numpy("einsum", lambda x, y: N.einsum("bij,bkj->bik", x, y), ("B", 2, 4), ("B", 3, 4)),
+    numpy("broadcast_to", lambda x: N.broadcast_to(x, (2, 3, 4)), (3, 1)),
+    numpy("tril", lambda x: N.tril(x, 1), (4, 5)),
+    numpy("clip", lambda x: N.clip(x, -0.5, 0.5), ("B", 4)),
+    numpy("cumsum", lambda x: N.cumsum(x, axis=1), ("B", 4)),
+    numpy("full_like", lambda x: N.full_like(x, 2.5), ("B", 4), gradients=False),
+    *(
+        numpy(name, lambda x, make=make: [x * 2, make()], ("B", 4), gradients=False)
+        for name, make in {
+            "zeros": lambda: N.zeros((2, 3), dtype="int32"),
+            "ones": lambda: N.ones((3,), dtype="float64"),
+            "arange": lambda: N.arange(1, 9, 2, dtype="int32"),
+            "arange to": lambda: N.arange(2.5),
+        }.items()
+    ),
+    numpy("relu", lambda x: X.relu(x), ("B", 4)),
+    numpy("sigmoid", lambda x: X.sigmoid(x), ("B", 4)),
+    numpy("softmax", lambda x: X.softmax(x, axis=1), ("B", 4)),
+    numpy("topk", lambda x: X.topk(x, k=2, ret_typ="both"), ("B", 4), draw=distinct, gradients=False),
+    numpy("gelu", lambda x: X.leaky_relu(x, act_type="gelu"), ("B", 4)),
+    numpy("fully_connected", lambda x, w: X.fully_connected(x, w, num_hidden=3, no_bias=True), ("B", 2, 2), (3, 4), parameters=(1,)),
+]
+
 ROWS: List[Row] = [
-    *CONVOLUTIONS, *DENSE, *NORMS, *ACTIVATIONS, *POOLING, *SHAPES, *INDEXING, *REDUCTIONS, *ARITHMETIC, *SEQUENCES,
+    *CONVOLUTIONS, *DENSE, *NORMS, *ACTIVATIONS, *POOLING, *SHAPES, *INDEXING, *REDUCTIONS, *ARITHMETIC, *SEQUENCES, *NUMPY,
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from mxkit.export.to_torch.functional_layers import (
     deconvolution_options,
     is_flattened,
 )
-from mxkit.export.to_torch.functional_pooling import pooling_options, window_of
+from mxkit.export.to_torch.functional_pooling import is_last, pooling_options, window_of
 from mxkit.export.to_torch.node import Layer, Node
 from mxkit.export.to_torch.recurrent import recurrent
 import numpy as np
@@ -165,6 +165,8 @@ def _leaky_relu(node: Node) -> Optional[Layer]:
 
 
 def _pooling(node: Node) -> Optional[Layer]:
+    if is_last(node):
+        return None
     window = window_of(node)
     if window.kind not in ("avg", "max"):
         return None
@@ -203,7 +205,6 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "Deconvolution": _deconvolution,
     "FullyConnected": _fully_connected,
     "BatchNorm": _batch_norm,
-    "BatchNorm_v1": _batch_norm,
     "_contrib_SyncBatchNorm": _batch_norm,
     "LayerNorm": _layer_norm,
     "GroupNorm": _group_norm,
