@@ -1,30 +1,18 @@
 """Blocks with the same code share one class: what differs between them becomes an argument of its constructor."""
 
-from ast import literal_eval
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
+from mxkit.export.to_torch.constructor_arguments import DEFAULTS, Argument, Arguments, Slot
 from mxkit.export.to_torch.layout import Call, Expression, is_literal
 from mxkit.export.to_torch.trees import Instance, Statement
 
-# Defaults of torch.nn, so that a layer that names an argument and one that does not can be of one class
-DEFAULTS = {
-    "stride": "1",
-    "padding": "0",
-    "output_padding": "0",
-    "dilation": "1",
-    "groups": "1",
-    "bias": "True",
-    "momentum": "0.1",
-    "ceil_mode": "False",
-    "count_include_pad": "True",
-    "num_layers": "1",
-    "bidirectional": "False",
-    "batch_first": "False",
+_LAYERS_WITH = {
+    "bias": ("nn.Conv", "nn.Linear"),
+    "momentum": ("nn.BatchNorm",),
+    **dict.fromkeys(("stride", "padding", "dilation", "groups"), ("nn.Conv",)),
 }
-# Arguments that get a default in the class, too
-_WITH_DEFAULT = frozenset(["stride", "dilation", "groups", "bias", "padding"])
+_ORDER = ("kernel_size", "stride", "padding", "output_padding", "dilation", "groups", "bias", "eps", "momentum")
 _POSITIONS = {
     "nn.Conv": ("in_channels", "channels", "kernel_size"),
     "nn.ConvTranspose": ("in_channels", "channels", "kernel_size"),
@@ -39,23 +27,6 @@ _POSITIONS = {
     "nn.RNN": ("input_size", "hidden_size"),
     "nn.Dropout": ("dropout",),
 }
-
-
-class Argument(NamedTuple):
-    """An argument of a class.
-
-    Attributes:
-        name: Its name.
-        annotation: Its type.
-        default: '' if it has none.
-    """
-
-    name: str
-    annotation: str
-    default: str
-
-
-Slot = Tuple[int, Tuple[str, ...]]
 
 
 @dataclass
@@ -131,7 +102,7 @@ class Classes:
         parts = [
             f"{name}={self._skeleton(inner)}" if name else self._skeleton(inner)
             for name, inner in value.arguments
-            if name not in DEFAULTS or not value.function.startswith("nn.")
+            if not _takes(value, name)
         ]
         return f"{value.function}({', '.join(parts)})"
 
@@ -188,7 +159,7 @@ class Classes:
                     continue
                 own.update({(index, path): text for path, text in _slots(lines[index - skipped].value)})
             slots.append(own)
-        finder = _Arguments(one, slots, {**dict(_hints(filled[whole]))}, targets)
+        finder = Arguments(one.optional, one.instances, slots, {**dict(_hints(filled[whole]))}, targets)
         chosen = finder.find()
         one.arguments = finder.arguments()
         one.statements = [
@@ -214,6 +185,7 @@ class Classes:
             arguments += [
                 (name, text) for name, text in DEFAULTS.items() if name not in present and _takes(value, name)
             ]
+            arguments.sort(key=lambda one: _ORDER.index(one[0]) if one[0] in _ORDER else -1)
         return Call(value.function, arguments)
 
     def _named(self, value: Expression) -> Expression:
@@ -230,25 +202,13 @@ class Classes:
                 elif inner != argument.default:
                     written.append((name, inner))
             return Call(one.name, written)
-        kept = [
-            (name, inner)
-            for name, inner in arguments
-            if not (value.function.startswith("nn.") and name in DEFAULTS and inner == DEFAULTS[name])
-        ]
+        kept = [(name, inner) for name, inner in arguments if not (_takes(value, name) and inner == DEFAULTS[name])]
         return Call(value.function, kept)
 
 
 def _takes(call: Call, name: str) -> bool:
     """Whether a layer of torch.nn has an argument with a default."""
-    kinds = {
-        "bias": ("nn.Conv", "nn.Linear"),
-        "momentum": ("nn.BatchNorm",),
-        "stride": ("nn.Conv",),
-        "padding": ("nn.Conv",),
-        "dilation": ("nn.Conv",),
-        "groups": ("nn.Conv",),
-    }
-    return call.function.startswith(kinds.get(name, ("-",)))
+    return call.function.startswith(_LAYERS_WITH.get(name, ("-",)))
 
 
 def _slots(value: Expression, path: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], str]]:
@@ -290,86 +250,3 @@ def _hints_in(value: Expression, index: int, path: Tuple[str, ...]) -> Iterator[
             yield (index, where), name or (known[number] if number < len(known) else "size")
         else:
             yield from _hints_in(inner, index, where)
-
-
-class _Arguments:
-    """Finds the literals that differ between the objects of a class, and names for them."""
-
-    def __init__(self, one: Class, slots: List[Dict[Slot, str]], hints: Dict[Slot, str], targets: List[str]) -> None:
-        self._one, self._slots, self._hints, self._targets = one, slots, hints, targets
-        self._columns: Dict[str, List[Optional[str]]] = {}
-        self._defaults: Dict[str, str] = {}
-
-    def find(self) -> Dict[Slot, str]:
-        """Names of arguments by the literals that they replace."""
-        chosen: Dict[Slot, str] = {}
-        for slot in self._hints:
-            column = [own.get(slot) for own in self._slots]
-            several = {text for text in column if text is not None}
-            if len(several) > 1 or (None in column and self._known(slot, column)):
-                chosen[slot] = self._argument(slot, column)
-        for child in self._one.optional:
-            has = [child in instance.module.children for instance in self._one.instances]
-            self._columns[child] = [str(one) for one in has]
-            self._defaults[child] = "False"
-        return chosen
-
-    def _known(self, slot: Slot, column: List[Optional[str]]) -> bool:
-        """Whether a literal of an optional child is what an argument of this name is in every object that has it."""
-        other = self._columns.get(self._hints[slot])
-        return other is not None and all(text in (None, own) for text, own in zip(column, other))
-
-    def _argument(self, slot: Slot, column: List[Optional[str]]) -> str:
-        hint = self._hints[slot]
-        for name, other in self._columns.items():
-            pairs = [(a, b) for a, b in zip(column, other) if a is not None and b is not None]
-            if pairs and all(a == b for a, b in pairs):
-                self._columns[name] = [a if a is not None else b for a, b in zip(other, column)]
-                return name
-        name = self._name(hint, slot)
-        self._columns[name] = column
-        if hint in _WITH_DEFAULT:
-            texts = [text for text in column if text is not None]
-            self._defaults[name] = DEFAULTS[hint] if DEFAULTS[hint] in texts else Counter(texts).most_common(1)[0][0]
-        return name
-
-    def _name(self, hint: str, slot: Slot) -> str:
-        target = self._targets[slot[0]].rpartition(".")[2]
-        places = [f"{target}_{hint}"] if target.isidentifier() else []
-        for name in [hint, *(["out_channels"] if hint == "channels" else []), *places]:
-            if name not in self._columns and name not in self._one.optional:
-                return name
-        number = 2
-        while f"{hint}{number}" in self._columns:
-            number += 1
-        return f"{hint}{number}"
-
-    def arguments(self) -> List[Argument]:
-        """Arguments in the order of the constructor: those with a default come last."""
-        found = [
-            Argument(name, _annotation([text for text in column if text]), self._defaults.get(name, ""))
-            for name, column in self._columns.items()
-        ]
-        return sorted(found, key=lambda one: bool(one.default))
-
-    def values(self) -> Iterator[Dict[str, str]]:
-        """Arguments of each object."""
-        order = [one.name for one in self.arguments()]
-        for index in range(len(self._slots)):
-            yield {
-                name: self._columns[name][index] or self._defaults.get(name) or next(filter(None, self._columns[name]))
-                for name in order
-            }
-
-
-def _annotation(texts: Sequence[str]) -> str:
-    kinds = []
-    for text in texts:
-        value = literal_eval(text)
-        kinds.append(
-            f"tuple[{', '.join(type(part).__name__ for part in value)}]"
-            if type(value) is tuple
-            else type(value).__name__
-        )
-    distinct = sorted(set(kinds))
-    return " | ".join("None" if kind == "NoneType" else kind for kind in distinct)

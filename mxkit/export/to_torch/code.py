@@ -1,15 +1,20 @@
 """One Python file of PyTorch code, and its weights, from a live Gluon net."""
 
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+import textwrap
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.export.to_torch.classes import Argument, Class, Classes
+from mxkit.export.to_torch.classes import Class, Classes
+from mxkit.export.to_torch.constructor_arguments import Argument
 from mxkit.export.to_torch.forward import Forward, Renderer
 from mxkit.export.to_torch.functional import HELPERS, helpers_used
+from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.layout import laid_out, parse
-from mxkit.export.to_torch.modules import Module, Problem, identifier, layer_of, modules, refuse
-from mxkit.export.to_torch.program import Program, extract
+from mxkit.export.to_torch.modules import Module, layer_of, modules
+from mxkit.export.to_torch.problems import Problem, refuse
+from mxkit.export.to_torch.program import extract
 from mxkit.export.to_torch.shared import operators_of, shared_statements
+from mxkit.export.to_torch.steps import Program
 from mxkit.export.to_torch.trees import Instance, statements
 from mxkit.version import __version__
 import mxnet as mx
@@ -81,15 +86,43 @@ def source_of(
     refuse(_distinct(problems))
     instances[-1].statements.extend(shared_statements(program, root, instances))
     classes = Classes(instances, _root_name(net)).all()
-    shapes = ", ".join(
-        str(tuple(program.shapes[entry])) if entry in program.shapes else "?" for entry in program.inputs
-    )
-    text = docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit."
-    text += (
-        f"\n\nmxkit {__version__}, MXNet {mx.__version__}. Input: {shapes}; the batch size is free.\n"
-        'Load the weights with `net = load("model.safetensors")`.\n'
-    )
+    text = _docstring(docstring or f"{type(net).__name__}, converted from Apache MXNet by mxkit.", inputs)
     return Source(program, root, {one.module.target: one for one in instances}, classes, text, dict(constants or {}))
+
+
+def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
+    def shapes(value: Any) -> str:
+        if isinstance(value, (list, tuple)):
+            return f"[{', '.join(map(shapes, value))}]"
+        return "None" if value is None else str(np.shape(value))
+
+    given = ", ".join(f"{name} {shapes(value)}" for name, value in inputs.items())
+    lines = [
+        *textwrap.wrap(
+            f"mxkit {__version__}, MXNet {mx.__version__}. Traced with {given}; the batch size is free.", 88
+        ),
+        'Load the weights with `net = load("model.safetensors")`.',
+    ]
+    return "\n".join([*textwrap.wrap(first, 84), "", *lines, ""])
+
+
+def torch_files(
+    net: Any, inputs: Mapping[str, Any], docstring: str = "", constants: Optional[Mapping[str, str]] = None
+) -> Tuple[str, Dict[str, Any], Source]:
+    """Convert a net to the text of a Python file and the arrays of its weights' file.
+
+    Args:
+        net: As for `source_of`, like the other arguments.
+        inputs, docstring, constants: As for `source_of`.
+
+    Returns:
+        The text, NumPy arrays by the keys of `state_dict`, and the converted net, which `compare_torch` takes.
+
+    Raises:
+        ExportError: Operators have no equivalent; the text lists all of them with their paths.
+    """
+    source = source_of(net, inputs, docstring, constants)
+    return source.text(), weights(source), source
 
 
 def _distinct(problems: Sequence[Problem]) -> List[Problem]:
@@ -202,12 +235,12 @@ def _imports(body: str) -> str:
     lines.append("from pathlib import Path")
     if typing:
         lines.append(f"from typing import {', '.join(typing)}")
-    lines += ["", "import torch"] if "torch." in body else [""]
+    lines += ["", "import torch"] if re.search(r"(?<![.\w])torch\.", body) else [""]
+    if re.search(r"(?<![.\w])F\.", body):
+        lines.append("import torch.nn.functional as F")
     names = [name for name in ("Tensor", "nn") if re.search(rf"(?<![.\w]){name}\b", body)]
     if names:
         lines.append(f"from torch import {', '.join(names)}")
-    if re.search(r"(?<![.\w])F\.", body):
-        lines.append("import torch.nn.functional as F")
     return "\n".join(lines)
 
 
@@ -240,10 +273,10 @@ def state(source: Source, values: Optional[Dict[int, Any]] = None) -> Dict[str, 
     given = {id(one): program.value(entry) for entry, one in parameters.items()} if values is None else values
     fixed = {id(given[id(one)]) for one in parameters.values() if one.grad_req == "null"}
     for target, operator in operators_of(source.root, [*source.instances.values()]):
-        layer = layer_of(program, operator, values=given)
-        for name, value in layer.state.items() if layer else ():
+        layer: Any = layer_of(program, operator, values=given)
+        for name, value in layer.state.items():
             found[f"{target}.{name}"] = value, name not in layer.frozen and id(value) not in fixed
-        if layer and "running_var" in layer.state:
+        if "running_var" in layer.state:
             found[f"{target}.num_batches_tracked"] = np.array(0, np.int64), False
     for target, instance in source.instances.items():
         for name, parameter in instance.forward.parameters.items() if instance.forward else ():

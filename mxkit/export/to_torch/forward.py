@@ -1,25 +1,26 @@
 """The forward pass of one block as lines of Python."""
 
-import inspect
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Any, Dict, List, NamedTuple, Set, Tuple, Union
 
 from mxkit.core.blocks import own_parameters
 from mxkit.errors import ExportError
 from mxkit.export.to_torch.functional import expression, names_used
+from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.modules import (
     Module,
-    Problem,
+    accesses,
     constants,
     data_inputs,
-    identifier,
     is_first_state,
     layer_of,
     node_of,
     part_of,
 )
+from mxkit.export.to_torch.naming import annotation, argument_names, pattern
 from mxkit.export.to_torch.node import Layer
-from mxkit.export.to_torch.program import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.problems import Problem
+from mxkit.export.to_torch.steps import Entry, Operator, Program, Scope, flat
 from mxnet import gluon
 
 _RECURRENT = ("RNN", "_npx_rnn")
@@ -79,22 +80,6 @@ class _Action(NamedTuple):
     outputs: List[Entry]
 
 
-def accesses(module: Module) -> Dict[int, Tuple[Module, str]]:
-    """Python expressions for the modules inside a class, by the ids of the blocks."""
-    found: Dict[int, Tuple[Module, str]] = {}
-
-    def visit(inner: Module, before: str) -> None:
-        for name, child in inner.children.items():
-            access = f"{before}[{name}]" if name.isdigit() else f"{before}.{name}"
-            if inner.kind == "container" and not name.isdigit():
-                access = f'{before}["{name}"]'
-            found[id(child.block)] = (child, access)
-            visit(child, access)
-
-    visit(module, "self")
-    return found
-
-
 class Renderer:
     """Writes the forward pass of a call of a class.
 
@@ -145,10 +130,10 @@ class Renderer:
             self._line(index, action)
         unpacked = sum(type(value) is list for value in self.scope.inputs)
         self.lines[unpacked:unpacked] = self._sizes()
-        result, returns = self._nested(self.scope.outputs), _annotation(self.scope.outputs)
+        result, returns = self._nested(self.scope.outputs), annotation(self.scope.outputs)
         if type(self.scope.outputs) is list and len(self.scope.outputs) > 1:
             result = result[1:-1]
-            returns = f"tuple[{', '.join(map(_annotation, self.scope.outputs))}]"
+            returns = f"tuple[{', '.join(map(annotation, self.scope.outputs))}]"
         return Forward(arguments, self.lines, result, returns, self.layers, self.operators, self.parameters)
 
     def _alias(self, entry: Entry) -> Entry:
@@ -224,13 +209,13 @@ class Renderer:
         return True
 
     def _arguments(self) -> List[Tuple[str, str]]:
-        names, arguments = _argument_names(self.module.block, len(self.scope.inputs)), []
+        names, arguments = argument_names(self.module.block, len(self.scope.inputs)), []
         for name, value in zip(names, self.scope.inputs):
-            arguments.append((name, _annotation(value)))
+            arguments.append((name, annotation(value)))
             if type(value) is list:
                 parts = [f"{name.rstrip('s')}{number}" for number in range(len(flat(value)))]
                 self.names.update(zip(flat(value), parts))
-                self.lines.append(Line(_pattern(value, self.names), name, parts, flat(value), ""))
+                self.lines.append(Line(pattern(value, self.names), name, parts, flat(value), ""))
             elif value is not None:
                 self.names[value] = name
         return arguments
@@ -246,7 +231,7 @@ class Renderer:
             text, nested = self._expression(step), list(step.outputs) if len(step.outputs) > 1 else step.outputs[0]
         live = [entry for entry in flat(nested) if entry in self.last]
         self._name(index, action, live)
-        target = _pattern(nested, self.names, set(live))
+        target = pattern(nested, self.names, set(live))
         label = "" if isinstance(step, Scope) else step.operator
         self.lines.append(Line(target, text, [self.names[entry] for entry in live], live, label))
 
@@ -255,23 +240,22 @@ class Renderer:
             self._operand(entry) if entry in action.inputs and entry not in self.zeros else ""
             for entry in operator.inputs
         ]
-        if operator.operator in _RECURRENT:  # states of zeros are torch's default
-            inputs = [text if entry not in self.zeros else "batch_size" for text, entry in zip(inputs, operator.inputs)]
-        layer = layer_of(self.program, operator, inputs=inputs)
         y, *rest = operator.outputs
-        text = (layer.call if layer and layer.call else "{layer}(" + inputs[0] + ")").format(
-            *inputs, layer=action.access
-        )
         if operator.operator in _RECURRENT:
-            return text, [y, rest if len(rest) == 2 else rest[0] if rest else None]
-        return text, [y, *rest] if rest else y
+            states = [text for text in inputs[2:] if text]  # zeros are torch's default
+            given = f", ({', '.join(states)})" if len(states) == 2 else "".join(f", {state}" for state in states)
+            return f"{action.access}({inputs[0]}{given})", [y, rest if len(rest) == 2 else rest[0] if rest else None]
+        layer = layer_of(self.program, operator, inputs=inputs)
+        text = layer.call if layer and layer.call else "{layer}({0})"
+        return text.format(*inputs, layer=action.access), [y, *rest] if rest else y
 
     def _expression(self, operator: Operator) -> str:
         inputs = [self._operand(entry) for entry in operator.inputs]
         try:
             return expression(node_of(self.program, operator, inputs))
         except ExportError as error:
-            self.problems.append(Problem(self.scope.path, self.scope.block, operator.operator, str(error)))
+            reason = str(error).rpartition("cannot be converted to PyTorch: ")[2]
+            self.problems.append(Problem(self.scope.path, self.scope.block, operator.operator, reason))
             return "None"
 
     def _operand(self, entry: Entry) -> str:
@@ -342,7 +326,7 @@ class Renderer:
         return f"{hint}{number}"
 
     def _signature(self) -> List[Tuple[str, str]]:
-        names = _argument_names(self.module.block, len(self.scope.inputs))
+        names = argument_names(self.module.block, len(self.scope.inputs))
         return [(name, "") for name, value in zip(names, self.scope.inputs) if type(value) is list]
 
 
@@ -350,41 +334,3 @@ def _hint(action: _Action) -> str:
     """A name for a result that no short name is left for."""
     name = action.access.rpartition(".")[2].partition("[")[0] if action.access else ""
     return name if name.isidentifier() and name != "self" else "branch"
-
-
-def _annotation(value: Optional[Any]) -> str:
-    if value is None:
-        return "None"
-    return "list[Tensor]" if type(value) is list else "Tensor"
-
-
-def _pattern(nested: Any, names: Dict[Entry, str], live: Optional[Set[Entry]] = None) -> str:
-    """What stands before "=" to take nested results apart."""
-
-    def part(value: Any) -> str:
-        if type(value) is list:
-            if live is not None and not live.intersection(flat(value)):
-                return "_"
-            return f"({', '.join(map(part, value))})"
-        return names[value] if value is not None and (live is None or value in live) else "_"
-
-    if type(nested) is not list:
-        return part(nested)
-    return ", ".join(map(part, nested)) + "," * (len(nested) == 1)
-
-
-def _argument_names(block: Any, count: int) -> List[str]:
-    """Names of a block's arguments, as its code has them."""
-    if isinstance(block, gluon.SymbolBlock):
-        names = ["x"] if count == 1 else [f"x{number}" for number in range(count)]
-        return names
-    hybrid = isinstance(block, gluon.HybridBlock) and type(block).forward is gluon.HybridBlock.forward
-    method = block.hybrid_forward if hybrid else block.forward
-    own, found = own_parameters(block), []
-    for name, one in list(inspect.signature(method).parameters.items())[hybrid:]:
-        if one.kind is one.VAR_POSITIONAL:
-            found += [f"{name.rstrip('s')}{number}" for number in range(count - len(found))]
-        elif one.kind is not one.VAR_KEYWORD and name not in own:
-            found.append(name)
-    found = [identifier(name, set()) for name in found[:count]]
-    return found if len(found) == count else [f"x{number}" for number in range(count)]

@@ -8,6 +8,7 @@ from mxkit.export.to_torch.emitted_helpers import HELPERS
 from mxkit.export.to_torch.functional_arithmetic import ARITHMETIC, Conversion
 from mxkit.export.to_torch.functional_indexing import INDEXING
 from mxkit.export.to_torch.functional_layers import LAYERS
+from mxkit.export.to_torch.functional_numpy import NUMPY
 from mxkit.export.to_torch.functional_pooling import POOLING
 from mxkit.export.to_torch.functional_reductions import REDUCTIONS
 from mxkit.export.to_torch.functional_sequences import SEQUENCES
@@ -18,6 +19,7 @@ EXPRESSIONS: Dict[str, Conversion] = {
     **ARITHMETIC,
     **INDEXING,
     **LAYERS,
+    **NUMPY,
     **POOLING,
     **REDUCTIONS,
     **SEQUENCES,

@@ -96,7 +96,7 @@ def _logical_scalar(name: str) -> Conversion:
     return convert
 
 
-def _template(pattern: str) -> Conversion:
+def template(pattern: str) -> Conversion:
     """Return a conversion by a pattern: `{x}` is the input, `{a}` the input on which a method can be called."""
     return lambda node: pattern.format(x=node.inputs[0], a=atom(node.inputs[0]))
 
@@ -123,14 +123,11 @@ _FUNCTIONS = {
     "gammaln": "torch.lgamma({x})",
     "gamma": "gamma({x})",
     "_copy": "{x}",
-    "identity": "{x}",
-    "_identity_with_attr_like_rhs": "{x}",
     "make_loss": "{x}",
     "MakeLoss": "{x}",
     "LinearRegressionOutput": "{x}",
     "MAERegressionOutput": "{x}",
     "SVMOutput": "{x}",
-    "IdentityAttachKLSparseReg": "{x}",
     "LogisticRegressionOutput": "{a}.sigmoid()",
     "BlockGrad": "{a}.detach()",
     "zeros_like": "torch.zeros_like({x})",
@@ -146,16 +143,6 @@ def _logical_not(node: Node) -> str:
 def _cast(node: Node) -> str:
     dtype_of(node)
     return cast(node.inputs[0], text(node, "dtype", "float32"))
-
-
-def _multicast(node: Node) -> str:
-    order = ["float16", "float32", "float64"]
-    unknown = set(node.dtypes) - set(order)
-    if unknown:
-        raise refused(node, f"inputs of {', '.join(sorted(unknown))}; expected floats")
-    widest = max(node.dtypes, key=order.index)
-    casts = [x if dtype == widest else cast(x, widest) for x, dtype in zip(node.inputs, node.dtypes)]
-    return f"({', '.join(casts)})" if len(casts) > 1 else casts[0]
 
 
 def _clip(node: Node) -> str:
@@ -186,10 +173,12 @@ def _hypot_scalar(node: Node) -> str:
 def _binary_table() -> Dict[str, Conversion]:
     table: Dict[str, Conversion] = {}
     for name, sign in _SIGNS.items():
-        table[f"elemwise_{name}"] = table[f"broadcast_{name}"] = table[f"_{name}"] = _arithmetic(sign)
+        elementwise = f"_{name}" if name in ("mod", "power") else f"elemwise_{name}"
+        table[elementwise] = table[f"broadcast_{name}"] = _arithmetic(sign)
     for name, sign in {"plus": "+", "minus": "-", "mul": "*", "div": "/", "mod": "%", "power": "**"}.items():
         table[f"_{name}_scalar"] = _scalar(sign)
-        table[f"_r{name}_scalar"] = _scalar(sign, reverse=True)
+        if sign not in ("+", "*"):
+            table[f"_r{name}_scalar"] = _scalar(sign, reverse=True)
     for name, sign in _COMPARISONS.items():
         table[f"_{name}"] = table[f"broadcast_{name}"] = _compare(sign, scalar=False)
         table[f"_{name}_scalar"] = _compare(sign, scalar=True)
@@ -203,8 +192,7 @@ def _binary_table() -> Dict[str, Conversion]:
 
 ARITHMETIC: Dict[str, Conversion] = {
     **_binary_table(),
-    **{name: _template(pattern) for name, pattern in _FUNCTIONS.items()},
-    "_grad_add": _arithmetic("+"),
+    **{name: template(pattern) for name, pattern in _FUNCTIONS.items()},
     "_maximum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(min={literal(number(node, 'scalar'))})",
     "_minimum_scalar": lambda node: f"{atom(node.inputs[0])}.clamp(max={literal(number(node, 'scalar'))})",
     "_hypot_scalar": _hypot_scalar,
@@ -212,7 +200,6 @@ ARITHMETIC: Dict[str, Conversion] = {
     "logical_not": _logical_not,
     "Cast": _cast,
     "amp_cast": _cast,
-    "amp_multicast": _multicast,
     "clip": _clip,
     "hard_sigmoid": _hard_sigmoid,
     "smooth_l1": _smooth_l1,

@@ -87,7 +87,7 @@ def _take(node: Node) -> str:
 def _pick(node: Node) -> str:
     x, rank = atom(node.inputs[0]), len(node.shapes[0])
     axis = integer(node, "axis", -1)
-    if axis is None or text(node, "axis", "-1") == "":
+    if axis is None or node.attrs.get("axis") == "None":
         raise refused(node, "axis=None; state the axis")
     index = _limited(node, 1, axis % rank)
     if len(node.shapes[1]) < rank:

@@ -305,7 +305,6 @@ LAYERS: Dict[str, Conversion] = {
     "Deconvolution": _deconvolution,
     "FullyConnected": _fully_connected,
     "BatchNorm": _batch_norm,
-    "BatchNorm_v1": _batch_norm,
     "_contrib_SyncBatchNorm": _batch_norm,
     "_contrib_BatchNormWithReLU": _batch_norm,
     "LayerNorm": _layer_norm,

@@ -46,9 +46,6 @@ class Window(NamedTuple):
 def window_of(node: Node) -> Window:
     """Read a Pooling operator; what torch has no window for is refused."""
     rank = len(node.shapes[0]) - 2
-    layout = text(node, "layout")
-    if layout and not layout.startswith("NC"):
-        raise refused(node, f"layout={layout}, which MXNet's CPU does not compute; expected channels after the batch")
     kind, convention = text(node, "pool_type", "max"), text(node, "pooling_convention", "valid")
     whole = flag(node, "global_pool")
     kernel = ints(node, "kernel") if not whole else tuple(node.shapes[0][2:])
@@ -56,7 +53,10 @@ def window_of(node: Node) -> Window:
     if convention == "same":
         raise refused(node, "pooling_convention=same; torch pads on both sides alike")
     window = Window(kind, kernel, stride, padding, False, flag(node, "count_include_pad", True), whole)
-    return window if whole or convention == "valid" else window._replace(ceil=_is_beyond(node, window))
+    if whole or convention == "valid":
+        return window
+    # torch sums and takes norms without windows beyond the padding
+    return window._replace(ceil=_is_beyond(node, window) or kind in ("max", "avg"))
 
 
 def _is_beyond(node: Node, window: Window) -> bool:
@@ -83,7 +83,17 @@ def pooling_options(window: Window) -> Dict[str, object]:
     }
 
 
+def is_last(node: Node) -> bool:
+    """Tell whether the channels are the last dimension."""
+    return text(node, "layout", "NC").endswith("C") and not text(node, "layout", "NC").startswith("NC")
+
+
 def _pooling(node: Node) -> str:
+    if is_last(node):
+        (batch, *sizes, channels), data = node.shapes[0], f"{atom(node.inputs[0])}.movedim(-1, 1)"
+        attrs = {name: value for name, value in node.attrs.items() if name != "layout"}
+        first = node._replace(attrs=attrs, inputs=[data], shapes=[(batch, channels, *sizes)])
+        return f"{_pooling(first)}.movedim(1, -1)"
     window = window_of(node)
     data, rank = node.inputs[0], window.rank
     if window.whole:

@@ -251,7 +251,6 @@ SHAPES: Dict[str, Conversion] = {
     "depth_to_space": lambda node: f"depth_to_space({node.inputs[0]}, {integer(node, 'block_size')})",
     "space_to_depth": lambda node: f"space_to_depth({node.inputs[0]}, {integer(node, 'block_size')})",
     "_zeros": _filled("zeros"),
-    "_zeros_without_dtype": _filled("zeros"),
     "_ones": _filled("ones"),
     "_full": _filled("full"),
     "_arange": _arange,

@@ -19,7 +19,7 @@ from mxkit.export.to_torch.functional_layers import (
     deconvolution_options,
     is_flattened,
 )
-from mxkit.export.to_torch.functional_pooling import pooling_options, window_of
+from mxkit.export.to_torch.functional_pooling import is_last, pooling_options, window_of
 from mxkit.export.to_torch.node import Layer, Node
 from mxkit.export.to_torch.recurrent import recurrent
 import numpy as np
@@ -165,6 +165,8 @@ def _leaky_relu(node: Node) -> Optional[Layer]:
 
 
 def _pooling(node: Node) -> Optional[Layer]:
+    if is_last(node):
+        return None
     window = window_of(node)
     if window.kind not in ("avg", "max"):
         return None
@@ -187,6 +189,11 @@ def _dropout(node: Node) -> Optional[Layer]:
     return Layer(f"nn.Dropout({literal(number(node, 'p', 0.5))})", {})
 
 
+def _clip(node: Node) -> Optional[Layer]:
+    low, high = number(node, "a_min", 0), number(node, "a_max", 0)
+    return Layer("nn.ReLU6()" if (low, high) == (0, 6) else f"nn.Hardtanh({literal(low)}, {literal(high)})", {})
+
+
 def _softmax(node: Node) -> Optional[Layer]:
     plain = number(node, "temperature", 1) == 1 and not flag(node, "use_length") and not text(node, "dtype")
     return Layer(f"nn.Softmax(dim={integer(node, 'axis', -1)})", {}) if plain else None
@@ -198,7 +205,6 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "Deconvolution": _deconvolution,
     "FullyConnected": _fully_connected,
     "BatchNorm": _batch_norm,
-    "BatchNorm_v1": _batch_norm,
     "_contrib_SyncBatchNorm": _batch_norm,
     "LayerNorm": _layer_norm,
     "GroupNorm": _group_norm,
@@ -215,5 +221,6 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "_contrib_AdaptiveAvgPooling2D": _adaptive,
     "Flatten": lambda node: Layer("nn.Flatten()", {}),
     "Dropout": _dropout,
+    "clip": _clip,
     "softmax": _softmax,
 }

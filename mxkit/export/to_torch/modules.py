@@ -1,82 +1,15 @@
-"""Decides for every block of a net what it is in PyTorch: a layer of torch.nn, an nn.Sequential, or a class of its own."""
+"""Decides what every block is in PyTorch: a layer of torch.nn, an nn.Sequential, or a class of its own."""
 
 from dataclasses import dataclass, field
-import keyword
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from mxkit.core.blocks import child_blocks, join_path, own_parameters, place_of
+from mxkit.core.blocks import child_blocks, join_path, own_parameters
 from mxkit.errors import ExportError
+from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.layers import layer
 from mxkit.export.to_torch.node import Layer, Node
-from mxkit.export.to_torch.program import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.steps import Entry, Operator, Program, Scope
 from mxnet import gluon
-
-# Attributes of nn.Module and its containers, and names that the generated file uses
-_TAKEN = frozenset(
-    [
-        "T_destination",
-        "add_module",
-        "append",
-        "apply",
-        "bfloat16",
-        "buffers",
-        "call_super_init",
-        "children",
-        "compile",
-        "cpu",
-        "cuda",
-        "double",
-        "dump_patches",
-        "eval",
-        "extend",
-        "extra_repr",
-        "float",
-        "forward",
-        "get_buffer",
-        "get_extra_state",
-        "get_parameter",
-        "get_submodule",
-        "half",
-        "insert",
-        "ipu",
-        "load_state_dict",
-        "modules",
-        "mtia",
-        "named_buffers",
-        "named_children",
-        "named_modules",
-        "named_parameters",
-        "parameters",
-        "pop",
-        "register_backward_hook",
-        "register_buffer",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_module",
-        "register_parameter",
-        "requires_grad_",
-        "set_extra_state",
-        "set_submodule",
-        "share_memory",
-        "state_dict",
-        "to",
-        "to_empty",
-        "train",
-        "training",
-        "type",
-        "xpu",
-        "zero_grad",
-        "self",
-        "F",
-        "nn",
-        "torch",
-        "Tensor",
-        "Path",
-        "OrderedDict",
-        "load",
-        "load_file",
-    ]
-)
 
 
 class Part(NamedTuple):
@@ -127,25 +60,6 @@ class Module:
             yield from child.walk()
 
 
-class Problem(NamedTuple):
-    """What cannot leave, and where."""
-
-    path: str
-    block: Any
-    operator: str
-    reason: str
-
-
-def refuse(problems: Sequence[Problem]) -> None:
-    """Raise one ExportError for all problems."""
-    if not problems:
-        return
-    lines = "\n".join(f"  {place_of(one.path, one.block)}: {one.operator}: {one.reason}" for one in problems)
-    raise ExportError(
-        f"export: the net has {len(problems)} operators without an equivalent in PyTorch; nothing was written:\n{lines}"
-    )
-
-
 def node_of(program: Program, operator: Operator, inputs: Sequence[str], values: Optional[List[Any]] = None) -> Node:
     """An operator as the tables of operators see it."""
     if values is None:
@@ -160,19 +74,6 @@ def node_of(program: Program, operator: Operator, inputs: Sequence[str], values:
         [program.dtypes[entry] for entry in operator.inputs],
         operator.name,
     )
-
-
-def identifier(name: str, taken: Set[str]) -> str:
-    """A valid name of an attribute that nn.Module does not have.
-
-    >>> identifier("type", set()), identifier("0", set()), identifier("conv-1", {"conv_1"})
-    ('type_', 'layer0', 'conv_1_')
-    """
-    name = "".join(letter if letter.isalnum() or letter == "_" else "_" for letter in name)
-    name = f"layer{name}" if not name or name[0].isdigit() else name
-    while name in taken or name in _TAKEN or keyword.iskeyword(name):
-        name += "_"
-    return name
 
 
 def modules(program: Program) -> Module:
@@ -297,7 +198,27 @@ def part_of(program: Program, scope: Scope, operators: Sequence[Operator]) -> Op
     after = [one for one in rest if position[one.number] > at]
     if not cores and (len(core.inputs) != 1 or len(core.outputs) != 1):
         return None
-    return Part(core, found, before, after)
+    return _batch_first(Part(core, found, before, after))
+
+
+def _batch_first(part: Part) -> Part:
+    """Let a recurrent layer between two exchanges of the first axes take the batch first."""
+    core, after = part.core, part.after
+    if core is None or core.operator not in ("RNN", "_npx_rnn") or len(part.before) != 1 or len(after) != 1:
+        return part
+    exchanged = _exchanges(part.before[0]) and _exchanges(after[0]) and after[0].inputs == core.outputs[:1]
+    if not exchanged or core.inputs[0] != part.before[0].outputs[0]:
+        return part
+    core = core._replace(
+        inputs=[*part.before[0].inputs, *core.inputs[1:]], outputs=[*after[0].outputs, *core.outputs[1:]]
+    )
+    constructor = f"{part.layer.constructor[:-1]}, batch_first=True)"
+    return Part(core, part.layer._replace(constructor=constructor), [], [])
+
+
+def _exchanges(operator: Operator) -> bool:
+    axes = (operator.attrs.get("dim1", "0"), operator.attrs.get("dim2", "0"))
+    return operator.operator in ("SwapAxis", "_npi_swapaxes") and sorted(axes) == ["0", "1"]
 
 
 def constants(program: Program, operators: Sequence[Operator]) -> Dict[int, Operator]:
@@ -348,4 +269,17 @@ def data_inputs(program: Program, operator: Operator, fixed: Dict[int, Operator]
     return [entry for entry in operator.inputs if entry not in program.parameters and entry.node not in fixed]
 
 
-__all__ = ["Module", "Part", "Problem", "Tuple", "flat", "modules"]
+def accesses(module: Module) -> Dict[int, Tuple[Module, str]]:
+    """Python expressions for the modules inside a class, by the ids of the blocks."""
+    found: Dict[int, Tuple[Module, str]] = {}
+
+    def visit(inner: Module, before: str) -> None:
+        for name, child in inner.children.items():
+            access = f"{before}[{name}]" if name.isdigit() else f"{before}.{name}"
+            if inner.kind == "container" and not name.isdigit():
+                access = f'{before}["{name}"]'
+            found[id(child.block)] = (child, access)
+            visit(child, access)
+
+    visit(module, "self")
+    return found

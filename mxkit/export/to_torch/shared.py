@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.export.to_torch.layout import Call
 from mxkit.export.to_torch.modules import Module, layer_of
-from mxkit.export.to_torch.program import Operator, Program
+from mxkit.export.to_torch.steps import Operator, Program
 from mxkit.export.to_torch.trees import Instance, Statement
 
 
@@ -39,11 +39,11 @@ def _access(target: str) -> str:
 
 def operators_of(root: Module, instances: Sequence[Instance]) -> Iterator[Tuple[str, Operator]]:
     """Paths of layers with parameters, and their operators."""
-    forwards = {one.module.target: one.forward for one in instances}
+    forwards: Dict[str, Any] = {one.module.target: one.forward for one in instances}
     for module in root.walk():
         if module.part is not None and module.part.core is not None and module.part.layer.state:
             yield module.target, module.part.core
-        forward = forwards.get(module.target)
+        forward: Any = forwards.get(module.target)
         for name, operator in forward.operators.items() if forward else ():
             if forward.layers[name].state:
                 yield (f"{module.target}.{name}" if module.target else name), operator

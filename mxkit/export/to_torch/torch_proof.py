@@ -1,44 +1,28 @@
 """Compares a converted net with MXNet: every step of every block, and, if asked, gradients and running statistics."""
 
 from collections import Counter
-import json
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
-from mxkit.core.array_kind import legacy, of_kind, switches
-from mxkit.core.replicas import first_value, is_trainable
 from mxkit.errors import ExportError
 from mxkit.export.proof import Row, compare
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module
-from mxkit.export.to_torch.program import Entry, Operator, Program, flat
+from mxkit.export.to_torch.mxnet_values import Computed, computed, listed, outputs_of
+from mxkit.export.to_torch.shared import operators_of
+from mxkit.export.to_torch.steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.trees import beside
 import mxnet as mx
 import numpy as np
 
 
-class Computed(NamedTuple):
-    """What MXNet computes.
-
-    Attributes:
-        values: Arrays by their entries.
-        gradients: Gradients by the Parameters' ids, after a backward pass.
-        heads: Gradients of the outputs, from which the backward pass began.
-        after: Values of all Parameters after the forward pass, by their ids.
-    """
-
-    values: Dict[Entry, Any]
-    gradients: Dict[int, Any]
-    after: Dict[int, Any]
-    heads: List[Any]
-
-
 def compare_torch(
-    source: Source, weights: Mapping[str, Any], batches: Sequence[Sequence[Any]], train: bool = False
+    source: Source, code: str, weights: Mapping[str, Any], batches: Sequence[Sequence[Any]], train: bool = False
 ) -> List[Row]:
     """Compare every step of a converted net with MXNet, on the CPU.
 
     Args:
-        source: The converted net.
+        source: The converted net, whose steps are compared.
+        code: The text of its file, whose outputs are compared.
         weights: What stands in its weights' file, by key.
         batches: For each comparison, the arguments as NumPy's arrays, in nested lists.
         train: Whether to compare the training mode as well: batch statistics, gradients of the sum of the outputs
@@ -53,9 +37,18 @@ def compare_torch(
     rows = []
     for inputs in batches:
         rows += _compared(source, weights, inputs, None)
+        rows += _file_rows(source, code, weights, inputs)
         if train:
             rows += _trained(source, weights, inputs)
     return rows
+
+
+def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[Row]:
+    """Compare the outputs of the file itself with the net's own."""
+    run = _Run(source, code, weights, False, False)
+    batch = _batch_size(source.program, inputs)
+    for number, (expected, output) in enumerate(zip(outputs_of(source.program, inputs), run(inputs) or [])):
+        yield compare(f"output {number}", "the file", batch, expected, output.detach().numpy())
 
 
 def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) -> List[Row]:
@@ -70,19 +63,15 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     """Compare one mode: prediction if `wide` is None, else training, in double precision if `wide`."""
     program, train = source.program, wide is not None
     expected = computed(program, inputs, train, bool(wide))
-    batch = int(np.shape(flat(list(map(_listed, inputs)))[0])[0])
+    batch = _batch_size(program, inputs)
     if not train:
         _check_outputs(program, expected, inputs)
-    run = _Run(source, weights, train, bool(wide))
+    run = _Run(source, source.text(recorded=True), weights, train, bool(wide))
+    run.expected, run.batch, run.mode = expected.values, batch, "training, " if train else ""
     outputs = run(inputs)
     if outputs is None:  # torch refuses statistics of one number
         return []
-    mode = "training, " if train else ""
-    rows = list(_step_rows(program, run, expected, batch, mode))
-    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs)):
-        rows.append(
-            compare(f"output {number}", f"{mode}the net", batch, expected.values[entry], output.detach().numpy())
-        )
+    rows = run.rows
     if train:
         run.backward(outputs, expected.heads)
         rows += _gradient_rows(source, run.net, expected, batch)
@@ -90,112 +79,38 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     return rows
 
 
-def _listed(value: Any) -> Any:
-    return list(map(_listed, value)) if isinstance(value, (list, tuple)) else value
-
-
-def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide: bool = False) -> Computed:
-    """Compute every entry in MXNet.
-
-    Args:
-        program: The program.
-        inputs: Arguments as NumPy's arrays, in nested lists.
-        train: Whether to compute in training mode, with a backward pass.
-        wide: Whether to compute in double precision.
-    """
-    own = {program.names[entry]: parameter for entry, parameter in program.parameters.items()}
-    with switches(program.numpy):
-        arrays = _arrays(program, own, inputs, wide)
-        symbol = legacy(program.internals)
-        if train:
-            symbol = _for_training(symbol, wide)
-            trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
-            for name, array in arrays.items():
-                # MXNet's BatchNorm updates its statistics in the backward pass, which reaches the first one only if
-                # the inputs have gradients
-                if name in trained or (name not in own and array.dtype in (np.float32, np.float64)):
-                    array.attach_grad()
-        # a small graph that is inlined loses the gradients of outputs that are variables
-        operator = mx.nd.CachedOp(symbol, [("inline_limit", 0)])
-        with mx.autograd.record() if train else mx.autograd.pause():
-            outputs = operator(*(arrays[name] for name in symbol.list_inputs()))
-        by_entry = dict(zip(program.entries, [outputs] if isinstance(outputs, mx.nd.NDArray) else outputs))
-        wanted = [by_entry[entry] for entry in flat(program.root.outputs)] if train else []
-        heads = _heads([one.shape for one in wanted])
-        if train:
-            mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
-        values = {entry: array.asnumpy() for entry, array in by_entry.items()}
-        gradients = {id(parameter): _gradient(arrays[name]) for name, parameter in own.items()}
-        after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
-    return Computed(values, gradients, after, heads)
-
-
-def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
-    """Copies of the parameters, and the inputs, by the names of their variables."""
-    arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
-    for entry, value in zip(program.inputs, flat(list(map(_listed, inputs)))):
-        if entry in program.names:
-            arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
-    if wide:
-        arrays = {name: one.astype(np.float64) if one.dtype == np.float32 else one for name, one in arrays.items()}
-    return arrays
-
-
-def _gradient(array: Any) -> Any:
-    return np.zeros(array.shape, array.dtype) if array.grad is None else array.grad.asnumpy()
-
-
-def _for_training(symbol: Any, wide: bool) -> Any:
-    """The graph without dropout."""
-    content = json.loads(symbol.tojson())
-    for node in content["nodes"]:
-        attrs = node.get("attrs", {})
-        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
-            attrs["p"] = "0"
-        if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
-            attrs["dtype"] = "float64"
-            node["attrs"] = attrs
-    return mx.sym.load_json(json.dumps(content))
-
-
-def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
-    """Fixed random numbers."""
-    random = np.random.RandomState(0)
-    return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
+def _batch_size(program: Program, inputs: Sequence[Any]) -> int:
+    """The size in which the first input differs from the example with which the net was traced."""
+    shape = np.shape(flat(list(map(listed, inputs)))[0])
+    return int(next((own for own, traced in zip(shape, program.shapes[program.inputs[0]]) if own != traced), shape[0]))
 
 
 def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
     """Compare what the steps give with what the net gives, both in MXNet."""
-
-    def array(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [array(part) for part in value]
-        return None if value is None else mx.nd.array(value, dtype=np.asarray(value).dtype)
-
-    with switches(program.numpy), mx.autograd.pause():
-        outputs = program.net(*of_kind([array(value) for value in inputs], program.numpy))
-        given = [one.asnumpy() for one in flat(_listed(outputs))]
-    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), given)):
+    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs_of(program, inputs))):
         row = compare(f"output {number}", "", 0, output, expected.values[entry])
         if not row.relative <= 1e-6:
             raise ExportError(
-                f"export: output {number} of the traced graph differs from the net's own by {row.relative:.2g}: the net "
-                "computes something else with symbols than with arrays, so its graph cannot be converted"
+                f"export: output {number} of the traced graph differs from the net's own by {row.relative:.2g}: the "
+                "net computes something else with symbols than with arrays, so its graph cannot be converted"
             )
 
 
 class _Run:
     """The converted net with a record of its steps."""
 
-    def __init__(self, source: Source, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
+    def __init__(self, source: Source, code: str, weights: Mapping[str, Any], train: bool, wide: bool) -> None:
         import torch
 
         self._torch = torch
         self._source, self._train, self._wide = source, train, wide
-        self.steps: List[Tuple[str, str, Entry, Any]] = []
+        self.rows: List[Row] = []
+        self.expected: Dict[Entry, Any] = {}
+        self.batch, self.mode = 0, ""
+        self._seen: Set[Entry] = set()
         self._calls: Counter[Any] = Counter()
         names: Dict[str, Any] = {"__name__": "converted", "record": self._record}
-        exec(compile(source.text(recorded=True), "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
+        exec(compile(code, "<converted net>", "exec"), names)  # noqa: S102 - mxkit wrote it
         if train and "F" in names:
             names["F"] = _NoDropout(names["F"])
         self.net = names[source.classes[-1].name]()
@@ -213,21 +128,29 @@ class _Run:
 
     def __call__(self, inputs: Sequence[Any]) -> Optional[List[Any]]:
         torch = self._torch
+        before = torch.get_default_dtype()
         try:
+            torch.set_default_dtype(torch.float64 if self._wide else before)  # of arrays that the net makes
             with torch.enable_grad() if self._train else torch.no_grad():
                 outputs = self.net(*map(self._tensor, inputs))
-        except ValueError as error:
+        except (ValueError, RuntimeError, TypeError, IndexError) as error:
             if "more than 1 value per channel" in str(error):
                 return None
-            raise
-        return flat(_listed(outputs))
+            path = self.rows[-1].name if self.rows else ""
+            raise ExportError(
+                f"export: the PyTorch code fails after {path or 'the first step'!r}: {type(error).__name__}: "
+                f"{str(error)[:300]}. This is an error of mxkit's conversion: please report it with the net"
+            ) from error
+        finally:
+            torch.set_default_dtype(before)
+        return flat(listed(outputs))
 
     def backward(self, outputs: Sequence[Any], heads: Sequence[Any]) -> None:
         """Compute the gradients of the sum of the outputs times `heads`."""
         total = sum(
             (output * self._torch.from_numpy(head).to(output.dtype)).sum() for output, head in zip(outputs, heads)
         )
-        total.backward()  # type: ignore[union-attr]
+        total.backward()
 
     def _tensor(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
@@ -239,7 +162,10 @@ class _Run:
 
     def _add(self, path: str, label: str, entries: Sequence[Entry], tensors: Sequence[Any]) -> None:
         for entry, tensor in zip(entries, tensors):
-            self.steps.append((path, label, entry, tensor.detach().clone().numpy()))
+            if entry in self.expected and entry not in self._seen:
+                self._seen.add(entry)
+                row = compare(path or "the net", self.mode + label, self.batch, self.expected[entry], tensor.detach())
+                self.rows.append(row)
 
     def _record(self, module: Any, number: int, tensors: Sequence[Any]) -> None:
         target = self._targets[id(module)]
@@ -270,7 +196,7 @@ class _Run:
             if module.part is not None and module.part.core is not None:
                 self._add(module.path, module.part.core.operator, module.part.core.outputs[:1], _first(outputs))
             elif module.part is None:
-                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(_listed(outputs)))
+                self._add(module.path, type(module.block).__name__, flat(scope.outputs), flat(listed(outputs)))
 
         return hook
 
@@ -295,21 +221,16 @@ class _NoDropout:
         return (lambda x, *_, **__: x) if name == "dropout" else getattr(self._functional, name)
 
 
-def _step_rows(program: Program, run: _Run, expected: Computed, batch: int, mode: str) -> Iterator[Row]:
-    seen = set()
-    for path, label, entry, array in run.steps:
-        if entry in expected.values and entry not in seen:
-            seen.add(entry)
-            yield compare(path or "the net", f"{mode}{label}", batch, expected.values[entry], array)
-
-
 def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int) -> Iterator[Row]:
-    tensors = dict(net.named_parameters(remove_duplicate=False))
+    tensors, modules = dict(net.named_parameters(remove_duplicate=False)), dict(net.named_modules())
     for key, (gradient, is_trained) in state(source, expected.gradients).items():
         tensor = tensors.get(key)
         if tensor is None or not is_trained:
             continue
         actual = np.zeros(tensor.shape, "f") if tensor.grad is None else tensor.grad.numpy()
+        groups = getattr(modules.get(key.rpartition(".")[0]), "num_groups", 0)
+        if groups:  # MXNet has one number for a group's channels: its gradient is their sum
+            actual = np.repeat(actual.reshape(groups, -1).sum(1), len(actual) // groups)
         yield compare(key, "gradient", batch, gradient, actual)
 
 
@@ -334,8 +255,6 @@ def _statistic_rows(
 
 def _sizes(source: Source, expected: Computed) -> Dict[str, int]:
     """Number of elements of which each BatchNorm computes a mean."""
-    from mxkit.export.to_torch.shared import operators_of
-
     found = {}
     for target, operator in operators_of(source.root, [*source.instances.values()]):
         if operator.operator.startswith("BatchNorm"):

@@ -7,8 +7,8 @@ from mxkit.core.replicas import is_trainable
 from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
-from mxkit.export.to_torch.program import Operator, Program
-from mxkit.storage.params_format import dtype_name
+from mxkit.export.to_torch.steps import Operator, Program
+from mxkit.storage.parameter_file import dtype_name
 
 
 class Statement(NamedTuple):
@@ -75,7 +75,9 @@ def constructor(program: Program, module: Module) -> Expression:
     if module.kind == "container":
         if is_numbered(module):
             return Call("nn.ModuleList", [("", Call("[", numbered(program, module)))])
-        pairs = [("", _pair(name, constructor(program, child))) for name, child in module.children.items()]
+        pairs: List[Tuple[str, Expression]] = [
+            ("", _pair(name, constructor(program, child))) for name, child in module.children.items()
+        ]
         return Call("nn.ModuleDict", [("", Call("OrderedDict", [("", Call("[", pairs))]))])
     return reference(module)
 
@@ -111,7 +113,7 @@ def entries(program: Program, module: Module) -> List[Tuple[str, Expression]]:
                 named[f"{name}_{label}"] = _beside(program, operator)
     if [*named] == [str(number) for number in range(len(named))]:
         return [("", value) for value in named.values()]
-    pairs = [("", _pair(name, value)) for name, value in named.items()]
+    pairs: List[Tuple[str, Expression]] = [("", _pair(name, value)) for name, value in named.items()]
     return [("", Call("OrderedDict", [("", Call("[", list(pairs)))]))]
 
 

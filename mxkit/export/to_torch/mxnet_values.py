@@ -1,0 +1,118 @@
+"""What MXNet computes in every step of a net, in prediction and in training."""
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.replicas import first_value, is_trainable
+from mxkit.export.to_torch.steps import Entry, Program, flat
+import mxnet as mx
+import numpy as np
+
+
+class Computed(NamedTuple):
+    """What MXNet computes.
+
+    Attributes:
+        values: Arrays by their entries.
+        gradients: Gradients by the Parameters' ids, after a backward pass.
+        heads: Gradients of the outputs, from which the backward pass began.
+        after: Values of all Parameters after the forward pass, by their ids.
+    """
+
+    values: Dict[Entry, Any]
+    gradients: Dict[int, Any]
+    after: Dict[int, Any]
+    heads: List[Any]
+
+
+def listed(value: Any) -> Any:
+    """Lists instead of tuples, at every depth."""
+    return list(map(listed, value)) if isinstance(value, (list, tuple)) else value
+
+
+def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide: bool = False) -> Computed:
+    """Compute every entry in MXNet.
+
+    Args:
+        program: The program.
+        inputs: Arguments as NumPy's arrays, in nested lists.
+        train: Whether to compute in training mode, with a backward pass.
+        wide: Whether to compute in double precision.
+    """
+    own = {program.names[entry]: parameter for entry, parameter in program.parameters.items()}
+    with switches(program.numpy):
+        arrays = _arrays(program, own, inputs, wide)
+        # no variable is an output: beside one, oneDNN's backward pass of Deconvolution fails
+        kept = [number for number, entry in enumerate(program.entries) if entry not in program.names]
+        symbol = mx.sym.Group([legacy(program.internals)[number] for number in kept])
+        if train:
+            symbol = _for_training(symbol, wide)
+            trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
+            for name, array in arrays.items():
+                # MXNet's BatchNorm updates its statistics in the backward pass, which reaches the first one only if
+                # the inputs have gradients
+                if name in trained or (name not in own and array.dtype in (np.float32, np.float64)):
+                    array.attach_grad()
+        operator = mx.nd.CachedOp(symbol)
+        with mx.autograd.record() if train else mx.autograd.pause():
+            outputs = operator(*(arrays[name] for name in symbol.list_inputs()))
+        outputs = [outputs] if isinstance(outputs, mx.nd.NDArray) else outputs
+        by_entry = {program.entries[number]: array for number, array in zip(kept, outputs)}
+        by_entry.update({entry: arrays[name] for entry, name in program.names.items()})
+        wanted = [by_entry[entry] for entry in flat(program.root.outputs)] if train else []
+        heads = _heads([one.shape for one in wanted])
+        if train:
+            mx.autograd.backward(wanted, [mx.nd.array(head, dtype=one.dtype) for one, head in zip(wanted, heads)])
+        del outputs, wanted
+        values = {entry: by_entry.pop(entry).asnumpy() for entry in list(by_entry)}
+        gradients = {id(parameter): _gradient(arrays[name]) for name, parameter in own.items()}
+        after = {id(parameter): arrays[name].asnumpy() for name, parameter in own.items()}
+    return Computed(values, gradients, after, heads)
+
+
+def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wide: bool) -> Dict[str, Any]:
+    """Copies of the parameters, and the inputs, by the names of their variables."""
+    arrays = {name: legacy(first_value(parameter)).copyto(mx.cpu()) for name, parameter in own.items()}
+    for entry, value in zip(program.inputs, flat(list(map(listed, inputs)))):
+        if entry in program.names:
+            arrays[program.names[entry]] = mx.nd.array(value, dtype=np.asarray(value).dtype)
+    if wide:
+        arrays = {name: one.astype(np.float64) if one.dtype == np.float32 else one for name, one in arrays.items()}
+    return arrays
+
+
+def _gradient(array: Any) -> Any:
+    return np.zeros(array.shape, array.dtype) if array.grad is None else array.grad.asnumpy()
+
+
+def _for_training(symbol: Any, wide: bool) -> Any:
+    """The graph without dropout."""
+    content = json.loads(symbol.tojson())
+    for node in content["nodes"]:
+        attrs = node.get("attrs", {})
+        if node["op"] in ("Dropout", "RNN", "_npx_rnn", "_npx_dropout") and "p" in attrs:
+            attrs["p"] = "0"
+        if wide and node["op"].startswith(("_zeros", "_ones", "_npi_zeros", "_npi_ones")):
+            attrs["dtype"] = "float64"
+            node["attrs"] = attrs
+    return mx.sym.load_json(json.dumps(content))
+
+
+def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
+    """Fixed random numbers."""
+    random = np.random.RandomState(0)
+    return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
+
+
+def outputs_of(program: Program, inputs: Sequence[Any]) -> List[Any]:
+    """What the net itself computes."""
+
+    def array(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [array(part) for part in value]
+        return None if value is None else mx.nd.array(value, dtype=np.asarray(value).dtype)
+
+    with switches(program.numpy), mx.autograd.pause():
+        outputs = program.net(*of_kind([array(value) for value in inputs], program.numpy))
+        return [one.asnumpy() for one in flat(listed(outputs))]
