@@ -61,10 +61,3 @@ def one_hot(operator: Operator, writer: Writer) -> str:
     same = writer.op("Equal", column, np.arange(depth, dtype=np.int64))
     values = operator.number_of("on_value", 1), operator.number_of("off_value", 0)
     return writer.op("Where", same, *(like(output, value) for value in values))
-
-
-@converts("batch_take")
-def batch_take(operator: Operator, writer: Writer) -> str:
-    data, indices = operator.inputs
-    column = writer.reshape(clipped(indices, data.size(1), writer), (data.dims[0], 1))
-    return writer.reshape(writer.op("GatherElements", data, column, axis=1), operator.outputs[0].dims)

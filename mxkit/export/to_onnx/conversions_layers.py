@@ -196,8 +196,8 @@ def softmax_activation(operator: Operator, writer: Writer) -> str:
     data = operator.inputs[0]
     if operator.get("mode", "instance") == "channel":
         return writer.op("Softmax", data, axis=1)
-    made = writer.op("Softmax", writer.op("Flatten", data, axis=1), axis=1)
-    return writer.reshape(made, data.dims)
+    # MXNet documents a softmax over all axes but the first, and computes one over the last axis
+    return writer.op("Softmax", data, axis=-1)
 
 
 @converts("UpSampling")

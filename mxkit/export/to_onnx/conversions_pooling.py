@@ -14,6 +14,9 @@ def pooling(operator: Operator, writer: Writer) -> str:
     check_layout(operator)
     data = operator.inputs[0]
     kind = operator.get("pool_type", "max")
+    operator.refuse(
+        (operator.get("pooling_convention") == "same", "pooling_convention='same', which MXNet computes for no input")
+    )
     if operator.flag("global_pool"):
         return _of_all(operator, kind, writer)
     if kind == "max":
@@ -70,7 +73,7 @@ def _summed(data: Any, operator: Operator, writer: Writer) -> str:
 def _windows(kind: str, data: Any, operator: Operator, writer: Writer, **attributes: Any) -> str:
     kernel, stride, pads = _geometry(operator)
     if any(pad >= size for pad, size in zip(pads, kernel * 2)):  # ONNX pools only with less padding than a window
-        value = like(operator.inputs[0], -np.inf if kind == "MaxPool" else 0)
+        value = like(operator.inputs[0], np.finfo(np.float32).min if kind == "MaxPool" else 0)
         begin, end = pads[: len(kernel)], pads[len(kernel) :]
         data = writer.op("Pad", data, np.array([0, 0, *begin, 0, 0, *end], np.int64), value)
         pads = [0] * len(pads)

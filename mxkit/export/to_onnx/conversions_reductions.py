@@ -35,11 +35,11 @@ def reduction(operator: Operator, writer: Writer) -> str:
     return made if kept else writer.reshape(made, output.dims)
 
 
-@converts("argmax", "argmin", "argmax_channel", "_npi_argmax", "_npi_argmin")
+@converts("argmax", "argmin", "_npi_argmax", "_npi_argmin")
 def argmax(operator: Operator, writer: Writer) -> str:
     output = operator.outputs[0]
     data: Any = operator.inputs[0]
-    axis = 1 if operator.kind == "argmax_channel" else operator.get("axis")
+    axis = operator.get("axis")
     if axis is None:
         data, axis = writer.op("Reshape", data, integers(-1)), 0
     made = writer.op("ArgMin" if "argmin" in operator.kind else "ArgMax", data, axis=int(axis), keepdims=0)

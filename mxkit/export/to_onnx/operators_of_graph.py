@@ -71,7 +71,7 @@ def operators_of(graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence
     variables = {
         nodes[number]["name"]: tensor for (number, _), tensor in tensors.items() if nodes[number]["op"] == "null"
     }
-    outputs = [tensors[source] for source in _outputs(graph, nodes)]
+    outputs = [tensors[source] for source in _outputs(graph, heads)]
     inputs = [variables[name]._replace(name=name) for name in graph.inputs]
     return Operators(operators, inputs, axes, variables, outputs, _output_names(len(outputs)))
 
@@ -84,7 +84,7 @@ def tensor_names(graph: Graph) -> Dict[Source, str]:
 
 def _names(graph: Graph, nodes: Sequence[Any], heads: Sequence[Source]) -> Dict[Source, str]:
     """Name tensors after MXNet's operators; the net's inputs and outputs come first, repeated names get a number."""
-    outputs = _outputs(graph, nodes)
+    outputs = _outputs(graph, heads)
     taken = {*graph.inputs, *_output_names(len(outputs)), ""}
     names: Dict[Source, str] = {}
     for source, name in zip(outputs, _output_names(len(outputs))):
@@ -106,11 +106,14 @@ def _names(graph: Graph, nodes: Sequence[Any], heads: Sequence[Source]) -> Dict[
     return names
 
 
-def _outputs(graph: Graph, nodes: Sequence[Any]) -> List[Source]:
-    own = json.loads(legacy(graph.symbol).tojson())
-    if [node["name"] for node in own["nodes"]] != [node["name"] for node in nodes]:
-        raise ExportError("export: MXNet numbers the operators of this graph in two ways; please report the net")
-    return [(number, output) for number, output, *_ in own["heads"]]
+def _outputs(graph: Graph, heads: Sequence[Source]) -> List[Source]:
+    """Return the net's outputs, numbered as in the graph of all internal outputs, which MXNet may order otherwise."""
+    symbol = legacy(graph.symbol)
+    both = json.loads(mx.sym.Group([symbol, symbol.get_internals()]).tojson())["heads"]
+    sources = [(number, output) for number, output, *_ in both]
+    count = len(symbol.list_outputs())
+    numbers = dict(zip(sources[count:], heads))
+    return [numbers[source] for source in sources[:count]]
 
 
 def _output_names(count: int) -> List[str]:
@@ -118,7 +121,10 @@ def _output_names(count: int) -> List[str]:
 
 
 def _recurrent(nodes: Sequence[Any]) -> List[Source]:
-    return [tuple(node["inputs"][0][:2]) for node in nodes if node["op"] in ("RNN", "_npx_rnn")]
+    """Return the inputs that have time first: of the fused RNN, and of interleaved attention."""
+    counts = {"RNN": 1, "_npx_rnn": 1, "_contrib_interleaved_matmul_encdec_qk": 2}
+    counts["_contrib_interleaved_matmul_selfatt_qk"] = 1
+    return [tuple(source[:2]) for node in nodes for source in node["inputs"][: counts.get(node["op"], 0)]]
 
 
 def _dims(
@@ -139,7 +145,7 @@ def _dims(
             continue
         dims = [_of_batch(many) for many in zip(*inferred)]
         times = [dims[heads.index(source)] for source in recurrent]
-        # the fused RNN operator has time first: a batch axis there would be a variable length of the sequence
+        # a batch axis there would be a variable length of the sequence
         if all(dim is not None and isinstance(dim[0], int) for dim in times):
             return list(axes), dims
     raise ExportError(
