@@ -211,16 +211,7 @@ def activation(operator: Operator, writer: Writer) -> str:
     plain = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softsign": "Softsign", "softrelu": "Softplus"}
     if kind in plain:
         return writer.op(plain[kind], data)
-    if kind == "log_sigmoid":
-        return writer.op("Log", writer.op("Sigmoid", data))
-    if kind == "mish":
-        return writer.op("Mul", data, writer.op("Tanh", writer.op("Softplus", data)))
     raise Unsupported(f"act_type {kind!r}")
-
-
-@converts("log_sigmoid", "mish", "softrelu")
-def sigmoid_family(operator: Operator, writer: Writer) -> str:
-    return activation(operator._replace(given={"act_type": operator.kind}), writer)
 
 
 @converts("hard_sigmoid")

@@ -73,7 +73,7 @@ def _summed(data: Any, operator: Operator, writer: Writer) -> str:
 def _windows(kind: str, data: Any, operator: Operator, writer: Writer, **attributes: Any) -> str:
     kernel, stride, pads = _geometry(operator)
     if any(pad >= size for pad, size in zip(pads, kernel * 2)):  # ONNX pools only with less padding than a window
-        value = like(operator.inputs[0], np.finfo(np.float32).min if kind == "MaxPool" else 0)
+        value = like(operator.inputs[0], float(np.finfo(np.float32).min) if kind == "MaxPool" else 0)
         begin, end = pads[: len(kernel)], pads[len(kernel) :]
         data = writer.op("Pad", data, np.array([0, 0, *begin, 0, 0, *end], np.int64), value)
         pads = [0] * len(pads)

@@ -40,9 +40,9 @@ def recurrent(operator: Operator, writer: Writer) -> List[str]:
         weights = _weights(flat, layer, sizes, writer)
         begin, end = layer * directions, (layer + 1) * directions
         initial = [writer.slice(state, begin, end, 0) for state in states]
-        made, *ends = _layer(made, weights, lengths, initial, sizes, writer)
-        made = writer.reshape(writer.transpose(made, 0, 2, 1, 3), (time, batch, directions * sizes.width))
-        last.append(ends)
+        computed = _layer(made, weights, lengths, initial, sizes, writer)
+        made = writer.reshape(writer.transpose(computed[0], 0, 2, 1, 3), (time, batch, directions * sizes.width))
+        last.append(computed[1:])
     joined = [writer.op("Concat", *parts, axis=0) for parts in zip(*last)]
     return [made, *joined][: len(operator.outputs)]
 

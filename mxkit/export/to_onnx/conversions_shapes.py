@@ -169,7 +169,7 @@ def of_shape_only(operator: Operator, writer: Writer) -> str:
     output = operator.outputs[0]
     sizes = [output.size(axis) for axis in range(len(output.dims))]
     if "eye" in operator.kind or "identity" in operator.kind:
-        return writer.constant(np.eye(*sizes, k=int(operator.get("k", 0)), dtype=output.dtype))
+        return writer.constant(np.eye(sizes[0], sizes[1], int(operator.get("k", 0)), output.dtype))
     start = operator.number_of("start", 0)
     repeat = int(operator.get("repeat", 1))
     places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
