@@ -87,7 +87,8 @@ def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
     with switches(graph.numpy):
         given = {name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()}
         # an Executor would run oneDNN's fused operators, whose parts have no outputs
-        operator = mx.nd.CachedOp(internals)
+        # a CachedOp differentiates all outputs, and some operators have no gradient
+        operator = mx.nd.CachedOp(mx.sym.Group([mx.sym.BlockGrad(output) for output in internals]))
         outputs = operator(*({**plain, **given}[name] for name in internals.list_inputs()))
     described = json.loads(internals.tojson())
     for (number, output, *_), array in zip(described["heads"], outputs):

@@ -1,1 +1,1 @@
-"""ONNX files, written by MXNet's exporter and mxkit's own conversions."""
+"""ONNX files: conversions of MXNet's operators, the comparison with MXNet, and the check of a file."""

@@ -8,7 +8,7 @@ from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
 from mxkit.export.to_torch.steps import Operator, Program
-from mxkit.storage.parameter_file import dtype_name
+from mxkit.storage.params_format import dtype_name
 
 
 class Statement(NamedTuple):
