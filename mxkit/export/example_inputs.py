@@ -55,11 +55,9 @@ def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
 
 
 def forms_of(
-    names: Sequence[str], shapes: Sequence[Tuple[int, ...]], axes: Sequence[int], examples: Sequence[Any]
+    names: Sequence[str], shapes: Sequence[Tuple[int, ...]], axes: Sequence[int], dtypes: Sequence[str]
 ) -> List[InputForm]:
-    """Describe the inputs of a net by given shapes, or by examples, which also give the dtypes."""
-    dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(names)
-    shapes = shapes or [tuple(one.shape) for one in examples]
+    """Describe the inputs of a net; without axes, the samples are the first one."""
     axes = axes or [0] * len(names)
     return [InputForm(*one) for one in zip(names, shapes, dtypes, axes)]
 
@@ -70,12 +68,14 @@ def as_arrays(inputs: Any) -> Tuple[Any, ...]:
     return tuple(np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for one in many)
 
 
-def example_batches(graph: Any, forms: Sequence[InputForm], examples: Sequence[Any]) -> List[Dict[str, Any]]:
-    """Batches of each of SIZES: of the examples, repeated if they are too few, else drawn at random."""
+def example_batches(
+    graph: Any, forms: Sequence[InputForm], examples: Sequence[Any], sizes: Sequence[int] = SIZES
+) -> List[Dict[str, Any]]:
+    """Batches of each size: of the examples, repeated if they are too few, else drawn at random."""
     found = []
     tables = _tables(graph)
     random = np.random.RandomState(0)
-    for size in SIZES:
+    for size in sizes:
         batch = {}
         for number, form in enumerate(forms):
             if examples:

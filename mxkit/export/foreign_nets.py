@@ -17,7 +17,7 @@ class ForeignNet(gluon.Block):  # type: ignore[misc]
     Args:
         compute: Returns the outputs for the inputs, both as NumPy's arrays.
         path: The file, for errors.
-        names: Of the inputs.
+        names: Of the inputs; empty if the other program checks their number.
     """
 
     def __init__(self, compute: Callable[[List[Any]], Sequence[Any]], path: Path, names: Sequence[str]) -> None:
@@ -26,7 +26,7 @@ class ForeignNet(gluon.Block):  # type: ignore[misc]
 
     def forward(self, *inputs: Any) -> Any:
         """Return what the other program computes, as NDArrays of the inputs' kind; one alone is not a tuple."""
-        if len(inputs) != len(self._names):
+        if self._names and len(inputs) != len(self._names):
             raise ValueError(
                 f"{self._path}: expected {len(self._names)} inputs ({', '.join(self._names)}), received {len(inputs)}"
             )
@@ -36,7 +36,7 @@ class ForeignNet(gluon.Block):  # type: ignore[misc]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
     def __repr__(self) -> str:
-        return f"ForeignNet({self._path.name}: {', '.join(self._names)})"
+        return f"ForeignNet({self._path})"
 
 
 def onnx_net(path: Path) -> ForeignNet:
@@ -89,7 +89,6 @@ def torch_net(path: Path) -> ForeignNet:
         net = namespace["load"](str(path.with_suffix(".safetensors")))
     except (KeyError, RuntimeError) as error:
         raise CheckpointError(f"{path} and its weights do not belong together: {str(error)[:300]}") from error
-    names = [name for name in net.forward.__annotations__ if name != "return"]
 
     def compute(arrays: List[Any]) -> Sequence[Any]:
         with torch.no_grad():
@@ -97,4 +96,4 @@ def torch_net(path: Path) -> ForeignNet:
         flat = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         return [one.numpy() for one in flat]
 
-    return ForeignNet(compute, path, names)
+    return ForeignNet(compute, path, ())

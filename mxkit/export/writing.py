@@ -8,12 +8,13 @@ from mxkit.core.arguments import whole_number
 from mxkit.core.extras import require
 from mxkit.core.files import write_atomically
 from mxkit.errors import unknown_name
-from mxkit.export.example_inputs import InputForm, as_arrays, example_batches, forms_of, split_shapes
+from mxkit.export.example_inputs import SIZES, InputForm, as_arrays, example_batches, forms_of, split_shapes
 from mxkit.export.net_graph import Graph, graph_of
 from mxkit.export.proof import Proof, Row
 from mxkit.export.safetensors_files import compare_safetensors, safetensors_content
 from mxkit.export.sources import Source, base_path, find_source
 from mxkit.export.symbol_files import check_same_graph, compare_symbol, symbol_contents
+from mxkit.export.to_onnx.operators_of_graph import operators_of
 from mxkit.version import __version__
 import mxnet as mx
 
@@ -169,8 +170,14 @@ def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: st
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
             "not say: pass input_shape=(1, 3, 224, 224) or the like, or inputs=an array"
         )
-    forms = forms_of(graph.inputs, shapes, axes, examples) if shapes else []
-    drawn = example_batches(graph, forms, examples) if forms and verify else []
+    dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
+    sizes: Sequence[int] = SIZES
+    if format in ("onnx", "torch"):
+        axes = axes if any(axes) else operators_of(graph, shapes, dtypes).batch_axes
+    elif shapes:  # the graph fits any size that the net fits
+        sizes = [shapes[0][axes[0] if axes else 0]] if shapes[0] else [1]
+    forms = forms_of(graph.inputs, shapes, axes, dtypes)
+    drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
     return _Job(found, graph, forms, drawn, found.facts, train)
 
 
@@ -206,9 +213,11 @@ def _safetensors(job: _Job, verify: bool) -> _Written:
 
 
 def _onnx(job: _Job, verify: bool) -> _Written:
-    from mxkit.export.to_onnx.onnx_model import compare_onnx, onnx_content
+    from mxkit.export.to_onnx.onnx_model import onnx_model
+    from mxkit.export.to_onnx.onnx_proof import compare_onnx
 
-    content = onnx_content(job.graph, job.forms, job.facts)
+    shapes, dtypes = [one.shape for one in job.forms], [one.dtype for one in job.forms]
+    content = onnx_model(job.graph, shapes, dtypes, job.facts).SerializeToString()
     rows, not_compared = compare_onnx(job.graph, content, job.batches) if verify else ([], ())
     return {"onnx": content}, rows, not_compared
 
@@ -223,9 +232,10 @@ def _torch(job: _Job, verify: bool) -> _Written:
     arrays = weights(code)
     save = require("safetensors.numpy", "safetensors").save
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.facts}
-    contents = {"code": code.text().encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
+    text = code.text()
+    contents = {"code": text.encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
     batches = [list(one.values()) for one in job.batches]
-    return contents, compare_torch(code, arrays, batches, job.train) if verify else [], ()
+    return contents, compare_torch(code, text, arrays, batches, job.train) if verify else [], ()
 
 
 _WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}
