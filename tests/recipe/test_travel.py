@@ -11,11 +11,14 @@ import warnings
 
 import mxkit
 from mxkit.recipe.answers import answers
+from mxkit.recipe.building import batches
+from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import mxnet as mx
 import numpy as np
+import onnx
 from PIL import Image
 import pytest
 from sharing import command
@@ -117,6 +120,7 @@ def moved(photos, tmp_path_factory):
         "best": ["predict", name, "--which", "best", "0.png"],
         "layers": ["layers", name],
         "export": ["export", name, "out/net"],
+        "onnx": ["export", name, "out/net", "--format", "onnx", "--table"],
         "checkpoints": ["checkpoints", "verify", name],
         "features": ["features", name, "1.png", "--layers", "0", "--out", "pictures"],
         "evaluate": ["evaluate", name],
@@ -181,7 +185,7 @@ def test_a_bad_image_is_named_and_the_others_are_answered(moved):
 
 def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, moved):
     place, _, _, said = moved
-    for name in ("layers", "features", "export", "checkpoints", "best"):
+    for name in ("layers", "features", "export", "onnx", "checkpoints", "best"):
         assert (said[name][0], said[name][2]) == (0, ""), (name, said[name])
     assert said["layers"][1] == f"{mxkit.layers(photos[1].net, (1, 3, 16, 16))}\n"
     assert said["export"][1].splitlines()[3] == "input data (N, 3, 16, 16) float32"
@@ -189,6 +193,23 @@ def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, mo
     same = mxkit.load_exported(place / "out" / "net")(x)
     np.testing.assert_allclose(same.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
     assert (place / "pictures" / "0.png").stat().st_size > 1000
+    assert said["onnx"][1].startswith("layer ")
+    assert "compared on random inputs, because the run's data cannot be read:" in said["onnx"][1]
+    other = mxkit.predict(mxkit.load_exported(place / "out" / "net.onnx"), x)
+    np.testing.assert_allclose(other.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_with_its_data_is_exported_with_what_it_knows(photos, tmp_path):
+    run = photos[1]
+    exported = mxkit.export(run.folder, tmp_path / "net.onnx", format="onnx", which="best")
+    assert exported.notes == ("compared on the first samples of the run's test data",)
+    metadata = {one.key: one.value for one in onnx.load(exported.files["onnx"]).metadata_props}
+    data = load_data(run.recipe)
+    assert json.loads(metadata["classes"]) == data.classes
+    assert json.loads(metadata["preprocessing"])["images"]["channels"] == 3
+    loader, best = batches(run.recipe, data, "test"), load_run(run.folder, "best")[1]
+    scores = mxkit.evaluate(mxkit.load_exported(exported.files["onnx"]), loader, metrics=["accuracy"])
+    assert scores == mxkit.evaluate(best, loader, metrics=["accuracy"])
 
 
 def test_evaluate_and_report_say_what_they_lack_and_do_the_rest(photos, moved):
