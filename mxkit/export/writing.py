@@ -78,8 +78,8 @@ def export(
     """Write a net for other programs, and prove that they compute what MXNet computes.
 
     The net itself does not change: its forward pass is traced with symbols. The same inputs go through MXNet and
-    through the exported file, at batch sizes 1 and 4, and the outputs are compared operator by operator (layer by layer
-    for "torch"). Above `tolerance`, no file gets its name.
+    through the exported file, at batch sizes 1 and 4 ("symbol": the given one), and the outputs are compared operator by
+    operator. Above `tolerance`, no file gets its name.
 
     Args:
         source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the

@@ -204,10 +204,11 @@ def test_a_run_with_its_data_is_exported_with_what_it_knows(photos, tmp_path):
     exported = mxkit.export(run.folder, tmp_path / "net.onnx", format="onnx", which="best")
     assert exported.notes == ("compared on the first samples of the run's test data",)
     metadata = {one.key: one.value for one in onnx.load(exported.files["onnx"]).metadata_props}
-    data = load_data(run.recipe)
+    recipe, best = load_run(run.folder, "best")
+    data = load_data(recipe)
     assert json.loads(metadata["classes"]) == data.classes
     assert json.loads(metadata["preprocessing"])["images"]["channels"] == 3
-    loader, best = batches(run.recipe, data, "test"), load_run(run.folder, "best")[1]
+    loader = batches(recipe, data, "test")
     scores = mxkit.evaluate(mxkit.load_exported(exported.files["onnx"]), loader, metrics=["accuracy"])
     assert scores == mxkit.evaluate(best, loader, metrics=["accuracy"])
 
