@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.replicas import first_value, is_trainable
-from mxkit.export.to_torch.steps import Entry, Program, flat
+from mxkit.export.to_torch.net_steps import Entry, Program, flat
 import mxnet as mx
 import numpy as np
 

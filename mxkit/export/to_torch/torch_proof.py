@@ -9,8 +9,8 @@ from mxkit.export.proof import Row, compare
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module
 from mxkit.export.to_torch.mxnet_values import Computed, computed, listed, outputs_of
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.shared import operators_of
-from mxkit.export.to_torch.steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.trees import beside
 import mxnet as mx
 import numpy as np
