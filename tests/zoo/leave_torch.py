@@ -5,6 +5,7 @@ an hour. Prints a line for each net, and ends with an error if one of them is ab
 """
 
 import argparse
+import subprocess
 import sys
 import time
 
@@ -18,6 +19,7 @@ import mxnet as mx
 import numpy as np
 
 TOLERANCE = 1e-4
+SECONDS = 900
 
 
 def side_of(name):
@@ -52,7 +54,11 @@ def main():
     parser.add_argument("--train", action="store_true", help="compare gradients, too")
     arguments = parser.parse_args()
     failed = []
-    for name in arguments.names or zoo_names("zoo"):
+    names = arguments.names or zoo_names("zoo")
+    for name in names if len(names) > 1 else ():  # each in a process of its own, which gives its memory back
+        command = [sys.executable, __file__, name, *(["--train"] * arguments.train)]
+        failed += [name] * bool(subprocess.run(command, check=False, timeout=SECONDS).returncode)
+    for name in names if len(names) == 1 else ():
         started = time.monotonic()
         text, is_right = convert(name, arguments.train)
         failed += [name] * (not is_right)

@@ -29,7 +29,7 @@ _POSITIONS = {
 }
 
 
-@dataclass
+@dataclass(eq=False)
 class Class:
     """A class of the generated file.
 
@@ -110,14 +110,15 @@ class Classes:
         """Let blocks without a child, like a residual block's `downsample`, use the class of those that have it."""
         for whole in list(self._classes):
             for child in sorted(whole.instances[0].elided):
-                self._merge_into(whole, child)
+                if whole in self._classes:  # not merged into another one before
+                    self._merge_into(whole, child)
 
     def _merge_into(self, whole: Class, child: str) -> None:
         first = whole.instances[0]
         rest = [line for line in first.statements if line.target != f"self.{child}"]
         key = self._key(first, first.elided[child], rest)
         other = self._by_key.get(key)
-        if other is None or other is whole or other.optional or whole.optional:
+        if other not in self._classes or other is whole or other.optional or whole.optional:
             return
         whole.optional.append(child)
         for instance in other.instances:

@@ -11,10 +11,10 @@ from mxkit.export.to_torch.functional import HELPERS, helpers_used
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.layout import laid_out, parse
 from mxkit.export.to_torch.modules import Module, layer_of, modules
-from mxkit.export.to_torch.problems import Problem, refuse
+from mxkit.export.to_torch.net_steps import Program
 from mxkit.export.to_torch.program import extract
+from mxkit.export.to_torch.refusals import Problem, refuse
 from mxkit.export.to_torch.shared import operators_of, shared_statements
-from mxkit.export.to_torch.steps import Program
 from mxkit.export.to_torch.trees import Instance, statements
 from mxkit.version import __version__
 import mxnet as mx

@@ -18,15 +18,23 @@ def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch
     dim = dim % x.dim()
     shape = [1] * x.dim()
     shape[dim] = -1
-    is_used = torch.arange(x.shape[dim], device=x.device).reshape(shape) < lengths.unsqueeze(dim)
-    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(~is_used, 0)
+    is_used = torch.arange(x.shape[dim], device=x.device).reshape(
+        shape
+    ) < lengths.unsqueeze(dim)
+    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(
+        ~is_used, 0
+    )
 '''
 
 _MASK_AFTER = '''
-def mask_after(x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0) -> torch.Tensor:
+def mask_after(
+    x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
+) -> torch.Tensor:
     """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
     steps = torch.arange(x.shape[dim], device=x.device)
-    is_after = steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
+    is_after = (
+        steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
+    )
     return x.masked_fill(is_after.reshape(*is_after.shape, *[1] * (x.dim() - 2)), value)
 '''
 
@@ -55,35 +63,53 @@ def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
 '''
 
 _SELF_ATTENTION_VALUES = '''
-def self_attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+def self_attention_values(
+    joined: torch.Tensor, attention: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return the attended values (steps, batch, width) of (steps, batch, heads * (query, key, value))."""
     steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[:, :, 2].transpose(0, 1)
+    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[
+        :, :, 2
+    ].transpose(0, 1)
     return (attention @ value).transpose(0, 1).reshape(steps, batch, width // 3)
 '''
 
 _ATTENTION_SCORES = '''
-def attention_scores(queries: torch.Tensor, joined: torch.Tensor, heads: int) -> torch.Tensor:
+def attention_scores(
+    queries: torch.Tensor, joined: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return scaled scores (batch * heads, queries, keys) of queries and (keys, batch, heads * (key, value))."""
     steps, batch, width = queries.shape
     query = queries.reshape(steps, batch * heads, width // heads).transpose(0, 1)
-    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[:, :, 0].transpose(0, 1)
+    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[
+        :, :, 0
+    ].transpose(0, 1)
     return query / query.shape[-1] ** 0.5 @ key.mT
 '''
 
 _ATTENTION_VALUES = '''
-def attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+def attention_values(
+    joined: torch.Tensor, attention: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return the attended values (queries, batch, width) of (keys, batch, heads * (key, value))."""
     steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[:, :, 1].transpose(0, 1)
-    return (attention @ value).transpose(0, 1).reshape(attention.shape[1], batch, width // 2)
+    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[
+        :, :, 1
+    ].transpose(0, 1)
+    return (
+        (attention @ value)
+        .transpose(0, 1)
+        .reshape(attention.shape[1], batch, width // 2)
+    )
 '''
 
 _DEPTH_TO_SPACE = '''
 def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move channels into blocks of pixels; the block stands before the channel, unlike in F.pixel_shuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(0, 3, 4, 1, 5, 2)
+    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(
+        0, 3, 4, 1, 5, 2
+    )
     return parts.reshape(batch, channels // block**2, height * block, width * block)
 '''
 
@@ -91,7 +117,9 @@ _SPACE_TO_DEPTH = '''
 def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move blocks of pixels into channels; the block stands before the channel, unlike in F.pixel_unshuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(batch, channels, height // block, block, width // block, block).permute(0, 3, 5, 1, 2, 4)
+    parts = x.reshape(
+        batch, channels, height // block, block, width // block, block
+    ).permute(0, 3, 5, 1, 2, 4)
     return parts.reshape(batch, channels * block**2, height // block, width // block)
 '''
 
@@ -134,17 +162,26 @@ def box_nms(
     is_valid = scores > threshold
     if label >= 0:
         is_valid = is_valid & (rows[..., label] != background)
-    order = scores.masked_fill(~is_valid, float("-inf")).argsort(dim=1, descending=True, stable=True)
+    order = scores.masked_fill(~is_valid, float("-inf")).argsort(
+        dim=1, descending=True, stable=True
+    )
     rows = rows.gather(1, order.unsqueeze(2).expand_as(rows))
     is_kept = is_valid.gather(1, order)
     if topk > 0:
         is_kept[:, topk:] = False
-    first, last = rows[..., coordinates : coordinates + 2], rows[..., coordinates + 2 : coordinates + 4]
+    first, last = (
+        rows[..., coordinates : coordinates + 2],
+        rows[..., coordinates + 2 : coordinates + 4],
+    )
     area = (last - first).clamp(min=0).prod(dim=2)
     labels = rows[..., label]
     for number in range(int(is_kept.sum(dim=1).max())):
         corner = torch.maximum(first, first[:, number : number + 1])
-        shared = (torch.minimum(last, last[:, number : number + 1]) - corner).clamp(min=0).prod(dim=2)
+        shared = (
+            (torch.minimum(last, last[:, number : number + 1]) - corner)
+            .clamp(min=0)
+            .prod(dim=2)
+        )
         is_close = shared / (area + area[:, number : number + 1] - shared) > overlap
         if label >= 0 and not across_labels:
             is_close = is_close & (labels == labels[:, number : number + 1])
@@ -171,7 +208,10 @@ def prior_boxes(
     x = (torch.arange(width, device=x.device) + offsets[1]) * step_x
     shapes = [(size * ratios[0] ** 0.5, size / ratios[0] ** 0.5) for size in sizes]
     shapes += [(sizes[0] * ratio**0.5, sizes[0] / ratio**0.5) for ratio in ratios[1:]]
-    half = torch.tensor([(wide * height / width / 2, high / 2) for wide, high in shapes], device=x.device)
+    half = torch.tensor(
+        [(wide * height / width / 2, high / 2) for wide, high in shapes],
+        device=x.device,
+    )
     grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
     centres = torch.stack([grid_x, grid_y], dim=-1).reshape(-1, 1, 2)
     boxes = torch.cat([centres - half, centres + half], dim=-1).reshape(1, -1, 4)
@@ -195,12 +235,16 @@ def roi_align(
         width, height = width.clamp(min=1), height.clamp(min=1)
 
     def points(start: torch.Tensor, length: torch.Tensor, cells: int) -> torch.Tensor:
-        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (cells * samples)
+        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (
+            cells * samples
+        )
         return start.unsqueeze(1) + parts * length.unsqueeze(1)
 
     y, x_ = points(top, height, pooled[0]), points(left, width, pooled[1])
     rows, columns = x.shape[2:]
-    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & ((x_ >= -1) & (x_ <= columns)).unsqueeze(1)
+    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & (
+        (x_ >= -1) & (x_ <= columns)
+    ).unsqueeze(1)
     y, x_ = y.clamp(0, rows - 1), x_.clamp(0, columns - 1)
     y0, x0 = y.floor().long(), x_.floor().long()
     y1, x1 = (y0 + 1).clamp(max=rows - 1), (x0 + 1).clamp(max=columns - 1)

@@ -18,9 +18,9 @@ from mxkit.export.to_torch.modules import (
     part_of,
 )
 from mxkit.export.to_torch.naming import annotation, argument_names, pattern
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, flat
 from mxkit.export.to_torch.node import Layer
-from mxkit.export.to_torch.problems import Problem
-from mxkit.export.to_torch.steps import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.refusals import Problem
 from mxnet import gluon
 
 _RECURRENT = ("RNN", "_npx_rnn")

@@ -4,71 +4,18 @@ import keyword
 from typing import Set
 
 # Attributes of nn.Module and its containers, and names that the generated file uses
-_TAKEN = frozenset(
-    [
-        "F",
-        "OrderedDict",
-        "Path",
-        "T_destination",
-        "Tensor",
-        "add_module",
-        "append",
-        "apply",
-        "bfloat16",
-        "buffers",
-        "call_super_init",
-        "children",
-        "compile",
-        "cpu",
-        "cuda",
-        "double",
-        "dump_patches",
-        "eval",
-        "extend",
-        "extra_repr",
-        "float",
-        "forward",
-        "get_buffer",
-        "get_extra_state",
-        "get_parameter",
-        "get_submodule",
-        "half",
-        "insert",
-        "ipu",
-        "load",
-        "load_file",
-        "load_state_dict",
-        "modules",
-        "mtia",
-        "named_buffers",
-        "named_children",
-        "named_modules",
-        "named_parameters",
-        "nn",
-        "parameters",
-        "pop",
-        "register_backward_hook",
-        "register_buffer",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_module",
-        "register_parameter",
-        "requires_grad_",
-        "self",
-        "set_extra_state",
-        "set_submodule",
-        "share_memory",
-        "state_dict",
-        "to",
-        "to_empty",
-        "torch",
-        "train",
-        "training",
-        "type",
-        "xpu",
-        "zero_grad",
-    ]
+_TEXT = (
+    "F OrderedDict Path T_destination Tensor add_module append apply bfloat16 buffers call_super_init "
+    "children compile cpu cuda double dump_patches eval extend extra_repr float forward get_buffer "
+    "get_extra_state get_parameter get_submodule half insert ipu load load_file load_state_dict modules "
+    "mtia named_buffers named_children named_modules named_parameters nn parameters pop "
+    "register_backward_hook register_buffer register_forward_hook register_forward_pre_hook "
+    "register_full_backward_hook register_full_backward_pre_hook register_load_state_dict_post_hook "
+    "register_load_state_dict_pre_hook register_module register_parameter register_state_dict_post_hook "
+    "register_state_dict_pre_hook requires_grad_ self set_extra_state set_submodule share_memory "
+    "state_dict to to_empty torch train training type xpu zero_grad "
 )
+_TAKEN = frozenset(_TEXT.split())
 
 
 def identifier(name: str, taken: Set[str]) -> str:

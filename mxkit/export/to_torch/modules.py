@@ -7,8 +7,8 @@ from mxkit.core.blocks import child_blocks, join_path, own_parameters
 from mxkit.errors import ExportError
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.layers import layer
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope
 from mxkit.export.to_torch.node import Layer, Node
-from mxkit.export.to_torch.steps import Entry, Operator, Program, Scope
 from mxnet import gluon
 
 
@@ -27,7 +27,7 @@ class Part(NamedTuple):
     after: List[Operator]
 
 
-@dataclass
+@dataclass(eq=False)
 class Module:
     """A block as it will be in PyTorch.
 

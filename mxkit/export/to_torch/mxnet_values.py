@@ -1,13 +1,15 @@
 """What MXNet computes in every step of a net, in prediction and in training."""
 
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.replicas import first_value, is_trainable
-from mxkit.export.to_torch.steps import Entry, Program, flat
+from mxkit.export.to_torch.net_steps import Entry, Program, flat
 import mxnet as mx
 import numpy as np
+
+_FLOATS = (np.float32, np.float64)
 
 
 class Computed(NamedTuple):
@@ -49,10 +51,11 @@ def computed(program: Program, inputs: Sequence[Any], train: bool = False, wide:
         if train:
             symbol = _for_training(symbol, wide)
             trained = {name for name, one in own.items() if is_trainable(one) and one.grad_req != "null"}
+            indices = _indices(program)
             for name, array in arrays.items():
                 # MXNet's BatchNorm updates its statistics in the backward pass, which reaches the first one only if
                 # the inputs have gradients
-                if name in trained or (name not in own and array.dtype in (np.float32, np.float64)):
+                if name in trained or (name not in indices and name not in own and array.dtype in _FLOATS):
                     array.attach_grad()
         operator = mx.nd.CachedOp(symbol)
         with mx.autograd.record() if train else mx.autograd.pause():
@@ -80,6 +83,13 @@ def _arrays(program: Program, own: Mapping[str, Any], inputs: Sequence[Any], wid
     if wide:
         arrays = {name: one.astype(np.float64) if one.dtype == np.float32 else one for name, one in arrays.items()}
     return arrays
+
+
+def _indices(program: Program) -> Set[str]:
+    """Names of inputs that are indices, which have no gradients."""
+    used = [one.inputs[0] for one in program.root.all_operators() if "mbedding" in one.operator and one.inputs]
+    used += [one.inputs[-1] for one in program.root.all_operators() if one.operator in ("take", "pick", "gather_nd")]
+    return {program.names[entry] for entry in used if entry in program.names}
 
 
 def _gradient(array: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from mxkit.core.blocks import own_parameters
 from mxkit.export.to_torch.identifiers import identifier
-from mxkit.export.to_torch.steps import Entry, flat
+from mxkit.export.to_torch.net_steps import Entry, flat
 from mxnet import gluon
 
 

@@ -12,7 +12,7 @@ from mxkit.core.blocks import check_net, is_numpy_net, place_of
 from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
 from mxkit.errors import ExportError
-from mxkit.export.to_torch.steps import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, flat
 import mxnet as mx
 from mxnet import gluon
 import numpy as np

@@ -4,7 +4,7 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
 from mxkit.export.to_torch.layout import Call
 from mxkit.export.to_torch.modules import Module, layer_of
-from mxkit.export.to_torch.steps import Operator, Program
+from mxkit.export.to_torch.net_steps import Operator, Program
 from mxkit.export.to_torch.trees import Instance, Statement
 
 

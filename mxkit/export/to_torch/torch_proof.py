@@ -1,6 +1,7 @@
 """Compares a converted net with MXNet: every step of every block, and, if asked, gradients and running statistics."""
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
 from mxkit.errors import ExportError
@@ -8,8 +9,8 @@ from mxkit.export.proof import Row, compare
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module
 from mxkit.export.to_torch.mxnet_values import Computed, computed, listed, outputs_of
+from mxkit.export.to_torch.net_steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.shared import operators_of
-from mxkit.export.to_torch.steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.trees import beside
 import mxnet as mx
 import numpy as np
@@ -56,7 +57,14 @@ def _trained(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any]) 
     try:
         return _compared(source, weights, inputs, True)
     except mx.MXNetError:
+        _forget_errors()
         return _compared(source, weights, inputs, False)
+
+
+def _forget_errors() -> None:
+    """MXNet reports an error of its queue once more at the next wait."""
+    with suppress(mx.MXNetError):
+        mx.nd.waitall()
 
 
 def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any], wide: Optional[bool]) -> List[Row]:
@@ -74,7 +82,7 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     rows = run.rows
     if train:
         run.backward(outputs, expected.heads)
-        rows += _gradient_rows(source, run.net, expected, batch)
+        rows += _gradient_rows(source, run.net, expected, batch, 1e-6 if wide else 1e-3)
         rows += _statistic_rows(source, run.net, expected, weights, batch)
     return rows
 
@@ -221,17 +229,25 @@ class _NoDropout:
         return (lambda x, *_, **__: x) if name == "dropout" else getattr(self._functional, name)
 
 
-def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int) -> Iterator[Row]:
+def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int, floor: float) -> Iterator[Row]:
+    """Compare gradients.
+
+    A gradient below `floor` of the net's largest is compared with that much: a bias before a BatchNorm has none, and
+    both programs give their rounding.
+    """
     tensors, modules = dict(net.named_parameters(remove_duplicate=False)), dict(net.named_modules())
-    for key, (gradient, is_trained) in state(source, expected.gradients).items():
+    found = {key: value for key, (value, trained) in state(source, expected.gradients).items() if trained}
+    smallest = floor * max((float(np.abs(value).max(initial=0)) for value in found.values()), default=0.0)
+    for key, gradient in found.items():
         tensor = tensors.get(key)
-        if tensor is None or not is_trained:
+        if tensor is None:
             continue
         actual = np.zeros(tensor.shape, "f") if tensor.grad is None else tensor.grad.numpy()
         groups = getattr(modules.get(key.rpartition(".")[0]), "num_groups", 0)
         if groups:  # MXNet has one number for a group's channels: its gradient is their sum
             actual = np.repeat(actual.reshape(groups, -1).sum(1), len(actual) // groups)
-        yield compare(key, "gradient", batch, gradient, actual)
+        row = compare(key, "gradient", batch, gradient, actual)
+        yield row._replace(relative=row.absolute / smallest) if row.largest < smallest else row
 
 
 def _statistic_rows(

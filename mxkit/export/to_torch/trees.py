@@ -7,7 +7,7 @@ from mxkit.core.replicas import is_trainable
 from mxkit.export.to_torch.forward import Forward, Line
 from mxkit.export.to_torch.layout import Call, Expression, parse
 from mxkit.export.to_torch.modules import Module, layer_of
-from mxkit.export.to_torch.steps import Operator, Program
+from mxkit.export.to_torch.net_steps import Operator, Program
 from mxkit.storage.params_format import dtype_name
 
 
@@ -23,7 +23,7 @@ class Statement(NamedTuple):
     value: Expression
 
 
-@dataclass
+@dataclass(eq=False)
 class Instance:
     """A block that becomes an object of a class.
 

@@ -1,0 +1,210 @@
+"""The PyTorch code of nets, run by torch: every step against MXNet, gradients, torch.compile, torch.export, mypy."""
+
+import ast
+import importlib.util
+import shutil
+import subprocess
+import sys
+
+from mxkit.errors import ExportError
+from mxkit.export.proof import Proof
+from mxkit.export.to_torch import layers
+from mxkit.export.to_torch.code import torch_files
+from mxkit.export.to_torch.identifiers import identifier
+from mxkit.export.to_torch.torch_proof import compare_torch
+import numpy as np
+import pytest
+from torch_nets import NETS, SMALL, language, lenet, mobilenet, resnet, several, shared, twice
+
+pytestmark = pytest.mark.torch
+TOLERANCE = 1e-4
+
+
+def batch_of(inputs, size):
+    """Other arguments like these, at another batch size."""
+    random = np.random.RandomState(size)
+
+    def like(value):
+        if isinstance(value, list):
+            return [like(part) for part in value]
+        shape = list(value.shape)
+        shape[shape.index(2)] = size
+        if value.dtype == np.int32:
+            return random.randint(0, 11, shape).astype("int32")
+        return random.uniform(-1, 1, shape).astype("f")
+
+    return [like(value) for value in inputs.values()]
+
+
+def written(tmp_path, text, weights):
+    """The net as the two files give it."""
+    from safetensors.numpy import save_file
+
+    (tmp_path / "net.py").write_text(text, encoding="utf-8")
+    save_file({key: np.ascontiguousarray(value) for key, value in weights.items()}, tmp_path / "model.safetensors")
+    spec = importlib.util.spec_from_file_location("converted_net", tmp_path / "net.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.load(tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("build", NETS)
+def test_every_step_and_gradient_is_equal(build):
+    net, inputs = build()
+    text, weights, source = torch_files(net, inputs)
+    rows = compare_torch(source, text, weights, [batch_of(inputs, size) for size in (1, 4)], train=True)
+    Proof(rows, TOLERANCE, {}).check(build.__name__)
+    kinds = {row.operator.partition(",")[0] for row in rows}
+    assert {"training", "gradient", "the file"} <= kinds
+    assert {row.batch for row in rows} == {1, 4}
+
+
+def test_no_operator_is_left_out():
+    net, inputs = resnet()
+    text, weights, source = torch_files(net, inputs)
+    rows = compare_torch(source, text, weights, [batch_of(inputs, 1)])
+    operators = [one for one in source.program.root.all_operators() if one.operator != "Flatten"]
+    assert len(rows) == len(operators) + 1  # and the file's output
+
+
+@pytest.mark.parametrize("build", [several, shared, language, lenet, twice, mobilenet])
+def test_the_files_alone_make_the_net(build, tmp_path):
+    import torch
+
+    net, inputs = build()
+    text, weights, _ = torch_files(net, inputs)
+    loaded = written(tmp_path, text, weights)
+    assert set(loaded.state_dict()) == set(weights)
+    assert not loaded.training
+    for key, value in loaded.state_dict().items():
+        assert torch.equal(value, torch.from_numpy(np.array(weights[key])))
+
+
+def test_shared_modules_are_one(tmp_path):
+    net, inputs = shared()
+    text, weights, _ = torch_files(net, inputs)
+    loaded = written(tmp_path, text, weights)
+    assert loaded.again is loaded.middle
+    assert loaded.out.weight is loaded.embed.weight
+    net, inputs = twice()
+    text, weights, _ = torch_files(net, inputs)
+    loaded = written(tmp_path, text, weights)
+    assert loaded[2] is loaded[0]
+
+
+def _other(name, change):
+    own = layers._TABLE[name]
+
+    def changed(node):
+        made = own(node)
+        return made if made is None else change(made)
+
+    return name, changed
+
+
+BROKEN = {
+    "features.1": _other("BatchNorm", lambda one: one._replace(constructor=one.constructor.replace(")", ", eps=0.1)"))),
+    "features.2": _other("Activation", lambda one: one._replace(constructor="nn.Sigmoid()")),
+    "features.3": _other("Pooling", lambda one: one._replace(constructor=one.constructor.replace("Max", "Avg"))),
+    "features.0": _other("Convolution", lambda one: one._replace(state={"weight": one.state["weight"][..., ::-1]})),
+    "output": _other("FullyConnected", lambda one: one._replace(state={**one.state, "bias": one.state["bias"] + 0.01})),
+}
+
+
+@pytest.mark.parametrize("path", BROKEN)
+def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
+    net, inputs = resnet()
+    name, changed = BROKEN[path]
+    monkeypatch.setitem(layers._TABLE, name, changed)
+    text, weights, source = torch_files(net, inputs)
+    proof = Proof(compare_torch(source, text, weights, [batch_of(inputs, 1)]), TOLERANCE, {})
+    assert proof.failures[0].name == path
+    with pytest.raises(ExportError, match=f"the first ones:\n  {path} "):
+        proof.check("the net")
+
+
+def test_a_change_of_the_file_is_found():
+    net, inputs = resnet()
+    text, weights, source = torch_files(net, inputs)
+    broken = text.replace("x = x + y", "x = x - y")
+    assert broken != text
+    proof = Proof(compare_torch(source, broken, weights, [batch_of(inputs, 1)]), TOLERANCE, {})
+    assert [row.operator for row in proof.failures] == ["the file"]
+
+
+def test_a_wrong_gradient_is_found(monkeypatch):
+    net, inputs = lenet()
+    name, changed = _other("Activation", lambda one: one)
+
+    def detached(node):
+        return (
+            changed(node)._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else changed(node)
+        )
+
+    monkeypatch.setitem(layers._TABLE, name, detached)
+    text, weights, source = torch_files(net, inputs)
+    rows = compare_torch(source, text, weights, [batch_of(inputs, 4)], train=True)
+    assert "0.weight" in [row.name for row in Proof(rows, TOLERANCE, {}).failures if row.operator == "gradient"]
+
+
+def test_code_that_fails_is_named_by_its_path(monkeypatch):
+    net, inputs = lenet()
+    name, changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
+    monkeypatch.setitem(layers._TABLE, name, changed)
+    text, weights, source = torch_files(net, inputs)
+    with pytest.raises(ExportError, match="the PyTorch code fails after '0': "):
+        compare_torch(source, text, weights, [batch_of(inputs, 1)])
+
+
+@pytest.mark.parametrize(
+    ("build", "backend"), [(lenet, "inductor"), (resnet, "eager"), (several, "eager"), (language, "eager")]
+)
+@pytest.mark.filterwarnings("ignore")  # torch's own
+def test_compiled_and_exported(build, backend, tmp_path):
+    import torch
+
+    net, inputs = build()
+    text, weights, _ = torch_files(net, inputs)
+    loaded = written(tmp_path, text, weights)
+    arguments = [
+        [torch.from_numpy(part) for part in value] if isinstance(value, list) else torch.from_numpy(value)
+        for value in inputs.values()
+    ]
+    backend = backend if shutil.which("g++") else "eager"
+    whole = build is not language  # torch does not compile its own recurrent layers as a part of a graph
+    with torch.no_grad():
+        expected = loaded(*arguments)
+        compiled = torch.compile(loaded, fullgraph=whole, backend=backend)(*arguments)
+        exported = torch.export.export(loaded, tuple(arguments)).module()(*arguments)
+    for actual in (compiled, exported):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_mypy_has_nothing_to_say(tmp_path):
+    for build in NETS:
+        (tmp_path / f"{build.__name__}_net.py").write_text(torch_files(*build())[0], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--config-file=", "--disallow-untyped-defs", "."],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stdout.decode()[:3000]
+
+
+def test_names_of_torch_are_known():
+    import torch
+
+    for kind in (torch.nn.Module, torch.nn.ModuleList, torch.nn.Sequential):
+        for name in dir(kind()):
+            if not name.startswith("_"):
+                assert identifier(name, set()) != name
+
+
+def test_forward_has_one_step_a_line():
+    for build in SMALL:
+        for node in ast.walk(ast.parse(torch_files(*build())[0])):
+            if isinstance(node, ast.FunctionDef) and node.name == "forward":
+                assert len({part.lineno for part in node.body}) == len(node.body)
