@@ -148,13 +148,16 @@ def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[
     """Infer the parameters' shapes from the inputs', and initialize the parameters that waited for them."""
     names = outputs.list_inputs()
     try:
-        arguments, _, states = outputs.infer_shape(**{name: shape for name, shape in shapes.items() if name in names})
+        # infer_shape warns of shapes that depend on values
+        arguments, _, states = outputs.infer_shape_partial(
+            **{name: shape for name, shape in shapes.items() if name in names}
+        )
     except mx.MXNetError as error:
         raise ValueError(f"input_shape: {shapes} does not fit the net: {error}") from error
     inferred = dict(zip(outputs.list_arguments(), arguments or ()))
     inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
     for name, parameter in parameters.items():
-        if is_deferred(parameter) and name in inferred:
+        if is_deferred(parameter) and all(size > 0 for size in inferred.get(name) or (0,)):
             finish_initialization(parameter, inferred[name])
 
 
