@@ -46,7 +46,7 @@ def onnx_net(path: Path) -> ForeignNet:
         CheckpointError: The file is damaged, or onnxruntime refuses it.
         ImportError: onnxruntime is missing.
     """
-    from mxkit.export.to_onnx.onnx_files import onnx_session
+    from mxkit.export.to_onnx.onnx_reading import onnx_session
 
     session = onnx_session(path)
     inputs = session.get_inputs()

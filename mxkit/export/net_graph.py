@@ -138,13 +138,14 @@ def _finish_shapes(outputs: Any, shapes: Mapping[str, Any], parameters: Mapping[
     known = {name: tuple(one.shape) for name, one in parameters.items() if one.shape and values_of(one)}
     known.update({name: shape for name, shape in shapes.items() if name in names})
     try:
-        arguments, _, states = outputs.infer_shape(**known)
+        # infer_shape warns of shapes that depend on values
+        arguments, _, states = outputs.infer_shape_partial(**known)
     except mx.MXNetError as error:
         raise ValueError(f"input_shape: {shapes} does not fit the net: {str(error)[:500]}") from error
     inferred = dict(zip(outputs.list_arguments(), arguments or ()))
     inferred.update(zip(outputs.list_auxiliary_states(), states or ()))
     for name, parameter in parameters.items():
-        if is_deferred(parameter) and name in inferred:
+        if is_deferred(parameter) and all(size > 0 for size in inferred.get(name) or (0,)):
             finish_initialization(parameter, inferred[name])
 
 

@@ -1,10 +1,8 @@
 """Operators of MXNet with attributes that matter, and inputs for them: rows of the comparison with PyTorch."""
 
+import json
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-import json
-
-import mxkit
 import mxnet as mx
 import numpy as np
 
@@ -507,8 +505,8 @@ def numpy(name, make, *shapes, **more):
 
 
 _NUMPY_FUNCTIONS = (
-    *"exp expm1 log log1p log2 log10 sqrt square reciprocal sin cos tan arcsin arccos arctan sinh cosh tanh".split(),
-    *"arcsinh arccosh arctanh absolute negative cbrt degrees radians".split(),
+    *["exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "square", "reciprocal", "sin", "cos", "tan", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"],
+    *["arcsinh", "arccosh", "arctanh", "absolute", "negative", "cbrt", "degrees", "radians"],
 )
 _NUMPY_STEPS = ("sign", "floor", "ceil", "trunc", "fix", "rint", "around", "isnan", "isinf", "isfinite", "logical_not")
 

@@ -347,7 +347,7 @@ CASES = {
         ),
         TIME,
     ),
-    "constants": (S.broadcast_add(x, S.arange(1, 7, 1)) + 0, TIME),
+    "constants": (S.Group([S.broadcast_add(x, S.arange(*ends)) for ends in [(1, 7, 1), (6,), (0, 3, 0.5)]]), TIME),
     "zeros": (S.broadcast_add(x, S.zeros((1, 5, 6)) + S.ones((1, 5, 6)) + S.full((1, 5, 6), 2.5)), TIME),
     "shape_array": (S.shape_array(x), TIME),
     # reductions

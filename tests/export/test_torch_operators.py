@@ -3,11 +3,10 @@
 import json
 from types import SimpleNamespace
 
-import mxkit
 from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.errors import ExportError
 from mxkit.export.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
 from mxkit.export.to_torch.layers import layer
-from mxkit.errors import ExportError
 from mxkit.export.to_torch.node import Node
 from mxkit.export.to_torch.recurrent import unpacked
 import mxnet as mx

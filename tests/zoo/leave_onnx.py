@@ -85,6 +85,16 @@ NOT_CLASSIFIERS = (
 )
 
 
+class Xavier(mx.init.Xavier):
+    """Xavier, also for vectors: gluoncv makes parameters from symbols, without an initializer of their own."""
+
+    def _init_weight(self, name, arr):
+        if arr.ndim > 1:
+            super()._init_weight(name, arr)
+        else:
+            arr[:] = 0 if name.endswith(("beta", "bias", "mean")) else 1
+
+
 def side_of(name):
     """A small side of an image on which every layer of a net has something to do."""
     bare = name.partition(":")[2] or name
@@ -125,7 +135,7 @@ def built(name):
             shape = (2, 12) if name == "linear_regression" else (2, 1, 28, 28)
             options = {}
         net = get_model(name, **options)
-    net.initialize(mx.init.Xavier(magnitude=3))
+    net.initialize(Xavier(magnitude=3))
     return net, shape
 
 

@@ -1,6 +1,6 @@
 """Conversion of the fused recurrent operator, whose weights are one flat vector."""
 
-from typing import Any, List, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 from mxkit.export.to_onnx.onnx_writer import Operator, Writer, converts, integers
 import numpy as np
@@ -48,7 +48,10 @@ def recurrent(operator: Operator, writer: Writer) -> List[str]:
 
 
 def _layer(data: Any, weights: List[str], lengths: Any, initial: List[str], sizes: _Sizes, writer: Writer) -> List[str]:
-    attributes = {"hidden_size": sizes.width, "direction": "bidirectional" if sizes.directions == 2 else "forward"}
+    attributes: Dict[str, Any] = {
+        "hidden_size": sizes.width,
+        "direction": "bidirectional" if sizes.directions == 2 else "forward",
+    }
     if sizes.mode == "gru":
         attributes["linear_before_reset"] = 1  # MXNet applies the reset after the product
     if sizes.mode == "rnn_relu":

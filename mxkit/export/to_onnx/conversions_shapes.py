@@ -2,14 +2,24 @@
 
 from typing import Any, List
 
-from mxkit.export.to_onnx.onnx_writer import END, Operator, Writer, converts, integers, like
+from mxkit.export.to_onnx.onnx_writer import END, Batch, Operator, Writer, converts, count, integers, like
 import numpy as np
 
 
 @converts("Reshape", "reshape", "_np_reshape", "_npi_reshape", "_npx_reshape", "reshape_like", "_npx_reshape_like")
-@converts("Flatten", "flatten", "_npx_batch_flatten", "expand_dims", "_npi_expand_dims", "squeeze", "_np_squeeze")
-@converts("_npi_squeeze")
+@converts("Flatten", "flatten", "_npx_batch_flatten", "expand_dims", "_npi_expand_dims")
 def reshape(operator: Operator, writer: Writer) -> str:
+    sizes = [[count(tensor.dims, batch) for tensor in (operator.inputs[0], operator.outputs[0])] for batch in (2, 3)]
+    operator.refuse(
+        (any(old != new for old, new in sizes), "the new shape fits one batch size only; use 0 or -1 for it")
+    )
+    return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
+
+
+@converts("squeeze", "_np_squeeze", "_npi_squeeze")
+def squeeze(operator: Operator, writer: Writer) -> str:
+    unclear = operator.get("axis") is None and any(isinstance(size, Batch) for size in operator.inputs[0].dims)
+    operator.refuse((unclear, "without axis it removes the batch's axis too at batch size 1; give it an axis"))
     return writer.reshape(operator.inputs[0], operator.outputs[0].dims)
 
 
@@ -170,7 +180,8 @@ def of_shape_only(operator: Operator, writer: Writer) -> str:
     sizes = [output.size(axis) for axis in range(len(output.dims))]
     if "eye" in operator.kind or "identity" in operator.kind:
         return writer.constant(np.eye(sizes[0], sizes[1], int(operator.get("k", 0)), output.dtype))
-    start = operator.number_of("start", 0)
+    alone = "arange" in operator.kind and "like" not in operator.kind and operator.get("stop") is None
+    start = 0.0 if alone else operator.number_of("start", 0)  # arange(20) ends at 20
     repeat = int(operator.get("repeat", 1))
     places = np.arange(int(np.prod(sizes)), dtype=np.float64) // repeat
     if "linspace" in operator.kind:

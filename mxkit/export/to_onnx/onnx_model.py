@@ -5,7 +5,7 @@ from typing import Any, List, Mapping, Sequence, Tuple
 from mxkit.errors import ExportError
 from mxkit.export.net_graph import Graph
 from mxkit.export.to_onnx import conversions
-from mxkit.export.to_onnx.onnx_writer import OPSET, Batch, Operator, Tensor, Unsupported, Writer
+from mxkit.export.to_onnx.onnx_writer import OPSET, UNKNOWN, Batch, Operator, Tensor, Unsupported, Writer
 from mxkit.export.to_onnx.operators_of_graph import Operators, operators_of
 from mxkit.version import __version__
 import mxnet as mx
@@ -91,7 +91,7 @@ def _convert(operator: Operator, writer: Writer) -> None:
     convert = conversions.CONVERTERS.get(operator.kind)
     if convert is None:
         raise Unsupported("mxkit has no conversion of this operator")
-    if any(tensor.dims is None for tensor in [*operator.inputs, *operator.outputs]):
+    if any(tensor.dims == UNKNOWN for tensor in [*operator.inputs, *operator.outputs]):
         raise Unsupported("the shape of its inputs or outputs depends on values, or not linearly on the batch size")
     writer.prefix = operator.outputs[0].name
     begin = len(writer.nodes)

@@ -1,10 +1,12 @@
 """Compares an ONNX file with MXNet, operator by operator, in onnxruntime."""
 
+import functools
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set
 
 from mxkit.core.array_kind import legacy
-from mxkit.export.net_graph import Graph, computed
+from mxkit.errors import ExportError
+from mxkit.export.net_graph import Graph, Value, computed
 from mxkit.export.proof import Row, compare
 from mxkit.export.to_onnx.operators_of_graph import Source, tensor_names
 import numpy as np
@@ -40,6 +42,9 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
         graph: Result of `graph_of`.
         model: The file's content.
         batches: NumPy arrays by the inputs' names.
+
+    Raises:
+        ExportError: onnxruntime cannot compute the file.
     """
     names = tensor_names(graph)
     exposed = _Exposed(model, graph, names)
@@ -49,7 +54,7 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
         size = len(next(iter(batch.values())))
         given = {name: np.asarray(array) for name, array in batch.items()}
         given.update(exposed.fed_arrays(graph, names, batch))
-        actual = exposed.outputs(given)
+        actual = exposed.outputs(given, functools.partial(computed, graph, batch))
         of_file = dict(zip(exposed.of_file, exposed.run_file(given)))
         for value in computed(graph, batch):
             name = names[value.node, value.output]
@@ -79,7 +84,7 @@ class _Exposed:
         del model.graph.output[:]
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
         self._session = _session(model.SerializeToString(), optimized=False)
-        self._wanted = wanted
+        self._wanted, self._names, self._model = wanted, names, model
 
     def fed_arrays(self, graph: Graph, names: Mapping[Source, str], batch: Mapping[str, Any]) -> Dict[str, Any]:
         """Compute the tensors that are MXNet's."""
@@ -92,11 +97,35 @@ class _Exposed:
         """Compute the file's own outputs."""
         return list(self._file.run(None, {name: given[name] for name in self._inputs}))
 
-    def outputs(self, given: Mapping[str, Any]) -> Any:
-        """Compute all tensors, and return a function that gives each by name."""
+    def outputs(self, given: Mapping[str, Any], values: Callable[[], Iterable[Value]]) -> Any:
+        """Compute all tensors, and return a function that gives each by name.
+
+        Args:
+            given: Of the model's inputs.
+            values: MXNet's, to find the wrong operator if onnxruntime fails.
+        """
         feed = {name: given[name] for name in self._inputs}
-        made = dict(zip(self._wanted, self._session.run(self._wanted, feed)))
+        try:
+            made = dict(zip(self._wanted, self._session.run(self._wanted, feed)))
+        except Exception as error:  # onnxruntime's errors have no common class
+            raise ExportError(
+                f"export: onnxruntime cannot compute the file, and it was not written. {self._other_shape(values())}"
+                f"onnxruntime, which names nodes after MXNet's operators: {' '.join(str(error).split())[:500]}"
+            ) from error
         return made.pop
+
+    def _other_shape(self, values: Iterable[Value]) -> str:
+        """Name the first operator whose shape in the file is another one than in MXNet."""
+        from onnx import shape_inference
+
+        inferred = shape_inference.infer_shapes(self._model).graph
+        stated = {value.name: value.type.tensor_type.shape.dim for value in [*inferred.value_info, *inferred.output]}
+        for value in values:
+            sizes = [size.dim_value or None for size in stated.get(self._names[value.node, value.output], ())]
+            wanted = value.array.shape
+            if any(size not in (None, other) for size, other in zip(sizes, wanted)):
+                return f"The shape differs first at {value.name} ({value.operator}): expected {wanted}, got {sizes}. "
+        return ""
 
 
 def _jumping(graph: Graph, names: Mapping[Source, str]) -> Set[str]:

@@ -1,6 +1,7 @@
 """What a conversion reads and writes: an operator with its tensors, and the ONNX nodes that replace it."""
 
 import ast
+import math
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
@@ -18,6 +19,7 @@ class Batch(NamedTuple):
 
 Size = Union[int, Batch]
 Dims = Tuple[Size, ...]
+UNKNOWN: Dims = (-1,)  # a shape that depends on values
 
 
 class Tensor(NamedTuple):
@@ -201,6 +203,11 @@ def converts(*kinds: str) -> Callable[[Converter], Converter]:
 def integers(*values: int) -> np.ndarray:
     """Return a vector of int64, the dtype of shapes and axes in ONNX."""
     return np.array(values, np.int64)
+
+
+def count(dims: Dims, batch: int) -> int:
+    """Return the number of elements at a batch size."""
+    return math.prod(size if isinstance(size, int) else size.factor * batch + size.offset for size in dims)
 
 
 def like(tensor: Tensor, value: float) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from mxkit.core.array_kind import legacy, switches
 from mxkit.errors import ExportError
 from mxkit.export.net_graph import Graph
-from mxkit.export.to_onnx.onnx_writer import Batch, Dims, Operator, Size, Tensor
+from mxkit.export.to_onnx.onnx_writer import UNKNOWN, Batch, Dims, Operator, Size, Tensor
 import mxnet as mx
 import numpy as np
 
@@ -20,7 +20,7 @@ class Operators(NamedTuple):
     """What an ONNX file is made of.
 
     Attributes:
-        operators: In the order of the computation. A tensor whose shape depends on values has the shape None.
+        operators: In the order of the computation. A tensor whose shape depends on values has the shape UNKNOWN.
         inputs: Of the net, in their order.
         batch_axes: Of the inputs.
         variables: All variables of the graph, by name.
@@ -55,7 +55,10 @@ def operators_of(graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence
         types = _types(graph, internals, dtypes)
     heads = [(number, output) for number, output, *_ in described["heads"]]
     names = _names(graph, nodes, heads)
-    tensors = {source: Tensor(names[source], dim, dtype) for source, dim, dtype in zip(heads, dims, types)}
+    tensors = {
+        source: Tensor(names[source], UNKNOWN if dim is None else dim, dtype)
+        for source, dim, dtype in zip(heads, dims, types)
+    }
     operators = [
         Operator(
             number,
