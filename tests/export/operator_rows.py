@@ -57,6 +57,17 @@ def boxes(random, shape):
     return np.concatenate([label, random.uniform(0, 1, (*shape[:-1], 1)), corner, corner + size], -1).astype("float32")
 
 
+def shares(random, shape):
+    """Probabilities of classes, dimension 1."""
+    drawn = random.uniform(0, 1, shape)
+    return (drawn / drawn.sum(axis=1, keepdims=True)).astype("float32")
+
+
+def anchors(random, shape):
+    """Boxes as (left, top, right, bottom)."""
+    return boxes(random, shape)[..., 2:6]
+
+
 def regions(random, shape):
     """Boxes of images 0 to 1 in pixels."""
     corner, size = random.uniform(0, 5, (shape[0], 2)), random.uniform(1, 6, (shape[0], 2))
@@ -496,6 +507,24 @@ SEQUENCES = [
     row("MultiBoxPrior steps", lambda x: S.contrib.MultiBoxPrior(x, sizes=(0.5,), ratios=(2, 1), steps=(0.2, 0.3), offsets=(0.4, 0.6), clip=True), ("B", 3, 4, 6), gradients=False),
     row("ROIAlign", lambda x, b: S.contrib.ROIAlign(x, b, pooled_size=(3, 2), spatial_scale=0.7, sample_ratio=2), (2, 3, 9, 9), ("B", 5), draw={1: regions}, gradients=False),
     row("ROIAlign aligned", lambda x, b: S.contrib.ROIAlign(x, b, pooled_size=(2, 2), spatial_scale=0.7, sample_ratio=3, aligned=True), (2, 3, 9, 9), ("B", 5), draw={1: regions}, gradients=False),
+    *(
+        row(
+            f"MultiBoxDetection {attrs}",
+            lambda p, x, a, attrs=attrs: S.contrib.MultiBoxDetection(p, x, a, **attrs),
+            ("B", 4, 12), ("B", 48), (1, 12, 4), draw={0: shares, 1: above(-0.5, 0.5), 2: anchors}, gradients=False,
+        )
+        for attrs in (
+            {"nms_threshold": 0.1},
+            {"nms_threshold": 0.1, "nms_topk": 5, "threshold": 0.4},
+            {"nms_threshold": 0.2, "threshold": 0.45, "force_suppress": True, "clip": False, "variances": (0.2, 0.3, 0.4, 0.5)},
+        )
+    ),
+    row("GridGenerator", lambda x: S.GridGenerator(x, transform_type="affine", target_shape=(3, 5)), ("B", 6)),
+    row(
+        "SpatialTransformer",
+        lambda x, m: S.SpatialTransformer(x, m, transform_type="affine", sampler_type="bilinear", target_shape=(3, 4)),
+        BCHW, ("B", 6), draw={1: above(-0.8, 0.8)}, gradients=False,
+    ),
     row("BilinearSampler", lambda x, g: S.BilinearSampler(x, g), BCHW, ("B", 2, 3, 4), draw={1: above(-1.2, 1.2)}, gradients=False),
 ]
 
