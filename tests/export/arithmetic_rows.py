@@ -132,6 +132,7 @@ ARITHMETIC = [
     row("div of ints", lambda x: S.Cast(x, "int32") / 2, ("B", 5), draw=above(-9, 9), gradients=False),
     row("nested", lambda x, y: (x - (y - 2)) * 3 / (x + 4) ** 2 - -y, ("B", 4), ("B", 4), draw=above(0.5)),
     row("add_n", lambda x, y, z: S.add_n(x, y, z), ("B", 3), ("B", 3), ("B", 3)),
+    row("clip to 6", lambda x: S.clip(x, 0, 6), ("B", 9), draw=above(-9, 9), layer=True),
     row("clip", lambda x: S.clip(x, -0.5, 1), ("B", 9)),
     row("hard_sigmoid", lambda x: S.hard_sigmoid(x, alpha=0.3, beta=0.4), ("B", 9)),
     row("smooth_l1", lambda x: S.smooth_l1(x, scalar=2.0), ("B", 9)),

@@ -194,6 +194,7 @@ ACTIVATIONS = [
         gradients=False,
     ),
     row("softmin", lambda x: S.softmin(x, axis=-2), BCHW),
+    row("log_softmax layer", lambda x: S.log_softmax(x, axis=1), BCHW, layer=True),
     row("log_softmax", lambda x: S.log_softmax(x, axis=1, temperature=2), BCHW),
     row("SoftmaxActivation", lambda x: S.SoftmaxActivation(x), ("B", 4)),
     row("SoftmaxActivation channel", lambda x: S.SoftmaxActivation(x, mode="channel"), BCHW),
@@ -285,7 +286,7 @@ POOLING = [
         layer=True,
     ),
     row("AdaptiveAvgPooling2D 1", lambda x: S.contrib.AdaptiveAvgPooling2D(x), ("B", 3, 7, 9), layer=True),
-    row("UpSampling", lambda x: S.UpSampling(x, scale=3, sample_type="nearest"), BCHW),
+    row("UpSampling", lambda x: S.UpSampling(x, scale=3, sample_type="nearest"), BCHW, layer=True),
     row(
         "UpSampling two",
         lambda x, y: S.UpSampling(x, y, scale=2, sample_type="nearest", num_args=2),

@@ -133,18 +133,18 @@ SEQUENCES = [
         row(
             f"MultiBoxDetection {attrs}",
             lambda p, x, a, attrs=attrs: S.contrib.MultiBoxDetection(p, x, a, **attrs),
-            ("B", 4, 12),
-            ("B", 48),
-            (1, 12, 4),
+            ("B", 4, 30),
+            ("B", 120),
+            (1, 30, 4),
             draw={0: shares, 1: above(-0.5, 0.5), 2: anchors},
             gradients=False,
         )
         for attrs in (
             {"nms_threshold": 0.1},
-            {"nms_threshold": 0.1, "nms_topk": 5, "threshold": 0.4},
+            {"nms_threshold": 0.1, "nms_topk": 5, "threshold": 0.3},
             {
                 "nms_threshold": 0.2,
-                "threshold": 0.45,
+                "threshold": 0.3,
                 "force_suppress": True,
                 "clip": False,
                 "variances": (0.2, 0.3, 0.4, 0.5),

@@ -322,7 +322,7 @@ def test_every_operator_of_the_table_is_compared():
 
 
 def test_helpers_are_named_by_the_expressions_that_call_them():
-    assert helpers_used("box_nms(x) + gamma(y.gamma(1))") == ["gamma", "kept_boxes", "box_nms"]
+    assert helpers_used("box_nms(x) + gamma_function(y.gamma(1))") == ["gamma_function", "kept_boxes", "box_nms"]
     assert helpers_used("F.pad(x, (1, 1)) + self.box_nms(x)") == []
     assert names_used("torch.zeros((batch_size, 2), device=device)") == ["batch_size", "device"]
     assert names_used("x.device") == []

@@ -6,7 +6,7 @@ Each is source text; the converted file holds the ones that it calls, so that it
 from typing import Dict
 
 _GAMMA = '''
-def gamma(x: torch.Tensor) -> torch.Tensor:
+def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
     is_negative = (x < 0) & (x.floor() % 2 != 0)
     return torch.lgamma(x).exp() * torch.where(is_negative, -1.0, 1.0)
@@ -258,7 +258,7 @@ def roi_align(
 HELPERS: Dict[str, str] = {
     name: source.strip() + "\n"
     for name, source in {
-        "gamma": _GAMMA,
+        "gamma_function": _GAMMA,
         "softmax_to_length": _SOFTMAX_TO_LENGTH,
         "mask_after": _MASK_AFTER,
         "last_steps": _LAST_STEPS,

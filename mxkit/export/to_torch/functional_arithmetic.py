@@ -121,7 +121,7 @@ _FUNCTIONS = {
     "degrees": "torch.rad2deg({x})",
     "radians": "torch.deg2rad({x})",
     "gammaln": "torch.lgamma({x})",
-    "gamma": "gamma({x})",
+    "gamma": "gamma_function({x})",
     "_copy": "{x}",
     "make_loss": "{x}",
     "MakeLoss": "{x}",
@@ -147,6 +147,8 @@ def _cast(node: Node) -> str:
 
 def _clip(node: Node) -> str:
     low, high = number(node, "a_min"), number(node, "a_max")
+    if (low, high) == (0, 6):
+        return f"F.relu6({node.inputs[0]})"
     return f"{atom(node.inputs[0])}.clamp({literal(low)}, {literal(high)})"
 
 
