@@ -81,6 +81,7 @@ NUMPY = [
         for name in ("isposinf", "isneginf")
     ),
     numpy("copy", lambda x: N.copy(x), ("B", 4)),
+    numpy("where of two scalars", lambda x: N.where(x, 2.0, 3.0), ("B", 3), draw=below(2), gradients=False),
     numpy(
         "where left", raw("_npi_where_lscalar", 2, scalar=2.5), ("B", 4), ("B", 4), draw={0: below(2)}, gradients=False
     ),

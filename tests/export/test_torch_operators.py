@@ -77,8 +77,11 @@ def nodes_of(symbol, row, arrays):
             )  # fmt: skip
 
 
-def evaluated(torch, row, symbol, inputs, built):
-    """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size."""
+def evaluated(torch, row, symbol, inputs, built, nested):
+    """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size.
+
+    With `nested`, the inputs are no names but expressions that bind weaker than any operator.
+    """
     nn = torch.nn.functional
     names = {f"x{number}": value for number, value in enumerate(inputs)}
     names.update(
@@ -87,6 +90,8 @@ def evaluated(torch, row, symbol, inputs, built):
     described = json.loads(symbol.tojson())
     results = {}
     for number, node in nodes_of(symbol, row, built):
+        if nested:
+            node = node._replace(inputs=[f"{name} if True else {name}" for name in node.inputs])
         code = expression(node)
         for helper in helpers_used(code):
             exec(HEADER + HELPERS[helper], names)
@@ -148,7 +153,7 @@ def compare(torch, row):
             torch.tensor(array, requires_grad=row.gradients and array.dtype == "float32" and number not in row.still)
             for number, array in enumerate(arrays)
         ]
-        ours = evaluated(torch, row, symbol, inputs, built)
+        ours = evaluated(torch, row, symbol, inputs, built, nested=batch > 1)
         assert len(ours) == len(theirs)
         for one, other in zip(ours, theirs):
             assert str(one.dtype)[6:] == other.dtype.name

@@ -51,7 +51,7 @@ def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
     steps, batch, width = joined.shape
     parts = joined.reshape(steps, batch * heads, 3, width // heads // 3)
     query, key = parts[:, :, 0].transpose(0, 1), parts[:, :, 1].transpose(0, 1)
-    return query / query.shape[-1] ** 0.5 @ key.mT
+    return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 '''
 
 _SELF_ATTENTION_VALUES = '''
@@ -68,7 +68,7 @@ def attention_scores(queries: torch.Tensor, joined: torch.Tensor, heads: int) ->
     steps, batch, width = queries.shape
     query = queries.reshape(steps, batch * heads, width // heads).transpose(0, 1)
     key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[:, :, 0].transpose(0, 1)
-    return query / query.shape[-1] ** 0.5 @ key.mT
+    return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 '''
 
 _ATTENTION_VALUES = '''

@@ -60,8 +60,10 @@ def _scalar(sign: str, reverse: bool = False) -> Conversion:
                 raise refused(node, f"a division of {value} by an array of {node.dtypes[0]}")
         scalar = literal(value)
         left, right = (scalar, node.inputs[0]) if reverse else (node.inputs[0], scalar)
-        if value < 0 and sign == "+" and not reverse:
+        if value < 0 and sign == "+":
             return binary(node.inputs[0], "-", literal(-value))
+        if value == -1 and sign == "*":
+            return f"-{atom(node.inputs[0])}"
         return binary(left, sign, right)
 
     return convert

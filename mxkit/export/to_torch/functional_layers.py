@@ -159,7 +159,8 @@ def _l2_normalization(node: Node) -> str:
     mode = text(node, "mode", "instance")
     dims = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}[mode]
     eps = literal(number(node, "eps", 1e-10))
-    return f"{data} / ({data}.square().sum(dim={literal(dims)}, keepdim=True) + {eps}).sqrt()"
+    dim = literal(dims[0] if len(dims) == 1 else dims)
+    return f"{data} / ({data}.square().sum(dim={dim}, keepdim=True) + {eps}).sqrt()"
 
 
 def _lrn(node: Node) -> str:
@@ -266,8 +267,8 @@ def _one_hot(node: Node) -> str:
     dtype = text(node, "dtype", "float32")
     if (on, off) == (1, 0):
         return as_first_input(node._replace(dtypes=[dtype]), found)
-    plain = as_first_input(node._replace(dtypes=[dtype]), found)
-    return f"{plain} * {literal(on - off)} + {literal(off)}"
+    scaled = binary(as_first_input(node._replace(dtypes=[dtype]), found), "*", literal(on - off))
+    return binary(scaled, "+", literal(off)) if off >= 0 else binary(scaled, "-", literal(-off))
 
 
 def _up_sampling(node: Node) -> str:

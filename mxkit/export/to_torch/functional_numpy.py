@@ -19,6 +19,7 @@ from mxkit.export.to_torch.attributes import (
     text,
 )
 from mxkit.export.to_torch.functional_arithmetic import Conversion, template
+from mxkit.export.to_torch.functional_shapes import arange
 from mxkit.export.to_torch.node import Node
 
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "true_divide": "/", "mod": "%", "power": "**"}
@@ -185,7 +186,7 @@ def _where(node: Node) -> str:
     if node.dtypes[0] != "bool":
         condition = binary(condition, "!=", "0")
     if node.operator == "_npi_where_scalar2":
-        values = [literal(number(node, "x")), literal(number(node, "y"))]
+        values = [literal(float(number(node, name))) for name in "xy"]  # ints would make an array of ints
     elif node.operator == "_npi_where_lscalar":
         values = [literal(number(node, "scalar")), *values]
     elif node.operator == "_npi_where_rscalar":
@@ -228,7 +229,7 @@ def _arange(node: Node) -> str:
     start, stop, step = number(node, "start", 0), number(node, "stop", 0), number(node, "step", 1)
     if not text(node, "stop"):
         start, stop = 0, start
-    return f"torch.arange({literal(start)}, {literal(stop)}, {literal(step)}, dtype={dtype_of(node)}, device=device)"
+    return arange(node, start, stop, step)
 
 
 def _full_like(node: Node) -> str:
