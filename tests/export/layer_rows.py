@@ -55,6 +55,8 @@ CONVOLUTIONS = [
 
 F = S.FullyConnected
 DENSE = [
+    row("im2col", lambda x: S.im2col(x, kernel=(3, 2), stride=(2, 1), dilate=(1, 2), pad=(1, 0)), BCHW),
+    row("col2im", lambda x: S.col2im(x, output_size=(5, 6), kernel=(2, 3), stride=(1, 2), pad=(1, 1)), ("B", 24, 18)),
     row(
         "FullyConnected flatten",
         lambda x, w, b: F(x, w, b, num_hidden=3),

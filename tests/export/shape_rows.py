@@ -1,6 +1,7 @@
 """Rows that move, select or reduce elements."""
 
 import mxnet as mx
+import numpy as np
 from operator_rows import BCHW, S, below, distinct, row
 
 
@@ -128,6 +129,13 @@ INDEXING = [
     row("Crop centre", lambda x, y: S.Crop(x, y, center_crop=True, num_args=2), BCHW, ("B", 1, 2, 3), gradients=False),
 ]
 
+
+def positive(random, shape):
+    """Symmetric matrices of positive eigenvalues."""
+    x = random.normal(size=shape).astype("float32")
+    return x @ x.swapaxes(-1, -2) + np.eye(shape[-1], dtype="float32")
+
+
 REDUCTIONS = [
     *(
         row(
@@ -174,6 +182,9 @@ REDUCTIONS = [
     row("batch_dot first", lambda x, y: S.batch_dot(x, y, transpose_a=True), ("B", 3, 2), ("B", 3, 4)),
     row("gemm2", lambda x, y: S.linalg.gemm2(x, y, alpha=0.5, transpose_b=True), ("B", 2, 3), ("B", 4, 3)),
     row("gemm", lambda x, y, z: S.linalg.gemm(x, y, z, alpha=0.5, beta=3.0), ("B", 2, 3), ("B", 3, 4), ("B", 2, 4)),
+    row("potrf", lambda x: S.linalg.potrf(x), ("B", 3, 3), draw=positive, gradients=False),
+    row("inverse", lambda x: S.linalg.inverse(x), ("B", 3, 3), draw=positive),
+    row("det", lambda x: S.linalg.det(x), ("B", 3, 3), draw=positive),
     row("syrk", lambda x: S.linalg.syrk(x, alpha=0.5, transpose=True), ("B", 2, 3)),
 ]
 

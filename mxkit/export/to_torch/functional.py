@@ -34,6 +34,7 @@ _REASONS = {
     "RNN": "its parameters must be the net's own; nn.LSTM, nn.GRU and nn.RNN hold them",
     "_contrib_DeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
     "_contrib_ModulatedDeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
+    "ROIPooling": "torch has no such function; torchvision.ops.roi_pool has",
     "_foreach": "a loop over a subgraph; write it as a loop in forward",
     "_while_loop": "a loop over a subgraph; write it as a loop in forward",
     "_cond": "a condition over subgraphs; write it as an if in forward",

@@ -184,4 +184,7 @@ REDUCTIONS: Dict[str, Conversion] = {
     "_linalg_gemm": _gemm,
     "_linalg_gemm2": _gemm,
     "_linalg_syrk": _syrk,
+    "_linalg_potrf": lambda node: f"torch.linalg.cholesky({node.inputs[0]})",
+    "_linalg_inverse": lambda node: f"torch.linalg.inv({node.inputs[0]})",
+    "_linalg_det": lambda node: f"torch.linalg.det({node.inputs[0]})",
 }
