@@ -132,6 +132,7 @@ NUMPY = [
     numpy("argmin", lambda x: N.argmin(x, axis=-1), ("B", 4, 5), gradients=False),
     numpy("argmin all", lambda x: N.argmin(x), ("B", 4, 5), gradients=False),
     numpy("norm", lambda x: N.linalg.norm(x, ord=1, axis=1), ("B", 4, 5), gradients=False),
+    numpy("norm of matrices", lambda x: N.linalg.norm(x, axis=(1, 2)), ("B", 4, 5), gradients=False),
     numpy("norm all", lambda x: N.linalg.norm(x, keepdims=True), ("B", 4, 5), gradients=False),
     numpy("any", lambda x: N.any(x, axis=1), ("B", 4), draw=below(2), gradients=False),
     numpy("all", lambda x: N.all(x), ("B", 4), draw=below(2), gradients=False),

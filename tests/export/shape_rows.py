@@ -38,6 +38,7 @@ SHAPES = [
     reshape((-1, 0), ("B", 4, 6), reverse=True),
     reshape((0, -3), ("B", 4, 6), reverse=True),
     reshape((0, 2, 3, -4, 0), ("B", 6, 5), reverse=True),
+    row("Reshape target", lambda x: S.Reshape(x, target_shape=(0, 30)), BCHW),
     row("reshape_like", lambda x, y: S.reshape_like(x, y), ("B", 6), ("B", 2, 3)),
     row(
         "reshape_like parts",

@@ -67,6 +67,8 @@ def _dims(node: Node, name: str = "axis") -> str:
 
 def _typed(node: Node, code: str) -> str:
     """Cast a result if the operator states a type."""
+    if text(node, "initial"):
+        raise refused(node, "initial")
     dtype = text(node, "dtype")
     return cast(code, dtype) if dtype in TYPES and dtype != node.dtypes[0] else code
 
@@ -243,8 +245,8 @@ def _around(node: Node) -> str:
 
 def _norm(node: Node) -> str:
     axes, order = optional_ints(node, "axis"), number(node, "ord", 2)
-    if axes is not None and len(axes) > 1 and flag(node, "flag"):
-        raise refused(node, "a norm of matrices")
+    if axes is not None and len(axes) > 1 and integer(node, "flag") != 1:  # 1 is Frobenius', 0 spectral, 2 nuclear
+        raise refused(node, "the spectral or nuclear norm of matrices; torch.linalg.matrix_norm computes them")
     dims = "" if axes is None else f", dim={literal(axes[0] if len(axes) == 1 else axes)}"
     kept = ", keepdim=True" if flag(node, "keepdims") else ""
     return f"torch.linalg.vector_norm({node.inputs[0]}, {literal(order)}{dims}{kept})"

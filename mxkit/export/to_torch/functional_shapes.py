@@ -15,6 +15,7 @@ from mxkit.export.to_torch.attributes import (
     literal,
     number,
     optional_ints,
+    refused,
     text,
 )
 from mxkit.export.to_torch.functional_arithmetic import Conversion
@@ -54,8 +55,10 @@ def _part(part: int, other: int, whole: str) -> str:
 
 def _reshape(node: Node) -> str:
     codes, x, rank = ints(node, "shape"), atom(node.inputs[0]), len(node.shapes[0])
-    if not codes:
-        codes = tuple(ints(node, "target_shape"))  # of MXNet before 1.0
+    if not codes:  # of MXNet before 1.0, whose 0 is inferred
+        codes = tuple(part or -1 for part in ints(node, "target_shape"))
+        if flag(node, "keep_highest"):
+            raise refused(node, "keep_highest=True; state shape=(0, ...)")
     merged = _merged(codes, rank) if not flag(node, "reverse") else None
     if merged is not None:
         first, last = merged
