@@ -139,7 +139,7 @@ def test_attention(attention):
 
 
 def test_what_the_file_states(net):
-    graph = graph_of(net, (2, 3, 8, 8))
+    graph = graph_of(net, [(2, 3, 8, 8)])
     model = onnx_model(graph, [(2, 3, 8, 8)], ["float32"], {"classes": "a, b"})
     described = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert [(value.name, value.shape) for value in described.get_inputs()] == [("data", ["N", 3, 8, 8])]
@@ -175,7 +175,7 @@ def test_all_refusals_come_at_once():
     net.add(layer(lambda F, x: F.Dropout(x, mode="always", name="drop")))
     net.add(layer(lambda F, x: F.squeeze(F.expand_dims(x, axis=1), name="tight")))
     with pytest.raises(ExportError) as error:
-        onnx_model(graph_of(net, (2, 4)), [(2, 4)], ["float32"], {})
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
     text = str(error.value)
     assert "3 operators cannot be converted to ONNX; nothing was written" in text
     assert re.search(r"_contrib_count_sketch \(\w*sketch\): mxkit has no conversion of this operator", text)
@@ -187,12 +187,12 @@ def test_all_refusals_come_at_once():
 def test_shapes_that_depend_on_values_are_refused():
     net = layer(lambda F, x: F.contrib.boolean_mask(x, F.slice_axis(x, axis=1, begin=0, end=1).reshape((-1,))))
     with pytest.raises(ExportError, match="_contrib_boolean_mask"):
-        onnx_model(graph_of(net, (2, 4)), [(2, 4)], ["float32"], {})
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
 
 
 def test_a_fixed_batch_is_refused():
     with pytest.raises(ExportError, match="the new shape fits one batch size only"):
-        onnx_model(graph_of(layer(lambda F, x: F.Reshape(x, shape=(2, 2, 2))), (2, 4)), [(2, 4)], ["float32"], {})
+        onnx_model(graph_of(layer(lambda F, x: F.Reshape(x, shape=(2, 2, 2))), [(2, 4)]), [(2, 4)], ["float32"], {})
 
 
 def test_a_file_beyond_protobuf_is_refused(net, monkeypatch):

@@ -21,7 +21,7 @@ def model():
     net = nn.HybridSequential()
     net.add(nn.Conv2D(2, 3, in_channels=3), nn.BatchNorm(), nn.AvgPool2D(3, 2), nn.Dense(3))
     net.initialize(mx.init.Xavier())
-    return onnx_model(graph_of(net, (1, 3, 8, 8)), [(1, 3, 8, 8)], ["float32"], {})
+    return onnx_model(graph_of(net, [(1, 3, 8, 8)]), [(1, 3, 8, 8)], ["float32"], {})
 
 
 def external(model):

@@ -6,9 +6,9 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 from mxkit.core.blocks import child_blocks, join_path, own_parameters
 from mxkit.errors import ExportError
 from mxkit.export.to_torch.identifiers import identifier
-from mxkit.export.to_torch.layers import layer
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope
 from mxkit.export.to_torch.node import Layer, Node
+from mxkit.export.to_torch.torch_layers import layer
 from mxnet import gluon
 
 
