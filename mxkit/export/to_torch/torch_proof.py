@@ -82,8 +82,9 @@ def _compared(source: Source, weights: Mapping[str, Any], inputs: Sequence[Any],
     rows = run.rows
     if train:
         run.backward(outputs, expected.heads)
-        rows += _gradient_rows(source, run.net, expected, batch, 1e-6 if wide else 1e-3)
-        rows += _statistic_rows(source, run.net, expected, weights, batch)
+        floor = 1e-6 if wide else 1e-3
+        rows += _gradient_rows(source, run.net, expected, batch, floor)
+        rows += _statistic_rows(source, run.net, expected, weights, batch, floor)
     return rows
 
 
@@ -246,12 +247,16 @@ def _gradient_rows(source: Source, net: Any, expected: Computed, batch: int, flo
         groups = getattr(modules.get(key.rpartition(".")[0]), "num_groups", 0)
         if groups:  # MXNet has one number for a group's channels: its gradient is their sum
             actual = np.repeat(actual.reshape(groups, -1).sum(1), len(actual) // groups)
-        row = compare(key, "gradient", batch, gradient, actual)
-        yield row._replace(relative=row.absolute / smallest) if row.largest < smallest else row
+        yield _above(smallest, compare(key, "gradient", batch, gradient, actual))
+
+
+def _above(smallest: float, row: Row) -> Row:
+    """Compare numbers that are zero up to rounding with `smallest` instead of with themselves."""
+    return row._replace(relative=row.absolute / smallest) if row.largest < smallest else row
 
 
 def _statistic_rows(
-    source: Source, net: Any, expected: Computed, weights: Mapping[str, Any], batch: int
+    source: Source, net: Any, expected: Computed, weights: Mapping[str, Any], batch: int, floor: float
 ) -> Iterator[Row]:
     """Compare running statistics after one batch. torch's variance is the unbiased one, MXNet's is not."""
     sizes = _sizes(source, expected)
@@ -266,7 +271,9 @@ def _statistic_rows(
             if count == 1:
                 continue
             value = kept + (value - kept) * count / (count - 1)
-        yield compare(key, "after a batch", batch, value, buffers[key].numpy())
+        # the mean after a convolution of centred numbers is zero up to rounding: compare it with the deviation
+        deviation = float(np.sqrt(np.abs(buffers[f"{prefix}.running_var"].numpy()).max(initial=0)))
+        yield _above(floor * deviation, compare(key, "after a batch", batch, value, buffers[key].numpy()))
 
 
 def _sizes(source: Source, expected: Computed) -> Dict[str, int]:
