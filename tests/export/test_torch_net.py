@@ -11,10 +11,10 @@ from mxkit.export.proof import Proof
 from mxkit.export.to_torch import layers
 from mxkit.export.to_torch.code import torch_files
 from mxkit.export.to_torch.identifiers import identifier
-from mxkit.export.to_torch.torch_proof import compare_torch
+from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 import numpy as np
 import pytest
-from torch_nets import NETS, SMALL, language, lenet, mobilenet, resnet, several, shared, twice
+from torch_nets import NETS, SMALL, language, lenet, mobilenet, recurrent, resnet, several, shared, twice
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 1e-4
@@ -65,6 +65,15 @@ def test_no_operator_is_left_out():
     rows = compare_torch(source, text, weights, [batch_of(inputs, 1)])
     operators = [one for one in source.program.root.all_operators() if one.operator != "Flatten"]
     assert len(rows) == len(operators) + 1  # and the file's output
+
+
+def test_what_is_not_compared_is_listed():
+    assert not_compared(torch_files(*resnet())[2]) == []
+    net, inputs = recurrent()
+    left = not_compared(torch_files(net, inputs)[2])
+    # the axes' exchange, the eight parameters' reshaping and joining, and the first state are parts of nn.GRU
+    assert len(left) == 1 + 8 + 1 + 1
+    assert not [name for name in left if "dense" in name]
 
 
 @pytest.mark.parametrize("build", [several, shared, language, lenet, twice, mobilenet])

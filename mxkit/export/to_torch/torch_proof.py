@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 from mxkit.errors import ExportError
 from mxkit.export.proof import Row, compare
 from mxkit.export.to_torch.code import Source, state
-from mxkit.export.to_torch.modules import Module
+from mxkit.export.to_torch.modules import Module, part_of
 from mxkit.export.to_torch.mxnet_values import Computed, computed, listed, outputs_of
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.shared import operators_of
@@ -42,6 +42,24 @@ def compare_torch(
         if train:
             rows += _trained(source, weights, inputs)
     return rows
+
+
+def not_compared(source: Source) -> List[str]:
+    """Operators of MXNet whose results PyTorch does not have, by name: parts of what one layer computes."""
+    program = source.program
+    known = {
+        entry
+        for one in source.instances.values()
+        for call in one.calls
+        for line in call.lines
+        for entry in line.entries
+    }
+    for module in source.root.walk():
+        for scope in module.scopes if module.part else ():
+            part = part_of(program, scope, scope.all_operators())
+            operators = [part.core, *part.before, *part.after] if part and part.core else []
+            known.update(entry for one in operators if one for entry in one.outputs)
+    return [one.name for one in program.root.all_operators() if not known.intersection(one.outputs)]
 
 
 def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Sequence[Any]) -> Iterator[Row]:
