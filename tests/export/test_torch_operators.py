@@ -3,19 +3,24 @@
 import json
 from types import SimpleNamespace
 
-import mxkit
+from arithmetic_rows import ARITHMETIC_ROWS
+from layer_rows import LAYER_ROWS
 from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.errors import ExportError
 from mxkit.export.to_torch.functional import EXPRESSIONS, HELPERS, expression, helpers_used, names_used
 from mxkit.export.to_torch.layers import layer
-from mxkit.errors import ExportError
 from mxkit.export.to_torch.node import Node
 from mxkit.export.to_torch.recurrent import unpacked
 import mxnet as mx
 import numpy as np
-from operator_rows import ROWS
+from numpy_rows import NUMPY_ROWS
 import pytest
+from sequence_rows import SEQUENCE_ROWS
+from shape_rows import SHAPE_ROWS
 
 pytestmark = pytest.mark.torch
+
+ROWS = [*LAYER_ROWS, *SHAPE_ROWS, *ARITHMETIC_ROWS, *SEQUENCE_ROWS, *NUMPY_ROWS]
 
 
 @pytest.fixture(scope="module")
@@ -72,14 +77,21 @@ def nodes_of(symbol, row, arrays):
             )  # fmt: skip
 
 
-def evaluated(torch, row, symbol, inputs, built):
-    """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size."""
+def evaluated(torch, row, symbol, inputs, built, nested):
+    """Outputs of a symbol by the expressions of its operators, converted from arrays of another batch size.
+
+    With `nested`, the inputs are no names but expressions that bind weaker than any operator.
+    """
     nn = torch.nn.functional
     names = {f"x{number}": value for number, value in enumerate(inputs)}
-    names.update(torch=torch, F=nn, self=SimpleNamespace(training=row.gradients), device=inputs[0].device, batch_size=None)
+    names.update(
+        torch=torch, F=nn, self=SimpleNamespace(training=row.gradients), device=inputs[0].device, batch_size=None
+    )
     described = json.loads(symbol.tojson())
     results = {}
     for number, node in nodes_of(symbol, row, built):
+        if nested:
+            node = node._replace(inputs=[f"{name} if True else {name}" for name in node.inputs])
         code = expression(node)
         for helper in helpers_used(code):
             exec(HEADER + HELPERS[helper], names)
@@ -118,7 +130,9 @@ def assert_close(ours, theirs, what):
     assert ours.shape == theirs.shape, what
     same = np.isnan(ours) == np.isnan(theirs)
     assert same.all(), what
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5 * max(1, np.nanmax(np.abs(theirs), initial=0)), err_msg=what)
+    np.testing.assert_allclose(
+        ours, theirs, rtol=1e-5, atol=1e-5 * max(1, np.nanmax(np.abs(theirs), initial=0)), err_msg=what
+    )
 
 
 BATCHES = (1, 3)
@@ -139,7 +153,7 @@ def compare(torch, row):
             torch.tensor(array, requires_grad=row.gradients and array.dtype == "float32" and number not in row.still)
             for number, array in enumerate(arrays)
         ]
-        ours = evaluated(torch, row, symbol, inputs, built)
+        ours = evaluated(torch, row, symbol, inputs, built, nested=batch > 1)
         assert len(ours) == len(theirs)
         for one, other in zip(ours, theirs):
             assert str(one.dtype)[6:] == other.dtype.name
@@ -157,7 +171,9 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
     ((_, node),) = nodes_of(symbol, row, built)
     made = layer(node)
     module = eval(made.constructor, {"nn": torch.nn})
-    missing, unexpected = module.load_state_dict({key: torch.tensor(value) for key, value in made.state.items()}, strict=False)
+    missing, unexpected = module.load_state_dict(
+        {key: torch.tensor(value) for key, value in made.state.items()}, strict=False
+    )
     assert not unexpected
     assert set(missing) <= {"num_batches_tracked"}
     module.eval()
@@ -170,14 +186,20 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
 
 def test_a_dropout_keeps_and_scales(torch):
     for axes, shape in (((), (40, 50)), ((1,), (400, 5)), ((1, 2), (400, 5, 3))):
-        node = Node("Dropout", {"p": "0.25", "axes": str(axes)}, ["x"], [shape], [shape], [None], ["float32"], "dropout0")
+        node = Node(
+            "Dropout", {"p": "0.25", "axes": str(axes)}, ["x"], [shape], [shape], [None], ["float32"], "dropout0"
+        )
         x = torch.ones(shape)
-        y = eval(expression(node), {"x": x, "F": torch.nn.functional, "torch": torch, "self": SimpleNamespace(training=True)})
+        y = eval(
+            expression(node), {"x": x, "F": torch.nn.functional, "torch": torch, "self": SimpleNamespace(training=True)}
+        )
         kept = y != 0
         assert torch.equal(y[kept], torch.full_like(y[kept], 4 / 3))
         assert 0.65 < kept.float().mean() < 0.85
         if axes:
-            assert torch.equal(kept, kept[:, :1, ...].expand_as(kept) if len(shape) == 2 else kept[:, :1, :1].expand_as(kept))
+            assert torch.equal(
+                kept, kept[:, :1, ...].expand_as(kept) if len(shape) == 2 else kept[:, :1, :1].expand_as(kept)
+            )
 
 
 def test_batch_norm_keeps_the_momentum_and_leaves_a_fixed_scale(torch):
@@ -266,13 +288,19 @@ REFUSED = [
     (refused_node("pick", TWO, axis=None), "axis=None"),
     (refused_node("_contrib_box_nms", in_format="center"), "in_format=center"),
     (refused_node("_contrib_ROIAlign", pooled_size=(2, 2)), "sample_ratio=-1"),
+    (refused_node("_npi_norm", axis=(1, 2), flag=2, ord=2), "nuclear norm"),
+    (refused_node("norm", out_dtype="float64"), "out_dtype"),
+    (refused_node("_np_sum", initial=2.0), "initial"),
+    (refused_node("Reshape", target_shape=(0, 6), keep_highest=True), "keep_highest=True"),
     (refused_node("Cast", dtype="float8"), "dtype=float8 has no equivalent"),
     (refused_node("amp_multicast"), "mxkit knows no equivalent"),
     (refused_node("dot", shapes=((2, 3, 4), (4, 3)), transpose_b=True), "a transposed array of 3 dimensions"),
 ]
 
 
-@pytest.mark.parametrize(("node", "reason"), REFUSED, ids=lambda value: value.operator if isinstance(value, Node) else "")
+@pytest.mark.parametrize(
+    ("node", "reason"), REFUSED, ids=lambda value: value.operator if isinstance(value, Node) else ""
+)
 def test_what_has_no_equivalent_is_refused_by_name(node, reason):
     with pytest.raises(ExportError, match=f"node0: operator {node.operator} cannot be converted") as raised:
         expression(node)
@@ -303,7 +331,7 @@ def test_every_operator_of_the_table_is_compared():
 
 
 def test_helpers_are_named_by_the_expressions_that_call_them():
-    assert helpers_used("box_nms(x) + gamma(y.gamma(1))") == ["gamma", "box_nms"]
+    assert helpers_used("box_nms(x) + gamma_function(y.gamma(1))") == ["gamma_function", "kept_boxes", "box_nms"]
     assert helpers_used("F.pad(x, (1, 1)) + self.box_nms(x)") == []
     assert names_used("torch.zeros((batch_size, 2), device=device)") == ["batch_size", "device"]
     assert names_used("x.device") == []

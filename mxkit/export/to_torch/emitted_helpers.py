@@ -6,7 +6,7 @@ Each is source text; the converted file holds the ones that it calls, so that it
 from typing import Dict
 
 _GAMMA = '''
-def gamma(x: torch.Tensor) -> torch.Tensor:
+def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
     is_negative = (x < 0) & (x.floor() % 2 != 0)
     return torch.lgamma(x).exp() * torch.where(is_negative, -1.0, 1.0)
@@ -59,7 +59,7 @@ def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
     steps, batch, width = joined.shape
     parts = joined.reshape(steps, batch * heads, 3, width // heads // 3)
     query, key = parts[:, :, 0].transpose(0, 1), parts[:, :, 1].transpose(0, 1)
-    return query / query.shape[-1] ** 0.5 @ key.mT
+    return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 '''
 
 _SELF_ATTENTION_VALUES = '''
@@ -84,7 +84,7 @@ def attention_scores(
     key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[
         :, :, 0
     ].transpose(0, 1)
-    return query / query.shape[-1] ** 0.5 @ key.mT
+    return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 '''
 
 _ATTENTION_VALUES = '''
@@ -144,6 +144,29 @@ def decode_boxes(
     return torch.cat([moved - half, moved + half], dim=-1)
 '''
 
+_KEPT_BOXES = '''
+def kept_boxes(
+    boxes: torch.Tensor,
+    is_valid: torch.Tensor,
+    overlap: float,
+    labels: Optional[torch.Tensor] = None,
+) -> torch.Tensor:
+    """Return which boxes (batch, boxes, 4), the best first, overlap no better one of the same label."""
+    first, last = boxes[..., :2], boxes[..., 2:]
+    area = (last - first).clamp(min=0).prod(dim=2)
+    is_kept = is_valid.clone()
+    for number in range(int(is_valid.sum(dim=1).max())):
+        this = slice(number, number + 1)
+        size = torch.minimum(last, last[:, this]) - torch.maximum(first, first[:, this])
+        shared = size.clamp(min=0).prod(dim=2)
+        is_close = shared / (area + area[:, this] - shared) > overlap
+        if labels is not None:
+            is_close = is_close & (labels == labels[:, this])
+        is_close[:, : number + 1] = False
+        is_kept = is_kept & ~(is_close & is_kept[:, this])
+    return is_kept
+'''
+
 _BOX_NMS = '''
 def box_nms(
     x: torch.Tensor,
@@ -165,31 +188,68 @@ def box_nms(
     order = scores.masked_fill(~is_valid, float("-inf")).argsort(
         dim=1, descending=True, stable=True
     )
-    rows = rows.gather(1, order.unsqueeze(2).expand_as(rows))
-    is_kept = is_valid.gather(1, order)
-    if topk > 0:
-        is_kept[:, topk:] = False
-    first, last = (
-        rows[..., coordinates : coordinates + 2],
-        rows[..., coordinates + 2 : coordinates + 4],
-    )
-    area = (last - first).clamp(min=0).prod(dim=2)
-    labels = rows[..., label]
-    for number in range(int(is_kept.sum(dim=1).max())):
-        corner = torch.maximum(first, first[:, number : number + 1])
-        shared = (
-            (torch.minimum(last, last[:, number : number + 1]) - corner)
-            .clamp(min=0)
-            .prod(dim=2)
-        )
-        is_close = shared / (area + area[:, number : number + 1] - shared) > overlap
-        if label >= 0 and not across_labels:
-            is_close = is_close & (labels == labels[:, number : number + 1])
-        is_close[:, : number + 1] = False
-        is_kept = is_kept & ~(is_close & is_kept[:, number : number + 1])
+    best = order[:, :topk] if topk > 0 else order
+    sorted_rows = rows.gather(1, best.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+    boxes = sorted_rows[..., coordinates : coordinates + 4]
+    labels = sorted_rows[..., label] if label >= 0 and not across_labels else None
+    is_kept = kept_boxes(boxes, is_valid.gather(1, best), overlap, labels)
     front = (~is_kept).to(torch.uint8).argsort(dim=1, stable=True)
-    kept = rows.masked_fill(~is_kept.unsqueeze(2), -1)
-    return kept.gather(1, front.unsqueeze(2).expand_as(kept)).reshape(x.shape)
+    kept = sorted_rows.masked_fill(~is_kept.unsqueeze(2), -1)
+    kept = kept.gather(1, front.unsqueeze(2).expand_as(kept))
+    return F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1).reshape(
+        x.shape
+    )
+'''
+
+_DETECT_BOXES = '''
+def detect_boxes(
+    scores: torch.Tensor,
+    offsets: torch.Tensor,
+    anchors: torch.Tensor,
+    threshold: float = 0.01,
+    overlap: float = 0.5,
+    variances: Sequence[float] = (0.1, 0.1, 0.2, 0.2),
+    clip: bool = True,
+    topk: int = -1,
+    across_labels: bool = False,
+) -> torch.Tensor:
+    """Return rows (label, score, box) of the anchors, the best first; those that overlap a better one have label -1."""
+    best, label = scores[:, 1:].max(dim=1)
+    boxes = decode_boxes(
+        offsets.reshape(len(offsets), -1, 4), anchors, variances, corners=True
+    )
+    boxes = boxes.clamp(0, 1) if clip else boxes
+    rows = torch.cat(
+        [label.to(best.dtype).unsqueeze(2), best.unsqueeze(2), boxes], dim=2
+    )
+    is_valid = best >= threshold
+    order = best.masked_fill(~is_valid, float("-inf")).argsort(
+        dim=1, descending=True, stable=True
+    )
+    if topk > 0:  # the others follow without a label, in the anchors' order
+        order = torch.cat(
+            [
+                order[:, :topk],
+                (~is_valid).to(torch.uint8).argsort(dim=1, stable=True)[:, topk:],
+            ],
+            dim=1,
+        )
+    rows, is_valid = (
+        rows.gather(1, order.unsqueeze(2).expand_as(rows)),
+        is_valid.gather(1, order),
+    )
+    is_best = (
+        is_valid & (torch.arange(rows.shape[1], device=rows.device) < topk)
+        if topk > 0
+        else is_valid
+    )
+    is_kept = kept_boxes(
+        rows[..., 2:], is_best, overlap, None if across_labels else rows[..., 0]
+    )
+    labels = rows[..., :1].masked_fill(~is_kept.unsqueeze(2), -1)
+    return torch.cat(
+        [labels, rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)], dim=2
+    )
 '''
 
 _PRIOR_BOXES = '''
@@ -263,7 +323,7 @@ def roi_align(
 HELPERS: Dict[str, str] = {
     name: source.strip() + "\n"
     for name, source in {
-        "gamma": _GAMMA,
+        "gamma_function": _GAMMA,
         "softmax_to_length": _SOFTMAX_TO_LENGTH,
         "mask_after": _MASK_AFTER,
         "last_steps": _LAST_STEPS,
@@ -275,7 +335,9 @@ HELPERS: Dict[str, str] = {
         "depth_to_space": _DEPTH_TO_SPACE,
         "space_to_depth": _SPACE_TO_DEPTH,
         "decode_boxes": _DECODE_BOXES,
+        "kept_boxes": _KEPT_BOXES,
         "box_nms": _BOX_NMS,
+        "detect_boxes": _DETECT_BOXES,
         "prior_boxes": _PRIOR_BOXES,
         "roi_align": _ROI_ALIGN,
     }.items()

@@ -34,6 +34,7 @@ _REASONS = {
     "RNN": "its parameters must be the net's own; nn.LSTM, nn.GRU and nn.RNN hold them",
     "_contrib_DeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
     "_contrib_ModulatedDeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
+    "ROIPooling": "torch has no such function; torchvision.ops.roi_pool has",
     "_foreach": "a loop over a subgraph; write it as a loop in forward",
     "_while_loop": "a loop over a subgraph; write it as a loop in forward",
     "_cond": "a condition over subgraphs; write it as an if in forward",
@@ -72,10 +73,13 @@ def expression(node: Node) -> str:
 
 
 def helpers_used(code: str) -> List[str]:
-    """List the helpers that an expression calls, by their name in HELPERS."""
+    """List the helpers that an expression needs, by their name in HELPERS; one that calls another stands after it."""
     calls = (node.func for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call))
     names = {call.id for call in calls if isinstance(call, ast.Name)}
-    return [name for name in HELPERS if name in names]
+    needed = {name for name in HELPERS if name in names and f"def {name}(" not in code}
+    for name in list(needed):
+        needed.update(helpers_used(HELPERS[name]))
+    return [name for name in HELPERS if name in needed]
 
 
 def names_used(code: str) -> List[str]:

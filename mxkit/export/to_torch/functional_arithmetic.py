@@ -60,8 +60,10 @@ def _scalar(sign: str, reverse: bool = False) -> Conversion:
                 raise refused(node, f"a division of {value} by an array of {node.dtypes[0]}")
         scalar = literal(value)
         left, right = (scalar, node.inputs[0]) if reverse else (node.inputs[0], scalar)
-        if value < 0 and sign == "+" and not reverse:
+        if value < 0 and sign == "+":
             return binary(node.inputs[0], "-", literal(-value))
+        if value == -1 and sign == "*":
+            return f"-{atom(node.inputs[0])}"
         return binary(left, sign, right)
 
     return convert
@@ -121,7 +123,7 @@ _FUNCTIONS = {
     "degrees": "torch.rad2deg({x})",
     "radians": "torch.deg2rad({x})",
     "gammaln": "torch.lgamma({x})",
-    "gamma": "gamma({x})",
+    "gamma": "gamma_function({x})",
     "_copy": "{x}",
     "make_loss": "{x}",
     "MakeLoss": "{x}",
@@ -147,6 +149,8 @@ def _cast(node: Node) -> str:
 
 def _clip(node: Node) -> str:
     low, high = number(node, "a_min"), number(node, "a_max")
+    if (low, high) == (0, 6):
+        return f"F.relu6({node.inputs[0]})"
     return f"{atom(node.inputs[0])}.clamp({literal(low)}, {literal(high)})"
 
 

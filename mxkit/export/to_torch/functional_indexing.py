@@ -20,9 +20,10 @@ from mxkit.export.to_torch.functional_arithmetic import Conversion
 from mxkit.export.to_torch.node import Node
 
 
-def indexed(x: str, axis: int, index: str) -> str:
-    """Write an index on one axis: `x[:, :, 1:3]`."""
-    return f"{atom(x)}[{listed([':'] * axis + [index])}]"
+def indexed(x: str, axis: int, rank: int, index: str) -> str:
+    """Write an index on one axis: `x[:, 1:3]`, `x[..., 1:3]` for the last of several."""
+    before = ["..."] if axis == rank - 1 and axis > 1 else [":"] * axis
+    return f"{atom(x)}[{listed([*before, index])}]"
 
 
 def span(begin: Optional[int], end: Optional[int], step: Optional[int] = None) -> str:
@@ -53,7 +54,7 @@ def _slice(node: Node) -> str:
 def _slice_axis(node: Node) -> str:
     axis = axis_of(node, default=0)
     end = integer(node, "end")
-    return indexed(node.inputs[0], axis, span(integer(node, "begin", 0), end))
+    return indexed(node.inputs[0], axis, len(node.shapes[0]), span(integer(node, "begin", 0), end))
 
 
 def _slice_like(node: Node) -> str:
@@ -79,9 +80,8 @@ def _limited(node: Node, which: int, axis: int) -> str:
 
 def _take(node: Node) -> str:
     axis = axis_of(node, default=0)
-    if text(node, "mode", "clip") == "raise":
-        return indexed(node.inputs[0], axis, long_index(node, 1))
-    return indexed(node.inputs[0], axis, _limited(node, 1, axis))
+    index = long_index(node, 1) if text(node, "mode", "clip") == "raise" else _limited(node, 1, axis)
+    return indexed(node.inputs[0], axis, len(node.shapes[0]), index)
 
 
 def _pick(node: Node) -> str:

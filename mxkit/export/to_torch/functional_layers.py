@@ -16,6 +16,7 @@ from mxkit.export.to_torch.attributes import (
     number,
     options,
     refused,
+    size,
     text,
     unless,
 )
@@ -159,7 +160,8 @@ def _l2_normalization(node: Node) -> str:
     mode = text(node, "mode", "instance")
     dims = {"instance": tuple(range(1, rank)), "channel": (1,), "spatial": tuple(range(2, rank))}[mode]
     eps = literal(number(node, "eps", 1e-10))
-    return f"{data} / ({data}.square().sum(dim={literal(dims)}, keepdim=True) + {eps}).sqrt()"
+    dim = literal(dims[0] if len(dims) == 1 else dims)
+    return f"{data} / ({data}.square().sum(dim={dim}, keepdim=True) + {eps}).sqrt()"
 
 
 def _lrn(node: Node) -> str:
@@ -266,8 +268,8 @@ def _one_hot(node: Node) -> str:
     dtype = text(node, "dtype", "float32")
     if (on, off) == (1, 0):
         return as_first_input(node._replace(dtypes=[dtype]), found)
-    plain = as_first_input(node._replace(dtypes=[dtype]), found)
-    return f"{plain} * {literal(on - off)} + {literal(off)}"
+    scaled = binary(as_first_input(node._replace(dtypes=[dtype]), found), "*", literal(on - off))
+    return binary(scaled, "+", literal(off)) if off >= 0 else binary(scaled, "-", literal(-off))
 
 
 def _up_sampling(node: Node) -> str:
@@ -295,11 +297,24 @@ def _up_sampling(node: Node) -> str:
 def _bilinear_resize(node: Node) -> str:
     corners = flag(node, "align_corners", True) or node.outputs[0][2:] == node.shapes[0][2:]
     like = text(node, "mode", "size") == "like"
-    size = f"{atom(node.inputs[1])}.shape[2:]" if like else literal(tuple(node.outputs[0][2:]))
-    return f'F.interpolate({node.inputs[0]}, size={size}, mode="bilinear", align_corners={corners})'
+    target = f"{atom(node.inputs[1])}.shape[2:]" if like else literal(tuple(node.outputs[0][2:]))
+    return f'F.interpolate({node.inputs[0]}, size={target}, mode="bilinear", align_corners={corners})'
+
+
+def _patches(node: Node) -> str:
+    rank = len(ints(node, "kernel"))
+    if rank != 2:
+        raise refused(node, f"{rank} spatial dimensions; expected 2")
+    arguments = {key: value for key, value in convolution_options(node).items() if key != "groups"}
+    kernel = size(ints(node, "kernel"))
+    if node.operator == "im2col":
+        return f"F.unfold({node.inputs[0]}, {kernel}{options(**arguments)})"
+    return f"F.fold({node.inputs[0]}, {literal(ints(node, 'output_size'))}, {kernel}{options(**arguments)})"
 
 
 LAYERS: Dict[str, Conversion] = {
+    "im2col": _patches,
+    "col2im": _patches,
     "Convolution": _convolution,
     "Convolution_v1": _convolution,
     "Deconvolution": _deconvolution,

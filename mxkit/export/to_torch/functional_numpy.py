@@ -19,6 +19,7 @@ from mxkit.export.to_torch.attributes import (
     text,
 )
 from mxkit.export.to_torch.functional_arithmetic import Conversion, template
+from mxkit.export.to_torch.functional_shapes import arange
 from mxkit.export.to_torch.node import Node
 
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "true_divide": "/", "mod": "%", "power": "**"}
@@ -66,6 +67,8 @@ def _dims(node: Node, name: str = "axis") -> str:
 
 def _typed(node: Node, code: str) -> str:
     """Cast a result if the operator states a type."""
+    if text(node, "initial"):
+        raise refused(node, "initial")
     dtype = text(node, "dtype")
     return cast(code, dtype) if dtype in TYPES and dtype != node.dtypes[0] else code
 
@@ -185,7 +188,7 @@ def _where(node: Node) -> str:
     if node.dtypes[0] != "bool":
         condition = binary(condition, "!=", "0")
     if node.operator == "_npi_where_scalar2":
-        values = [literal(number(node, "x")), literal(number(node, "y"))]
+        values = [literal(float(number(node, name))) for name in "xy"]  # ints would make an array of ints
     elif node.operator == "_npi_where_lscalar":
         values = [literal(number(node, "scalar")), *values]
     elif node.operator == "_npi_where_rscalar":
@@ -228,7 +231,7 @@ def _arange(node: Node) -> str:
     start, stop, step = number(node, "start", 0), number(node, "stop", 0), number(node, "step", 1)
     if not text(node, "stop"):
         start, stop = 0, start
-    return f"torch.arange({literal(start)}, {literal(stop)}, {literal(step)}, dtype={dtype_of(node)}, device=device)"
+    return arange(node, start, stop, step)
 
 
 def _full_like(node: Node) -> str:
@@ -242,8 +245,8 @@ def _around(node: Node) -> str:
 
 def _norm(node: Node) -> str:
     axes, order = optional_ints(node, "axis"), number(node, "ord", 2)
-    if axes is not None and len(axes) > 1 and flag(node, "flag"):
-        raise refused(node, "a norm of matrices")
+    if axes is not None and len(axes) > 1 and integer(node, "flag") != 1:  # 1 is Frobenius', 0 spectral, 2 nuclear
+        raise refused(node, "the spectral or nuclear norm of matrices; torch.linalg.matrix_norm computes them")
     dims = "" if axes is None else f", dim={literal(axes[0] if len(axes) == 1 else axes)}"
     kept = ", keepdim=True" if flag(node, "keepdims") else ""
     return f"torch.linalg.vector_norm({node.inputs[0]}, {literal(order)}{dims}{kept})"

@@ -56,6 +56,8 @@ def _norm(node: Node) -> str:
     x, axes, order = node.inputs[0], reduced_axes(node), integer(node, "ord", 2)
     dims = "" if axes is None else f", dim={literal(axes[0] if len(axes) == 1 else axes)}"
     kept = ", keepdim=True" if flag(node, "keepdims") else ""
+    if text(node, "out_dtype", node.dtypes[0]) != node.dtypes[0]:
+        raise refused(node, "out_dtype, which MXNet's CPU does not compute")
     result = f"torch.linalg.vector_norm({x}, {order}{dims}{kept})"
     return f"{result}.reshape(1)" if axes is None and not kept and len(node.outputs[0]) == 1 else result
 
@@ -184,4 +186,7 @@ REDUCTIONS: Dict[str, Conversion] = {
     "_linalg_gemm": _gemm,
     "_linalg_gemm2": _gemm,
     "_linalg_syrk": _syrk,
+    "_linalg_potrf": lambda node: f"torch.linalg.cholesky({node.inputs[0]})",
+    "_linalg_inverse": lambda node: f"torch.linalg.inv({node.inputs[0]})",
+    "_linalg_det": lambda node: f"torch.linalg.det({node.inputs[0]})",
 }

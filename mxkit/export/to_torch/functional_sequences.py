@@ -89,9 +89,46 @@ def _prior_boxes(node: Node) -> str:
     return f"prior_boxes({node.inputs[0]}, {literal(sizes)}, {literal(ratios)}{extra})"
 
 
-def _grid_sample(node: Node) -> str:
-    data, grid = node.inputs[:2]
-    return f"F.grid_sample({data}, {atom(grid)}.permute(0, 2, 3, 1), align_corners=True)"
+def _detection(node: Node) -> str:
+    overlap, scales = number(node, "nms_threshold", 0.5), floats(node, "variances", (0.1, 0.1, 0.2, 0.2))
+    if not 0 < overlap <= 1 or integer(node, "background_id", 0):
+        raise refused(node, "a background_id other than 0, or nms_threshold outside of 0 to 1")
+    extra = options(
+        threshold=unless(number(node, "threshold", 0.01), 0.01),
+        overlap=unless(overlap, 0.5),
+        variances=literal(scales) if scales != (0.1, 0.1, 0.2, 0.2) else None,
+        clip=None if flag(node, "clip", True) else "False",
+        topk=unless(integer(node, "nms_topk", -1), -1),
+        across_labels="True" if flag(node, "force_suppress") else None,
+    )
+    return f"detect_boxes({listed(node.inputs)}{extra})"
+
+
+def _sampled(data: str, grid: str) -> str:
+    return f"F.grid_sample({data}, {grid}, align_corners=True)"
+
+
+def _affine_grid(matrix: str, sizes: str) -> str:
+    return f"F.affine_grid({atom(matrix)}.reshape(-1, 2, 3), {sizes}, align_corners=True)"
+
+
+def _bilinear_sampler(node: Node) -> str:
+    return _sampled(node.inputs[0], f"{atom(node.inputs[1])}.permute(0, 2, 3, 1)")
+
+
+def _grid_generator(node: Node) -> str:
+    if text(node, "transform_type", "affine") != "affine":
+        raise refused(node, f"transform_type={text(node, 'transform_type')}; expected affine")
+    height, width = ints(node, "target_shape")
+    sizes = f"({atom(node.inputs[0])}.shape[0], 1, {height}, {width})"
+    return f"{_affine_grid(node.inputs[0], sizes)}.permute(0, 3, 1, 2)"
+
+
+def _spatial_transformer(node: Node) -> str:
+    data, matrix = node.inputs
+    height, width = ints(node, "target_shape") or node.shapes[0][2:]
+    sizes = f"(*{atom(data)}.shape[:2], {height or node.shapes[0][2]}, {width or node.shapes[0][3]})"
+    return _sampled(data, _affine_grid(matrix, sizes))
 
 
 def _roi_align(node: Node) -> str:
@@ -118,5 +155,8 @@ SEQUENCES: Dict[str, Conversion] = {
     "_contrib_box_decode": _box_decode,
     "_contrib_MultiBoxPrior": _prior_boxes,
     "_contrib_ROIAlign": _roi_align,
-    "BilinearSampler": _grid_sample,
+    "_contrib_MultiBoxDetection": _detection,
+    "BilinearSampler": _bilinear_sampler,
+    "GridGenerator": _grid_generator,
+    "SpatialTransformer": _spatial_transformer,
 }

@@ -3,6 +3,7 @@
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from mxkit.export.to_torch.attributes import (
+    Number,
     atom,
     binary,
     cast,
@@ -14,6 +15,7 @@ from mxkit.export.to_torch.attributes import (
     literal,
     number,
     optional_ints,
+    refused,
     text,
 )
 from mxkit.export.to_torch.functional_arithmetic import Conversion
@@ -53,13 +55,20 @@ def _part(part: int, other: int, whole: str) -> str:
 
 def _reshape(node: Node) -> str:
     codes, x, rank = ints(node, "shape"), atom(node.inputs[0]), len(node.shapes[0])
-    if not codes:
-        codes = tuple(ints(node, "target_shape"))  # of MXNet before 1.0
+    if not codes:  # of MXNet before 1.0, whose 0 is inferred
+        codes = tuple(part or -1 for part in ints(node, "target_shape"))
+        if flag(node, "keep_highest"):
+            raise refused(node, "keep_highest=True; state shape=(0, ...)")
     merged = _merged(codes, rank) if not flag(node, "reverse") else None
     if merged is not None:
         first, last = merged
+        if (first, last) == (0, rank - 1):
+            return f"{x}.flatten()"
         return f"{x}.flatten({first})" if last == rank - 1 else f"{x}.flatten({first}, {last})"
-    return f"{x}.reshape({listed(_target(node, codes))})"
+    target = _target(node, codes)
+    if target == [f"{x}.shape[{axis}]" for axis in range(rank)]:
+        return node.inputs[0]
+    return f"{x}.reshape({listed(target)})"
 
 
 def _merged(codes: Sequence[int], rank: int) -> Optional[Tuple[int, int]]:
@@ -205,9 +214,13 @@ def _arange(node: Node) -> str:
     if last is None:
         start, last = 0, float(start)
     end = int(last) if last.is_integer() else last
-    return f"torch.arange({literal(start)}, {literal(end)}, {literal(step)}, dtype={dtype_of(node)}, device=device)" + (
-        f".repeat_interleave({count})" if count != 1 else ""
-    )
+    return arange(node, start, end, step) + (f".repeat_interleave({count})" if count != 1 else "")
+
+
+def arange(node: Node, start: Number, end: Number, step: Number) -> str:
+    """Write torch.arange without the arguments that are torch's defaults."""
+    parts = [literal(end)] if (start, step) == (0, 1) else [literal(part) for part in (start, end, step)]
+    return f"torch.arange({listed(parts)}, dtype={dtype_of(node)}, device=device)"
 
 
 def _arange_like(node: Node) -> str:
@@ -216,7 +229,7 @@ def _arange_like(node: Node) -> str:
     total = f"{x}.numel()" if axis is None else f"{x}.shape[{axis}]"
     values = f"torch.arange({total}, device={x}.device)"
     if count != 1:
-        values = f"({values} // {count})"
+        values = f"{values} // {count}"
     values = cast(values, node.dtypes[0] if node.dtypes else "float32")
     if step != 1:
         values = binary(values, "*", literal(step))

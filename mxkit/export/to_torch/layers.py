@@ -196,7 +196,18 @@ def _clip(node: Node) -> Optional[Layer]:
 
 def _softmax(node: Node) -> Optional[Layer]:
     plain = number(node, "temperature", 1) == 1 and not flag(node, "use_length") and not text(node, "dtype")
-    return Layer(f"nn.Softmax(dim={integer(node, 'axis', -1)})", {}) if plain else None
+    name = "LogSoftmax" if node.operator == "log_softmax" else "Softmax"
+    return Layer(f"nn.{name}(dim={integer(node, 'axis', -1)})", {}) if plain else None
+
+
+def _clip(node: Node) -> Optional[Layer]:
+    return Layer("nn.ReLU6()", {}) if (number(node, "a_min"), number(node, "a_max")) == (0, 6) else None
+
+
+def _up_sampling(node: Node) -> Optional[Layer]:
+    if text(node, "sample_type") != "nearest" or len(node.inputs) > 1:
+        return None
+    return Layer(f"nn.Upsample(scale_factor={integer(node, 'scale')})", {})
 
 
 _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
@@ -223,4 +234,7 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "Dropout": _dropout,
     "clip": _clip,
     "softmax": _softmax,
+    "log_softmax": _softmax,
+    "clip": _clip,
+    "UpSampling": _up_sampling,
 }
