@@ -8,13 +8,13 @@ import sys
 
 from mxkit.errors import ExportError
 from mxkit.export.proof import Proof
-from mxkit.export.to_torch import layers
+from mxkit.export.to_torch import torch_layers
 from mxkit.export.to_torch.code import torch_files
 from mxkit.export.to_torch.identifiers import identifier
-from mxkit.export.to_torch.torch_proof import compare_torch
+from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 import numpy as np
 import pytest
-from torch_nets import NETS, SMALL, language, lenet, mobilenet, resnet, several, shared, twice
+from torch_nets import NETS, SMALL, language, lenet, mobilenet, recurrent, resnet, several, shared, twice
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 1e-4
@@ -67,6 +67,15 @@ def test_no_operator_is_left_out():
     assert len(rows) == len(operators) + 1  # and the file's output
 
 
+def test_what_is_not_compared_is_listed():
+    assert not_compared(torch_files(*resnet())[2]) == []
+    net, inputs = recurrent()
+    left = not_compared(torch_files(net, inputs)[2])
+    # the axes' exchange, the eight parameters' reshaping and joining, and the first state are parts of nn.GRU
+    assert len(left) == 1 + 8 + 1 + 1
+    assert not [name for name in left if "dense" in name]
+
+
 @pytest.mark.parametrize("build", [several, shared, language, lenet, twice, mobilenet])
 def test_the_files_alone_make_the_net(build, tmp_path):
     import torch
@@ -93,7 +102,7 @@ def test_shared_modules_are_one(tmp_path):
 
 
 def _other(name, change):
-    own = layers._TABLE[name]
+    own = torch_layers._TABLE[name]
 
     def changed(node):
         made = own(node)
@@ -115,7 +124,7 @@ BROKEN = {
 def test_a_broken_conversion_is_found_at_its_path(monkeypatch, path):
     net, inputs = resnet()
     name, changed = BROKEN[path]
-    monkeypatch.setitem(layers._TABLE, name, changed)
+    monkeypatch.setitem(torch_layers._TABLE, name, changed)
     text, weights, source = torch_files(net, inputs)
     proof = Proof(compare_torch(source, text, weights, [batch_of(inputs, 1)]), TOLERANCE, {})
     assert proof.failures[0].name == path
@@ -141,7 +150,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
             changed(node)._replace(constructor="nn.Hardtanh()") if node.attrs["act_type"] == "tanh" else changed(node)
         )
 
-    monkeypatch.setitem(layers._TABLE, name, detached)
+    monkeypatch.setitem(torch_layers._TABLE, name, detached)
     text, weights, source = torch_files(net, inputs)
     rows = compare_torch(source, text, weights, [batch_of(inputs, 4)], train=True)
     assert "0.weight" in [row.name for row in Proof(rows, TOLERANCE, {}).failures if row.operator == "gradient"]
@@ -150,7 +159,7 @@ def test_a_wrong_gradient_is_found(monkeypatch):
 def test_code_that_fails_is_named_by_its_path(monkeypatch):
     net, inputs = lenet()
     name, changed = _other("Pooling", lambda one: one._replace(constructor="nn.MaxPool2d(30)"))
-    monkeypatch.setitem(layers._TABLE, name, changed)
+    monkeypatch.setitem(torch_layers._TABLE, name, changed)
     text, weights, source = torch_files(net, inputs)
     with pytest.raises(ExportError, match="the PyTorch code fails after '0': "):
         compare_torch(source, text, weights, [batch_of(inputs, 1)])

@@ -231,10 +231,11 @@ def _imports(body: str) -> str:
     lines = []
     if "OrderedDict(" in body:
         lines.append("from collections import OrderedDict")
-    typing = [name for name in ("Optional", "Sequence") if re.search(rf"\b{name}\[", body)]
+    if re.search(r"\bSequence\[", body):
+        lines.append("from collections.abc import Sequence")
     lines.append("from pathlib import Path")
-    if typing:
-        lines.append(f"from typing import {', '.join(typing)}")
+    if re.search(r"\bOptional\[", body):
+        lines.append("from typing import Optional")
     lines += ["", "import torch"] if re.search(r"(?<![.\w])torch\.", body) else [""]
     if re.search(r"(?<![.\w])F\.", body):
         lines.append("import torch.nn.functional as F")

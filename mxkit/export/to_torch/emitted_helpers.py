@@ -18,15 +18,23 @@ def softmax_to_length(x: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch
     dim = dim % x.dim()
     shape = [1] * x.dim()
     shape[dim] = -1
-    is_used = torch.arange(x.shape[dim], device=x.device).reshape(shape) < lengths.unsqueeze(dim)
-    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(~is_used, 0)
+    is_used = torch.arange(x.shape[dim], device=x.device).reshape(
+        shape
+    ) < lengths.unsqueeze(dim)
+    return F.softmax(x.masked_fill(~is_used, float("-inf")), dim=dim).masked_fill(
+        ~is_used, 0
+    )
 '''
 
 _MASK_AFTER = '''
-def mask_after(x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0) -> torch.Tensor:
+def mask_after(
+    x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
+) -> torch.Tensor:
     """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
     steps = torch.arange(x.shape[dim], device=x.device)
-    is_after = steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
+    is_after = (
+        steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
+    )
     return x.masked_fill(is_after.reshape(*is_after.shape, *[1] * (x.dim() - 2)), value)
 '''
 
@@ -55,35 +63,53 @@ def self_attention_scores(joined: torch.Tensor, heads: int) -> torch.Tensor:
 '''
 
 _SELF_ATTENTION_VALUES = '''
-def self_attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+def self_attention_values(
+    joined: torch.Tensor, attention: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return the attended values (steps, batch, width) of (steps, batch, heads * (query, key, value))."""
     steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[:, :, 2].transpose(0, 1)
+    value = joined.reshape(steps, batch * heads, 3, width // heads // 3)[
+        :, :, 2
+    ].transpose(0, 1)
     return (attention @ value).transpose(0, 1).reshape(steps, batch, width // 3)
 '''
 
 _ATTENTION_SCORES = '''
-def attention_scores(queries: torch.Tensor, joined: torch.Tensor, heads: int) -> torch.Tensor:
+def attention_scores(
+    queries: torch.Tensor, joined: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return scaled scores (batch * heads, queries, keys) of queries and (keys, batch, heads * (key, value))."""
     steps, batch, width = queries.shape
     query = queries.reshape(steps, batch * heads, width // heads).transpose(0, 1)
-    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[:, :, 0].transpose(0, 1)
+    key = joined.reshape(joined.shape[0], batch * heads, 2, width // heads)[
+        :, :, 0
+    ].transpose(0, 1)
     return torch.matmul(query / query.shape[-1] ** 0.5, key.mT)
 '''
 
 _ATTENTION_VALUES = '''
-def attention_values(joined: torch.Tensor, attention: torch.Tensor, heads: int) -> torch.Tensor:
+def attention_values(
+    joined: torch.Tensor, attention: torch.Tensor, heads: int
+) -> torch.Tensor:
     """Return the attended values (queries, batch, width) of (keys, batch, heads * (key, value))."""
     steps, batch, width = joined.shape
-    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[:, :, 1].transpose(0, 1)
-    return (attention @ value).transpose(0, 1).reshape(attention.shape[1], batch, width // 2)
+    value = joined.reshape(steps, batch * heads, 2, width // heads // 2)[
+        :, :, 1
+    ].transpose(0, 1)
+    return (
+        (attention @ value)
+        .transpose(0, 1)
+        .reshape(attention.shape[1], batch, width // 2)
+    )
 '''
 
 _DEPTH_TO_SPACE = '''
 def depth_to_space(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move channels into blocks of pixels; the block stands before the channel, unlike in F.pixel_shuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(0, 3, 4, 1, 5, 2)
+    parts = x.reshape(batch, block, block, channels // block**2, height, width).permute(
+        0, 3, 4, 1, 5, 2
+    )
     return parts.reshape(batch, channels // block**2, height * block, width * block)
 '''
 
@@ -91,7 +117,9 @@ _SPACE_TO_DEPTH = '''
 def space_to_depth(x: torch.Tensor, block: int) -> torch.Tensor:
     """Move blocks of pixels into channels; the block stands before the channel, unlike in F.pixel_unshuffle."""
     batch, channels, height, width = x.shape
-    parts = x.reshape(batch, channels, height // block, block, width // block, block).permute(0, 3, 5, 1, 2, 4)
+    parts = x.reshape(
+        batch, channels, height // block, block, width // block, block
+    ).permute(0, 3, 5, 1, 2, 4)
     return parts.reshape(batch, channels * block**2, height // block, width // block)
 '''
 
@@ -118,7 +146,10 @@ def decode_boxes(
 
 _KEPT_BOXES = '''
 def kept_boxes(
-    boxes: torch.Tensor, is_valid: torch.Tensor, overlap: float, labels: Optional[torch.Tensor] = None
+    boxes: torch.Tensor,
+    is_valid: torch.Tensor,
+    overlap: float,
+    labels: Optional[torch.Tensor] = None,
 ) -> torch.Tensor:
     """Return which boxes (batch, boxes, 4), the best first, overlap no better one of the same label."""
     first, last = boxes[..., :2], boxes[..., 2:]
@@ -154,7 +185,9 @@ def box_nms(
     is_valid = scores > threshold
     if label >= 0:
         is_valid = is_valid & (rows[..., label] != background)
-    order = scores.masked_fill(~is_valid, float("-inf")).argsort(dim=1, descending=True, stable=True)
+    order = scores.masked_fill(~is_valid, float("-inf")).argsort(
+        dim=1, descending=True, stable=True
+    )
     best = order[:, :topk] if topk > 0 else order
     sorted_rows = rows.gather(1, best.unsqueeze(2).expand(-1, -1, rows.shape[2]))
     boxes = sorted_rows[..., coordinates : coordinates + 4]
@@ -163,7 +196,9 @@ def box_nms(
     front = (~is_kept).to(torch.uint8).argsort(dim=1, stable=True)
     kept = sorted_rows.masked_fill(~is_kept.unsqueeze(2), -1)
     kept = kept.gather(1, front.unsqueeze(2).expand_as(kept))
-    return F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1).reshape(x.shape)
+    return F.pad(kept, (0, 0, 0, rows.shape[1] - kept.shape[1]), value=-1).reshape(
+        x.shape
+    )
 '''
 
 _DETECT_BOXES = '''
@@ -180,18 +215,41 @@ def detect_boxes(
 ) -> torch.Tensor:
     """Return rows (label, score, box) of the anchors, the best first; those that overlap a better one have label -1."""
     best, label = scores[:, 1:].max(dim=1)
-    boxes = decode_boxes(offsets.reshape(len(offsets), -1, 4), anchors, variances, corners=True)
+    boxes = decode_boxes(
+        offsets.reshape(len(offsets), -1, 4), anchors, variances, corners=True
+    )
     boxes = boxes.clamp(0, 1) if clip else boxes
-    rows = torch.cat([label.to(best.dtype).unsqueeze(2), best.unsqueeze(2), boxes], dim=2)
+    rows = torch.cat(
+        [label.to(best.dtype).unsqueeze(2), best.unsqueeze(2), boxes], dim=2
+    )
     is_valid = best >= threshold
-    order = best.masked_fill(~is_valid, float("-inf")).argsort(dim=1, descending=True, stable=True)
+    order = best.masked_fill(~is_valid, float("-inf")).argsort(
+        dim=1, descending=True, stable=True
+    )
     if topk > 0:  # the others follow without a label, in the anchors' order
-        order = torch.cat([order[:, :topk], (~is_valid).to(torch.uint8).argsort(dim=1, stable=True)[:, topk:]], dim=1)
-    rows, is_valid = rows.gather(1, order.unsqueeze(2).expand_as(rows)), is_valid.gather(1, order)
-    is_best = is_valid & (torch.arange(rows.shape[1], device=rows.device) < topk) if topk > 0 else is_valid
-    is_kept = kept_boxes(rows[..., 2:], is_best, overlap, None if across_labels else rows[..., 0])
+        order = torch.cat(
+            [
+                order[:, :topk],
+                (~is_valid).to(torch.uint8).argsort(dim=1, stable=True)[:, topk:],
+            ],
+            dim=1,
+        )
+    rows, is_valid = (
+        rows.gather(1, order.unsqueeze(2).expand_as(rows)),
+        is_valid.gather(1, order),
+    )
+    is_best = (
+        is_valid & (torch.arange(rows.shape[1], device=rows.device) < topk)
+        if topk > 0
+        else is_valid
+    )
+    is_kept = kept_boxes(
+        rows[..., 2:], is_best, overlap, None if across_labels else rows[..., 0]
+    )
     labels = rows[..., :1].masked_fill(~is_kept.unsqueeze(2), -1)
-    return torch.cat([labels, rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)], dim=2)
+    return torch.cat(
+        [labels, rows[..., 1:].masked_fill(~is_valid.unsqueeze(2), -1)], dim=2
+    )
 '''
 
 _PRIOR_BOXES = '''
@@ -210,7 +268,10 @@ def prior_boxes(
     x = (torch.arange(width, device=x.device) + offsets[1]) * step_x
     shapes = [(size * ratios[0] ** 0.5, size / ratios[0] ** 0.5) for size in sizes]
     shapes += [(sizes[0] * ratio**0.5, sizes[0] / ratio**0.5) for ratio in ratios[1:]]
-    half = torch.tensor([(wide * height / width / 2, high / 2) for wide, high in shapes], device=x.device)
+    half = torch.tensor(
+        [(wide * height / width / 2, high / 2) for wide, high in shapes],
+        device=x.device,
+    )
     grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
     centres = torch.stack([grid_x, grid_y], dim=-1).reshape(-1, 1, 2)
     boxes = torch.cat([centres - half, centres + half], dim=-1).reshape(1, -1, 4)
@@ -234,12 +295,16 @@ def roi_align(
         width, height = width.clamp(min=1), height.clamp(min=1)
 
     def points(start: torch.Tensor, length: torch.Tensor, cells: int) -> torch.Tensor:
-        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (cells * samples)
+        parts = (torch.arange(cells * samples, device=x.device) + 0.5) / (
+            cells * samples
+        )
         return start.unsqueeze(1) + parts * length.unsqueeze(1)
 
     y, x_ = points(top, height, pooled[0]), points(left, width, pooled[1])
     rows, columns = x.shape[2:]
-    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & ((x_ >= -1) & (x_ <= columns)).unsqueeze(1)
+    is_inside = ((y >= -1) & (y <= rows)).unsqueeze(2) & (
+        (x_ >= -1) & (x_ <= columns)
+    ).unsqueeze(1)
     y, x_ = y.clamp(0, rows - 1), x_.clamp(0, columns - 1)
     y0, x0 = y.floor().long(), x_.floor().long()
     y1, x1 = (y0 + 1).clamp(max=rows - 1), (x0 + 1).clamp(max=columns - 1)

@@ -61,7 +61,7 @@ def _slice_like(node: Node) -> str:
     x, like = (atom(value) for value in node.inputs)
     rank = len(node.shapes[0])
     axes = [axis % rank for axis in ints(node, "axes") or tuple(range(rank))]
-    parts = [f":{like}.shape[{axis}]" if axis in axes else ":" for axis in range(max(axes) + 1)]
+    parts = [f": {like}.shape[{axis}]" if axis in axes else ":" for axis in range(max(axes) + 1)]
     return f"{x}[{listed(parts)}]"
 
 

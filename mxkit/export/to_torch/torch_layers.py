@@ -189,11 +189,6 @@ def _dropout(node: Node) -> Optional[Layer]:
     return Layer(f"nn.Dropout({literal(number(node, 'p', 0.5))})", {})
 
 
-def _clip(node: Node) -> Optional[Layer]:
-    low, high = number(node, "a_min", 0), number(node, "a_max", 0)
-    return Layer("nn.ReLU6()" if (low, high) == (0, 6) else f"nn.Hardtanh({literal(low)}, {literal(high)})", {})
-
-
 def _softmax(node: Node) -> Optional[Layer]:
     plain = number(node, "temperature", 1) == 1 and not flag(node, "use_length") and not text(node, "dtype")
     name = "LogSoftmax" if node.operator == "log_softmax" else "Softmax"
@@ -232,7 +227,6 @@ _TABLE: Dict[str, Callable[[Node], Optional[Layer]]] = {
     "_contrib_AdaptiveAvgPooling2D": _adaptive,
     "Flatten": lambda node: Layer("nn.Flatten()", {}),
     "Dropout": _dropout,
-    "clip": _clip,
     "softmax": _softmax,
     "log_softmax": _softmax,
     "clip": _clip,
