@@ -8,6 +8,7 @@ from mxkit.errors import CheckpointError
 
 _LARGEST = 2**31 - 1  # bytes; protobuf's limit
 _ELEMENTS = 2**31  # of any tensor whose shape the file states
+_COMPUTED = 2**27  # elements that a computed tensor has for each sample
 _OPSETS = range(7, 24)
 _DEPTH = 8  # of graphs inside nodes
 
@@ -59,6 +60,18 @@ def _problem(content: bytes) -> str:
         checker.check_model(model, full_check=True)
     except Exception as error:  # noqa: BLE001 - of several classes, some of them private
         return f"onnx's checker refuses it ({' '.join(str(error).split())[:300]})"
+    return _memory_problem(model)
+
+
+def _memory_problem(model: Any) -> str:
+    """Return which tensor would be too large; one number in a file can ask for any memory."""
+    from onnx import shape_inference
+
+    inferred = shape_inference.infer_shapes(model, data_prop=True).graph
+    for value in [*inferred.value_info, *inferred.output]:
+        sizes = [size.dim_value for size in value.type.tensor_type.shape.dim if size.dim_value]
+        if math.prod(sizes) > _COMPUTED:
+            return f"{value.name[:100]!r} would have {math.prod(sizes)} elements for each sample"
     return ""
 
 
