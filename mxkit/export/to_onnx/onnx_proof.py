@@ -19,7 +19,7 @@ _not_equal_scalar broadcast_equal broadcast_not_equal broadcast_greater broadcas
 broadcast_lesser_equal _equal _not_equal _greater _lesser _greater_equal _lesser_equal floor ceil round rint fix trunc
 sign Cast broadcast_mod _mod _mod_scalar take gather_nd pick ROIPooling _npi_floor _npi_ceil _npi_mod
 """
-_MEMORY = 3 * 10**8  # bytes of tensors that one run of onnxruntime returns
+_MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
 JUMPING = frozenset(_JUMPING.split())
 
 
