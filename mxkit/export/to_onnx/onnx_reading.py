@@ -67,11 +67,16 @@ def _memory_problem(model: Any) -> str:
     """Return which tensor would be too large; one number in a file can ask for any memory."""
     from onnx import shape_inference
 
+    for value in model.graph.input:  # one sample: a free batch size would hide the shapes computed from it
+        for size in value.type.tensor_type.shape.dim:
+            if not size.HasField("dim_value"):
+                size.dim_value = 1
+    del model.graph.value_info[:]
     inferred = shape_inference.infer_shapes(model, data_prop=True).graph
     for value in [*inferred.value_info, *inferred.output]:
         sizes = [size.dim_value for size in value.type.tensor_type.shape.dim if size.dim_value]
         if math.prod(sizes) > _COMPUTED:
-            return f"{value.name[:100]!r} would have {math.prod(sizes)} elements for each sample"
+            return f"{value.name[:100]!r} would have {math.prod(sizes)} elements for one sample"
     return ""
 
 
