@@ -67,7 +67,6 @@ NOT_CLASSIFIERS = (
         "icnet",
         "danet",
         "fastscnn",
-        "hrnet",
     ),
     *(
         "simple_pose",
@@ -110,7 +109,7 @@ def side_of(name):
 
 
 def recurrent(name):
-    """A net of two recurrent layers or of a transformer encoder, and the shape of its input."""
+    """A net of two recurrent layers, and the shape of its input."""
     nn, rnn = mx.gluon.nn, mx.gluon.rnn
     net = nn.HybridSequential()
     net.add({"lstm": rnn.LSTM, "gru": rnn.GRU}[name](16, num_layers=2, layout="NTC"), nn.Dense(5))
