@@ -91,8 +91,11 @@ def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
         operator = mx.nd.CachedOp(mx.sym.Group([mx.sym.BlockGrad(output) for output in internals]))
         outputs = operator(*({**plain, **given}[name] for name in internals.list_inputs()))
     described = json.loads(internals.tojson())
-    for (number, output, *_), array in zip(described["heads"], outputs):
+    arrays = list(outputs if isinstance(outputs, (list, tuple)) else [outputs])[::-1]
+    del outputs
+    for number, output, *_ in described["heads"]:
         node = described["nodes"][number]
+        array = arrays.pop()  # its memory is free once the value was used
         if node["op"] != "null":
             yield Value(number, node["name"], node["op"], output, array.asnumpy())
 

@@ -4,6 +4,7 @@ import json
 import re
 
 import mxkit
+from mxkit.core.array_kind import switches
 from mxkit.errors import ExportError
 from mxkit.export.net_graph import graph_of
 from mxkit.export.to_onnx import conversions_recurrent
@@ -136,6 +137,35 @@ def test_states_as_inputs_and_outputs():
 
 def test_attention(attention):
     all_within(compared(attention, [(5, 2, 8)], axes=[1]))
+
+
+class OfNumpy(mx.gluon.HybridBlock):
+    """Layers and functions under npx.set_np()."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.HybridSequential()
+        self.layers.add(nn.Conv2D(4, 3), nn.BatchNorm(), nn.MaxPool2D(), nn.LeakyReLU(0.1), nn.Flatten(), nn.Dense(6))
+
+    def hybrid_forward(self, F, x):
+        y = self.layers(x)
+        y = F.np.concatenate([y * 2.0 + 1.0 - y / 3, F.np.tanh(y)], axis=1)
+        y = F.npx.softmax(y, axis=-1) + F.np.mean(y, axis=1, keepdims=True)
+        y = F.np.transpose(F.np.expand_dims(y, 1).reshape(-1, 3, 4), (0, 2, 1))
+        return F.np.where(y > 0.5, y, y * 0), F.np.sum(y), F.np.max(y, axis=1), F.np.argmax(y, axis=-1), F.npx.relu(-y)
+
+
+def test_a_net_of_numpy():
+    with switches(True):
+        net = OfNumpy()
+        net.initialize()
+    all_within(compared(net, [(2, 3, 8, 8)]))
+
+
+def test_two_inputs():
+    net = mxkit.models.Siamese(mxkit.models.mlp(3, hidden=[4]))
+    mxkit.initialize(net)
+    all_within(compared(net, [(2, 5), (2, 5)]))
 
 
 def test_what_the_file_states(net):

@@ -48,7 +48,15 @@ def nested(model):
     model.graph.node.append(graph.node[0])
 
 
+def tiled(model):
+    """A graph of a few bytes whose output has 10**9 elements."""
+    model.graph.node.append(helper.make_node("Tile", ["output", "repeats"], ["many"]))
+    model.graph.initializer.append(helper.make_tensor("repeats", TensorProto.INT64, [2], [10**5, 10**4]))
+    model.graph.output.append(helper.make_tensor_value_info("many", TensorProto.FLOAT, [None, None]))
+
+
 REFUSED = {
+    "tiled": (tiled, "'many' would have 3000000000 elements for one sample"),
     "external": (external, "stands in another file"),
     "huge": (huge, "elements, more than 2147483648"),
     "foreign": (foreign, "operator Conv of 'com.microsoft'"),

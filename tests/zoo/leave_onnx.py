@@ -67,7 +67,6 @@ NOT_CLASSIFIERS = (
         "icnet",
         "danet",
         "fastscnn",
-        "hrnet",
     ),
     *(
         "simple_pose",
@@ -110,7 +109,7 @@ def side_of(name):
 
 
 def recurrent(name):
-    """A net of two recurrent layers or of a transformer encoder, and the shape of its input."""
+    """A net of two recurrent layers, and the shape of its input."""
     nn, rnn = mx.gluon.nn, mx.gluon.rnn
     net = nn.HybridSequential()
     net.add({"lstm": rnn.LSTM, "gru": rnn.GRU}[name](16, num_layers=2, layout="NTC"), nn.Dense(5))
@@ -147,7 +146,7 @@ def compared(name):
     except (ValueError, TypeError, mx.MXNetError) as error:
         return {"net": name, "state": "not built", "why": str(error).splitlines()[0][:160]}
     try:
-        graph = graph_of(net, shape)
+        graph = graph_of(net, [shape])
         model = onnx_model(graph, [shape], ["float32"], {}).SerializeToString()
     except MxkitError as error:
         return {"net": name, "state": "refused", "why": " ".join(str(error).split())[:300]}

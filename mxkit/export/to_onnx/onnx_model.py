@@ -47,14 +47,16 @@ def onnx_model(
             "has no limit; or cast the net to float16"
         )
     parts = operators_of(graph, shapes, dtypes)
-    writer = _converted(parts, graph)
+    writer = _converted(parts)
     for tensor, name in zip(parts.outputs, parts.output_names):
         if tensor.name != name:  # an input or a parameter, or a tensor that is the output twice
             writer.nodes.append(helper.make_node("Identity", [tensor.name], [name], name=name))
+    parameters = {full: parts.variables.get(full.partition(":")[2]) for full in graph.arrays}
     described = helper.make_graph(
         writer.nodes,
         "mxnet",
-        [_declared(tensor, tensor.name) for tensor in parts.inputs],
+        # parameters are inputs until the check, which would copy their data several times
+        [_declared(tensor, tensor.name) for tensor in [*parts.inputs, *parameters.values()] if tensor],
         [_declared(tensor, name) for tensor, name in zip(parts.outputs, parts.output_names)],
         writer.initializers,
     )
@@ -68,13 +70,18 @@ def onnx_model(
     added = {"mxnet": mx.__version__, "mxnet.outputs": ", ".join(graph.symbol.list_outputs())}
     helper.set_model_props(model, {**added, **metadata})
     checker.check_model(model, full_check=True)
+    del model.graph.input[len(parts.inputs) :]
+    for full, variable in parameters.items():
+        if variable:
+            stored = model.graph.initializer.add(name=variable.name, dims=variable.dims)
+            stored.data_type = helper.np_dtype_to_tensor_dtype(np.dtype(variable.dtype))
+            stored.raw_data = graph.arrays[full].asnumpy().astype(variable.dtype).tobytes()
     return model
 
 
-def _converted(parts: Operators, graph: Graph) -> Writer:
+def _converted(parts: Operators) -> Writer:
     """Convert all operators, or raise with all that cannot be converted."""
     writer = Writer((parts.inputs[0].name, parts.batch_axes[0]))
-    _write_parameters(parts, graph, writer)
     refused: List[Tuple[Operator, str]] = []
     for operator in parts.operators:
         try:
@@ -107,15 +114,6 @@ def _convert(operator: Operator, writer: Writer) -> None:
     for node in writer.nodes[begin:]:
         node.input[:] = [renamed.get(name, name) for name in node.input]
         node.output[:] = [renamed.get(name, name) for name in node.output]
-
-
-def _write_parameters(parts: Operators, graph: Graph, writer: Writer) -> None:
-    from onnx import numpy_helper
-
-    for full, array in graph.arrays.items():
-        name = full.partition(":")[2]
-        if name in parts.variables:
-            writer.initializers.append(numpy_helper.from_array(array.asnumpy(), parts.variables[name].name))
 
 
 def _declared(tensor: Tensor, name: str) -> Any:

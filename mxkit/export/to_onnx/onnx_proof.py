@@ -1,15 +1,14 @@
 """Compares an ONNX file with MXNet, operator by operator, in onnxruntime."""
 
-import functools
 import json
-from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from mxkit.core.array_kind import legacy
 from mxkit.errors import ExportError
 from mxkit.export.net_graph import Graph, Value, computed
 from mxkit.export.proof import Row, compare
-from mxkit.export.to_onnx.operators_of_graph import Source, tensor_names
-import numpy as np
+from mxkit.export.to_onnx.onnx_writer import count
+from mxkit.export.to_onnx.operators_of_graph import Source, operators_of, tensor_names
 
 # Operators whose result jumps where two numbers are nearly equal. They are compared with MXNet's own inputs: the
 # last bits of a score would otherwise put two boxes in another order.
@@ -20,6 +19,7 @@ _not_equal_scalar broadcast_equal broadcast_not_equal broadcast_greater broadcas
 broadcast_lesser_equal _equal _not_equal _greater _lesser _greater_equal _lesser_equal floor ceil round rint fix trunc
 sign Cast broadcast_mod _mod _mod_scalar take gather_nd pick ROIPooling _npi_floor _npi_ceil _npi_mod
 """
+_MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
 JUMPING = frozenset(_JUMPING.split())
 
 
@@ -48,14 +48,13 @@ def compare_onnx(graph: Graph, model: bytes, batches: Sequence[Mapping[str, Any]
     """
     names = tensor_names(graph)
     exposed = _Exposed(model, graph, names)
+    given = [{**batch, **exposed.fed_arrays(graph, batch)} for batch in batches]
+    of_files = exposed.run_file(given, graph, batches)
     rows: List[Row] = []
     missing: List[str] = []
-    for batch in batches:
+    for batch, feed, of_file in zip(batches, given, of_files):
         size = len(next(iter(batch.values())))
-        given = {name: np.asarray(array) for name, array in batch.items()}
-        given.update(exposed.fed_arrays(graph, names, batch))
-        actual = exposed.outputs(given, functools.partial(computed, graph, batch))
-        of_file = dict(zip(exposed.of_file, exposed.run_file(given)))
+        actual = exposed.outputs(graph, batch, feed)
         for value in computed(graph, batch):
             name = names[value.node, value.output]
             described = value.name if not value.output else f"{value.name}[{value.output}]"
@@ -74,45 +73,75 @@ class _Exposed:
     def __init__(self, content: bytes, graph: Graph, names: Mapping[Source, str]) -> None:
         import onnx
 
-        model = onnx.load_model_from_string(content)
-        self.fed = _feed(model, _jumping(graph, names), set(names.values()))
-        self.of_file = [output.name for output in model.graph.output]
-        self._inputs = {tensor.name for tensor in model.graph.input}
-        self._file = _session(model.SerializeToString(), optimized=True)
-        self.made = [name for node in model.graph.node for name in node.output]
-        wanted = [name for name in dict.fromkeys(names.values()) if name in set(self.made)]
-        del model.graph.output[:]
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-        self._session = _session(model.SerializeToString(), optimized=False)
-        self._wanted, self._names, self._model = wanted, names, model
+        self._model = onnx.load_model_from_string(content)
+        self._names = names
+        self.fed = _feed(self._model, _jumping(graph, names), set(names.values()))
+        self._inputs = {tensor.name for tensor in self._model.graph.input}
+        self.made = {name for node in self._model.graph.node for name in node.output}
+        self._session: Tuple[Tuple[str, ...], Any] = ((), None)
 
-    def fed_arrays(self, graph: Graph, names: Mapping[Source, str], batch: Mapping[str, Any]) -> Dict[str, Any]:
+    def fed_arrays(self, graph: Graph, batch: Mapping[str, Any]) -> Dict[str, Any]:
         """Compute the tensors that are MXNet's."""
         if not self.fed:
             return {}
-        values = ((names[value.node, value.output], value.array) for value in computed(graph, batch))
+        values = ((self._names[value.node, value.output], value.array) for value in computed(graph, batch))
         return {self.fed[name]: array for name, array in values if name in self.fed}
 
-    def run_file(self, given: Mapping[str, Any]) -> List[Any]:
-        """Compute the file's own outputs."""
-        return list(self._file.run(None, {name: given[name] for name in self._inputs}))
+    def run_file(self, given: Sequence[Any], graph: Graph, batches: Sequence[Any]) -> List[Dict[str, Any]]:
+        """Compute the file's own outputs, with onnxruntime's optimizations."""
+        names = [output.name for output in self._model.graph.output]
+        session = _session(self._model.SerializeToString(), optimized=True)
+        return [dict(zip(names, self._run(session, names, feed, graph, batch))) for feed, batch in zip(given, batches)]
 
-    def outputs(self, given: Mapping[str, Any], values: Callable[[], Iterable[Value]]) -> Any:
-        """Compute all tensors, and return a function that gives each by name.
+    def outputs(self, graph: Graph, batch: Mapping[str, Any], feed: Mapping[str, Any]) -> Callable[[str], Any]:
+        """Return a function that gives tensors by name, each once; they are computed in groups of some memory."""
+        groups = self._groups(graph, batch)
+        made: Dict[str, Any] = {}
 
-        Args:
-            given: Of the model's inputs.
-            values: MXNet's, to find the wrong operator if onnxruntime fails.
-        """
-        feed = {name: given[name] for name in self._inputs}
+        def actual(name: str) -> Any:
+            if name not in made:
+                group = groups[name]
+                made.clear()
+                made.update(zip(group, self._run(self._session_of(group), group, feed, graph, batch)))
+            return made.pop(name)
+
+        return actual
+
+    def _groups(self, graph: Graph, batch: Mapping[str, Any]) -> Dict[str, List[str]]:
+        given = [batch[name] for name in graph.inputs]
+        parts = operators_of(graph, [array.shape for array in given], [array.dtype for array in given])
+        groups: Dict[str, List[str]] = {}
+        group: List[str] = []
+        size = 0
+        largest = max(given[0].shape[parts.batch_axes[0]], 1)
+        for tensor in (tensor for operator in parts.operators for tensor in operator.outputs):
+            size += count(tensor.dims, largest) * tensor.dtype.itemsize
+            if size > _MEMORY and group:
+                group, size = [], 0
+            if tensor.name in self.made:
+                group.append(tensor.name)
+                groups[tensor.name] = group
+        return groups
+
+    def _session_of(self, names: Sequence[str]) -> Any:
+        import onnx
+
+        if self._session[0] != tuple(names):
+            self._session = ((), None)  # free the last one first
+            del self._model.graph.output[:]
+            self._model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+            self._session = (tuple(names), _session(self._model.SerializeToString(), optimized=False))
+        return self._session[1]
+
+    def _run(self, session: Any, names: Sequence[str], feed: Mapping[str, Any], graph: Graph, batch: Any) -> List[Any]:
         try:
-            made = dict(zip(self._wanted, self._session.run(self._wanted, feed)))
+            return list(session.run(list(names), {name: feed[name] for name in self._inputs}))
         except Exception as error:  # onnxruntime's errors have no common class
             raise ExportError(
-                f"export: onnxruntime cannot compute the file, and it was not written. {self._other_shape(values())}"
+                "export: onnxruntime cannot compute the file, and it was not written. "
+                f"{self._other_shape(computed(graph, batch))}"
                 f"onnxruntime, which names nodes after MXNet's operators: {' '.join(str(error).split())[:500]}"
             ) from error
-        return made.pop
 
     def _other_shape(self, values: Iterable[Value]) -> str:
         """Name the first operator whose shape in the file is another one than in MXNet."""
@@ -161,4 +190,5 @@ def _session(content: bytes, optimized: bool) -> Any:
     options.log_severity_level = 3
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False  # it grows by doubling
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])

@@ -9,6 +9,7 @@ from mxkit.errors import CheckpointError
 
 _LARGEST = 2**31 - 1  # bytes; protobuf's limit
 _ELEMENTS = 2**31  # of any tensor whose shape the file states
+_COMPUTED = 2**27  # elements that a computed tensor has for each sample
 _OPSETS = range(7, 24)
 _DEPTH = 8  # of graphs inside nodes
 
@@ -60,6 +61,23 @@ def _problem(content: bytes) -> str:
         checker.check_model(model, full_check=True)
     except Exception as error:  # noqa: BLE001 - of several classes, some of them private
         return f"onnx's checker refuses it ({' '.join(str(error).split())[:300]})"
+    return _memory_problem(model)
+
+
+def _memory_problem(model: Any) -> str:
+    """Return which tensor would be too large; one number in a file can ask for any memory."""
+    from onnx import shape_inference
+
+    for value in model.graph.input:  # one sample: a free batch size would hide the shapes computed from it
+        for size in value.type.tensor_type.shape.dim:
+            if not size.HasField("dim_value"):
+                size.dim_value = 1
+    del model.graph.value_info[:]
+    inferred = shape_inference.infer_shapes(model, data_prop=True).graph
+    for value in [*inferred.value_info, *inferred.output]:
+        sizes = [size.dim_value for size in value.type.tensor_type.shape.dim if size.dim_value]
+        if math.prod(sizes) > _COMPUTED:
+            return f"{value.name[:100]!r} would have {math.prod(sizes)} elements for one sample"
     return ""
 
 
