@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks docs gpu
+.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -54,6 +54,15 @@ zoo: $(VENV)/.tested
 # All eleven, each in a kernel of its own.
 notebooks: $(VENV)/.tested
 	$(BIN)/$(PYTEST) --maxprocesses=2 -m notebooks tests/test_notebooks.py
+
+# The PyTorch code, in an environment of its own: torch is large, and not every Python has a build without CUDA.
+torch: .venv/torch/.tested
+	.venv/torch/bin/$(PYTEST) --maxprocesses=2 -m torch tests/export
+
+.venv/torch/.tested: pyproject.toml
+	$(INTERPRETER) -m venv .venv/torch
+	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,test]' 'torch==2.13.0'
+	touch $@
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
 benchmarks: $(VENV)/.tested

@@ -78,8 +78,8 @@ def export(
     """Write a net for other programs, and prove that they compute what MXNet computes.
 
     The net itself does not change: its forward pass is traced with symbols. The same inputs go through MXNet and
-    through the exported file, at batch sizes 1 and 4 ("symbol": the given one), and the outputs are compared operator by
-    operator. Above `tolerance`, no file gets its name.
+    through the exported file, at batch sizes 1 and 4 ("symbol": the given one), and the outputs are compared operator
+    by operator. Above `tolerance`, no file gets its name.
 
     Args:
         source: An initialized HybridBlock (or Sequential of them); the folder of a run; a file of `save_net`; the
@@ -223,19 +223,19 @@ def _onnx(job: _Job, verify: bool) -> _Written:
 
 
 def _torch(job: _Job, verify: bool) -> _Written:
-    from mxkit.export.to_torch.code import source_of, weights
-    from mxkit.export.to_torch.torch_proof import compare_torch
+    from mxkit.export.to_torch.code import torch_files
+    from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 
-    example = job.batches[-1] if job.batches else example_batches(job.graph, job.forms, ())[-1]
+    example = example_batches(job.graph, job.forms, (), [2])[0]
     constants = {name.upper(): repr(json.loads(text)) for name, text in job.facts.items()}
-    code = source_of(job.source.net, example, constants=constants)
-    arrays = weights(code)
+    text, arrays, code = torch_files(job.source.net, example, constants=constants)
     save = require("safetensors.numpy", "safetensors").save
     metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.facts}
-    text = code.text()
     contents = {"code": text.encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
     batches = [list(one.values()) for one in job.batches]
-    return contents, compare_torch(code, text, arrays, batches, job.train) if verify else [], ()
+    if not verify:
+        return contents, [], ()
+    return contents, compare_torch(code, text, arrays, batches, job.train), not_compared(code)
 
 
 _WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}

@@ -9,7 +9,7 @@ from mxkit.export.to_torch.constructor_arguments import Argument
 from mxkit.export.to_torch.forward import Forward, Renderer
 from mxkit.export.to_torch.functional import HELPERS, helpers_used
 from mxkit.export.to_torch.identifiers import identifier
-from mxkit.export.to_torch.layout import laid_out, parse
+from mxkit.export.to_torch.layout import Call, laid_out, parse
 from mxkit.export.to_torch.modules import Module, layer_of, modules
 from mxkit.export.to_torch.net_steps import Program
 from mxkit.export.to_torch.program import extract
@@ -59,7 +59,7 @@ class Source(NamedTuple):
         constants = "\n".join(
             line for name, value in self.constants.items() for line in laid_out(f"{name} = ", parse(value))
         )
-        rest = "\n\n\n".join([*helpers, body, _load(self.classes[-1].name)])
+        rest = "\n\n\n".join([*helpers, body, _load(self.classes[-1].name, frozen_parameters(self))])
         head = f'"""{self.docstring}"""\n\n{_imports(rest)}'
         return f"{head}\n\n{constants}\n\n\n{rest}\n" if constants else f"{head}\n\n\n{rest}\n"
 
@@ -245,14 +245,33 @@ def _imports(body: str) -> str:
     return "\n".join(lines)
 
 
-def _load(name: str) -> str:
-    return f'''def load(path: str | Path) -> {name}:
-    """Make the net with the weights of a safetensors file, in evaluation mode."""
-    from safetensors.torch import load_file
+def _load(name: str, frozen: Sequence[str]) -> str:
+    lines = [
+        f"def load(path: str | Path) -> {name}:",
+        '    """Make the net with the weights of a safetensors file, in evaluation mode."""',
+        "    from safetensors.torch import load_file",
+        "",
+        f"    net = {name}()",
+        "    net.load_state_dict(load_file(path))",
+    ]
+    if frozen:
+        keys = Call("[", [("", f'"{key}"') for key in frozen])
+        lines += laid_out("frozen = ", keys, indent=4)
+        lines += ["    for key in frozen:", "        net.get_parameter(key).requires_grad_(False)"]
+    return "\n".join([*lines, "    return net.eval()"])
 
-    net = {name}()
-    net.load_state_dict(load_file(path))
-    return net.eval()'''
+
+def frozen_parameters(source: Source) -> List[str]:
+    """Keys of layers' parameters that MXNet does not train, like a BatchNorm's weight with `scale=False`."""
+    buffers = ("running_mean", "running_var", "num_batches_tracked")
+    constant = {  # registered as buffers
+        f"{target}.{name}" if target else name
+        for target, one in source.instances.items()
+        if one.forward
+        for name in one.forward.parameters
+    }
+    frozen = [key for key, (_, trained) in state(source).items() if not trained and not key.endswith(buffers)]
+    return [key for key in frozen if key not in constant]
 
 
 def weights(source: Source) -> Dict[str, Any]:
