@@ -309,6 +309,22 @@ def center_net_classes(module: ModuleType) -> None:
         module.int = lambda value: int(value.item() if hasattr(value, "item") else value)  # type: ignore[attr-defined]
 
 
+def gluoncv_beside_torch(module: ModuleType) -> None:
+    """T195: gluoncv does not import where PyTorch 2 is installed. Without its PyTorch part, as without PyTorch, it does.
+
+    Upstream: gluoncv's `check.py` line 36, which line 27 of its `__init__.py` calls.
+    """
+    upstream = module._require_pytorch_version
+
+    def check(torch_version: str, max_torch_version: str = "2.0.0") -> None:
+        try:
+            upstream(torch_version, max_torch_version)
+        except RuntimeError as error:
+            raise ImportError(str(error)) from error  # which gluoncv catches
+
+    module._require_pytorch_version = check  # type: ignore[attr-defined]
+
+
 def custom_operator_arguments(module: ModuleType) -> None:
     """T114: MXNet passes attributes of `mx.AttrScope` to the constructor of a CustomOpProp; an unknown one aborts.
 
@@ -373,6 +389,7 @@ REPAIRS: Dict[str, Repair] = {
     "mxnet.gluon.contrib.nn.basic_layers": gluon_layers.concurrent_layers,
     "mxnet.gluon.model_zoo.vision.mobilenet": gluon_layers.mobilenet_layers,
     "mxnet.gluon.data.dataloader": loader_workers,
+    "gluoncv.check": gluoncv_beside_torch,
     "gluoncv.data.dataloader": gluoncv_loader_workers,
     "gluoncv.model_zoo.center_net.target_generator": center_net_classes,
 }

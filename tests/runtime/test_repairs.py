@@ -1,11 +1,15 @@
 """What works in MXNet only with mxkit's repairs, each on the real library."""
 
 import copy
+import os
+from pathlib import Path
 import pickle
+import subprocess
 import sys
 import warnings
 
-import mxkit.runtime  # noqa: F401 - before mxnet
+import mxkit
+import mxkit.runtime
 from mxkit.runtime import repairs, workers
 import mxnet as mx
 import numpy as np
@@ -262,6 +266,20 @@ def test_center_net_reads_the_class_of_a_box():
     heatmap = targets[0].asnumpy()
     assert heatmap[1, 3, 3] == 1
     assert heatmap[0].sum() == 0
+
+
+def test_t195_gluoncv_imports_beside_pytorch_2(tmp_path):
+    # gluoncv/check.py, line 36; the real PyTorch is not installed here
+    (tmp_path / "torch.py").write_text("__version__ = '2.13.0'\n")
+    code = "import mxkit; print(mxkit.models.get_model('gluoncv:cifar_resnet20_v1').output)"
+    paths = [str(tmp_path), str(Path(mxkit.__file__).parents[1])]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "Dense(64 -> 10, linear)\n", done.stderr
 
 
 def test_numpy_reads_arrays_of_both_kinds():
