@@ -15,7 +15,10 @@ DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
 EXECUTED = [
     *COOKBOOK,
-    *(DOCS / name for name in ("index.md", "install.md", "getting-started.md", "faq.md", "leave.md")),
+    *(
+        DOCS / name
+        for name in ("index.md", "install.md", "getting-started.md", "faq.md", "leave.md", "cannot-leave.md")
+    ),
 ]
 EXECUTED += sorted((DOCS / "zh").glob("*.md"))
 API = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))

@@ -310,7 +310,7 @@ def center_net_classes(module: ModuleType) -> None:
 
 
 def gluoncv_beside_torch(module: ModuleType) -> None:
-    """T195: gluoncv does not import where PyTorch 2 is installed. Without its PyTorch part, as without PyTorch, it does.
+    """T195: gluoncv does not import where PyTorch 2 is installed; without its PyTorch part, it does.
 
     Upstream: gluoncv's `check.py` line 36, which line 27 of its `__init__.py` calls.
     """

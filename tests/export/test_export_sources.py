@@ -5,12 +5,13 @@ import sys
 import tarfile
 
 import mxkit
-from mxkit.errors import CheckpointError, ExportError, UnknownNameError
+from mxkit.errors import CheckpointError, ExportError, MxkitError, UnknownNameError
 from mxkit.export.proof import Row
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
+from sharing import long
 
 X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
 
@@ -182,3 +183,20 @@ def test_the_room_is_the_function(net, tmp_path):
 
     assert mxkit.export(net, tmp_path / "net").files["symbol"].is_file()
     assert mxkit.export.Exported is mxkit.export.writing.Exported
+
+
+@pytest.mark.parametrize("count", [100, long(2000)])
+def test_damaged_safetensors_are_refused_or_read(net, tmp_path, count):
+    content = mxkit.export(net, tmp_path / "net", format="safetensors").files["weights"].read_bytes()
+    random, path, refused = np.random.RandomState(0), tmp_path / "damaged.safetensors", 0
+    header = 8 + int.from_bytes(content[:8], "little")
+    for _ in range(count):
+        damaged = bytearray(content)
+        for place in random.randint(0, header, random.randint(1, 4)):
+            damaged[place] = random.choice([random.randint(256), ord("9"), ord("0"), ord('"')])
+        path.write_bytes(damaged[: random.randint(1, len(damaged))] if random.rand() < 0.1 else damaged)
+        try:
+            mxkit.load_exported(path)
+        except MxkitError:
+            refused += 1
+    assert refused > count // 2

@@ -13,11 +13,13 @@ from mxkit.export.to_torch.code import torch_files
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 import numpy as np
+from pages import ROOT, run_python
 import pytest
 from torch_nets import NETS, SMALL, language, lenet, mobilenet, recurrent, resnet, several, shared, twice
 
 pytestmark = pytest.mark.torch
 TOLERANCE = 1e-4
+DOCS = ROOT / "docs"
 
 
 def batch_of(inputs, size):
@@ -217,3 +219,9 @@ def test_forward_has_one_step_a_line():
         for node in ast.walk(ast.parse(torch_files(*build())[0])):
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
                 assert len({part.lineno for part in node.body}) == len(node.body)
+
+
+def test_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run_python(DOCS / "leave-pytorch.md")

@@ -135,9 +135,9 @@ def page_of(results):
     lines = [
         "# What goes, and how exactly",
         "",
-        "Made by `python tests/zoo/leave.py`: nets with random weights, batches of 1 and 4. A cell holds the largest relative",
-        "difference of all operators' outputs, and how many arrays were compared; for PyTorch of MXNet's zoo and mxkit's nets",
-        "with those of a training step. What is refused and why stands under [What cannot leave](cannot-leave.md).",
+        "Made by `python tests/zoo/leave.py`: nets with random weights, batches of 1 and 4. A cell holds the largest",
+        "relative difference of all operators' outputs, and how many arrays were compared; for PyTorch and nets that",
+        "are not gluoncv's with those of a training step. Why one is refused: [What cannot leave](cannot-leave.md).",
         "",
         "| net | ONNX | PyTorch |",
         "|---|---|---|",

@@ -29,7 +29,7 @@ _LEFTOVER = re.compile(r"(^\..+\.(part|moving)$)|([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-
 _LIMITS = (
     ("float16 on the CPU", 'matrix products: "FP16 gemm on cpu not implemented"; use amp="bfloat16"'),
     ("GPUs from sm_90 on", "the wheels end at sm_86 and hold no PTX; use older ones, or build from source"),
-    ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export's symbol files"),
+    ("ONNX", "mx.onnx.export_model fails or writes a wrong opset with today's onnx; use mxkit.export"),
     ("gluoncv.auto", "does not import with today's autocfg; build nets by name: mxkit.models"),
     ("dropout in RNN layers", "does nothing on the CPU; put nn.Dropout between them"),
     ("kvstore 'p3'", "silently does not distribute; use dist_sync"),
