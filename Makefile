@@ -61,7 +61,7 @@ torch: .venv/torch/.tested
 
 .venv/torch/.tested: pyproject.toml
 	$(INTERPRETER) -m venv .venv/torch
-	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,test]' 'torch==2.13.0'
+	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check -e '.[cpu,test,onnx]' 'torch==2.13.0'
 	touch $@
 
 # Every question of the benchmarks once, with few rounds and small sizes; what was measured is not kept.
@@ -93,7 +93,7 @@ endif
 	touch $@
 
 $(VENV)/.tested: $(VENV)/.installed
-	$(PIP) -e '.[test]'
+	$(PIP) -e '.[test,onnx]'
 	touch $@
 
 $(VENV)/.documented: $(VENV)/.installed

@@ -1,6 +1,7 @@
 """Helpers for tests of several rooms."""
 
 from contextlib import redirect_stderr, redirect_stdout
+from importlib.util import find_spec
 import io
 import os
 from typing import NamedTuple
@@ -8,6 +9,11 @@ from typing import NamedTuple
 import pytest
 
 LONG = os.environ.get("MXKIT_LONG") == "1"  # `make long`
+
+
+needs_onnx = pytest.mark.skipif(
+    find_spec("onnxruntime") is None, reason="mxkit[onnx] is not installed: its wheels need NumPy 1.22"
+)
 
 
 def examples(number):

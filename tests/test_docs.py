@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
+from sharing import needs_onnx
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
@@ -29,8 +30,12 @@ def name_of(page):
     return page.relative_to(DOCS).with_suffix("").as_posix()
 
 
+def needed(page):
+    return [needs_onnx] if 'format="onnx"' in page.read_text(encoding="utf-8") else []
+
+
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("page", EXECUTED, ids=name_of)
+@pytest.mark.parametrize("page", [pytest.param(one, marks=needed(one), id=name_of(one)) for one in EXECUTED])
 def test_a_page_runs(page, tmp_path, monkeypatch, forks):
     monkeypatch.chdir(tmp_path)
     assert {language for language, _ in blocks(page)} <= {*RUN, *SHOWN}

@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import long
+from sharing import long, needs_onnx
 
 X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
 
@@ -141,7 +141,7 @@ def test_the_proof_is_a_table_and_json(net, tmp_path):
     ("arguments", "text"),
     [
         ({"format": "onxx"}, "onnx"),
-        ({"format": "onnx"}, "needs the shape of the net's 1 input"),
+        pytest.param({"format": "onnx"}, "needs the shape of the net's 1 input", marks=needs_onnx),
         ({"inputs": (X, X)}, "cannot be traced with 2 symbols"),
         ({"train": True}, "only format='torch'"),
         ({"input_shape": (None, None)}, "None may stand for the batch size"),
@@ -161,6 +161,7 @@ def test_other_formats_replace_nothing_unasked(net, tmp_path):
     mxkit.export(net, tmp_path / "net", format="safetensors", overwrite=True)
 
 
+@needs_onnx
 def test_a_missing_package_is_named_before_anything_is_done(net, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ImportError, match=r"onnxruntime is not installed: pip install 'mxkit\[onnx\]'"):

@@ -16,8 +16,9 @@ from mxkit.models import get_model
 import mxnet as mx
 from mxnet.gluon import nn, rnn
 import numpy as np
-import onnxruntime
 import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="mxkit[onnx] is not installed")
 
 TOLERANCE = 1e-4
 

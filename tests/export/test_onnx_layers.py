@@ -22,8 +22,9 @@ from onnx_graphs import (
     x,
     y,
 )
-import onnxruntime
 import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="mxkit[onnx] is not installed")
 
 CASES = {
     # convolutions

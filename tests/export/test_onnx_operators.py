@@ -19,6 +19,9 @@ from onnx_graphs import (
     y,
 )
 import pytest
+from sharing import needs_onnx
+
+pytestmark = needs_onnx
 
 CASES = {
     # elementwise

@@ -10,10 +10,11 @@ from mxkit.export.to_onnx.onnx_reading import read_onnx
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
-import onnx
-from onnx import TensorProto, helper
-import onnxruntime
 import pytest
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="mxkit[onnx] is not installed")
+onnx = pytest.importorskip("onnx")
+TensorProto, helper = onnx.TensorProto, onnx.helper
 
 
 @pytest.fixture(scope="module")

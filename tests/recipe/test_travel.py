@@ -1,6 +1,7 @@
 """A run moved elsewhere, without its data and its own code: what works from the folder alone, and what cannot."""
 
 import hashlib
+from importlib.util import find_spec
 import json
 import os
 from pathlib import Path
@@ -18,10 +19,9 @@ from mxkit.recipe.reading import load_recipe
 from mxkit.recipe.run import load_run, resume_run, run_recipe
 import mxnet as mx
 import numpy as np
-import onnx
 from PIL import Image
 import pytest
-from sharing import command
+from sharing import command, needs_onnx
 
 MODULE = """
 import mxkit
@@ -120,7 +120,7 @@ def moved(photos, tmp_path_factory):
         "best": ["predict", name, "--which", "best", "0.png"],
         "layers": ["layers", name],
         "export": ["export", name, "out/net"],
-        "onnx": ["export", name, "out/net", "--format", "onnx", "--table"],
+        **({"onnx": ["export", name, "out/net", "--format", "onnx", "--table"]} if find_spec("onnxruntime") else {}),
         "checkpoints": ["checkpoints", "verify", name],
         "features": ["features", name, "1.png", "--layers", "0", "--out", "pictures"],
         "evaluate": ["evaluate", name],
@@ -185,7 +185,7 @@ def test_a_bad_image_is_named_and_the_others_are_answered(moved):
 
 def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, moved):
     place, _, _, said = moved
-    for name in ("layers", "features", "export", "onnx", "checkpoints", "best"):
+    for name in ("layers", "features", "export", "checkpoints", "best"):
         assert (said[name][0], said[name][2]) == (0, ""), (name, said[name])
     assert said["layers"][1] == f"{mxkit.layers(photos[1].net, (1, 3, 16, 16))}\n"
     assert said["export"][1].splitlines()[3] == "input data (N, 3, 16, 16) float32"
@@ -193,17 +193,25 @@ def test_layers_features_export_and_checkpoints_need_the_folder_alone(photos, mo
     same = mxkit.load_exported(place / "out" / "net")(x)
     np.testing.assert_allclose(same.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
     assert (place / "pictures" / "0.png").stat().st_size > 1000
+
+
+@needs_onnx
+def test_onnx_needs_the_folder_alone(photos, moved):
+    place, _, _, said = moved
+    assert (said["onnx"][0], said["onnx"][2]) == (0, "")
     assert said["onnx"][1].startswith("layer ")
+    x = mx.nd.random.uniform(shape=(3, 3, 16, 16))
     assert "compared on random inputs, because the run's data cannot be read:" in said["onnx"][1]
     other = mxkit.predict(mxkit.load_exported(place / "out" / "net.onnx"), x)
     np.testing.assert_allclose(other.asnumpy(), photos[1].net(x).asnumpy(), rtol=1e-5, atol=1e-6)
 
 
+@needs_onnx
 def test_a_run_with_its_data_is_exported_with_what_it_knows(photos, tmp_path):
     run = photos[1]
     exported = mxkit.export(run.folder, tmp_path / "net.onnx", format="onnx", which="best")
     assert exported.notes == ("compared on the first samples of the run's test data",)
-    metadata = {one.key: one.value for one in onnx.load(exported.files["onnx"]).metadata_props}
+    metadata = {one.key: one.value for one in pytest.importorskip("onnx").load(exported.files["onnx"]).metadata_props}
     recipe, best = load_run(run.folder, "best")
     data = load_data(recipe)
     assert json.loads(metadata["classes"]) == data.classes
