@@ -122,8 +122,11 @@ def compare(name: str, operator: str, batch: int, expected: Any, actual: Any) ->
         wide, other = np.asarray(expected, np.float64), np.asarray(actual, np.float64)
         finite = np.isfinite(wide)
         largest = float(np.abs(wide[finite]).max()) if finite.any() else 0.0
-        same = tuple(other.shape) == shape and np.array_equal(wide[~finite], other[~finite], equal_nan=True)
-        if not (same and np.isfinite(other[finite]).all()):
+        # np.array_equal has `equal_nan` since NumPy 1.19
+        same = tuple(other.shape) == shape and bool(
+            ((wide == other) | (np.isnan(wide) & np.isnan(other)) | (finite & np.isfinite(other))).all()
+        )
+        if not same:
             return Row(name, operator, shape, batch, largest, float("inf"), float("inf"))
         absolute = float(np.abs(wide[finite] - other[finite]).max()) if finite.any() else 0.0
     relative = 0.0 if not absolute else absolute / largest if largest else float("inf")

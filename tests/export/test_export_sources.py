@@ -6,7 +6,7 @@ import tarfile
 
 import mxkit
 from mxkit.errors import CheckpointError, ExportError, MxkitError, UnknownNameError
-from mxkit.export.proof import Row
+from mxkit.export.proof import Row, compare
 import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
@@ -201,3 +201,19 @@ def test_damaged_safetensors_are_refused_or_read(net, tmp_path, count):
         except MxkitError:
             refused += 1
     assert refused > count // 2
+
+
+@pytest.mark.parametrize(
+    ("actual", "relative"),
+    [
+        ([1.0, np.nan, np.inf], 0.0),
+        ([1.5, np.nan, np.inf], 0.5),
+        ([np.nan, np.nan, np.inf], np.inf),
+        ([1.0, 0.0, np.inf], np.inf),
+        ([1.0, np.nan, -np.inf], np.inf),
+        ([[1.0, np.nan, np.inf]], np.inf),
+    ],
+)
+def test_a_row_compares_numbers_and_the_places_of_others(actual, relative):
+    expected = np.array([1.0, np.nan, np.inf])
+    assert compare("x", "relu", 1, expected, np.array(actual)).relative == relative
