@@ -34,10 +34,10 @@ class InputForm(NamedTuple):
 
 
 def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
-    """Read `input_shape` of `export`: shapes with numbers only, and the axis of the samples in each.
+    """Read `input_shape` of `export`: shapes with numbers only, and the axes of the samples if a None names one.
 
-    >>> split_shapes((None, 3, 8, 8)), split_shapes([(35, None, 10), (2, 5)])
-    (([(1, 3, 8, 8)], [0]), ([(35, 1, 10), (2, 5)], [1, 0]))
+    >>> split_shapes((2, 3, 8, 8)), split_shapes([(35, None, 10), (2, 5)])
+    (([(2, 3, 8, 8)], []), ([(35, 1, 10), (2, 5)], [1, 0]))
     """
     if input_shape is None:
         return [], []
@@ -50,7 +50,7 @@ def split_shapes(input_shape: Any) -> Tuple[List[Tuple[int, ...]], List[int]]:
             "input_shape: expected a shape like (1, 3, 224, 224), or a list of them; None may stand for the batch "
             f"size, as in (35, None, 100); got {input_shape!r}"
         )
-    axes = [list(one).index(None) if None in one else 0 for one in many]
+    axes = [list(one).index(None) if None in one else 0 for one in many] if None in sizes else []
     return [tuple(1 if size is None else size for size in one) for one in many], axes
 
 

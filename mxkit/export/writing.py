@@ -173,7 +173,7 @@ def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: st
     dtypes = [str(one.dtype) for one in examples] or ["float32"] * len(shapes)
     sizes: Sequence[int] = SIZES
     if format in ("onnx", "torch"):
-        axes = axes if any(axes) else operators_of(graph, shapes, dtypes).batch_axes
+        axes = axes or operators_of(graph, shapes, dtypes).batch_axes
     elif shapes:  # the graph fits any size that the net fits
         sizes = [shapes[0][axes[0] if axes else 0]] if shapes[0] else [1]
     forms = forms_of(graph.inputs, shapes, axes, dtypes)
@@ -217,7 +217,8 @@ def _onnx(job: _Job, verify: bool) -> _Written:
     from mxkit.export.to_onnx.onnx_proof import compare_onnx
 
     shapes, dtypes = [one.shape for one in job.forms], [one.dtype for one in job.forms]
-    content = onnx_model(job.graph, shapes, dtypes, job.facts).SerializeToString()
+    axes = [one.axis for one in job.forms]
+    content = onnx_model(job.graph, shapes, dtypes, job.facts, axes).SerializeToString()
     rows, not_compared = compare_onnx(job.graph, content, job.batches) if verify else ([], ())
     return {"onnx": content}, rows, not_compared
 

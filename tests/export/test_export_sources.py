@@ -217,3 +217,15 @@ def test_damaged_safetensors_are_refused_or_read(net, tmp_path, count):
 def test_a_row_compares_numbers_and_the_places_of_others(actual, relative):
     expected = np.array([1.0, np.nan, np.inf])
     assert compare("x", "relu", 1, expected, np.array(actual)).relative == relative
+
+
+@needs_onnx
+def test_none_names_the_axis_of_the_samples(tmp_path):
+    net = nn.HybridSequential()
+    net.add(nn.Dense(4, flatten=False), nn.Dense(2, flatten=False))
+    net.initialize()
+    exported = mxkit.export(net, tmp_path / "net", format="onnx", input_shape=(7, None, 5))
+    assert exported.inputs == ("data (7, N, 5) float32",)
+    x = mx.nd.random.uniform(shape=(7, 3, 5))
+    served = mxkit.load_exported(exported.files["onnx"])
+    np.testing.assert_allclose(served(x).asnumpy(), net(x).asnumpy(), rtol=1e-5, atol=1e-6)

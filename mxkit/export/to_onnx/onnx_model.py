@@ -16,7 +16,11 @@ _LARGEST = 2**31 - 2**20  # protobuf refuses messages of 2 GiB
 
 
 def onnx_model(
-    graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], metadata: Mapping[str, str]
+    graph: Graph,
+    shapes: Sequence[Sequence[int]],
+    dtypes: Sequence[Any],
+    metadata: Mapping[str, str],
+    axes: Sequence[int] = (),
 ) -> Any:
     """Convert a graph to ONNX.
 
@@ -30,6 +34,7 @@ def onnx_model(
         shapes: Of the inputs, in their order, with any batch size.
         dtypes: Of the inputs.
         metadata: Texts by name that the file carries.
+        axes: The axes of the samples in the inputs; () finds them.
 
     Returns:
         A `ModelProto` that onnx's checker accepts.
@@ -46,7 +51,7 @@ def onnx_model(
             f"export: the parameters have {size / 1e9:.1f} GB, and an ONNX file holds up to 2 GB. format='safetensors' "
             "has no limit; or cast the net to float16"
         )
-    parts = operators_of(graph, shapes, dtypes)
+    parts = operators_of(graph, shapes, dtypes, axes)
     writer = _converted(parts)
     for tensor, name in zip(parts.outputs, parts.output_names):
         if tensor.name != name:  # an input or a parameter, or a tensor that is the output twice

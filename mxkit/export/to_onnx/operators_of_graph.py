@@ -36,13 +36,16 @@ class Operators(NamedTuple):
     output_names: List[str]
 
 
-def operators_of(graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any]) -> Operators:
+def operators_of(
+    graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence[Any], axes: Sequence[int] = ()
+) -> Operators:
     """Infer shapes and dtypes of a graph, and name its tensors.
 
     Args:
         graph: Result of `graph_of`.
         shapes: Of the inputs, in their order.
         dtypes: Of the inputs.
+        axes: The axes of the samples; () finds them.
 
     Raises:
         ExportError: The graph fits no other batch size than that of `shapes`.
@@ -51,7 +54,7 @@ def operators_of(graph: Graph, shapes: Sequence[Sequence[int]], dtypes: Sequence
     described = json.loads(internals.tojson())
     nodes = described["nodes"]
     with switches(graph.numpy):
-        axes, dims = _dims(graph, internals, shapes, _recurrent(nodes))
+        axes, dims = _dims(graph, internals, shapes, _recurrent(nodes), axes)
         types = _types(graph, internals, dtypes)
     heads = [(number, output) for number, output, *_ in described["heads"]]
     names = _names(graph, nodes, heads)
@@ -131,11 +134,16 @@ def _recurrent(nodes: Sequence[Any]) -> List[Source]:
 
 
 def _dims(
-    graph: Graph, internals: Any, shapes: Sequence[Sequence[int]], recurrent: Sequence[Source]
+    graph: Graph,
+    internals: Any,
+    shapes: Sequence[Sequence[int]],
+    recurrent: Sequence[Source],
+    known: Sequence[int],
 ) -> Tuple[List[int], List[Optional[Dims]]]:
     """Find the inputs' batch axes, and all shapes as functions of the batch size."""
     heads = [(number, output) for number, output, *_ in json.loads(internals.tojson())["heads"]]
-    candidates = list(itertools.product(*([0, 1] if len(shape) > 1 else [0] for shape in shapes)))
+    possible = [[0, 1] if len(shape) > 1 else [0] for shape in shapes]
+    candidates = [tuple(known)] if known else list(itertools.product(*possible))
     for axes in sorted(candidates[:64], key=sum):
         inferred = []
         for batch in _BATCHES:
