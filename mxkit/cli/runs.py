@@ -162,7 +162,9 @@ def export(
         ..., metavar="RUN", help="The folder of a run; or a file of save_net, files of a graph, a model.tar.gz."
     ),
     path: Path = typer.Argument(..., help="models/net becomes models/net.onnx, or what the format has."),
-    format: str = typer.Option("symbol", "--format", help="symbol, onnx, torch (code and weights), or safetensors."),
+    format: Optional[str] = typer.Option(
+        None, "--format", help="symbol, onnx, torch (code and weights), or safetensors; by PATH's ending, else symbol."
+    ),
     which: str = WHICH,
     shape: Optional[List[str]] = typer.Option(
         None, "--shape", help="Shape of an input, like 1,3,224,224; once for each. Not needed for a run."
@@ -176,16 +178,12 @@ def export(
     from mxkit.export.writing import export as export_net
 
     shapes = [_shape(text) for text in shape or []] or None
-    exported = export_net(
-        source,
-        path,
-        format=format,
-        which=which,
-        input_shape=shapes,
-        verify=verify,
-        tolerance=tolerance,
-        overwrite=overwrite,
-    )
+    options: Any = {"which": which, "input_shape": shapes, "verify": verify, "tolerance": tolerance}
+    try:
+        exported = export_net(source, path, format=format, overwrite=overwrite, **options)
+    except (ValueError, TypeError, ImportError) as error:
+        text = str(error).replace("overwrite=True", "--overwrite")
+        raise typer.BadParameter(text.replace("input_shape=(1, 3, 224, 224)", "--shape 1,3,224,224")) from error
     if table and exported.proof is not None:
         typer.echo(str(exported.proof))
     typer.echo(str(exported))

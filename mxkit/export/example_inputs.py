@@ -65,7 +65,23 @@ def forms_of(
 def as_arrays(inputs: Any) -> Tuple[Any, ...]:
     """Return the arrays of `inputs=`: one array, or a tuple of them, as NumPy's."""
     many = inputs if isinstance(inputs, (list, tuple)) else () if inputs is None else (inputs,)
-    return tuple(np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for one in many)
+    arrays = (np.asarray(one.asnumpy() if hasattr(one, "asnumpy") else one) for one in many)
+    return tuple(array.astype("float32") if array.dtype == np.float64 else array for array in arrays)
+
+
+def check_examples(examples: Sequence[Any], shapes: Sequence[Tuple[int, ...]], axes: Sequence[int]) -> None:
+    """Refuse examples without samples, and those that contradict `input_shape`.
+
+    Raises:
+        ValueError: As said.
+    """
+    for number, (array, shape) in enumerate(zip(examples, shapes)):
+        axis = axes[number] if axes else 0
+        same = array.ndim == len(shape) and all(
+            own == size for place, (own, size) in enumerate(zip(array.shape, shape)) if place != axis
+        )
+        if not array.size or not same:
+            raise ValueError(f"inputs: expected an array of shape {shape} with samples; received {array.shape}")
 
 
 def example_batches(
@@ -96,10 +112,12 @@ def _drawn(random: Any, shape: Tuple[int, ...], dtype: str, rows: Optional[int])
 
 
 def _tables(graph: Any) -> Dict[str, int]:
-    """Number of rows of the table that an input chooses from, by the input's name."""
+    """Number of rows of the table that an input chooses from, by the input's name; 2 for lengths of sequences."""
     nodes = json.loads(graph.symbol.tojson())["nodes"]
     rows = {}
     for node in nodes:
         if node["op"] in ("Embedding", "_npx_embedding"):
             rows[nodes[node["inputs"][0][0]]["name"]] = int(node["attrs"]["input_dim"])
+        elif node["op"].startswith("Sequence") and len(node["inputs"]) > 1:
+            rows[nodes[node["inputs"][1][0]]["name"]] = 2
     return rows

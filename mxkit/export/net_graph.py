@@ -8,6 +8,7 @@ from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, values_of
 from mxkit.errors import NotInitializedError
+from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import gluon
 
@@ -73,6 +74,31 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
         wait_before_reading()
         arrays = _arrays(outputs, parameters, {variable.name for variable in inputs})
     return Graph(outputs, arrays, [variable.name for variable in inputs], parameters, numpy)
+
+
+def check_graph(graph: Graph, format: str) -> None:
+    """Refuse inputs that the net does not read and, for other programs, parameters that are not float32.
+
+    Raises:
+        ValueError: As said.
+    """
+    used = set(graph.symbol.list_inputs())
+    unused = [name for name in graph.inputs if name not in used]
+    if unused:
+        raise ValueError(
+            f"export: the net does not read {', '.join(unused)} of its inputs {', '.join(graph.inputs)}: export a "
+            "block without it"
+        )
+    if format in ("onnx", "torch"):
+        wrong = [name for name, array in graph.arrays.items() if str(dtype_name(array.dtype)) in _OTHER_FLOATS]
+        if wrong:
+            raise ValueError(
+                f"export: {format!r} takes parameters of float32; received {dtype_name(graph.arrays[wrong[0]].dtype)}: "
+                f"{', '.join(wrong[:5])}. Load them into a net that is cast: net.cast('float32')"
+            )
+
+
+_OTHER_FLOATS = frozenset(["float16", "bfloat16", "float64"])
 
 
 def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:

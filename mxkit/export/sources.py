@@ -3,16 +3,18 @@
 from contextlib import ExitStack
 import json
 from pathlib import Path
+import re
 import tarfile
 import tempfile
-from typing import Any, Dict, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 import zipfile
 
+from mxkit.core.blocks import check_net
 from mxkit.core.device import unpack
 from mxkit.data.source import read_epoch
 from mxkit.errors import MxkitError
 from mxkit.export.loss_heads import replaced_heads
-from mxkit.export.symbol_files import read_symbol_files
+from mxkit.export.symbol_files import parameter_path, read_symbol_files
 from mxkit.models.zoo import get_model
 from mxkit.nets.saving import load_net
 from mxkit.recipe.building import batches
@@ -34,6 +36,8 @@ class Source(NamedTuple):
         examples: Arrays for its inputs, as NumPy's; empty if there are none.
         facts: What an exported file says about the net: `classes` and `preprocessing`, in JSON.
         notes: What was changed on the way, a sentence each.
+        compared: What a comparison takes as inputs, a sentence.
+        epoch: Number of the graph's parameters that were read; None without a graph's files.
     """
 
     net: Any
@@ -41,14 +45,17 @@ class Source(NamedTuple):
     examples: Tuple[Any, ...] = ()
     facts: Dict[str, str] = {}
     notes: Tuple[str, ...] = ()
+    compared: Tuple[str, ...] = ()
+    epoch: Optional[int] = None
 
 
-def find_source(source: Any, which: str = "last") -> Source:
+def find_source(source: Any, which: str = "last", epoch: Optional[int] = None) -> Source:
     """Return the net that `source` means.
 
     Args:
         source: As for `export`.
         which: As for `export`.
+        epoch: As for `export`.
 
     Raises:
         TypeError: `source` is neither a net nor a path.
@@ -56,20 +63,23 @@ def find_source(source: Any, which: str = "last") -> Source:
         ValueError: The file holds no net.
         MxkitError: The file is damaged, or the name of a zoo's net is unknown.
     """
+    if not isinstance(source, (str, Path)):
+        check_net(source)
+    is_run = isinstance(source, (str, Path)) and (Path(source).expanduser() / "recipe.yaml").is_file()
+    if which != "last" and not is_run:
+        raise ValueError(f"which: {which!r} is for the folder of a run")
     if isinstance(source, gluon.Block):
         return Source(source)
-    if not isinstance(source, (str, Path)):
-        raise TypeError(f"export: expected a net, a path, or a name like 'zoo:resnet18_v2'; received {source!r:.100}")
     text, path = str(source), Path(source).expanduser()
     if text.startswith(("zoo:", "gluoncv:")):
         return Source(get_model(text, weights="pretrained"))
-    if (path / "recipe.yaml").is_file():
+    if is_run:
         return _of_run(path, which)
     if text.endswith((".tar.gz", ".tgz")):
-        return _of_archive(path)
+        return _of_archive(path, epoch)
     if path.is_file() and zipfile.is_zipfile(path):
         return Source(load_net(path))
-    return _of_symbol_files(path)
+    return _of_symbol_files(path, epoch)
 
 
 def _of_run(path: Path, which: str) -> Source:
@@ -83,23 +93,26 @@ def _of_run(path: Path, which: str) -> Source:
     if any(preprocessing.values()):
         known["preprocessing"] = json.dumps(preprocessing)
     shapes = tuple(one.shape for one in facts.known_inputs())
-    notes: List[str] = []
     try:
         part = recipe.evaluate.split
         inputs, _ = unpack(next(read_epoch(batches(recipe, load_data(recipe), part), keep_count=True)))
         examples = tuple(np.asarray(one[:4].asnumpy()) for one in inputs)
-        notes.append(f"compared on the first samples of the run's {part} data")
+        compared = f"compared on the first samples of the run's {part} data"
     except (MxkitError, OSError) as error:
         examples = ()
-        notes.append(f"compared on random inputs, because the run's data cannot be read: {str(error)[:200]}")
-    return Source(net, shapes, examples, known, tuple(notes))
+        compared = f"compared on random inputs, because the run's data cannot be read: {str(error)[:200]}"
+    return Source(net, shapes, examples, known, compared=(compared,))
 
 
-def _of_symbol_files(path: Path) -> Source:
-    prefix = Path(str(path)[: -len("-symbol.json")]) if str(path).endswith("-symbol.json") else path
+def _of_symbol_files(path: Path, epoch: Optional[int]) -> Source:
+    numbered = re.fullmatch(r"(.+)-(\d{4,})\.params", str(path))
+    prefix = Path(re.sub(r"-symbol\.json$", "", numbered[1] if numbered else str(path)))
     if not Path(f"{prefix}-symbol.json").is_file():
         raise FileNotFoundError(_missing(path))
-    return Source(read_symbol_files(prefix), notes=_heads(prefix))
+    file = parameter_path(prefix, int(numbered[2]) if numbered and epoch is None else epoch)
+    number = int(file.stem.rpartition("-")[2])
+    notes = (f"the parameters are those of {file.name}", *_heads(prefix))
+    return Source(read_symbol_files(prefix, epoch=number), notes=notes, epoch=number)
 
 
 def _heads(prefix: Path) -> Tuple[str, ...]:
@@ -124,7 +137,7 @@ def _missing(path: Path) -> str:
     )
 
 
-def _of_archive(path: Path) -> Source:
+def _of_archive(path: Path, epoch: Optional[int]) -> Source:
     """Read the graph and the parameters of an archive like SageMaker's `model.tar.gz`."""
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder, ExitStack() as stack:
         try:
@@ -142,7 +155,7 @@ def _of_archive(path: Path) -> Source:
         for name, member in members.items():
             if name == graphs[0] or (name.startswith(f"{prefix}-") and name.endswith(".params")):
                 _unpack_member(archive, member, Path(folder) / name)
-        return _of_symbol_files(Path(folder) / prefix)
+        return _of_symbol_files(Path(folder) / prefix, epoch)
 
 
 def _unpack_member(archive: Any, member: Any, target: Path) -> None:

@@ -73,7 +73,7 @@ def read_symbol_files(
 ) -> "gluon.SymbolBlock":
     """Read a graph and its parameters; arguments, result and errors are those of `load_exported`."""
     where = resolve_devices("cpu" if devices is None else devices)
-    file = _parameter_path(path, epoch)
+    file = parameter_path(path, epoch)
     stored = read_arrays(file)
     arrays = {re.sub("^(arg|aux):", "", name): array for name, array in stored.items()}
     symbol = read_symbol(Path(f"{path}-symbol.json"), {name: array.shape for name, array in arrays.items()})
@@ -123,14 +123,21 @@ def _same_graph(path: Path, text: str) -> bool:
         return False
 
 
-def _parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
+def parameter_path(path: Union[str, Path], epoch: Optional[int]) -> Path:
+    """The file of a number, or of the highest one.
+
+    Raises:
+        FileNotFoundError: There is none; the text names those that are there.
+    """
     name = Path(path).name
     pattern = re.compile(re.escape(name) + r"-(\d{4,})\.params")
     matches = [(pattern.fullmatch(file.name), file) for file in Path(path).parent.iterdir()]
     files = {int(match[1]): file for match, file in matches if match}
     if not files:
         whole = re.fullmatch(r"(.+)(-symbol\.json|-\d{4,}\.params)", str(path))
+        others = [f"{path}{ending}" for ending in (".onnx", ".py", ".safetensors") if Path(f"{path}{ending}").exists()]
         hint = f". Pass the common beginning of both files: {whole[1]!r}" if whole else ""
+        hint += f". Pass {' or '.join(others)} with its ending" if others else ""
         raise FileNotFoundError(f"{path}: there is no file {name}-0000.params, of any number, beside it{hint}")
     if epoch is not None and whole_number(epoch, "epoch", least=0) not in files:
         there = ", ".join(map(str, sorted(files)))

@@ -1,15 +1,28 @@
 """Writes a net for other programs, after a comparison with MXNet."""
 
+from contextlib import contextmanager
+from importlib.util import find_spec
 import json
+import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
+from mxkit.core.blocks import distinct, parameters_by_path
 from mxkit.core.extras import require
 from mxkit.core.files import write_atomically
-from mxkit.errors import unknown_name
-from mxkit.export.example_inputs import SIZES, InputForm, as_arrays, example_batches, forms_of, split_shapes
-from mxkit.export.net_graph import Graph, graph_of
+from mxkit.errors import ExportError, unknown_name
+from mxkit.export.example_inputs import (
+    SIZES,
+    InputForm,
+    as_arrays,
+    check_examples,
+    example_batches,
+    forms_of,
+    split_shapes,
+)
+from mxkit.export.net_check import compare_net, fixed_gammas
+from mxkit.export.net_graph import Graph, check_graph, graph_of
 from mxkit.export.proof import Proof, Row
 from mxkit.export.safetensors_files import compare_safetensors, safetensors_content
 from mxkit.export.sources import Source, base_path, find_source
@@ -17,6 +30,7 @@ from mxkit.export.symbol_files import check_same_graph, compare_symbol, symbol_c
 from mxkit.export.to_onnx.operators_of_graph import operators_of
 from mxkit.version import __version__
 import mxnet as mx
+from mxnet import autograd
 
 Shape = Sequence[Optional[int]]
 # The endings of a format's files by their use, the one that a path may carry first.
@@ -57,7 +71,7 @@ class _Job(NamedTuple):
     graph: Graph
     forms: List[InputForm]
     batches: List[Dict[str, Any]]
-    facts: Dict[str, str]
+    more_batches: List[Dict[str, Any]]
     train: bool
 
 
@@ -65,14 +79,14 @@ def export(
     source: Any,
     path: Union[str, Path],
     *,
-    format: str = "symbol",
+    format: Optional[str] = None,
     input_shape: Union[Shape, Sequence[Shape], None] = None,
     inputs: Any = None,
     which: str = "last",
     verify: bool = True,
     tolerance: float = 1e-4,
     train: bool = False,
-    epoch: int = 0,
+    epoch: Optional[int] = None,
     overwrite: bool = False,
 ) -> Exported:
     """Write a net for other programs, and prove that they compute what MXNet computes.
@@ -90,18 +104,20 @@ def export(
         format: "symbol" (MXNet's graph and parameters: `path-symbol.json`, `path-0000.params`, for `load_exported`,
             `gluon.SymbolBlock.imports`, `mx.mod.Module.load` and other languages), "onnx" (`path.onnx`), "torch"
             (PyTorch code and its weights: `path.py`, `path.safetensors`), or "safetensors" (the parameters by
-            structural path: `path.safetensors`).
+            structural path: `path.safetensors`). None is the format of the path's ending, else "symbol".
         input_shape: Shape of the input, with any batch size, or a list of shapes for several inputs. None stands for
             the batch size if its axis is not the first, as in (35, None, 100). Not needed for a run, with `inputs`, and
             for "symbol" and "safetensors" if all parameters have values. Several inputs are called `data0`, `data1`...
-        inputs: An array, or a tuple with one for each input, to compare with instead of random numbers; they also give
-            shapes and dtypes. A run's own test data is taken without being asked.
+        inputs: An array, or a tuple with one for each input, to compare with instead of random numbers, as masks need
+            it; they also give shapes and dtypes (float64 is cast to float32). A run's own test data is taken without
+            being asked.
         which: "last" or "best" checkpoint of a run.
         verify: Compare with MXNet. "torch" needs torch for it, and "onnx" onnxruntime.
         tolerance: Largest relative difference: the largest absolute difference of an array divided by the largest
             magnitude in it.
         train: Compare the gradients of a training step, too; for "torch".
-        epoch: Number in the name of "symbol"'s parameters, from 0. All epochs of a net share one graph.
+        epoch: Number in the name of a graph's parameters: of those that are read, by default the highest, and of those
+            that "symbol" writes, by default the same or 0. All epochs of a net share one graph.
         overwrite: Replace existing files. The graph of "symbol" is also replaced without it by the same net's graph.
 
     Returns:
@@ -125,32 +141,56 @@ def export(
     >>> mxkit.load_exported(getfixture("tmp_path") / "mlp")(mx.nd.ones((2, 5))).shape
     (2, 3)
     """
-    if format not in FORMATS:
-        raise unknown_name("format of export", format, tuple(FORMATS))
-    epoch = whole_number(epoch, "epoch", least=0)
-    if train and format != "torch":
-        raise ValueError(f"export: train=True compares gradients, which only format='torch' has; received {format!r}")
+    format = _chosen(format, path)
+    _check_arguments(path, format, verify, tolerance, train)
     endings = FORMATS[format]
     base = base_path(path, next(iter(endings.values())))
-    files = {use: Path(f"{base}{ending.format(epoch=epoch)}") for use, ending in endings.items()}
-    if format != "symbol" and not overwrite:
-        _refuse_existing(files.values())
     for package in _PACKAGES[format] if verify else _PACKAGES[format][:1]:
         require(package, _extra(package))
-    job = _prepared(source, input_shape, inputs, which, format, verify, train)
-    contents, rows, not_compared = _WRITERS[format](job, verify)
+    found = find_source(source, which, epoch)
+    if epoch is not None and found.epoch is None and format != "symbol":
+        raise ValueError(f"epoch: is the number of a graph's parameters; {format!r} of this source has none")
+    number = whole_number(epoch if epoch is not None else found.epoch or 0, "epoch", least=0)
+    files = {use: Path(f"{base}{ending.format(epoch=number)}") for use, ending in endings.items()}
+    if format != "symbol" and not overwrite:
+        _refuse_existing(files.values())
+    job = _prepared(found, input_shape, inputs, format, verify, train)
+    contents, rows, not_compared, notes = _written(job, format, verify)
     if format == "symbol" and not overwrite:
         check_same_graph(files["symbol"], contents["symbol"])
-    proof = None
+    proof, proof_file = None, Path(f"{base}.{format}.json")
     if verify:
-        proof = Proof(rows, tolerance, _versions(format), _words(job), not_compared)
+        notes = (*notes, *found.compared)
+        proof = Proof(rows, tolerance, _versions(format), "; ".join([*map(str, job.forms), *notes]), not_compared)
         proof.check(f"the {format} file")
     base.parent.mkdir(parents=True, exist_ok=True)
     for use in reversed(list(contents)):  # the graph and the code last: they name files that are complete then
         write_atomically(files[use], contents[use])
     if proof is not None:
-        files["proof"] = proof.write(Path(f"{base}.{format}.json"))
-    return Exported(files, tuple(map(str, job.forms)), proof, job.source.notes)
+        files["proof"] = proof.write(proof_file)
+    elif proof_file.exists():  # of another net
+        proof_file.unlink()
+    return Exported(files, tuple(map(str, job.forms)), proof, notes)
+
+
+def _chosen(format: Optional[str], path: Union[str, Path]) -> str:
+    """The format, by the ending of the path if it is not given."""
+    if format is None:
+        return {".onnx": "onnx", ".py": "torch", ".safetensors": "safetensors"}.get(Path(path).suffix, "symbol")
+    if format not in FORMATS:
+        raise unknown_name("format of export", format, tuple(FORMATS))
+    return format
+
+
+def _check_arguments(path: Union[str, Path], format: str, verify: bool, tolerance: float, train: bool) -> None:
+    if str(path).endswith(("/", os.sep)) or Path(path).is_dir():
+        raise ValueError(f"export: path: expected the common beginning of files, like models/net; received {path}")
+    if train and not (format == "torch" and verify):
+        raise ValueError("export: train=True compares gradients: it needs format='torch' and verify=True")
+    if not (isinstance(tolerance, (int, float)) and tolerance >= 0):
+        raise ValueError(f"tolerance: expected a number from 0, like 1e-4; received {tolerance!r:.100}")
+    if autograd.is_recording():
+        raise ValueError("export: it runs the net, and cannot be called inside autograd.record()")
 
 
 def _refuse_existing(files: Any) -> None:
@@ -159,12 +199,13 @@ def _refuse_existing(files: Any) -> None:
         raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True")
 
 
-def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: str, verify: bool, train: bool) -> _Job:
-    found = find_source(source, which)
+def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> _Job:
     shapes, axes = split_shapes(input_shape)
     examples = as_arrays(inputs) or (() if shapes else found.examples)
     shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
+    check_examples(examples, shapes, axes)
     graph = graph_of(found.net, shapes)
+    check_graph(graph, format)
     if not shapes and format in ("onnx", "torch"):
         raise ValueError(
             f"export: format={format!r} needs the shape of the net's {len(graph.inputs)} input(s), which the net does "
@@ -178,11 +219,8 @@ def _prepared(source: Any, input_shape: Any, inputs: Any, which: str, format: st
         sizes = [shapes[0][axes[0] if axes else 0]] if shapes[0] else [1]
     forms = forms_of(graph.inputs, shapes, axes, dtypes)
     drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
-    return _Job(found, graph, forms, drawn, found.facts, train)
-
-
-def _words(job: _Job) -> str:
-    return "; ".join([", ".join(map(str, job.forms)), *job.source.notes])
+    more = example_batches(graph, forms, examples, [7]) if drawn and sizes is SIZES else []
+    return _Job(found, graph, forms, drawn, more, train)
 
 
 def _versions(format: str) -> Dict[str, str]:
@@ -198,7 +236,28 @@ def _extra(package: str) -> str:
 _PACKAGES = {
     "symbol": (), "safetensors": ("safetensors",), "onnx": ("onnx", "onnxruntime"), "torch": ("safetensors", "torch")
 }  # fmt: skip
+_Notes = Tuple[str, ...]
 _Written = Tuple[Dict[str, bytes], List[Row], Sequence[str]]
+
+
+def _written(job: _Job, format: str, verify: bool) -> Tuple[Dict[str, bytes], List[Row], Sequence[str], _Notes]:
+    """Contents of the files, rows of the comparison, operators that were not compared, and notes."""
+    notes = job.source.notes
+    if format == "safetensors":
+        fixed = fixed_gammas(job.graph)
+        names = [path for path, one in distinct(parameters_by_path(job.source.net)).items() if id(one) in fixed]
+        if names:
+            notes = (*notes, f"written as ones, as which MXNet reads them (scale=False, fix_gamma): {', '.join(names)}")
+    batches = [*job.batches, *job.more_batches]
+    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis) if batches else []
+    try:
+        contents, more, not_compared = _WRITERS[format](job, verify)
+    except (KeyError, IndexError, AttributeError, TypeError, mx.MXNetError) as error:
+        raise ExportError(
+            f"export: mxkit's conversion of this net to {format!r} failed, and nothing was written: "
+            f"{type(error).__name__}: {str(error)[:500]}. format='symbol' takes every net"
+        ) from error
+    return contents, [*rows, *more], not_compared, notes
 
 
 def _symbol(job: _Job, verify: bool) -> _Written:
@@ -208,8 +267,9 @@ def _symbol(job: _Job, verify: bool) -> _Written:
 
 
 def _safetensors(job: _Job, verify: bool) -> _Written:
-    content = safetensors_content(job.source.net, job.facts)
-    return {"weights": content}, compare_safetensors(job.source.net, content) if verify else [], ()
+    fixed = fixed_gammas(job.graph)
+    content = safetensors_content(job.source.net, job.source.facts, fixed)
+    return {"weights": content}, compare_safetensors(job.source.net, content, fixed) if verify else [], ()
 
 
 def _onnx(job: _Job, verify: bool) -> _Written:
@@ -218,20 +278,38 @@ def _onnx(job: _Job, verify: bool) -> _Written:
 
     shapes, dtypes = [one.shape for one in job.forms], [one.dtype for one in job.forms]
     axes = [one.axis for one in job.forms]
-    content = onnx_model(job.graph, shapes, dtypes, job.facts, axes).SerializeToString()
+    content = onnx_model(job.graph, shapes, dtypes, job.source.facts, axes).SerializeToString()
     rows, not_compared = compare_onnx(job.graph, content, job.batches) if verify else ([], ())
     return {"onnx": content}, rows, not_compared
 
 
 def _torch(job: _Job, verify: bool) -> _Written:
     from mxkit.export.to_torch.code import torch_files
-    from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
 
     example = example_batches(job.graph, job.forms, (), [2])[0]
-    constants = {name.upper(): repr(json.loads(text)) for name, text in job.facts.items()}
-    text, arrays, code = torch_files(job.source.net, example, constants=constants)
+    constants = {name.upper(): repr(json.loads(text)) for name, text in job.source.facts.items()}
+    with _torch_state_kept():
+        return _torch_written(job, verify, torch_files(job.source.net, example, constants=constants))
+
+
+@contextmanager
+def _torch_state_kept() -> Iterator[None]:
+    """Restore PyTorch's random numbers, which the modules' first values use."""
+    if find_spec("torch") is None:  # it is needed for the comparison only
+        yield
+        return
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        yield
+
+
+def _torch_written(job: _Job, verify: bool, made: Any) -> _Written:
+    from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
+
+    text, arrays, code = made
     save = require("safetensors.numpy", "safetensors").save
-    metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.facts}
+    metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.source.facts}
     contents = {"code": text.encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
     batches = [list(one.values()) for one in job.batches]
     if not verify:

@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet.gluon import nn
 import numpy as np
 import pytest
-from sharing import long, needs_onnx
+from sharing import command, long, needs_onnx
 
 X = np.random.RandomState(0).uniform(-1, 1, (3, 5)).astype("float32")
 
@@ -48,7 +48,11 @@ def test_a_file_of_save_net(net, tmp_path):
 def test_files_of_module_without_their_head(tmp_path, ending):
     expected = module_files(tmp_path)
     exported = mxkit.export(f"{tmp_path}/old{ending}", tmp_path / "new", input_shape=(1, 5))
-    assert exported.notes == ("the training head 'softmax' (SoftmaxOutput) became softmax; its label is no input",)
+    assert exported.notes == (
+        "the parameters are those of old-0004.params",
+        "the training head 'softmax' (SoftmaxOutput) became softmax; its label is no input",
+    )
+    assert exported.files["parameters"].name == "new-0004.params"
     np.testing.assert_allclose(outputs(mxkit.load_exported(tmp_path / "new")), expected, rtol=1e-6)
 
 
@@ -72,7 +76,7 @@ def test_sources_that_hold_no_net(net, tmp_path):
         mxkit.export(tmp_path / "nothing", tmp_path / "out")
     with pytest.raises(UnknownNameError, match="resnet19_v1"):
         mxkit.export("zoo:resnet19_v1", tmp_path / "out")
-    with pytest.raises(TypeError, match="expected a net, a path, or a name like 'zoo:resnet18_v2'; received 3"):
+    with pytest.raises(TypeError, match="expected a net, a gluon.Block; received int"):
         mxkit.export(3, tmp_path / "out")
     (tmp_path / "model.tar.gz").write_bytes(b"\x1f\x8b no archive")
     with pytest.raises(ValueError, match="is damaged, or no archive"):
@@ -101,7 +105,7 @@ def test_a_file_that_computes_something_else_gets_no_name(net, tmp_path, monkeyp
     wrong = [Row("fc1", "FullyConnected", (1, 3), 1, 1.0, 0.25, 0.25), Row("fc2", "FullyConnected", (1, 3), 1, 1, 0, 0)]
     monkeypatch.setattr("mxkit.export.writing.compare_symbol", lambda *_: wrong)
     text = (
-        r"up to 0.0001; received at 1 of 2 arrays, the first ones:\n  fc1 \(FullyConnected, shape \(1, 3\), batch 1\)"
+        r"up to 0.0001; received at 1 of 3 arrays, the first ones:\n  fc1 \(FullyConnected, shape \(1, 3\), batch 1\)"
     )
     with pytest.raises(ExportError, match=text):
         mxkit.export(net, tmp_path / "out" / "net", input_shape=(1, 5))
@@ -143,9 +147,14 @@ def test_the_proof_is_a_table_and_json(net, tmp_path):
         ({"format": "onxx"}, "onnx"),
         pytest.param({"format": "onnx"}, "needs the shape of the net's 1 input", marks=needs_onnx),
         ({"inputs": (X, X)}, "cannot be traced with 2 symbols"),
-        ({"train": True}, "only format='torch'"),
+        ({"train": True}, "it needs format='torch' and verify=True"),
         ({"input_shape": (None, None)}, "None may stand for the batch size"),
         ({"input_shape": (1, 7)}, "does not fit"),
+        ({"tolerance": -1}, "tolerance: expected a number from 0"),
+        ({"which": "best"}, "which: 'best' is for the folder of a run"),
+        ({"epoch": 3, "format": "safetensors"}, "epoch: is the number of a graph's parameters"),
+        ({"inputs": X, "input_shape": (1, 4)}, r"inputs: expected an array of shape \(1, 4\) with samples"),
+        ({"inputs": X[:0]}, r"received \(0, 5\)"),
     ],
 )
 def test_wrong_arguments(net, tmp_path, arguments, text):
@@ -229,3 +238,99 @@ def test_none_names_the_axis_of_the_samples(tmp_path):
     x = mx.nd.random.uniform(shape=(7, 3, 5))
     served = mxkit.load_exported(exported.files["onnx"])
     np.testing.assert_allclose(served(x).asnumpy(), net(x).asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def epochs(folder):
+    net = nn.Dense(3, in_units=5)
+    net.initialize()
+    for epoch in (0, 3):
+        net.weight.set_data(mx.nd.ones((3, 5)) * (epoch + 1))
+        mxkit.export(net, folder / "model", epoch=epoch)
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("source", "epoch", "weight"),
+    [("", None, 4), ("", 0, 1), ("-symbol.json", 0, 1), ("-0000.params", None, 1), ("-0003.params", None, 4)],
+)
+def test_the_epoch_is_that_of_the_source(tmp_path, source, epoch, weight):
+    exported = mxkit.export(f"{epochs(tmp_path)}{source}", tmp_path / "out.safetensors", epoch=epoch)
+    assert mxkit.load_exported(exported.files["weights"])(mx.nd.ones((1, 5))).asnumpy().tolist() == [[5 * weight] * 3]
+    assert exported.notes == (f"the parameters are those of model-{weight - 1:04d}.params",)
+
+
+def test_an_epoch_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no model-0007.params; epochs that are there: 0, 3"):
+        mxkit.export(epochs(tmp_path), tmp_path / "out", epoch=7)
+
+
+class Lambda(mx.gluon.HybridBlock):
+    """A function as a net."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def hybrid_forward(self, F, *inputs):
+        return self.function(F, *inputs)
+
+
+def test_the_graph_is_compared_with_the_net_itself(tmp_path):
+    with pytest.raises(ExportError, match="output 0 of the traced graph differs from the net's own, for a batch of 1"):
+        mxkit.export(Lambda(lambda F, x: x * 2 if F is mx.nd else x * 3), tmp_path / "net", input_shape=(1, 4))
+
+    def large(F, x):
+        return x * 2 if F is mx.nd and x.shape[0] > 5 else x
+
+    shape = {"format": "onnx", "input_shape": (1, 4)}
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(ExportError, match="differs from the net's own, for a batch of 7: relative difference"):
+        mxkit.export(Lambda(large), tmp_path / "net", **shape)
+
+
+def test_a_net_of_nan_proves_nothing(net, tmp_path):
+    net[2].weight.set_data(net[2].weight.data() * float("nan"))
+    with pytest.raises(ExportError, match="output 0 of the net holds NaN or infinity only.*NaN in the weights"):
+        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+
+
+def test_an_input_that_is_not_read(tmp_path):
+    with pytest.raises(ValueError, match="the net does not read data1 of its inputs data0, data1"):
+        mxkit.export(Lambda(lambda F, x, y: x * 2), tmp_path / "net", input_shape=[(1, 4), (1, 3)])
+
+
+def test_other_floats_are_refused_with_the_cast(net, tmp_path):
+    net.cast("float64")
+    with pytest.raises(ValueError, match=r"takes parameters of float32; received float64: .*net.cast\('float32'\)"):
+        mxkit.export(net, tmp_path / "net.py", input_shape=(1, 5), verify=False)
+
+
+def test_gammas_that_mxnet_reads_as_ones_are_written_as_ones(tmp_path):
+    norm = nn.BatchNorm(scale=False, in_channels=3)
+    norm.initialize()
+    norm.gamma.set_data(mx.nd.ones(3) * 5)
+    exported = mxkit.export(norm, tmp_path / "net.safetensors", input_shape=(1, 3, 4, 4))
+    assert exported.notes == ("written as ones, as which MXNet reads them (scale=False, fix_gamma): gamma",)
+    same = mxkit.load_exported(exported.files["weights"])
+    assert same.gamma.data().asnumpy().tolist() == [1, 1, 1]
+
+
+def test_a_proof_of_another_net_is_removed(net, tmp_path):
+    assert mxkit.export(net, tmp_path / "net", input_shape=(1, 5)).files["proof"].is_file()
+    assert "proof" not in mxkit.export(net, tmp_path / "net", input_shape=(1, 5), verify=False).files
+    assert not (tmp_path / "net.symbol.json").exists()
+
+
+def test_not_inside_a_recording(net, tmp_path):
+    with mx.autograd.record(), pytest.raises(ValueError, match="cannot be called inside autograd.record"):
+        mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
+
+
+def test_the_command_says_its_own_options(net, tmp_path):
+    mxkit.save_net(tmp_path / "a.net", net)
+    code, _, err = command("export", tmp_path / "a.net", tmp_path / "b.safetensors")
+    assert code == 0
+    code, _, err = command("export", tmp_path / "a.net", tmp_path / "b.safetensors")
+    assert code == 2
+    assert "--overwrite" in err
+    assert "Traceback" not in err

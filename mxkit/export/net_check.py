@@ -1,0 +1,79 @@
+"""Compares the traced graph of a net with the net itself, whose code may compute something else with arrays."""
+
+import json
+from typing import Any, Dict, List, Mapping, Sequence, Set
+
+from mxkit.core.array_kind import call, legacy, of_kind, switches
+from mxkit.core.arrays import outputs_of, to_host
+from mxkit.core.blocks import net_devices
+from mxkit.errors import ExportError
+from mxkit.export.net_graph import Graph
+from mxkit.export.proof import Row, compare
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
+
+
+def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], axis: int) -> List[Row]:
+    """Compare the outputs of the graph with those of a call of the net, in predict mode.
+
+    Args:
+        net: The net.
+        graph: Its graph.
+        batches: NumPy arrays by the inputs' names.
+        axis: The axis of the samples in the first input.
+
+    Raises:
+        ExportError: The net's code computes something else with symbols, or an output holds no finite number.
+    """
+    rows = []
+    device = net_devices(net)[0]
+    for batch in batches:
+        size = next(iter(batch.values())).shape[axis]
+        given = [mx.nd.array(array, ctx=device, dtype=array.dtype) for array in batch.values()]
+        with autograd.pause(train_mode=False), switches(graph.numpy):
+            outputs = _flat(call(net, of_kind(given, graph.numpy)))
+        for number, (output, traced) in enumerate(zip(outputs, _graph_outputs(graph, batch))):
+            expected = to_host(output)
+            if expected.size and not np.isfinite(expected).any():
+                raise ExportError(
+                    f"export: output {number} of the net holds NaN or infinity only, for a batch of {size}: nothing "
+                    "can be compared. Look for NaN in the weights (mxkit.parameters(net)), or pass other inputs="
+                )
+            rows.append(compare(f"output {number}", "the net itself", size, expected, traced))
+    wrong = [row for row in rows if not row.relative <= 1e-5]
+    if wrong:
+        row = wrong[0]
+        raise ExportError(
+            f"export: {row.name} of the traced graph differs from the net's own, for a batch of {row.batch}: relative "
+            f"difference {row.relative:.2g}. The net's code computes something else with symbols than with arrays, or "
+            "an attribute of it changed after hybridize: write its forward without conditions on the type or shape of "
+            "its inputs, and call net.hybridize() again"
+        )
+    return rows
+
+
+def fixed_gammas(graph: Graph) -> Set[int]:
+    """Ids of the parameters that MXNet reads as ones: gammas of BatchNorms with `fix_gamma`, Gluon's `scale=False`."""
+    nodes = json.loads(graph.symbol.tojson())["nodes"]
+    names = [
+        nodes[node["inputs"][1][0]]["name"]
+        for node in nodes
+        if "BatchNorm" in node["op"] and node.get("attrs", {}).get("fix_gamma", "True") in ("True", "1", "true")
+    ]
+    return {id(graph.parameters[name]) for name in names if name in graph.parameters}
+
+
+def _flat(outputs: Any) -> List[Any]:
+    if isinstance(outputs, (list, tuple)):
+        return [array for part in outputs for array in _flat(part)]
+    return outputs_of(outputs, "export")
+
+
+def _graph_outputs(graph: Graph, batch: Mapping[str, Any]) -> List[Any]:
+    symbol = mx.sym.Group([mx.sym.BlockGrad(output) for output in legacy(graph.symbol)])
+    values: Dict[str, Any] = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
+    values.update({name: mx.nd.array(array, dtype=array.dtype) for name, array in batch.items()})
+    with switches(graph.numpy):
+        outputs = mx.nd.CachedOp(symbol)(*(values[name] for name in symbol.list_inputs()))
+    return [to_host(one) for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
