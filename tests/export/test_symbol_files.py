@@ -675,3 +675,17 @@ def test_a_module_without_its_softmax_to_be_trained_further(tmp_path):
     mxkit.export(net, tmp_path / "plain", input_shape=(1, 4))
     with pytest.raises(ValueError, match="scores=True leaves out the softmax or sigmoid of a loss head"):
         mxkit.load_exported(tmp_path / "plain", scores=True)
+
+
+def test_t196_an_executor_for_prediction_loses_an_operator(tmp_path):
+    scores = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc")
+    graph = mx.sym.Group([mx.sym.softmax(scores), mx.sym.square(scores)])
+    graph.save(str(tmp_path / "net-symbol.json"))
+    weight, bias, x = batch(3, 5), batch(3), batch(2, 5)
+    mx.nd.save(str(tmp_path / "net-0000.params"), {"arg:fc_weight": weight, "arg:fc_bias": bias})
+    expected = (x.asnumpy() @ weight.asnumpy().T + bias.asnumpy()) ** 2
+    np.testing.assert_allclose(load_exported(tmp_path / "net")(x)[1].asnumpy(), expected, rtol=1e-5)
+    exported = export(tmp_path / "net", tmp_path / "same", input_shape=(1, 5))
+    assert exported.proof.worst.relative == 0
+    executor = graph.bind(mx.cpu(), {"data": x, "fc_weight": weight, "fc_bias": bias}, grad_req="null")
+    assert abs(executor.forward(is_train=False)[1].asnumpy() - expected).max() > 0.01
