@@ -5,6 +5,8 @@ Each is source text; the converted file holds the ones that it calls, so that it
 
 from typing import Dict
 
+from mxkit.export.to_torch.emitted_sizes import OF_SIZES
+
 _GAMMA = '''
 def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
@@ -321,24 +323,27 @@ def roi_align(
 '''
 
 HELPERS: Dict[str, str] = {
-    name: source.strip() + "\n"
-    for name, source in {
-        "gamma_function": _GAMMA,
-        "softmax_to_length": _SOFTMAX_TO_LENGTH,
-        "mask_after": _MASK_AFTER,
-        "last_steps": _LAST_STEPS,
-        "reverse_steps": _REVERSE_STEPS,
-        "self_attention_scores": _SELF_ATTENTION_SCORES,
-        "self_attention_values": _SELF_ATTENTION_VALUES,
-        "attention_scores": _ATTENTION_SCORES,
-        "attention_values": _ATTENTION_VALUES,
-        "depth_to_space": _DEPTH_TO_SPACE,
-        "space_to_depth": _SPACE_TO_DEPTH,
-        "decode_boxes": _DECODE_BOXES,
-        "kept_boxes": _KEPT_BOXES,
-        "box_nms": _BOX_NMS,
-        "detect_boxes": _DETECT_BOXES,
-        "prior_boxes": _PRIOR_BOXES,
-        "roi_align": _ROI_ALIGN,
-    }.items()
+    **OF_SIZES,
+    **{
+        name: source.strip() + "\n"
+        for name, source in {
+            "gamma_function": _GAMMA,
+            "softmax_to_length": _SOFTMAX_TO_LENGTH,
+            "mask_after": _MASK_AFTER,
+            "last_steps": _LAST_STEPS,
+            "reverse_steps": _REVERSE_STEPS,
+            "self_attention_scores": _SELF_ATTENTION_SCORES,
+            "self_attention_values": _SELF_ATTENTION_VALUES,
+            "attention_scores": _ATTENTION_SCORES,
+            "attention_values": _ATTENTION_VALUES,
+            "depth_to_space": _DEPTH_TO_SPACE,
+            "space_to_depth": _SPACE_TO_DEPTH,
+            "decode_boxes": _DECODE_BOXES,
+            "kept_boxes": _KEPT_BOXES,
+            "box_nms": _BOX_NMS,
+            "detect_boxes": _DETECT_BOXES,
+            "prior_boxes": _PRIOR_BOXES,
+            "roi_align": _ROI_ALIGN,
+        }.items()
+    },
 }

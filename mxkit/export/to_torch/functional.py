@@ -11,6 +11,7 @@ from mxkit.export.to_torch.functional_layers import LAYERS
 from mxkit.export.to_torch.functional_numpy import NUMPY
 from mxkit.export.to_torch.functional_pooling import POOLING
 from mxkit.export.to_torch.functional_reductions import REDUCTIONS
+from mxkit.export.to_torch.functional_resizing import RESIZING
 from mxkit.export.to_torch.functional_sequences import SEQUENCES
 from mxkit.export.to_torch.functional_shapes import SHAPES
 from mxkit.export.to_torch.node import Node
@@ -22,6 +23,7 @@ EXPRESSIONS: Dict[str, Conversion] = {
     **NUMPY,
     **POOLING,
     **REDUCTIONS,
+    **RESIZING,
     **SEQUENCES,
     **SHAPES,
 }
