@@ -1,11 +1,17 @@
 """Rows of sequences, attention and boxes."""
 
 from operator_rows import BCHW, S, above, anchors, boxes, regions, row, shares
+import numpy as np
 
 
 def lengths(random, shape):
     """Lengths of sequences of 5 steps."""
     return random.integers(1, 5, shape).astype("float32")
+
+
+def fractions(random, shape):
+    """Lengths that are no whole numbers; MXNet leaves their fractions out."""
+    return np.resize([1.5, 3.9, 2.1], shape).astype("float32")
 
 
 def attention(name, *shapes):
@@ -14,6 +20,17 @@ def attention(name, *shapes):
 
 
 SEQUENCES = [
+    *(
+        row(
+            f"{kind} fractions",
+            lambda x, n, kind=kind: getattr(S, kind)(x, n, use_sequence_length=True),
+            (5, "B", 2),
+            ("B",),
+            draw={1: fractions},
+            gradients=False,
+        )
+        for kind in ("SequenceMask", "SequenceLast", "SequenceReverse")
+    ),
     row(
         "SequenceMask",
         lambda x, n: S.SequenceMask(x, n, use_sequence_length=True, value=-3),

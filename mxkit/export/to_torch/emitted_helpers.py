@@ -33,7 +33,7 @@ def mask_after(
     x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
 ) -> torch.Tensor:
     """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
-    steps = torch.arange(x.shape[dim], device=x.device)
+    lengths, steps = lengths.long(), torch.arange(x.shape[dim], device=x.device)
     is_after = (
         steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
     )
@@ -51,7 +51,8 @@ _REVERSE_STEPS = '''
 def reverse_steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Reverse each sequence up to its length; what follows stays. Time is dimension 0, the batch dimension 1."""
     steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
-    turned = torch.where(steps < lengths, lengths.long() - 1 - steps, steps)
+    lengths = lengths.long()
+    turned = torch.where(steps < lengths, lengths - 1 - steps, steps)
     return x[turned, torch.arange(x.shape[1], device=x.device)]
 '''
 
