@@ -1,7 +1,7 @@
 """Rows of sequences, attention and boxes."""
 
-from operator_rows import BCHW, S, above, anchors, boxes, regions, row, shares
 import numpy as np
+from operator_rows import BCHW, S, above, anchors, boxes, regions, row, shares
 
 
 def lengths(random, shape):

@@ -92,31 +92,30 @@ def _flat_axis(node: Node) -> Tuple[str, int]:
     return x, integer(node, "axis", -1) or 0
 
 
-def _topk(node: Node) -> str:
+def _sorted(node: Node, method: str, ascending: bool) -> str:
+    """Write a sort that keeps the order of equal numbers, as MXNet does in rows of up to 16; torch's topk does not."""
     x, axis = _flat_axis(node)
-    rank = len(node.shapes[0])
-    count = integer(node, "k", 1) or 0
-    kind = text(node, "ret_typ", "indices")
-    if count < 1:
-        count = node.shapes[0][axis % rank]
-    largest = ", largest=False" if flag(node, "is_ascend") else ""
-    best = f"{x}.topk({count}, dim={axis}{largest})"
-    dtype = text(node, "dtype", "float32")
+    descending = "" if ascending else ", descending=True"
+    return f"{x}.{method}(dim={axis}{descending}, stable=True)"
+
+
+def _topk(node: Node) -> str:
+    (x, axis), count = _flat_axis(node), integer(node, "k", 1) or 0
+    cut = f".narrow({axis}, 0, {count})" if count > 0 else ""
+    order = _sorted(node, "argsort", flag(node, "is_ascend")) + cut
+    values = _sorted(node, "sort", flag(node, "is_ascend")) + ".values" + cut
+    kind, dtype = text(node, "ret_typ", "indices"), text(node, "dtype", "float32")
     if kind == "value":
-        return f"{best}.values"
+        return values
     if kind == "mask":
-        return f"torch.zeros_like({x}).scatter({axis}, {best}.indices, 1)"
-    if kind == "both":
-        return f"({best}.values, {cast(best + '.indices', dtype)})"
-    return cast(f"{best}.indices", dtype)
+        return f"torch.zeros_like({x}).scatter({axis}, {order}, 1)"
+    return f"({values}, {cast(order, dtype)})" if kind == "both" else cast(order, dtype)
 
 
 def _sort(node: Node) -> str:
-    x, axis = _flat_axis(node)
-    descending = "" if flag(node, "is_ascend", True) else ", descending=True"
     if node.operator == "sort":
-        return f"{x}.sort(dim={axis}{descending}).values"
-    return cast(f"{x}.argsort(dim={axis}{descending}, stable=True)", text(node, "dtype", "float32"))
+        return _sorted(node, "sort", flag(node, "is_ascend", True)) + ".values"
+    return cast(_sorted(node, "argsort", flag(node, "is_ascend", True)), text(node, "dtype", "float32"))
 
 
 def _cumsum(node: Node) -> str:
