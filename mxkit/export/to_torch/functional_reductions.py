@@ -47,6 +47,12 @@ def _reduction(method: str, all_at_once: bool = True) -> Conversion:
     return lambda node: along(node, method, all_at_once)
 
 
+def _mean(node: Node) -> str:
+    if "int" in node.dtypes[0]:
+        raise refused(node, f"the mean of {node.dtypes[0]}; cast it to float32 before")
+    return along(node, "mean")
+
+
 def _nan_product(node: Node) -> str:
     x = atom(node.inputs[0])
     return along(node._replace(inputs=[f"{x}.where(~{x}.isnan(), 1)"]), "prod", all_at_once=False)
@@ -56,6 +62,8 @@ def _norm(node: Node) -> str:
     x, axes, order = node.inputs[0], reduced_axes(node), integer(node, "ord", 2)
     dims = "" if axes is None else f", dim={literal(axes[0] if len(axes) == 1 else axes)}"
     kept = ", keepdim=True" if flag(node, "keepdims") else ""
+    if "int" in node.dtypes[0]:
+        raise refused(node, f"the norm of {node.dtypes[0]}; cast it to float32 before")
     if text(node, "out_dtype", node.dtypes[0]) != node.dtypes[0]:
         raise refused(node, "out_dtype, which MXNet's CPU does not compute")
     result = f"torch.linalg.vector_norm({x}, {order}{dims}{kept})"
@@ -165,7 +173,7 @@ def _syrk(node: Node) -> str:
 
 REDUCTIONS: Dict[str, Conversion] = {
     "sum": _reduction("sum"),
-    "mean": _reduction("mean"),
+    "mean": _mean,
     "prod": _reduction("prod", all_at_once=False),
     "nansum": _reduction("nansum"),
     "nanprod": _nan_product,
