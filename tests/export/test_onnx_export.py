@@ -215,6 +215,12 @@ def test_all_refusals_come_at_once():
     assert "What cannot leave" in text
 
 
+def test_slopes_that_are_drawn_are_refused():
+    net = layer(lambda F, x: F.LeakyReLU(x, act_type="rrelu", name="drawn"))
+    with pytest.raises(ExportError, match=r"LeakyReLU \(\w*drawn\): act_type='rrelu' draws its slopes"):
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
+
+
 def test_shapes_that_depend_on_values_are_refused():
     net = layer(lambda F, x: F.contrib.boolean_mask(x, F.slice_axis(x, axis=1, begin=0, end=1).reshape((-1,))))
     with pytest.raises(ExportError, match="_contrib_boolean_mask"):
