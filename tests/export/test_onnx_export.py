@@ -184,6 +184,13 @@ def test_what_the_file_states(net):
     }
 
 
+def test_every_array_in_the_file_is_read(net):
+    model = onnx_model(graph_of(net, [(2, 3, 8, 8)]), [(2, 3, 8, 8)], ["float32"], {})
+    read = {name for node in model.graph.node for name in node.input}
+    assert net[1].gamma.name not in read  # scale=False
+    assert {one.name for one in model.graph.initializer} <= read
+
+
 class Twice(mx.gluon.HybridBlock):
     """Operators of one name, an output that is used again, one that is returned twice, and the input itself."""
 
