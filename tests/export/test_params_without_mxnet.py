@@ -26,9 +26,9 @@ def assert_same(received, expected):
 
 
 def test_arrays_without_dimensions_and_transposed_ones_stay(tmp_path):
-    arrays = {"x": np.array(2.5, "f"), "y": np.arange(6.0).reshape(2, 3).T}
-    (tmp_path / "x.safetensors").write_bytes(safetensors_bytes(arrays))
-    assert_same(load_file(tmp_path / "x.safetensors"), arrays)
+    for array in (np.array(2.5, "f"), np.arange(6.0).reshape(2, 3).T):
+        (tmp_path / "x.safetensors").write_bytes(safetensors_bytes({"x": array}))
+        assert_same(load_file(tmp_path / "x.safetensors"), {"x": array})
 
 
 def test_the_tables_are_those_of_mxnet():
