@@ -33,7 +33,8 @@ def safetensors_bytes(arrays: Mapping[str, "np.ndarray"], metadata: Optional[Dic
         )
     short = [name for name, array in arrays.items() if dtype_name(array.dtype) == "bfloat16"]
     plain = {name: array["bfloat16"] if name in short else array for name, array in arrays.items()}
-    content: bytes = save({name: np.ascontiguousarray(array) for name, array in plain.items()}, metadata)
+    # np.ascontiguousarray makes a vector of an array without dimensions
+    content: bytes = save({name: np.asarray(array, order="C") for name, array in plain.items()}, metadata)
     return _as_bfloat16(content, short) if short else content
 
 

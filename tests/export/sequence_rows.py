@@ -1,5 +1,6 @@
 """Rows of sequences, attention and boxes."""
 
+import numpy as np
 from operator_rows import BCHW, S, above, anchors, boxes, regions, row, shares
 
 
@@ -8,12 +9,28 @@ def lengths(random, shape):
     return random.integers(1, 5, shape).astype("float32")
 
 
+def fractions(random, shape):
+    """Lengths that are no whole numbers; MXNet leaves their fractions out."""
+    return np.resize([1.5, 3.9, 2.1], shape).astype("float32")
+
+
 def attention(name, *shapes):
     operator = getattr(S.contrib, f"interleaved_matmul_{name}")
     return row(name, lambda *inputs: operator(*inputs, heads=2), *shapes)
 
 
 SEQUENCES = [
+    *(
+        row(
+            f"{kind} fractions",
+            lambda x, n, kind=kind: getattr(S, kind)(x, n, use_sequence_length=True),
+            (5, "B", 2),
+            ("B",),
+            draw={1: fractions},
+            gradients=False,
+        )
+        for kind in ("SequenceMask", "SequenceLast", "SequenceReverse")
+    ),
     row(
         "SequenceMask",
         lambda x, n: S.SequenceMask(x, n, use_sequence_length=True, value=-3),

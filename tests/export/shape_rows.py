@@ -131,6 +131,11 @@ INDEXING = [
 ]
 
 
+def equal(random, shape):
+    """Rows of two numbers only; MXNet keeps the order of equal ones in rows of up to 16."""
+    return random.integers(0, 2, shape).astype("float32")
+
+
 def positive(random, shape):
     """Symmetric matrices of positive eigenvalues."""
     x = random.normal(size=shape).astype("float32")
@@ -167,6 +172,21 @@ REDUCTIONS = [
             gradients=False,
         )
         for kind in ("indices", "value", "both", "mask")
+    ),
+    *(
+        row(
+            f"{kind} of equal numbers, {ascending}",
+            lambda x, made=made, ascending=ascending: made(x, ascending),
+            ("B", 12),
+            draw=equal,
+            gradients=False,
+        )
+        for ascending in (False, True)
+        for kind, made in {
+            "topk": lambda x, up: S.topk(x, k=7, ret_typ="both", is_ascend=up),
+            "topk mask": lambda x, up: S.topk(x, k=7, ret_typ="mask", is_ascend=up),
+            "argsort": lambda x, up: S.argsort(x, is_ascend=up),
+        }.items()
     ),
     row("topk all", lambda x: S.topk(x, k=0, ret_typ="value"), ("B", 5), draw=distinct, gradients=False),
     row("topk flat", lambda x: S.topk(x, k=3, axis=None, dtype="int32"), ("B", 5), draw=distinct, gradients=False),

@@ -184,6 +184,13 @@ def test_what_the_file_states(net):
     }
 
 
+def test_every_array_in_the_file_is_read(net):
+    model = onnx_model(graph_of(net, [(2, 3, 8, 8)]), [(2, 3, 8, 8)], ["float32"], {})
+    read = {name for node in model.graph.node for name in node.input}
+    assert net[1].gamma.name not in read  # scale=False
+    assert {one.name for one in model.graph.initializer} <= read
+
+
 class Twice(mx.gluon.HybridBlock):
     """Operators of one name, an output that is used again, one that is returned twice, and the input itself."""
 
@@ -213,6 +220,12 @@ def test_all_refusals_come_at_once():
     assert re.search(r"Dropout \(\w*drop\): mode='always' draws random numbers", text)
     assert re.search(r"squeeze \(\w*tight\): without axis it removes the batch's axis", text)
     assert "What cannot leave" in text
+
+
+def test_slopes_that_are_drawn_are_refused():
+    net = layer(lambda F, x: F.LeakyReLU(x, act_type="rrelu", name="drawn"))
+    with pytest.raises(ExportError, match=r"LeakyReLU \(\w*drawn\): act_type='rrelu' draws its slopes"):
+        onnx_model(graph_of(net, [(2, 4)]), [(2, 4)], ["float32"], {})
 
 
 def test_shapes_that_depend_on_values_are_refused():

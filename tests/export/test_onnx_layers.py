@@ -72,7 +72,7 @@ CASES = {
     "lrn_all": (S.LRN(x, nsize=5, alpha=0.5, beta=0.6, knorm=1.5), IMAGE),
     # activations
     **{f"act_{kind}": (S.Activation(x, act_type=kind), TIME) for kind in words("relu sigmoid tanh softrelu softsign")},
-    **{f"leaky_{kind}": (S.LeakyReLU(x, act_type=kind)[0], TIME) for kind in words("leaky elu selu gelu rrelu")},
+    **{f"leaky_{kind}": (S.LeakyReLU(x, act_type=kind)[0], TIME) for kind in words("leaky elu selu gelu")},
     "leaky_slope": (S.LeakyReLU(x, act_type="leaky", slope=0.1), TIME),
     "prelu": (S.LeakyReLU(x, act_type="prelu", name="o"), IMAGE),
     "prelu_one": (S.LeakyReLU(x, w, act_type="prelu"), IMAGE, {"w": (1,)}),

@@ -25,6 +25,12 @@ def assert_same(received, expected):
         assert received[name].tobytes() == array.tobytes(), name
 
 
+def test_arrays_without_dimensions_and_transposed_ones_stay(tmp_path):
+    for array in (np.array(2.5, "f"), np.arange(6.0).reshape(2, 3).T):
+        (tmp_path / "x.safetensors").write_bytes(safetensors_bytes({"x": array}))
+        assert_same(load_file(tmp_path / "x.safetensors"), {"x": array})
+
+
 def test_the_tables_are_those_of_mxnet():
     expected = {
         number: (params_format.dtype_name(dtype), np.dtype(dtype).itemsize)

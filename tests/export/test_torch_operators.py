@@ -181,7 +181,10 @@ def test_a_layer_gives_what_mxnet_gives(torch, row):
         arrays = drawn(row, batch)
         theirs, _ = by_mxnet(symbol, row, arrays, gradients=False)
         call = (made.call or "{layer}({0})").format("x", layer="module")
-        assert_close(eval(call, {"module": module, "x": torch.tensor(arrays[0])}), theirs[0], row.name)
+        names = {"module": module, "x": torch.tensor(arrays[0]), "torch": torch}
+        for helper in helpers_used(call):
+            exec(HEADER + HELPERS[helper], names)
+        assert_close(eval(call, names), theirs[0], row.name)
 
 
 def test_a_dropout_keeps_and_scales(torch):
@@ -277,11 +280,14 @@ REFUSED = [
     (refused_node("_contrib_DeformableConvolution"), "torchvision.ops.deform_conv2d"),
     (refused_node("_contrib_count_sketch"), "mxkit knows no equivalent"),
     (refused_node("_foreach"), "a loop over a subgraph"),
-    (refused_node("RNN"), "nn.LSTM"),
+    (refused_node("RNN", mode="lstm"), "nn.LSTM"),
     (refused_node("Convolution", TWO, kernel=(3, 3), num_filter=4, layout="NHWC"), "layout=NHWC"),
     (refused_node("Pooling", kernel=(2, 2), pooling_convention="same"), "pooling_convention=same"),
-    (refused_node("Pooling", kernel=(1, 1), stride=(2, 2), pooling_convention="full"), "outside of the input"),
+    (refused_node("Pooling", kernel=(2, 2), stride=(2, 2), pooling_convention="full", pool_type="sum"), "=full"),
+    (refused_node("Pooling", kernel=(2, 2), stride=(2, 2), pooling_convention="full", pool_type="lp"), "=full"),
+    (refused_node("Pooling", kernel=(3, 3), pad=(2, 2), pool_type="avg", count_include_pad=False), "above half"),
     (refused_node("Pooling", kernel=(2, 2), pool_type="lp", p_value=3), "p_value=3"),
+    (refused_node("_contrib_BilinearResize2D", mode="other"), "mode=other is unknown"),
     (refused_node("Deconvolution", TWO, kernel=(3, 3), num_filter=4, adj=(1, 1)), "output padding of (1, 1)"),
     (refused_node("LayerNorm", output_mean_var=True), "output_mean_var=True"),
     (refused_node("LeakyReLU", act_type="rrelu"), "draws its slopes"),
@@ -289,6 +295,9 @@ REFUSED = [
     (refused_node("_contrib_box_nms", in_format="center"), "in_format=center"),
     (refused_node("_contrib_ROIAlign", pooled_size=(2, 2)), "sample_ratio=-1"),
     (refused_node("_npi_norm", axis=(1, 2), flag=2, ord=2), "nuclear norm"),
+    (refused_node("mean", dtypes=("int32",), axis=1), "the mean of int32; cast it to float32 before"),
+    (refused_node("norm", dtypes=("int32",), axis=1), "the norm of int32"),
+    (refused_node("RNN", mode="lstm", projection_size=3), "projection_size"),
     (refused_node("norm", out_dtype="float64"), "out_dtype"),
     (refused_node("_np_sum", initial=2.0), "initial"),
     (refused_node("Reshape", target_shape=(0, 6), keep_highest=True), "keep_highest=True"),

@@ -229,9 +229,8 @@ def leaky_relu(operator: Operator, writer: Writer) -> str:
         return writer.op("LeakyRelu", data, alpha=slope)
     if kind == "elu":
         return writer.op("Elu", data, alpha=slope)
-    if kind == "rrelu":  # at inference the slope is the mean of the bounds
-        bounds = operator.number_of("lower_bound", 0.125), operator.number_of("upper_bound", 0.334)
-        return writer.op("LeakyRelu", data, alpha=sum(bounds) / 2)
+    if kind == "rrelu":
+        raise Unsupported("act_type='rrelu' draws its slopes")
     if kind == "selu":
         return writer.op("Selu", data, alpha=1.6732632423543772, gamma=1.0507009873554805)
     if kind == "gelu":

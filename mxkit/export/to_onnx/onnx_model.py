@@ -56,14 +56,17 @@ def onnx_model(
     for tensor, name in zip(parts.outputs, parts.output_names):
         if tensor.name != name:  # an input or a parameter, or a tensor that is the output twice
             writer.nodes.append(helper.make_node("Identity", [tensor.name], [name], name=name))
-    parameters = {full: parts.variables.get(full.partition(":")[2]) for full in graph.arrays}
+    # onnxruntime warns of an initializer that no node reads, like gamma of a BatchNorm with scale=False
+    read = {name for node in writer.nodes for name in node.input}
+    variables = {name: one for name, one in parts.variables.items() if one.name in read}
+    parameters = {full: variables.get(full.partition(":")[2]) for full in graph.arrays}
     described = helper.make_graph(
         writer.nodes,
         "mxnet",
         # parameters are inputs until the check, which would copy their data several times
         [_declared(tensor, tensor.name) for tensor in [*parts.inputs, *parameters.values()] if tensor],
         [_declared(tensor, name) for tensor, name in zip(parts.outputs, parts.output_names)],
-        writer.initializers,
+        [one for one in writer.initializers if one.name in read],
     )
     model = helper.make_model(
         described,

@@ -99,7 +99,9 @@ def _docstring(first: str, inputs: Mapping[str, Any]) -> str:
     given = ", ".join(f"{name} {shapes(value)}" for name, value in inputs.items())
     lines = [
         *textwrap.wrap(
-            f"mxkit {__version__}, MXNet {mx.__version__}. Traced with {given}; the batch size is free.", 88
+            f"mxkit {__version__}, MXNet {mx.__version__}. Traced with {given}; the batch size is free. Only this size "
+            "of images or sequences was compared with MXNet, no other.",
+            88,
         ),
         'Load the weights with `net = load("model.safetensors")`.',
     ]

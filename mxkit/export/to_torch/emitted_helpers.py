@@ -5,6 +5,8 @@ Each is source text; the converted file holds the ones that it calls, so that it
 
 from typing import Dict
 
+from mxkit.export.to_torch.emitted_sizes import OF_SIZES
+
 _GAMMA = '''
 def gamma_function(x: torch.Tensor) -> torch.Tensor:
     """Return the gamma function; torch has only the logarithm of its magnitude."""
@@ -31,7 +33,7 @@ def mask_after(
     x: torch.Tensor, lengths: torch.Tensor, value: float = 0, dim: int = 0
 ) -> torch.Tensor:
     """Replace the steps after the end of each sequence; time is dimension `dim`, 0 or 1, the batch the other."""
-    steps = torch.arange(x.shape[dim], device=x.device)
+    lengths, steps = lengths.long(), torch.arange(x.shape[dim], device=x.device)
     is_after = (
         steps.unsqueeze(1) >= lengths if dim == 0 else steps >= lengths.unsqueeze(1)
     )
@@ -49,7 +51,8 @@ _REVERSE_STEPS = '''
 def reverse_steps(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Reverse each sequence up to its length; what follows stays. Time is dimension 0, the batch dimension 1."""
     steps = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
-    turned = torch.where(steps < lengths, lengths.long() - 1 - steps, steps)
+    lengths = lengths.long()
+    turned = torch.where(steps < lengths, lengths - 1 - steps, steps)
     return x[turned, torch.arange(x.shape[1], device=x.device)]
 '''
 
@@ -321,24 +324,27 @@ def roi_align(
 '''
 
 HELPERS: Dict[str, str] = {
-    name: source.strip() + "\n"
-    for name, source in {
-        "gamma_function": _GAMMA,
-        "softmax_to_length": _SOFTMAX_TO_LENGTH,
-        "mask_after": _MASK_AFTER,
-        "last_steps": _LAST_STEPS,
-        "reverse_steps": _REVERSE_STEPS,
-        "self_attention_scores": _SELF_ATTENTION_SCORES,
-        "self_attention_values": _SELF_ATTENTION_VALUES,
-        "attention_scores": _ATTENTION_SCORES,
-        "attention_values": _ATTENTION_VALUES,
-        "depth_to_space": _DEPTH_TO_SPACE,
-        "space_to_depth": _SPACE_TO_DEPTH,
-        "decode_boxes": _DECODE_BOXES,
-        "kept_boxes": _KEPT_BOXES,
-        "box_nms": _BOX_NMS,
-        "detect_boxes": _DETECT_BOXES,
-        "prior_boxes": _PRIOR_BOXES,
-        "roi_align": _ROI_ALIGN,
-    }.items()
+    **OF_SIZES,
+    **{
+        name: source.strip() + "\n"
+        for name, source in {
+            "gamma_function": _GAMMA,
+            "softmax_to_length": _SOFTMAX_TO_LENGTH,
+            "mask_after": _MASK_AFTER,
+            "last_steps": _LAST_STEPS,
+            "reverse_steps": _REVERSE_STEPS,
+            "self_attention_scores": _SELF_ATTENTION_SCORES,
+            "self_attention_values": _SELF_ATTENTION_VALUES,
+            "attention_scores": _ATTENTION_SCORES,
+            "attention_values": _ATTENTION_VALUES,
+            "depth_to_space": _DEPTH_TO_SPACE,
+            "space_to_depth": _SPACE_TO_DEPTH,
+            "decode_boxes": _DECODE_BOXES,
+            "kept_boxes": _KEPT_BOXES,
+            "box_nms": _BOX_NMS,
+            "detect_boxes": _DETECT_BOXES,
+            "prior_boxes": _PRIOR_BOXES,
+            "roi_align": _ROI_ALIGN,
+        }.items()
+    },
 }

@@ -250,7 +250,9 @@ class Renderer:
         return text.format(*inputs, layer=action.access), [y, *rest] if rest else y
 
     def _expression(self, operator: Operator) -> str:
-        inputs = [self._operand(entry) for entry in operator.inputs]
+        # a recurrent layer that is no module is refused; its weights have no names
+        known = operator.operator not in _RECURRENT
+        inputs = [self._operand(entry) if known else "None" for entry in operator.inputs]
         try:
             return expression(node_of(self.program, operator, inputs))
         except ExportError as error:

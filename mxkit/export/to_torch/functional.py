@@ -11,9 +11,12 @@ from mxkit.export.to_torch.functional_layers import LAYERS
 from mxkit.export.to_torch.functional_numpy import NUMPY
 from mxkit.export.to_torch.functional_pooling import POOLING
 from mxkit.export.to_torch.functional_reductions import REDUCTIONS
+from mxkit.export.to_torch.functional_resizing import RESIZING
 from mxkit.export.to_torch.functional_sequences import SEQUENCES
 from mxkit.export.to_torch.functional_shapes import SHAPES
 from mxkit.export.to_torch.node import Node
+from mxkit.export.to_torch.recurrent import check_recurrent
+from mxkit.export.to_torch.refusals import SUBGRAPHS
 
 EXPRESSIONS: Dict[str, Conversion] = {
     **ARITHMETIC,
@@ -22,6 +25,7 @@ EXPRESSIONS: Dict[str, Conversion] = {
     **NUMPY,
     **POOLING,
     **REDUCTIONS,
+    **RESIZING,
     **SEQUENCES,
     **SHAPES,
 }
@@ -35,9 +39,7 @@ _REASONS = {
     "_contrib_DeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
     "_contrib_ModulatedDeformableConvolution": "torch has no such function; torchvision.ops.deform_conv2d has",
     "ROIPooling": "torch has no such function; torchvision.ops.roi_pool has",
-    "_foreach": "a loop over a subgraph; write it as a loop in forward",
-    "_while_loop": "a loop over a subgraph; write it as a loop in forward",
-    "_cond": "a condition over subgraphs; write it as an if in forward",
+    **SUBGRAPHS,
 }
 _RANDOM = (
     "_random_",
@@ -67,6 +69,8 @@ def expression(node: Node) -> str:
     convert = EXPRESSIONS.get(node.operator)
     if convert is not None:
         return convert(node)
+    if node.operator == "RNN":
+        check_recurrent(node)
     if node.operator.startswith(_RANDOM):
         raise refused(node, "it draws random numbers, which no other library draws alike")
     raise refused(node, _REASONS.get(node.operator, "mxkit knows no equivalent"))

@@ -39,10 +39,8 @@ def _slice(node: Node) -> str:
     x, flipped, parts = atom(node.inputs[0]), [], []
     for axis, (first, last, by) in enumerate(zip(begin, end, (*step, *[None] * len(begin)))):
         if by is not None and by < 0:  # torch has no negative steps: the axis is turned first
-            have = node.shapes[0][axis]
             flipped.append(axis)
-            first = None if first is None else (-1 - first if first < 0 else have - 1 - first)
-            last = None if last is None else (-1 - last if last < 0 else have - 1 - last)
+            first, last = (None if place is None else -1 - place for place in (first, last))
             by = -by
         parts.append(span(first, last, by))
     while parts and parts[-1] == ":":
@@ -125,12 +123,14 @@ def _diag(node: Node) -> str:
 
 
 def _crop(node: Node) -> str:
-    x, sizes = atom(node.inputs[0]), tuple(node.outputs[0][2:])
-    centred = flag(node, "center_crop")
-    starts = (
-        [(have - wanted) // 2 for have, wanted in zip(node.shapes[0][2:], sizes)] if centred else ints(node, "offset")
-    )
-    parts = [span(start, start + wanted) for start, wanted in zip(starts or (0, 0), sizes)]
+    x, like = atom(node.inputs[0]), [atom(value) for value in node.inputs[1:]]
+    sizes = [f"{like[0]}.shape[{axis}]" for axis in (2, 3)] if like else [str(one) for one in ints(node, "h_w")]
+    if flag(node, "center_crop"):
+        return f"centred({node.inputs[0]}, {listed(sizes)})"
+    parts = []
+    for start, wanted in zip(ints(node, "offset") or (0, 0), sizes):
+        end = str(start + int(wanted)) if wanted.isdigit() else f"{start} + {wanted}" if start else wanted
+        parts.append(f"{start or ''}:{end}" if wanted.isdigit() else f"{start or ''} : {end}".lstrip())
     return f"{x}[:, :, {listed(parts)}]"
 
 

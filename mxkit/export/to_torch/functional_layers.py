@@ -1,6 +1,6 @@
 """Operators of layers as functions of torch: convolutions, normalization, activations, dropout, embeddings, heads."""
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, Sequence
 
 from mxkit.export.to_torch.attributes import (
     as_first_input,
@@ -56,39 +56,37 @@ def _convolution(node: Node) -> str:
     return f"F.conv{check_layout(node)}d({data}, {weight}{bias_of(node)}{extra})"
 
 
-def deconvolution_padding(node: Node) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
-    """Return padding and output padding, which MXNet derives from target_shape if that is stated."""
-    rank = check_layout(node)
-    kernel, target = ints(node, "kernel"), ints(node, "target_shape")
-    stride, dilate = ints(node, "stride") or (1,) * rank, ints(node, "dilate") or (1,) * rank
-    if not any(target):
-        return ints(node, "pad") or (0,) * rank, ints(node, "adj") or (0,) * rank
-    full = [s * (n - 1) + d * (k - 1) + 1 for s, n, d, k in zip(stride, node.shapes[0][2:], dilate, kernel)]
-    excess = [whole - wanted for whole, wanted in zip(full, target)]
-    return tuple((more + 1) // 2 for more in excess), tuple(more % 2 for more in excess)
-
-
 def deconvolution_options(node: Node) -> Dict[str, object]:
-    """Return the arguments of a transposed convolution that differ from torch's defaults."""
-    padding, extra = deconvolution_padding(node)
-    zeros = (0,) * len(padding)
+    """Return the arguments of a transposed convolution that differ from torch's defaults.
+
+    With target_shape, MXNet derives the padding from the input's size; torch's has none then, and `cut_to` follows.
+    """
     both = convolution_options(node)
-    strides = [max(s, d) for s, d in zip(*(ints(node, name) or (1,) * len(padding) for name in ("stride", "dilate")))]
+    zeros = (0,) * check_layout(node)
+    extra = zeros if any(ints(node, "target_shape")) else ints(node, "adj") or zeros
+    strides = [max(s, d) for s, d in zip(*(ints(node, name) or (1,) * len(zeros) for name in ("stride", "dilate")))]
     if any(more >= step for more, step in zip(extra, strides)):
         raise refused(node, f"an output padding of {extra} with strides and dilations of {tuple(strides)}")
     return {
         "stride": both["stride"],
-        "padding": unless(padding, zeros),
+        "padding": None if any(ints(node, "target_shape")) else both["padding"],
         "output_padding": unless(extra, zeros),
         "groups": both["groups"],
         "dilation": both["dilation"],
     }
 
 
+def cut(node: Node, result: str) -> str:
+    """Write a transposed convolution's result, cut to target_shape if that is stated."""
+    target = ints(node, "target_shape")
+    return f"cut_to({result}, {literal(target)})" if any(target) else result
+
+
 def _deconvolution(node: Node) -> str:
     data, weight = node.inputs[:2]
     extra = options(**deconvolution_options(node))
-    return f"F.conv_transpose{check_layout(node)}d({data}, {weight}{bias_of(node, default=True)}{extra})"
+    result = f"F.conv_transpose{check_layout(node)}d({data}, {weight}{bias_of(node, default=True)}{extra})"
+    return cut(node, result)
 
 
 def is_flattened(node: Node) -> bool:
@@ -272,35 +270,6 @@ def _one_hot(node: Node) -> str:
     return binary(scaled, "+", literal(off)) if off >= 0 else binary(scaled, "-", literal(-off))
 
 
-def _up_sampling(node: Node) -> str:
-    scale, kind = integer(node, "scale"), text(node, "sample_type")
-    if kind == "bilinear":
-        kernel, padding = 2 * (scale or 1) - (scale or 1) % 2, -(-((scale or 1) - 1) // 2)
-        shape = node.shapes[1]
-        if tuple(shape[2:]) != (kernel, kernel):
-            raise refused(node, f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
-        extra = options(stride=scale, padding=unless(padding, 0), groups=unless(node.shapes[0][1], 1))
-        return f"F.conv_transpose2d({node.inputs[0]}, {node.inputs[1]}{extra})"
-    if len(node.inputs) == 1:
-        return f'F.interpolate({node.inputs[0]}, scale_factor={scale}, mode="nearest")'
-    scaled: List[str] = []
-    for data, shape in zip(node.inputs, node.shapes):
-        factor, rest = divmod(node.outputs[0][2], shape[2])
-        if rest:
-            raise refused(node, f"an input of height {shape[2]} for an output of height {node.outputs[0][2]}")
-        scaled.append(f'F.interpolate({data}, scale_factor={factor}, mode="nearest")')
-    if text(node, "multi_input_mode", "concat") == "sum":
-        return " + ".join(scaled)
-    return f"torch.cat([{listed(scaled)}], dim=1)"
-
-
-def _bilinear_resize(node: Node) -> str:
-    corners = flag(node, "align_corners", True) or node.outputs[0][2:] == node.shapes[0][2:]
-    like = text(node, "mode", "size") == "like"
-    target = f"{atom(node.inputs[1])}.shape[2:]" if like else literal(tuple(node.outputs[0][2:]))
-    return f'F.interpolate({node.inputs[0]}, size={target}, mode="bilinear", align_corners={corners})'
-
-
 def _patches(node: Node) -> str:
     rank = len(ints(node, "kernel"))
     if rank != 2:
@@ -337,6 +306,4 @@ LAYERS: Dict[str, Conversion] = {
     "Dropout": _dropout,
     "Embedding": _embedding,
     "one_hot": _one_hot,
-    "UpSampling": _up_sampling,
-    "_contrib_BilinearResize2D": _bilinear_resize,
 }

@@ -52,23 +52,15 @@ def window_of(node: Node) -> Window:
     stride, padding = ints(node, "stride") or (1,) * rank, ints(node, "pad") or (0,) * rank
     if convention == "same":
         raise refused(node, "pooling_convention=same; torch pads on both sides alike")
-    window = Window(kind, kernel, stride, padding, False, flag(node, "count_include_pad", True), whole)
-    if whole or convention == "valid":
-        return window
-    # torch sums and takes norms without windows beyond the padding
-    return window._replace(ceil=_is_beyond(node, window) or kind in ("max", "avg"))
+    # "full" asks for more windows only where some do not divide the input
+    ceil = not whole and convention == "full" and max(stride) > 1
+    return Window(kind, kernel, stride, padding, ceil, flag(node, "count_include_pad", True), whole)
 
 
-def _is_beyond(node: Node, window: Window) -> bool:
-    """Tell whether the convention "full" gives windows that reach beyond the padding."""
-    beyond = False
-    for have, kernel, stride, padding in zip(node.shapes[0][2:], window.kernel, window.stride, window.padding):
-        rest = (have + 2 * padding - kernel) % stride
-        beyond = beyond or rest != 0
-        start = -(-(have + 2 * padding - kernel) // stride) * stride
-        if rest and start >= have + padding:
-            raise refused(node, "pooling_convention=full with a window outside of the input; torch leaves it out")
-    return beyond
+def is_torch_ceil(window: Window) -> bool:
+    """Tell whether torch has MXNet's windows at every size: it drops those that start in the right padding."""
+    reaches = zip(window.stride, window.padding, window.kernel)
+    return window.kind in ("avg", "max") and all(stride + padding <= kernel for stride, padding, kernel in reaches)
 
 
 def pooling_options(window: Window) -> Dict[str, object]:
@@ -100,19 +92,38 @@ def _pooling(node: Node) -> str:
         return _whole(node, window)
     if window.kind == "lp":
         return _lp(node, window)
+    if window.ceil and not is_torch_ceil(window):
+        return _full(node, window)
+    if window.kind == "avg" and not window.count_padding and _is_wide(window):
+        raise refused(node, "count_include_pad=False with a padding above half of the kernel")
     data, window = _padded(data, window)
     extra = pooling_options(window)
     if window.kind == "sum":
-        if rank == 1 or window.ceil:
-            raise refused(node, "pool_type=sum in one dimension or with pooling_convention=full")
+        if rank == 1:
+            raise refused(node, "pool_type=sum in one dimension")
         extra["divisor_override"] = 1
     name = "max" if window.kind == "max" else "avg"
     return f"F.{name}_pool{rank}d({data}, {size(window.kernel)}{options(**extra)})"
 
 
+def _full(node: Node, window: Window) -> str:
+    """Write a pooling whose last windows torch would drop."""
+    if window.kind == "sum":
+        raise refused(node, "pool_type=sum with pooling_convention=full")
+    sizes = ", ".join(literal(sizes) for sizes in (window.kernel, window.stride, window.padding))
+    if window.kind == "max":
+        return f"full_max_pool({node.inputs[0]}, {sizes})"
+    extra = options(count_padding=None if window.count_padding or not any(window.padding) else "False")
+    return f"full_avg_pool({node.inputs[0]}, {sizes}{extra})"
+
+
+def _is_wide(window: Window) -> bool:
+    return any(2 * padding > kernel for padding, kernel in zip(window.padding, window.kernel))
+
+
 def _padded(data: str, window: Window) -> Tuple[str, Window]:
     """Pad before the pooling where torch would refuse a padding above half of the kernel."""
-    if all(2 * padding <= kernel for padding, kernel in zip(window.padding, window.kernel)):
+    if not _is_wide(window):
         return data, window
     widths = tuple(width for padding in reversed(window.padding) for width in (padding, padding))
     value = ', value=float("-inf")' if window.kind == "max" else ""

@@ -47,6 +47,12 @@ def _reduction(method: str, all_at_once: bool = True) -> Conversion:
     return lambda node: along(node, method, all_at_once)
 
 
+def _mean(node: Node) -> str:
+    if "int" in node.dtypes[0]:
+        raise refused(node, f"the mean of {node.dtypes[0]}; cast it to float32 before")
+    return along(node, "mean")
+
+
 def _nan_product(node: Node) -> str:
     x = atom(node.inputs[0])
     return along(node._replace(inputs=[f"{x}.where(~{x}.isnan(), 1)"]), "prod", all_at_once=False)
@@ -56,6 +62,8 @@ def _norm(node: Node) -> str:
     x, axes, order = node.inputs[0], reduced_axes(node), integer(node, "ord", 2)
     dims = "" if axes is None else f", dim={literal(axes[0] if len(axes) == 1 else axes)}"
     kept = ", keepdim=True" if flag(node, "keepdims") else ""
+    if "int" in node.dtypes[0]:
+        raise refused(node, f"the norm of {node.dtypes[0]}; cast it to float32 before")
     if text(node, "out_dtype", node.dtypes[0]) != node.dtypes[0]:
         raise refused(node, "out_dtype, which MXNet's CPU does not compute")
     result = f"torch.linalg.vector_norm({x}, {order}{dims}{kept})"
@@ -92,31 +100,30 @@ def _flat_axis(node: Node) -> Tuple[str, int]:
     return x, integer(node, "axis", -1) or 0
 
 
-def _topk(node: Node) -> str:
+def _sorted(node: Node, method: str, ascending: bool) -> str:
+    """Write a sort that keeps the order of equal numbers, as MXNet does in rows of up to 16; torch's topk does not."""
     x, axis = _flat_axis(node)
-    rank = len(node.shapes[0])
-    count = integer(node, "k", 1) or 0
-    kind = text(node, "ret_typ", "indices")
-    if count < 1:
-        count = node.shapes[0][axis % rank]
-    largest = ", largest=False" if flag(node, "is_ascend") else ""
-    best = f"{x}.topk({count}, dim={axis}{largest})"
-    dtype = text(node, "dtype", "float32")
+    descending = "" if ascending else ", descending=True"
+    return f"{x}.{method}(dim={axis}{descending}, stable=True)"
+
+
+def _topk(node: Node) -> str:
+    (x, axis), count = _flat_axis(node), integer(node, "k", 1) or 0
+    cut = f".narrow({axis}, 0, {count})" if count > 0 else ""
+    order = _sorted(node, "argsort", flag(node, "is_ascend")) + cut
+    values = _sorted(node, "sort", flag(node, "is_ascend")) + ".values" + cut
+    kind, dtype = text(node, "ret_typ", "indices"), text(node, "dtype", "float32")
     if kind == "value":
-        return f"{best}.values"
+        return values
     if kind == "mask":
-        return f"torch.zeros_like({x}).scatter({axis}, {best}.indices, 1)"
-    if kind == "both":
-        return f"({best}.values, {cast(best + '.indices', dtype)})"
-    return cast(f"{best}.indices", dtype)
+        return f"torch.zeros_like({x}).scatter({axis}, {order}, 1)"
+    return f"({values}, {cast(order, dtype)})" if kind == "both" else cast(order, dtype)
 
 
 def _sort(node: Node) -> str:
-    x, axis = _flat_axis(node)
-    descending = "" if flag(node, "is_ascend", True) else ", descending=True"
     if node.operator == "sort":
-        return f"{x}.sort(dim={axis}{descending}).values"
-    return cast(f"{x}.argsort(dim={axis}{descending}, stable=True)", text(node, "dtype", "float32"))
+        return _sorted(node, "sort", flag(node, "is_ascend", True)) + ".values"
+    return cast(_sorted(node, "argsort", flag(node, "is_ascend", True)), text(node, "dtype", "float32"))
 
 
 def _cumsum(node: Node) -> str:
@@ -166,7 +173,7 @@ def _syrk(node: Node) -> str:
 
 REDUCTIONS: Dict[str, Conversion] = {
     "sum": _reduction("sum"),
-    "mean": _reduction("mean"),
+    "mean": _mean,
     "prod": _reduction("prod", all_at_once=False),
     "nansum": _reduction("nansum"),
     "nanprod": _nan_product,

@@ -13,6 +13,7 @@ from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
 from mxkit.errors import ExportError
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, flat
+from mxkit.export.to_torch.refusals import SUBGRAPHS, Problem, refuse
 import mxnet as mx
 from mxnet import gluon
 import numpy as np
@@ -83,11 +84,14 @@ class _Division:
             ]
             with redirect_stdout(io.StringIO()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                shapes = infer_shapes(traced, [self.internals], [array.shape for array in arrays])[0]
+                shapes = self._shapes(arrays)
                 dtypes = self._dtypes(arrays)
         self.shapes, self.dtypes = dict(zip(self.entries, shapes)), dict(zip(self.entries, dtypes))
         variables = {node["name"]: Entry(number, 0) for number, node in enumerate(self.nodes) if node["op"] == "null"}
         self.inputs = [variables.get(one.name, Entry(-1 - number, 0)) for number, one in enumerate(traced.inputs)]
+        # a recurrent layer's first states of zeros reach its own forward pass, but are no arguments of the net
+        given, made = self.calls[0]
+        self.calls[0] = ([one for one in given if not flat(one) or set(flat(one)) & set(self.inputs)], made)
         self.parameters = {variables[name]: one for name, one in traced.parameters.items() if name in variables}
         self.names = {entry: name for name, entry in variables.items()}
         self.outputs_of: Dict[int, List[Entry]] = {}
@@ -115,6 +119,21 @@ class _Division:
             entries += [None] if one is None else [next(heads) for _ in legacy(one).list_outputs()]
         structure = call.nesting if group is regroup_inputs else call.structure
         return group(call, entries) if structure is not None else entries
+
+    def _shapes(self, arrays: Sequence[Any]) -> List[Tuple[int, ...]]:
+        nodes = [node for node in self.nodes if node["op"] != "null"]
+        if not nodes:
+            raise ExportError("export: the net returns its inputs and computes nothing, so there is nothing to convert")
+        try:
+            return infer_shapes(self.traced, [self.internals], [array.shape for array in arrays])[0]
+        except ValueError:
+            calls = [
+                (self.traced.calls[int(node.get("attrs", {}).get(CALL, 0))], node["op"])
+                for node in nodes
+                if node["op"] in SUBGRAPHS
+            ]
+            refuse([Problem(call.path, call.block, operator, SUBGRAPHS[operator]) for call, operator in calls])
+            raise
 
     def _dtypes(self, arrays: Sequence[Any]) -> List[str]:
         names = set(self.internals.list_inputs())

@@ -16,7 +16,7 @@ def recurrent(node: Node) -> Optional[Layer]:
     `(h, c)` or `h` as the second argument; without it, the first states are zeros.
     """
     mode = text(node, "mode")
-    _check(node, mode)
+    check_recurrent(node)
     if node.values[1] is None:
         return None
     width, layers = integer(node, "state_size") or 0, integer(node, "num_layers") or 0
@@ -34,8 +34,9 @@ def recurrent(node: Node) -> Optional[Layer]:
     return Layer(f"nn.{name}({columns}, {width}{extra})", state)
 
 
-def _check(node: Node, mode: str) -> None:
+def check_recurrent(node: Node) -> None:
     """Refuse what torch's modules do not compute."""
+    mode = text(node, "mode")
     if mode not in _GATES:
         raise refused(node, f"mode={mode} is unknown; expected one of {', '.join(_GATES)}")
     if integer(node, "projection_size"):

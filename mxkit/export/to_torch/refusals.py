@@ -5,6 +5,13 @@ from typing import Any, NamedTuple, Sequence
 from mxkit.core.blocks import place_of
 from mxkit.errors import ExportError
 
+# Operators over graphs of their own, of which MXNet may not even tell the shapes
+SUBGRAPHS = {
+    "_foreach": "a loop over a subgraph; write it as a loop in forward",
+    "_while_loop": "a loop over a subgraph; write it as a loop in forward",
+    "_cond": "a condition over subgraphs; write it as an if in forward",
+}
+
 
 class Problem(NamedTuple):
     """What cannot leave, and where."""

@@ -16,10 +16,11 @@ from mxkit.export.to_torch.attributes import (
 )
 from mxkit.export.to_torch.functional_layers import (
     convolution_options,
+    cut,
     deconvolution_options,
     is_flattened,
 )
-from mxkit.export.to_torch.functional_pooling import is_last, pooling_options, window_of
+from mxkit.export.to_torch.functional_pooling import is_last, is_torch_ceil, pooling_options, window_of
 from mxkit.export.to_torch.node import Layer, Node
 from mxkit.export.to_torch.recurrent import recurrent
 import numpy as np
@@ -60,7 +61,8 @@ def _convolution(node: Node, name: str = "Conv", no_bias: bool = False) -> Optio
     extra = convolution_options(node) if name == "Conv" else deconvolution_options(node)
     bias = "False" if without else None
     arguments = f"{node.shapes[0][1]}, {filters}, kernel_size={size(kernel)}{options(**extra, bias=bias)}"
-    return Layer(f"nn.{name}{len(kernel)}d({arguments})", _weight_and_bias(values))
+    call = cut(node, "{layer}({0})") if name != "Conv" and any(ints(node, "target_shape")) else None
+    return Layer(f"nn.{name}{len(kernel)}d({arguments})", _weight_and_bias(values), call=call)
 
 
 def _deconvolution(node: Node) -> Optional[Layer]:
@@ -172,6 +174,8 @@ def _pooling(node: Node) -> Optional[Layer]:
         return None
     if window.whole:
         return Layer(f"nn.Adaptive{window.kind.title()}Pool{window.rank}d(1)", {})
+    if window.ceil and not is_torch_ceil(window):
+        return None
     if any(2 * padding > kernel for padding, kernel in zip(window.padding, window.kernel)):
         return None
     arguments = f"{size(window.kernel)}{options(**pooling_options(window))}"

@@ -1,0 +1,76 @@
+"""Operators that enlarge or shrink images."""
+
+from typing import Dict
+
+from mxkit.export.to_torch.attributes import (
+    atom,
+    binary,
+    flag,
+    integer,
+    listed,
+    literal,
+    number,
+    options,
+    refused,
+    text,
+    unless,
+)
+from mxkit.export.to_torch.functional_arithmetic import Conversion
+from mxkit.export.to_torch.node import Node
+
+
+def _up_sampling(node: Node) -> str:
+    scale, kind = integer(node, "scale"), text(node, "sample_type")
+    if kind == "bilinear":
+        kernel, padding = 2 * (scale or 1) - (scale or 1) % 2, -(-((scale or 1) - 1) // 2)
+        shape = node.shapes[1]
+        if tuple(shape[2:]) != (kernel, kernel):
+            raise refused(node, f"sample_type=bilinear with a weight of shape {shape}; expected a kernel of {kernel}")
+        extra = options(stride=scale, padding=unless(padding, 0), groups=unless(node.shapes[0][1], 1))
+        return f"F.conv_transpose2d({node.inputs[0]}, {node.inputs[1]}{extra})"
+    if len(node.inputs) == 1:
+        return f'F.interpolate({node.inputs[0]}, scale_factor={scale}, mode="nearest")'
+    first = node.inputs[0]
+    sizes = [binary(f"{atom(first)}.shape[{axis}]", "*", str(scale)) for axis in (2, 3)]
+    scaled = [f'F.interpolate({first}, scale_factor={scale}, mode="nearest")']
+    for data in node.inputs[1:]:
+        scaled.append(f'F.interpolate({data}, size=({listed(sizes)}), mode="nearest")')
+    if text(node, "multi_input_mode", "concat") == "sum":
+        return " + ".join(scaled)
+    return f"torch.cat([{listed(scaled)}], dim=1)"
+
+
+# The output's size by `mode`; "{n}" is the input's, "{s}" the scale
+_RESIZED = {
+    "size": "int({n} * {s})",
+    "odd_scale": "int({n} * {s}) if {n} % 2 == 0 else int(({n} - 1) * {s}) + 1",
+    "to_even_down": "{n} // 2 * 2",
+    "to_even_up": "({n} + 1) // 2 * 2",
+    "to_odd_down": "({n} - 1) // 2 * 2 + 1",
+    "to_odd_up": "{n} // 2 * 2 + 1",
+}
+
+
+def _bilinear_resize(node: Node) -> str:
+    mode, x = text(node, "mode", "size"), atom(node.inputs[0])
+    scales = [number(node, f"scale_{side}") for side in ("height", "width")]
+    if mode == "like":
+        target = f"{atom(node.inputs[1])}.shape[2:]"
+    elif mode == "size" and not any(scales):
+        target = literal((integer(node, "height", 1), integer(node, "width", 1)))
+    elif mode in _RESIZED:
+        parts = [
+            _RESIZED[mode].format(n=f"{x}.shape[{axis}]", s=literal(scale))
+            for axis, scale in enumerate(scales, start=2)
+        ]
+        target = f"({listed(parts)})"
+    else:
+        raise refused(node, f"mode={mode} is unknown; expected like or one of {listed(_RESIZED)}")
+    corners = flag(node, "align_corners", True)
+    return f'F.interpolate({node.inputs[0]}, size={target}, mode="bilinear", align_corners={corners})'
+
+
+RESIZING: Dict[str, Conversion] = {
+    "UpSampling": _up_sampling,
+    "_contrib_BilinearResize2D": _bilinear_resize,
+}
