@@ -14,7 +14,7 @@ from mxnet import autograd
 import numpy as np
 
 
-def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], axis: int) -> List[Row]:
+def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], axis: int, numbers: bool) -> List[Row]:
     """Compare the outputs of the graph with those of a call of the net, in predict mode.
 
     Args:
@@ -22,6 +22,7 @@ def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], ax
         graph: Its graph.
         batches: NumPy arrays by the inputs' names.
         axis: The axis of the samples in the first input.
+        numbers: Refuse an output without a finite number. Where the file's parameters are compared, too, it may be.
 
     Raises:
         ExportError: The net's code computes something else with symbols, or an output holds no finite number.
@@ -35,7 +36,7 @@ def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], ax
             outputs = _flat(call(net, of_kind(given, graph.numpy)))
         for number, (output, traced) in enumerate(zip(outputs, _graph_outputs(graph, batch))):
             expected = to_host(output)
-            if expected.size and not np.isfinite(expected).any():
+            if numbers and expected.size and not np.isfinite(expected).any():
                 raise ExportError(
                     f"export: output {number} of the net holds NaN or infinity only, for a batch of {size}: nothing "
                     "can be compared. Look for NaN in the weights (mxkit.parameters(net)), or pass other inputs="

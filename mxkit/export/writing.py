@@ -249,7 +249,8 @@ def _written(job: _Job, format: str, verify: bool) -> Tuple[Dict[str, bytes], Li
         if names:
             notes = (*notes, f"written as ones, as which MXNet reads them (scale=False, fix_gamma): {', '.join(names)}")
     batches = [*job.batches, *job.more_batches]
-    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis) if batches else []
+    numbers = format in ("onnx", "torch")
+    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis, numbers) if batches else []
     try:
         contents, more, not_compared = _WRITERS[format](job, verify)
     except (KeyError, IndexError, AttributeError, TypeError, mx.MXNetError) as error:
