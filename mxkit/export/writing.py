@@ -288,9 +288,24 @@ def _torch(job: _Job, verify: bool) -> _Written:
     from mxkit.export.to_torch.code import torch_files
 
     example = example_batches(job.graph, job.forms, (), [2])[0]
-    constants = {name.upper(): repr(json.loads(text)) for name, text in job.source.facts.items()}
+    constants = {name.upper(): _literal(json.loads(text)) for name, text in job.source.facts.items()}
     with _torch_state_kept():
         return _torch_written(job, verify, torch_files(job.source.net, example, constants=constants))
+
+
+def _literal(value: Any) -> str:
+    """Write a value of JSON as Python, with the quotes of `ruff format`.
+
+    >>> print(_literal({"classes": ["it's", None, 1.5]}))
+    {"classes": ["it's", None, 1.5]}
+    """
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(key)}: {_literal(part)}' for key, part in value.items())}}}"
+    return repr(value)
 
 
 @contextmanager

@@ -91,6 +91,14 @@ def laid_out(prefix: str, expression: Expression, suffix: str = "", indent: int 
     """Write `prefix expression suffix` on lines that fit, one argument a line where it is too long."""
     space = " " * indent
     line = f"{space}{prefix}{one_line(expression)}{suffix}"
+    if len(line) > WIDTH and isinstance(expression, str) and expression.startswith("{"):
+        parts = ast.parse(expression, mode="eval").body
+        yield f"{space}{prefix}{{"
+        for key, value in zip(getattr(parts, "keys", ()), getattr(parts, "values", ())):
+            name = f"{_source(key, expression)}: "
+            yield from laid_out(name, parse(_source(value, expression)), ",", indent + 4)
+        yield f"{space}}}{suffix}"
+        return
     if len(line) <= WIDTH or (isinstance(expression, str) and not _operands(expression)):
         yield line
     elif isinstance(expression, str):
