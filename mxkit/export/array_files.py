@@ -6,6 +6,7 @@ import struct
 from typing import Callable, Dict, Mapping, Optional, Sequence
 import zipfile
 
+from mxkit.core.extras import require
 from mxkit.errors import CheckpointError
 from mxkit.storage.params_format import dtype_name
 from mxkit.storage.params_values import widened
@@ -23,10 +24,7 @@ def safetensors_bytes(arrays: Mapping[str, "np.ndarray"], metadata: Optional[Dic
         ImportError: The package safetensors is not installed; the text has the command.
         CheckpointError: An array has the name that safetensors keeps for its metadata.
     """
-    try:
-        from safetensors.numpy import save
-    except ImportError as error:
-        raise ImportError(f"safetensors files need a package: pip install 'mxkit[safetensors]' ({error})") from error
+    save = require("safetensors.numpy", "safetensors").save
     if "__metadata__" in arrays:
         raise CheckpointError(
             "an array is named '__metadata__', which safetensors keeps for itself: write an .npz file"

@@ -1,13 +1,13 @@
 """Compares the traced graph of a net with the net itself, whose code may compute something else with arrays."""
 
 import json
-from typing import Any, Dict, List, Mapping, Sequence, Set
+from typing import Any, List, Mapping, Sequence, Set
 
-from mxkit.core.array_kind import call, legacy, of_kind, switches
+from mxkit.core.array_kind import of_kind, switches
 from mxkit.core.arrays import outputs_of, to_host
 from mxkit.core.blocks import net_devices
 from mxkit.errors import ExportError
-from mxkit.export.net_graph import Graph
+from mxkit.export.net_graph import Graph, graph_outputs
 from mxkit.export.proof import Row, compare
 import mxnet as mx
 from mxnet import autograd
@@ -28,14 +28,10 @@ def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], ax
         ExportError: The net's code computes something else with symbols, or an output holds no finite number.
     """
     rows = []
-    device = net_devices(net)[0]
     for batch in batches:
         size = next(iter(batch.values())).shape[axis]
-        given = [mx.nd.array(array, ctx=device, dtype=array.dtype) for array in batch.values()]
-        with autograd.pause(train_mode=False), switches(graph.numpy):
-            outputs = _flat(call(net, of_kind(given, graph.numpy)))
-        for number, (output, traced) in enumerate(zip(outputs, _graph_outputs(graph, batch))):
-            expected = to_host(output)
+        outputs = net_outputs(net, list(batch.values()), graph.numpy)
+        for number, (expected, traced) in enumerate(zip(outputs, graph_outputs(graph, batch))):
             if numbers and expected.size and not np.isfinite(expected).any():
                 raise ExportError(
                     f"export: output {number} of the net holds NaN or infinity only, for a batch of {size}: nothing "
@@ -54,6 +50,39 @@ def compare_net(net: Any, graph: Graph, batches: Sequence[Mapping[str, Any]], ax
     return rows
 
 
+def net_outputs(net: Any, inputs: Sequence[Any], numpy: bool) -> List[Any]:
+    """Call a net in predict mode, on its first device.
+
+    Args:
+        net: The net.
+        inputs: NumPy arrays, None, or nested lists of them.
+        numpy: Whether it is a net of `mx.np`.
+
+    Returns:
+        NumPy arrays: the outputs, flattened, without None.
+    """
+    with autograd.pause(train_mode=False), switches(numpy):
+        return _flat(net(*net_inputs(net, inputs, numpy)))
+
+
+def net_inputs(net: Any, inputs: Any, numpy: bool) -> Any:
+    """Copy NumPy arrays, None, and nested lists of them to a net's first device, as arrays of its kind."""
+    device = net_devices(net)[0]
+
+    def array(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [array(part) for part in value]
+        return None if value is None else mx.nd.array(value, ctx=device, dtype=np.asarray(value).dtype)
+
+    return of_kind(array(inputs), numpy)
+
+
+def _flat(outputs: Any) -> List[Any]:
+    if isinstance(outputs, (list, tuple)):
+        return [array for part in outputs for array in _flat(part)]
+    return [] if outputs is None else [to_host(array) for array in outputs_of(outputs, "export")]
+
+
 def fixed_gammas(graph: Graph) -> Set[int]:
     """Ids of the parameters that MXNet reads as ones: gammas of BatchNorms with `fix_gamma`, Gluon's `scale=False`."""
     nodes = json.loads(graph.symbol.tojson())["nodes"]
@@ -63,18 +92,3 @@ def fixed_gammas(graph: Graph) -> Set[int]:
         if "BatchNorm" in node["op"] and node.get("attrs", {}).get("fix_gamma", "True") in ("True", "1", "true")
     ]
     return {id(graph.parameters[name]) for name in names if name in graph.parameters}
-
-
-def _flat(outputs: Any) -> List[Any]:
-    if isinstance(outputs, (list, tuple)):
-        return [array for part in outputs for array in _flat(part)]
-    return outputs_of(outputs, "export")
-
-
-def _graph_outputs(graph: Graph, batch: Mapping[str, Any]) -> List[Any]:
-    symbol = mx.sym.Group([mx.sym.BlockGrad(output) for output in legacy(graph.symbol)])
-    values: Dict[str, Any] = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
-    values.update({name: mx.nd.array(array, dtype=array.dtype) for name, array in batch.items()})
-    with switches(graph.numpy):
-        outputs = mx.nd.CachedOp(symbol)(*(values[name] for name in symbol.list_inputs()))
-    return [to_host(one) for one in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]

@@ -109,21 +109,38 @@ def computed(graph: Graph, inputs: Mapping[str, Any]) -> Iterator[Value]:
         inputs: NumPy arrays by name.
     """
     internals = legacy(graph.symbol).get_internals()
-    plain = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
-    with switches(graph.numpy):
-        given = {name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()}
-        # an Executor would run oneDNN's fused operators, whose parts have no outputs
-        # a CachedOp differentiates all outputs, and some operators have no gradient
-        operator = mx.nd.CachedOp(mx.sym.Group([mx.sym.BlockGrad(output) for output in internals]))
-        outputs = operator(*({**plain, **given}[name] for name in internals.list_inputs()))
+    arrays = _run(graph, internals, inputs)[::-1]
     described = json.loads(internals.tojson())
-    arrays = list(outputs if isinstance(outputs, (list, tuple)) else [outputs])[::-1]
-    del outputs
     for number, output, *_ in described["heads"]:
         node = described["nodes"][number]
         array = arrays.pop()  # its memory is free once the value was used
         if node["op"] != "null":
             yield Value(number, node["name"], node["op"], output, array.asnumpy())
+
+
+def graph_outputs(graph: Graph, inputs: Mapping[str, Any]) -> List[Any]:
+    """Compute the outputs of a graph at inference.
+
+    Args:
+        graph: Result of `graph_of`.
+        inputs: NumPy arrays by name.
+
+    Returns:
+        NumPy arrays.
+    """
+    return [array.asnumpy() for array in _run(graph, legacy(graph.symbol), inputs)]
+
+
+def _run(graph: Graph, symbol: Any, inputs: Mapping[str, Any]) -> List[Any]:
+    """Compute the outputs of a symbol with a graph's arrays."""
+    values = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
+    with switches(graph.numpy):
+        values.update({name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()})
+        # an Executor would run oneDNN's fused operators, whose parts have no outputs
+        # a CachedOp differentiates all outputs, and some operators have no gradient
+        operator = mx.nd.CachedOp(mx.sym.Group([mx.sym.BlockGrad(output) for output in symbol]))
+        outputs = operator(*(values[name] for name in symbol.list_inputs()))
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
 
 
 def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:

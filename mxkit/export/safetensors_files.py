@@ -4,14 +4,14 @@ import json
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, List, Mapping, Optional
 
-from mxkit.core.array_kind import copy_to_cpu
-from mxkit.core.blocks import distinct, parameters_by_path
+from mxkit.core.blocks import parameters_by_path
 from mxkit.core.device import DeviceSpec
 from mxkit.core.extras import require
-from mxkit.core.replicas import values_of
-from mxkit.errors import ArchitectureError, CheckpointError, NotInitializedError
+from mxkit.errors import ArchitectureError, CheckpointError
+from mxkit.export.array_files import safetensors_bytes
 from mxkit.export.proof import Row, compare
 from mxkit.nets.architecture import build, describe
+from mxkit.nets.saving import values_by_path
 from mxkit.storage.loading import match_arrays, put_arrays
 from mxkit.storage.safetensors_file import read_safetensors
 from mxkit.version import __version__
@@ -19,24 +19,36 @@ import mxnet as mx
 import numpy as np
 
 
-def safetensors_content(net: Any, facts: Mapping[str, str], fixed: AbstractSet[int] = frozenset()) -> bytes:
-    """Content of a safetensors file: arrays by structural path, a shared parameter under its first path.
+def metadata_of(format: str, facts: Mapping[str, str]) -> Dict[str, str]:
+    """Entries of a file's header: who reads the layout, the versions, and facts about the net."""
+    return {"format": format, "mxkit": __version__, "mxnet": mx.__version__, **facts}
 
-    Args:
-        net: An initialized net.
-        facts: More entries for the metadata.
-        fixed: Ids of parameters that are written as ones.
+
+def parameter_values(net: Any, fixed: AbstractSet[int]) -> Dict[str, Any]:
+    """Values by structural path as NumPy's, a shared parameter under its first path; of `fixed`, by id, ones.
 
     Raises:
         NotInitializedError: A parameter has no value.
     """
-    save = require("safetensors.numpy", "safetensors").save
-    metadata = {"format": "np", "mxkit": __version__, "mxnet": mx.__version__, **facts}
+    ones = {path for path, parameter in parameters_by_path(net).items() if id(parameter) in fixed}
+    values = {path: array.asnumpy() for path, array in values_by_path(net, "export").items()}
+    return {path: np.ones_like(value) if path in ones else value for path, value in values.items()}
+
+
+def safetensors_content(net: Any, values: Mapping[str, Any], facts: Mapping[str, str]) -> bytes:
+    """Content of a safetensors file, with the net's description.
+
+    Args:
+        net: An initialized net.
+        values: Result of `parameter_values`.
+        facts: More entries for the metadata.
+    """
+    metadata = metadata_of("np", facts)
     try:
         metadata["description"] = json.dumps(describe(net))
     except ArchitectureError:  # a net of the user's own classes; the arrays are complete without it
         metadata["class"] = type(net).__name__
-    return bytes(save(_arrays(net, fixed), metadata=metadata))
+    return safetensors_bytes(values, metadata)
 
 
 def read_safetensors_net(path: Path, devices: Optional[DeviceSpec] = None) -> Any:
@@ -63,20 +75,7 @@ def _of_class(metadata: Mapping[str, str]) -> str:
     return f", a {metadata['class']:.100}" if "class" in metadata else ""
 
 
-def compare_safetensors(net: Any, content: bytes, fixed: AbstractSet[int] = frozenset()) -> List[Row]:
+def compare_safetensors(values: Mapping[str, Any], content: bytes) -> List[Row]:
     """Read the content again and compare every parameter."""
     stored = require("safetensors.numpy", "safetensors").load(content)
-    return [compare(path, "parameter", 0, array, stored[path]) for path, array in _arrays(net, fixed).items()]
-
-
-def _arrays(net: Any, fixed: AbstractSet[int]) -> Dict[str, Any]:
-    arrays = {}
-    for path, parameter in distinct(parameters_by_path(net)).items():
-        if values_of(parameter) is None:
-            raise NotInitializedError(
-                f"export: parameter {path!r} {parameter.shape} has no value. Pass input_shape=(1, ...), or initialize "
-                "the net and run it once on a batch"
-            )
-        value = copy_to_cpu(parameter.list_data()[0]).asnumpy()
-        arrays[path] = np.ones_like(value) if id(parameter) in fixed else value
-    return arrays
+    return [compare(path, "parameter", 0, value, stored[path]) for path, value in values.items()]

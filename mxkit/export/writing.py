@@ -1,45 +1,29 @@
 """Writes a net for other programs, after a comparison with MXNet."""
 
-from contextlib import contextmanager
-from importlib.util import find_spec
-import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 from mxkit.core.arguments import whole_number
-from mxkit.core.blocks import distinct, parameters_by_path
-from mxkit.core.extras import require
 from mxkit.core.files import write_atomically
-from mxkit.errors import ExportError, unknown_name
+from mxkit.errors import unknown_name
 from mxkit.export.example_inputs import (
     SIZES,
-    InputForm,
     as_arrays,
     check_examples,
     example_batches,
     forms_of,
     split_shapes,
 )
-from mxkit.export.net_check import compare_net, fixed_gammas
-from mxkit.export.net_graph import Graph, check_graph, graph_of
-from mxkit.export.proof import Proof, Row
-from mxkit.export.safetensors_files import compare_safetensors, safetensors_content
+from mxkit.export.format_writers import FORMATS, Job, need_packages, versions_of, write_format
+from mxkit.export.net_graph import check_graph, graph_of
+from mxkit.export.proof import Proof
 from mxkit.export.sources import Source, base_path, find_source
-from mxkit.export.symbol_files import check_same_graph, compare_symbol, symbol_contents
+from mxkit.export.symbol_files import check_same_graph
 from mxkit.export.to_onnx.operators_of_graph import operators_of
-from mxkit.version import __version__
-import mxnet as mx
 from mxnet import autograd
 
 Shape = Sequence[Optional[int]]
-# The endings of a format's files by their use, the one that a path may carry first.
-FORMATS: Dict[str, Dict[str, str]] = {
-    "symbol": {"symbol": "-symbol.json", "parameters": "-{epoch:04d}.params"},
-    "onnx": {"onnx": ".onnx"},
-    "torch": {"code": ".py", "weights": ".safetensors"},
-    "safetensors": {"weights": ".safetensors"},
-}
 
 
 class Exported(NamedTuple):
@@ -62,17 +46,6 @@ class Exported(NamedTuple):
         lines = [f"{use} {path}" for use, path in self.files.items()]
         lines += [f"input {one}" for one in self.inputs]
         return "\n".join([*lines, *self.notes, *([self.proof.summary()] if self.proof else [])])
-
-
-class _Job(NamedTuple):
-    """What a format's writer needs."""
-
-    source: Source
-    graph: Graph
-    forms: List[InputForm]
-    batches: List[Dict[str, Any]]
-    more_batches: List[Dict[str, Any]]
-    train: bool
 
 
 def export(
@@ -145,8 +118,7 @@ def export(
     _check_arguments(path, format, verify, tolerance, train)
     endings = FORMATS[format]
     base = base_path(path, next(iter(endings.values())))
-    for package in _PACKAGES[format] if verify else _PACKAGES[format][:1]:
-        require(package, _extra(package))
+    need_packages(format, verify)
     found = find_source(source, which, epoch)
     if epoch is not None and found.epoch is None and format != "symbol":
         raise ValueError(f"epoch: is the number of a graph's parameters; {format!r} of this source has none")
@@ -155,13 +127,13 @@ def export(
     if format != "symbol" and not overwrite:
         _refuse_existing(files.values())
     job = _prepared(found, input_shape, inputs, format, verify, train)
-    contents, rows, not_compared, notes = _written(job, format, verify)
+    contents, rows, not_compared, notes = write_format(job, format, verify)
     if format == "symbol" and not overwrite:
         check_same_graph(files["symbol"], contents["symbol"])
     proof, proof_file = None, Path(f"{base}.{format}.json")
     if verify:
         notes = (*notes, *found.compared)
-        proof = Proof(rows, tolerance, _versions(format), "; ".join([*map(str, job.forms), *notes]), not_compared)
+        proof = Proof(rows, tolerance, versions_of(format), "; ".join([*map(str, job.forms), *notes]), not_compared)
         proof.check(f"the {format} file")
     base.parent.mkdir(parents=True, exist_ok=True)
     for use in reversed(list(contents)):  # the graph and the code last: they name files that are complete then
@@ -199,7 +171,7 @@ def _refuse_existing(files: Any) -> None:
         raise ValueError(f"export: {', '.join(there)} exists. Choose another path, or overwrite=True")
 
 
-def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> _Job:
+def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify: bool, train: bool) -> Job:
     shapes, axes = split_shapes(input_shape)
     examples = as_arrays(inputs) or (() if shapes else found.examples)
     shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
@@ -220,117 +192,4 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
     forms = forms_of(graph.inputs, shapes, axes, dtypes)
     drawn = example_batches(graph, forms, examples, sizes) if forms and verify else []
     more = example_batches(graph, forms, examples, [7]) if drawn and sizes is SIZES else []
-    return _Job(found, graph, forms, drawn, more, train)
-
-
-def _versions(format: str) -> Dict[str, str]:
-    versions = {"mxkit": __version__, "mxnet": mx.__version__}
-    return {**versions, **{package: require(package, _extra(package)).__version__ for package in _PACKAGES[format]}}
-
-
-def _extra(package: str) -> str:
-    return "onnx" if package.startswith("onnx") else package
-
-
-# What writes a format; and what also compares it.
-_PACKAGES = {
-    "symbol": (), "safetensors": ("safetensors",), "onnx": ("onnx", "onnxruntime"), "torch": ("safetensors", "torch")
-}  # fmt: skip
-_Notes = Tuple[str, ...]
-_Written = Tuple[Dict[str, bytes], List[Row], Sequence[str]]
-
-
-def _written(job: _Job, format: str, verify: bool) -> Tuple[Dict[str, bytes], List[Row], Sequence[str], _Notes]:
-    """Contents of the files, rows of the comparison, operators that were not compared, and notes."""
-    notes = job.source.notes
-    if format == "safetensors":
-        fixed = fixed_gammas(job.graph)
-        names = [path for path, one in distinct(parameters_by_path(job.source.net)).items() if id(one) in fixed]
-        if names:
-            notes = (*notes, f"written as ones, as which MXNet reads them (scale=False, fix_gamma): {', '.join(names)}")
-    batches = [*job.batches, *job.more_batches]
-    numbers = format in ("onnx", "torch")
-    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis, numbers) if batches else []
-    try:
-        contents, more, not_compared = _WRITERS[format](job, verify)
-    except (KeyError, IndexError, AttributeError, TypeError, mx.MXNetError) as error:
-        raise ExportError(
-            f"export: mxkit's conversion of this net to {format!r} failed, and nothing was written: "
-            f"{type(error).__name__}: {str(error)[:500]}. format='symbol' takes every net"
-        ) from error
-    return contents, [*rows, *more], not_compared, notes
-
-
-def _symbol(job: _Job, verify: bool) -> _Written:
-    symbol, parameters = symbol_contents(job.graph)
-    contents = {"symbol": symbol, "parameters": parameters}
-    return contents, compare_symbol(job.graph, contents, job.batches) if verify else [], ()
-
-
-def _safetensors(job: _Job, verify: bool) -> _Written:
-    fixed = fixed_gammas(job.graph)
-    content = safetensors_content(job.source.net, job.source.facts, fixed)
-    return {"weights": content}, compare_safetensors(job.source.net, content, fixed) if verify else [], ()
-
-
-def _onnx(job: _Job, verify: bool) -> _Written:
-    from mxkit.export.to_onnx.onnx_model import onnx_model
-    from mxkit.export.to_onnx.onnx_proof import compare_onnx
-
-    shapes, dtypes = [one.shape for one in job.forms], [one.dtype for one in job.forms]
-    axes = [one.axis for one in job.forms]
-    content = onnx_model(job.graph, shapes, dtypes, job.source.facts, axes).SerializeToString()
-    rows, not_compared = compare_onnx(job.graph, content, job.batches) if verify else ([], ())
-    return {"onnx": content}, rows, not_compared
-
-
-def _torch(job: _Job, verify: bool) -> _Written:
-    from mxkit.export.to_torch.code import torch_files
-
-    example = example_batches(job.graph, job.forms, (), [2])[0]
-    constants = {name.upper(): _literal(json.loads(text)) for name, text in job.source.facts.items()}
-    with _torch_state_kept():
-        return _torch_written(job, verify, torch_files(job.source.net, example, constants=constants))
-
-
-def _literal(value: Any) -> str:
-    """Write a value of JSON as Python, with the quotes of `ruff format`.
-
-    >>> print(_literal({"classes": ["it's", None, 1.5]}))
-    {"classes": ["it's", None, 1.5]}
-    """
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_literal(key)}: {_literal(part)}' for key, part in value.items())}}}"
-    return repr(value)
-
-
-@contextmanager
-def _torch_state_kept() -> Iterator[None]:
-    """Restore PyTorch's random numbers, which the modules' first values use."""
-    if find_spec("torch") is None:  # it is needed for the comparison only
-        yield
-        return
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        yield
-
-
-def _torch_written(job: _Job, verify: bool, made: Any) -> _Written:
-    from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
-
-    text, arrays, code = made
-    save = require("safetensors.numpy", "safetensors").save
-    metadata = {"format": "pt", "mxkit": __version__, "mxnet": mx.__version__, **job.source.facts}
-    contents = {"code": text.encode("utf-8"), "weights": bytes(save(arrays, metadata=metadata))}
-    batches = [list(one.values()) for one in job.batches]
-    if not verify:
-        return contents, [], ()
-    return contents, compare_torch(code, text, arrays, batches, job.train), not_compared(code)
-
-
-_WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}
+    return Job(found, graph, forms, drawn, more, train)

@@ -66,7 +66,7 @@ def save_net(path: Union[str, Path], net: Any) -> Path:
     """
     path = Path(path)
     wait_before_reading()
-    arrays = _values(net)
+    arrays = values_by_path(net, "save_net")
     members = {_DESCRIPTION: json.dumps(describe(net), indent=1).encode(), _PARAMETERS: parameter_bytes(arrays)}
     manifest = {
         "format": FORMAT,
@@ -120,13 +120,21 @@ def load_net(path: Union[str, Path], net: Any = None, *, devices: Optional[Devic
     return net
 
 
-def _values(net: Any) -> Dict[str, Any]:
-    """Return the values of the first device by path, a shared parameter under its first path."""
+def values_by_path(net: Any, who: str) -> Dict[str, Any]:
+    """Return the values of the first device by path, a shared parameter under its first path.
+
+    Args:
+        net: Any block.
+        who: The caller, for the message.
+
+    Raises:
+        NotInitializedError: A parameter has no value.
+    """
     arrays: Dict[str, Any] = {}
     for path, parameter in distinct(parameters_by_path(net)).items():
         if values_of(parameter) is None:
             raise NotInitializedError(
-                f"save_net: parameter {path!r} {parameter.shape} has no value yet. "
+                f"{who}: parameter {path!r} {parameter.shape} has no value yet. "
                 "Initialize the net and run it once on a batch"
             )
         arrays[path] = copy_to_cpu(parameter.list_data()[0])

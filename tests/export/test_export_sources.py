@@ -103,7 +103,7 @@ def test_safetensors_by_structural_path(net, tmp_path):
 
 def test_a_file_that_computes_something_else_gets_no_name(net, tmp_path, monkeypatch):
     wrong = [Row("fc1", "FullyConnected", (1, 3), 1, 1.0, 0.25, 0.25), Row("fc2", "FullyConnected", (1, 3), 1, 1, 0, 0)]
-    monkeypatch.setattr("mxkit.export.writing.compare_symbol", lambda *_: wrong)
+    monkeypatch.setattr("mxkit.export.format_writers.compare_symbol", lambda *_: wrong)
     text = (
         r"up to 0.0001; received at 1 of 3 arrays, the first ones:\n  fc1 \(FullyConnected, shape \(1, 3\), batch 1\)"
     )
@@ -123,7 +123,7 @@ def test_the_comparison_reads_the_files_that_it_writes(net, tmp_path, monkeypatc
         finally:
             net[2].bias.set_data(net[2].bias.data() - 1)
 
-    monkeypatch.setattr("mxkit.export.writing.symbol_contents", damaged)
+    monkeypatch.setattr("mxkit.export.format_writers.symbol_contents", damaged)
     with pytest.raises(ExportError, match=r"dense\d+_bias"):
         mxkit.export(net, tmp_path / "net", input_shape=(1, 5))
 

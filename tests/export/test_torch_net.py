@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 
+import mxkit
 from mxkit.errors import ExportError
 from mxkit.export.proof import Proof
 from mxkit.export.to_torch import torch_layers
 from mxkit.export.to_torch.code import torch_files
 from mxkit.export.to_torch.identifiers import identifier
 from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
+import mxnet as mx
 import numpy as np
 from pages import ROOT, run_python
 import pytest
@@ -219,6 +221,14 @@ def test_forward_has_one_step_a_line():
         for node in ast.walk(ast.parse(torch_files(*build())[0])):
             if isinstance(node, ast.FunctionDef) and node.name == "forward":
                 assert len({part.lineno for part in node.body}) == len(node.body)
+
+
+def test_a_net_on_another_device(tmp_path):
+    net = mx.gluon.nn.Dense(3, in_units=4)
+    net.initialize(ctx=mx.cpu(1))
+    exported = mxkit.export(net, tmp_path / "net.py", input_shape=(1, 4))
+    assert exported.proof.worst.relative < TOLERANCE
+    assert net.weight.list_ctx() == [mx.cpu(1)]
 
 
 def test_the_page_runs(tmp_path, monkeypatch):

@@ -1,31 +1,10 @@
 """All conversions, registered by importing their modules."""
 
-from mxkit.export.to_onnx import (
-    conversions_attention,
-    conversions_boxes,
-    conversions_elementwise,
-    conversions_indexing,
-    conversions_layers,
-    conversions_linear,
-    conversions_pooling,
-    conversions_recurrent,
-    conversions_reductions,
-    conversions_sequences,
-    conversions_shapes,
-)
+from importlib import import_module
+
 from mxkit.export.to_onnx.onnx_writer import CONVERTERS
 
-MODULES = (
-    conversions_attention,
-    conversions_boxes,
-    conversions_elementwise,
-    conversions_indexing,
-    conversions_layers,
-    conversions_linear,
-    conversions_pooling,
-    conversions_recurrent,
-    conversions_reductions,
-    conversions_sequences,
-    conversions_shapes,
-)
-__all__ = ["CONVERTERS", "MODULES"]
+_FIELDS = "attention boxes elementwise indexing layers linear pooling recurrent reductions sequences shapes"
+for _field in _FIELDS.split():
+    import_module(f"mxkit.export.to_onnx.conversions_{_field}")
+__all__ = ["CONVERTERS"]

@@ -3,7 +3,7 @@
 import json
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.array_kind import legacy, switches
 from mxkit.core.replicas import first_value, is_trainable
 from mxkit.export.to_torch.net_steps import Entry, Program, flat
 import mxnet as mx
@@ -113,16 +113,3 @@ def _heads(shapes: Sequence[Tuple[int, ...]]) -> List[Any]:
     """Fixed random numbers."""
     random = np.random.RandomState(0)
     return [random.uniform(-1, 1, shape).astype("f") for shape in shapes]
-
-
-def outputs_of(program: Program, inputs: Sequence[Any]) -> List[Any]:
-    """What the net itself computes."""
-
-    def array(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [array(part) for part in value]
-        return None if value is None else mx.nd.array(value, dtype=np.asarray(value).dtype)
-
-    with switches(program.numpy), mx.autograd.pause():
-        outputs = program.net(*of_kind([array(value) for value in inputs], program.numpy))
-        return [one.asnumpy() for one in flat(listed(outputs))]

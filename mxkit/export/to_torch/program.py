@@ -7,11 +7,12 @@ import json
 from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple, Union
 import warnings
 
-from mxkit.core.array_kind import legacy, of_kind, switches
+from mxkit.core.array_kind import legacy, switches
 from mxkit.core.blocks import check_net, is_numpy_net, place_of
 from mxkit.core.graphs import graphs_left_aside, hooks_replaced
 from mxkit.core.tracing import CALL, Trace, infer_shapes, regroup, regroup_inputs, trace
 from mxkit.errors import ExportError
+from mxkit.export.net_check import net_inputs
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, Scope, flat
 from mxkit.export.to_torch.refusals import SUBGRAPHS, Problem, refuse
 import mxnet as mx
@@ -37,7 +38,7 @@ def extract(net: Any, inputs: Sequence[Any]) -> Program:
     """
     check_net(net)
     numpy = is_numpy_net(net)
-    arrays = of_kind([_array(value) for value in inputs], numpy)
+    arrays = net_inputs(net, inputs, numpy)
     with switches(numpy), mx.autograd.pause(), graphs_left_aside(net), hooks_replaced(net):
         try:
             net(*arrays)
@@ -49,12 +50,6 @@ def extract(net: Any, inputs: Sequence[Any]) -> Program:
                 "nor numbers"
             ) from error
     return _Division(net, traced, _flat_arrays(arrays), numpy).program()
-
-
-def _array(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_array(part) for part in value]
-    return None if value is None else mx.nd.array(value, dtype=np.asarray(value).dtype)
 
 
 def _flat_arrays(nested: Any) -> List[Any]:

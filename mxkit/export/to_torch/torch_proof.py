@@ -5,10 +5,11 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set
 
 from mxkit.errors import ExportError
+from mxkit.export.net_check import net_outputs
 from mxkit.export.proof import Row, compare
 from mxkit.export.to_torch.code import Source, state
 from mxkit.export.to_torch.modules import Module, part_of
-from mxkit.export.to_torch.mxnet_values import Computed, computed, listed, outputs_of
+from mxkit.export.to_torch.mxnet_values import Computed, computed, listed
 from mxkit.export.to_torch.net_steps import Entry, Operator, Program, flat
 from mxkit.export.to_torch.shared import operators_of
 from mxkit.export.to_torch.trees import beside
@@ -66,7 +67,7 @@ def _file_rows(source: Source, code: str, weights: Mapping[str, Any], inputs: Se
     """Compare the outputs of the file itself with the net's own."""
     run = _Run(source, code, weights, False, False)
     batch = _batch_size(source.program, inputs)
-    for number, (expected, output) in enumerate(zip(outputs_of(source.program, inputs), run(inputs) or [])):
+    for number, (expected, output) in enumerate(zip(_net_outputs(source.program, inputs), run(inputs) or [])):
         yield compare(f"output {number}", "the file", batch, expected, output.detach().numpy())
 
 
@@ -112,9 +113,13 @@ def _batch_size(program: Program, inputs: Sequence[Any]) -> int:
     return int(next((own for own, traced in zip(shape, program.shapes[program.inputs[0]]) if own != traced), shape[0]))
 
 
+def _net_outputs(program: Program, inputs: Sequence[Any]) -> List[Any]:
+    return net_outputs(program.net, inputs, program.numpy)
+
+
 def _check_outputs(program: Program, expected: Computed, inputs: Sequence[Any]) -> None:
     """Compare what the steps give with what the net gives, both in MXNet."""
-    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), outputs_of(program, inputs))):
+    for number, (entry, output) in enumerate(zip(flat(program.root.outputs), _net_outputs(program, inputs))):
         row = compare(f"output {number}", "", 0, output, expected.values[entry])
         if not row.relative <= 1e-6:
             raise ExportError(

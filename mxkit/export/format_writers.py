@@ -1,0 +1,173 @@
+"""What each format of `export` writes, and how it is compared with MXNet."""
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.extras import require
+from mxkit.errors import ExportError
+from mxkit.export.array_files import safetensors_bytes
+from mxkit.export.example_inputs import InputForm, example_batches
+from mxkit.export.net_check import compare_net, fixed_gammas
+from mxkit.export.net_graph import Graph
+from mxkit.export.proof import Row
+from mxkit.export.safetensors_files import (
+    compare_safetensors,
+    metadata_of,
+    parameter_values,
+    safetensors_content,
+)
+from mxkit.export.sources import Source
+from mxkit.export.symbol_files import compare_symbol, symbol_contents
+from mxkit.version import __version__
+import mxnet as mx
+
+# The endings of a format's files by their use, the one that a path may carry first.
+FORMATS: Dict[str, Dict[str, str]] = {
+    "symbol": {"symbol": "-symbol.json", "parameters": "-{epoch:04d}.params"},
+    "onnx": {"onnx": ".onnx"},
+    "torch": {"code": ".py", "weights": ".safetensors"},
+    "safetensors": {"weights": ".safetensors"},
+}
+# What writes a format; and what also compares it.
+_PACKAGES = {
+    "symbol": (), "safetensors": ("safetensors",), "onnx": ("onnx", "onnxruntime"), "torch": ("safetensors", "torch")
+}  # fmt: skip
+
+
+class Job(NamedTuple):
+    """What a format's writer needs.
+
+    Attributes:
+        source: The net, and what is known about it.
+        graph: Its graph.
+        forms: Its inputs.
+        batches: What the file is compared with; empty without a comparison.
+        more_batches: What only the graph and the net are compared with.
+        train: Whether a training step is compared.
+    """
+
+    source: Source
+    graph: Graph
+    forms: List[InputForm]
+    batches: List[Dict[str, Any]]
+    more_batches: List[Dict[str, Any]]
+    train: bool
+
+
+class Written(NamedTuple):
+    """What a format's writer made.
+
+    Attributes:
+        contents: Of the files, by their use.
+        rows: Of the comparison.
+        not_compared: Operators that the file computes as a part of others.
+        notes: What was changed on the way, a sentence each.
+    """
+
+    contents: Dict[str, bytes]
+    rows: List[Row]
+    not_compared: Sequence[str] = ()
+    notes: Tuple[str, ...] = ()
+
+
+def need_packages(format: str, verify: bool) -> None:
+    """Import the packages of a format.
+
+    Raises:
+        ImportError: One is missing; the text has the command that installs it.
+    """
+    for package in _PACKAGES[format] if verify else _PACKAGES[format][:1]:
+        require(package, _extra(package))
+
+
+def versions_of(format: str) -> Dict[str, str]:
+    """Versions of the programs that are compared, by name."""
+    versions = {"mxkit": __version__, "mxnet": mx.__version__}
+    return {**versions, **{package: require(package, _extra(package)).__version__ for package in _PACKAGES[format]}}
+
+
+def _extra(package: str) -> str:
+    return "onnx" if package.startswith("onnx") else package
+
+
+def write_format(job: Job, format: str, verify: bool) -> Written:
+    """Make the contents of a format's files, and compare them.
+
+    Raises:
+        ExportError: The graph differs from the net, or the net cannot be converted.
+    """
+    batches = [*job.batches, *job.more_batches]
+    numbers = format in ("onnx", "torch")
+    rows = compare_net(job.source.net, job.graph, batches, job.forms[0].axis, numbers) if batches else []
+    try:
+        written: Written = _WRITERS[format](job, verify)
+    except (KeyError, IndexError, AttributeError, TypeError, mx.MXNetError) as error:
+        raise ExportError(
+            f"export: mxkit's conversion of this net to {format!r} failed, and nothing was written: "
+            f"{type(error).__name__}: {str(error)[:500]}. format='symbol' takes every net"
+        ) from error
+    return written._replace(rows=[*rows, *written.rows], notes=(*job.source.notes, *written.notes))
+
+
+def _symbol(job: Job, verify: bool) -> Written:
+    symbol, parameters = symbol_contents(job.graph)
+    contents = {"symbol": symbol, "parameters": parameters}
+    return Written(contents, compare_symbol(job.graph, contents, job.batches) if verify else [])
+
+
+def _safetensors(job: Job, verify: bool) -> Written:
+    net, fixed = job.source.net, fixed_gammas(job.graph)
+    values = parameter_values(net, fixed)
+    content = safetensors_content(net, values, job.source.facts)
+    ones = [path for path, one in parameters_by_path(net).items() if id(one) in fixed and path in values]
+    note = f"written as ones, as which MXNet reads them (scale=False, fix_gamma): {', '.join(ones)}"
+    rows = compare_safetensors(values, content) if verify else []
+    return Written({"weights": content}, rows, notes=(note,) if ones else ())
+
+
+def _onnx(job: Job, verify: bool) -> Written:
+    from mxkit.export.to_onnx.onnx_model import onnx_model
+    from mxkit.export.to_onnx.onnx_proof import compare_onnx
+
+    shapes, dtypes = [one.shape for one in job.forms], [one.dtype for one in job.forms]
+    axes = [one.axis for one in job.forms]
+    content = onnx_model(job.graph, shapes, dtypes, job.source.facts, axes).SerializeToString()
+    return Written({"onnx": content}, *(compare_onnx(job.graph, content, job.batches) if verify else ([],)))
+
+
+def _torch(job: Job, verify: bool) -> Written:
+    from mxkit.export.to_torch.code import torch_files
+    from mxkit.export.to_torch.torch_proof import compare_torch, not_compared
+
+    example = example_batches(job.graph, job.forms, (), [2])[0]
+    constants = {name.upper(): _literal(json.loads(text)) for name, text in job.source.facts.items()}
+    text, arrays, code = torch_files(job.source.net, example, constants=constants)
+    weights = safetensors_bytes(arrays, metadata_of("pt", job.source.facts))
+    written = Written({"code": text.encode("utf-8"), "weights": weights}, [])
+    if not verify:
+        return written
+    batches = [list(one.values()) for one in job.batches]
+    # the modules' first values are drawn from PyTorch's random numbers
+    with require("torch", "torch").random.fork_rng(devices=[]):
+        return written._replace(
+            rows=compare_torch(code, text, arrays, batches, job.train), not_compared=not_compared(code)
+        )
+
+
+def _literal(value: Any) -> str:
+    """Write a value of JSON as Python, with the quotes of `ruff format`.
+
+    >>> print(_literal({"classes": ["it's", None, 1.5]}))
+    {"classes": ["it's", None, 1.5]}
+    """
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_literal(key)}: {_literal(part)}' for key, part in value.items())}}}"
+    return repr(value)
+
+
+_WRITERS: Mapping[str, Any] = {"symbol": _symbol, "onnx": _onnx, "torch": _torch, "safetensors": _safetensors}
