@@ -6,21 +6,11 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, NamedTuple, Seq
 from mxkit.core.array_kind import legacy
 from mxkit.errors import ExportError
 from mxkit.export.net_graph import Graph, Value, computed
-from mxkit.export.proof import Row, compare
+from mxkit.export.proof import JUMPING, Row, compare
 from mxkit.export.to_onnx.onnx_writer import count
 from mxkit.export.to_onnx.operators_of_graph import Source, operators_of, tensor_names
 
-# Operators whose result jumps where two numbers are nearly equal. They are compared with MXNet's own inputs: the
-# last bits of a score would otherwise put two boxes in another order.
-_JUMPING = """
-topk argsort sort argmax argmin argmax_channel _npx_topk _npi_argmax _npi_argmin _npi_argsort _npi_sort
-_contrib_box_nms _greater_scalar _lesser_scalar _equal_scalar _greater_equal_scalar _lesser_equal_scalar
-_not_equal_scalar broadcast_equal broadcast_not_equal broadcast_greater broadcast_lesser broadcast_greater_equal
-broadcast_lesser_equal _equal _not_equal _greater _lesser _greater_equal _lesser_equal floor ceil round rint fix trunc
-sign Cast broadcast_mod _mod _mod_scalar take gather_nd pick ROIPooling _npi_floor _npi_ceil _npi_mod
-"""
 _MEMORY = 2 * 10**8  # bytes of tensors that one run of onnxruntime returns
-JUMPING = frozenset(_JUMPING.split())
 
 
 class Compared(NamedTuple):
