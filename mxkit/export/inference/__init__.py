@@ -1,0 +1,1 @@
+"""Nets that only predict: made fast, and asked by many threads."""
