@@ -8,6 +8,7 @@ import os
 import threading
 from time import perf_counter
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence
+import weakref
 
 from mxkit.errors import BusyError
 import numpy as np
@@ -17,6 +18,8 @@ Compute = Callable[[Sequence[Any]], Sequence[Any]]
 # Latencies of which the percentiles are taken.
 _LATENCIES = 4096
 _COUNTS = ("requests", "batches", "samples", "refused", "failed")
+
+_started: "weakref.WeakSet[Dispatcher]" = weakref.WeakSet()
 
 
 class _Request:
@@ -60,6 +63,7 @@ class Dispatcher:
         self._latencies: Deque[float] = deque(maxlen=_LATENCIES)
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._process = os.getpid()
+        self.computing = threading.RLock()  # held while MXNet computes
         self._thread: Optional[threading.Thread] = None
         self._starting = threading.Lock()
 
@@ -82,6 +86,7 @@ class Dispatcher:
             ready: Future[None] = Future()
             # a daemon, because Python waits for all others before it calls what `atexit` knows
             thread = threading.Thread(target=self._run, args=(prepare, ready), name="mxkit-predictor", daemon=True)
+            _started.add(self)
             thread.start()
             ready.result()
             self._thread = thread
@@ -161,7 +166,8 @@ class Dispatcher:
 
     def _run(self, prepare: Callable[[], Compute], ready: "Future[None]") -> None:
         try:
-            self._compute = prepare()
+            with self.computing:
+                self._compute = prepare()
             ready.set_result(None)
         except BaseException as error:
             ready.set_exception(error)
@@ -200,7 +206,8 @@ class Dispatcher:
         return True
 
     def _answer(self, batch: List[_Request]) -> None:
-        results = self._results([request.sample for request in batch])
+        with self.computing:
+            results = self._results([request.sample for request in batch])
         now = perf_counter()
         with self._changed:
             self._counts["batches"] += 1
@@ -216,3 +223,24 @@ class Dispatcher:
             return self._compute(samples)
         except Exception as error:
             return [error] if len(samples) == 1 else [self._results([one])[0] for one in samples]
+
+
+_forking = threading.RLock()
+_resting: List[Dispatcher] = []
+
+
+def _rest() -> None:
+    """Let no thread wait for MXNet's engine, which every fork stops: it would wait for ever (T202)."""
+    _forking.acquire()
+    _resting[:] = _started
+    for dispatcher in _resting:
+        dispatcher.computing.acquire()
+
+
+def _go_on() -> None:
+    while _resting:
+        _resting.pop().computing.release()
+    _forking.release()
+
+
+os.register_at_fork(before=_rest, after_in_parent=_go_on, after_in_child=_go_on)
