@@ -186,14 +186,14 @@ class Predictor:
 
 def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
     """Copies of arrays, which their owner may change meanwhile, in the dtypes of `forms`."""
-    expected = ", ".join(map(str, forms))
-    received = ", ".join(f"{one.shape} {one.dtype}" for one in arrays)
     fits = len(arrays) == len(forms) and all(
-        one.shape == form.shape and np.can_cast(one.dtype, form.dtype, "same_kind") for one, form in zip(arrays, forms)
+        one.shape == form.shape and (one.dtype == form.dtype or np.can_cast(one.dtype, form.dtype, "same_kind"))
+        for one, form in zip(arrays, forms)
     )
     if not fits:
         batch = bool(arrays) and arrays[0].shape[1:] == forms[0].shape
         hint = ". One call takes one sample, without the axis of the batch" if batch else ""
+        expected, received = (", ".join(f"{one.shape} {one.dtype}" for one in many) for many in (forms, arrays))
         raise DataError(f"Predictor: expected a sample of {expected}; received {received}{hint}")
     copies = tuple(np.array(one, form.dtype) for one, form in zip(arrays, forms))
     if not all(np.isfinite(one).all() for one in copies if one.dtype.kind == "f"):
