@@ -88,7 +88,11 @@ class Dispatcher:
             thread = threading.Thread(target=self._run, args=(prepare, ready), name="mxkit-predictor", daemon=True)
             _started.add(self)
             thread.start()
-            ready.result()
+            try:
+                ready.result()
+            except BaseException:
+                self._closed = not ready.done()  # Ctrl-C: the thread ends once it is ready
+                raise
             self._thread = thread
         atexit.register(self.close)  # MXNet has registered its own before, which stops its engine, and runs later
 
