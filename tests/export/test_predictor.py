@@ -118,8 +118,12 @@ class Total(gluon.HybridBlock):
 
 
 def test_nets_that_mix_samples_are_refused():
-    with pytest.raises(DataError, match="depends on the other samples of its batch"):
-        mxkit.Predictor(Mean(), sample=np.ones(3))
+    recurrent = gluon.nn.HybridSequential()
+    recurrent.add(gluon.rnn.LSTM(4, layout="TNC"))
+    recurrent.initialize()
+    for net, sample in ((Mean(), np.ones(3)), (recurrent, np.ones((5, 3)))):
+        with pytest.raises(DataError, match="depends on the other samples of its batch"):
+            mxkit.Predictor(net, sample=sample)
     with pytest.raises(DataError, match=r"a batch of 2 gives an output of shape \(1,\): expected one row per sample"):
         mxkit.Predictor(Total(), sample=np.ones(3))
 
