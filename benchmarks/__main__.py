@@ -31,6 +31,7 @@ QUESTIONS = (
     "growth",
     "optimizers",
     "inference",
+    "serving",
 )
 RESULTS = ROOT / "benchmarks" / "results.json"
 

@@ -17,6 +17,7 @@
     +-- ArchitectureError (ValueError)       a net that cannot be described, or an invalid description
     +-- ExportError (ValueError)             a net that an exported file cannot compute as MXNet does
     +-- CheckpointError (RuntimeError)       files that are not a complete, verified checkpoint
+    +-- BusyError (RuntimeError)             a request that a Predictor refuses, because its queue is full
     +-- DownloadError (ConnectionError)      files that no mirror has
 
 Each also derives from the builtin error that a caller would catch without mxkit. A TrapWarning reports code that may
@@ -113,6 +114,21 @@ class ExportError(MxkitError, ValueError):
 
 class CheckpointError(MxkitError, RuntimeError):
     """Files that are not a complete, verified checkpoint."""
+
+
+class BusyError(MxkitError, RuntimeError):
+    """A request that a Predictor refuses, because its queue is full; a web server answers 503.
+
+    Attributes:
+        waiting: Number of requests that wait.
+        limit: `max_queue` of the Predictor.
+    """
+
+    def __init__(self, waiting: int, limit: int) -> None:
+        self.waiting, self.limit = waiting, limit
+        super().__init__(
+            f"busy: {waiting} requests wait, and max_queue is {limit}: ask again later, or answer fewer clients"
+        )
 
 
 class DownloadError(MxkitError, ConnectionError):

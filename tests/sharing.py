@@ -15,6 +15,10 @@ needs_onnx = pytest.mark.skipif(
     find_spec("onnxruntime") is None, reason="mxkit[onnx] is not installed: its wheels need NumPy 1.22"
 )
 
+needs_fastapi = pytest.mark.skipif(
+    find_spec("fastapi") is None or find_spec("uvicorn") is None, reason="mxkit[serve] is not installed"
+)
+
 
 def examples(number):
     """How many examples of hypothesis: `number` in `.ci/run`, a quarter in `make test`."""

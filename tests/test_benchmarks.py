@@ -26,6 +26,7 @@ from benchmarks import (
     optimizers,
     pages,
     peers,
+    serving,
     startup,
     threads,
 )
@@ -339,3 +340,31 @@ def test_checkpoints_are_timed(monkeypatch):
         ("load_parameters + SHA-256", "load_parameters + SHA-256"),
         ("load_checkpoint", "load_parameters + SHA-256"),
     ]
+
+
+def test_serving(monkeypatch):
+    monkeypatch.setattr(serving, "QUICK_SIZES", {"rounds": 1, "window": 0.1, "half": 0.2, "minute": 0.5})
+    rows = check(serving.run(True))
+    (rate,) = [row for row in rows.values() if row.unit == "x"]
+    assert rate.bar == 3
+    assert rows["LeNet, half load: p99", serving.TOGETHER].bar == 1
+    case = "LeNet, 0.5 s with accidents: "
+    assert rows[f"{case}answered", serving.TOGETHER].value > 0
+    assert rows[f"{case}rows with other bits", serving.TOGETHER].value == 0
+
+
+def test_serving_sees_a_row_with_other_bits():
+    net, taken, answers = serving.lenet(), serving.Taped(), np.ones((serving.NUMBERS, 10), np.float32)
+    net.hybridize()
+    samples = [(one,) for one in serving.pictures()[:3]]
+    for number, (one,) in enumerate(samples):
+        one[0, 0, 0] = (number + 1) / serving.NUMBERS
+    results = list(net(mx.nd.array(np.stack([*samples, samples[-1]])[:, 0])).asnumpy()[:3])
+    for _ in range(serving.EACH):
+        taken.tape(samples, results)
+    answers[1:4] = results
+    assert taken.different(net, 0, answers) == 0
+    answers[2] += 1  # another's answer
+    assert taken.different(net, 0, answers) == 1
+    taken.outputs[0][0, 0] += 1
+    assert taken.different(net, 0, answers) == 2

@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from pages import ROOT, RUN, SHOWN, blocks, run_page
 import pytest
-from sharing import needs_onnx
+from sharing import needs_fastapi, needs_onnx
 
 DOCS = ROOT / "docs"
 COOKBOOK = sorted((DOCS / "cookbook").glob("*.md"))
@@ -31,7 +31,8 @@ def name_of(page):
 
 
 def needed(page):
-    return [needs_onnx] if 'format="onnx"' in page.read_text(encoding="utf-8") else []
+    text = page.read_text(encoding="utf-8")
+    return [mark for word, mark in {'format="onnx"': needs_onnx, "from fastapi": needs_fastapi}.items() if word in text]
 
 
 @pytest.mark.usefixtures("elsewhere")

@@ -1,6 +1,6 @@
-"""The text of `mxkit predict` for each sample; the loss decides what the net's outputs mean."""
+"""What a run's net says of each sample, as values and as text; the loss decides what the net's outputs mean."""
 
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 from mxkit.core import loss_kinds as kinds
 from mxkit.core.array_kind import legacy
@@ -8,6 +8,7 @@ from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
 from mxkit.losses.by_name import get_loss
 from mxkit.recipe.schema import Recipe
+import mxnet as mx
 import numpy as np
 
 
@@ -15,13 +16,32 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     """Text for each row of a net's outputs.
 
     Args:
-        recipe: The net's recipe; its loss decides what the outputs mean.
-        classes: Names of the classes; empty if the data has none.
-        scores: The net's outputs, NDArray of shape (N, K) or (N,).
+        recipe: As for `predictions`.
+        classes: As for `predictions`.
+        scores: As for `predictions`.
 
     Returns:
         For each sample the class and its probability; for several labels each label with its probability; for a
         regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
+
+    Raises:
+        DataError: As for `predictions`.
+    """
+    return [_cells(found) for found in predictions(recipe, classes, scores)]
+
+
+def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dict[str, Any]]:
+    """What a net's outputs say of each sample, as plain values for JSON.
+
+    Args:
+        recipe: The net's recipe; its loss decides what the outputs mean.
+        classes: Names of the classes; empty if the data has none.
+        scores: The net's outputs of shape (N, K) or (N,), as an NDArray or NumPy's.
+
+    Returns:
+        For each sample `{"class": name, "probability": p}`, or `{"class": name, "score": s}` for a hinge loss; for
+        several labels `{"probabilities": {name: p}}` or `{"scores": {name: s}}`; for a regression or an embedding
+        `{"values": [...]}`.
 
     Raises:
         DataError: The net compares samples, returns several arrays, or outputs that do not fit the loss.
@@ -30,32 +50,35 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
-    scores = legacy(scores).astype("float64")
+    host = legacy(scores).astype("float64").asnumpy() if isinstance(scores, mx.nd.NDArray) else scores
+    rows = np.asarray(host, np.float64)
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
     if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
-        return _values(scores)
-    scores = scores.expand_dims(1) if scores.ndim == 1 else scores
-    if scores.ndim != 2:
+        return _values(rows)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2:
         raise DataError(
-            f"the net gives {scores.shape[1:]} per sample under {recipe.loss.name}; expected one value per class. Use "
+            f"the net gives {rows.shape[1:]} per sample under {recipe.loss.name}; expected one value per class. Use "
             "mxkit.predict"
         )
     if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (
-        scores.shape[1] < 2 or len(classes) != scores.shape[1]
+        rows.shape[1] < 2 or len(classes) != rows.shape[1]
     ):
-        return _values(scores)
+        return _values(rows)
     if kind == kinds.YES_OR_NO:
-        return _labels((scores if unit_of(loss) == kinds.PROBABILITIES else scores.sigmoid()).asnumpy(), classes)
+        return _labels(rows if unit_of(loss) == kinds.PROBABILITIES else _sigmoid(rows), classes)
     if kind == kinds.MARGINS:
-        return _margins(scores.asnumpy(), classes)
-    if scores.shape[1] == 1:
+        return _margins(rows, classes)
+    if rows.shape[1] == 1:
         raise DataError(
             f"the net gives one output under {recipe.loss.name}, whose softmax is 1 for every sample. One output for "
             "two classes is trained with sigmoid_bce, a quantity with l2"
         )
-    names = _names(classes, scores.shape[1])
-    return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in scores.softmax(axis=1).asnumpy()]
+    names = _names(classes, rows.shape[1])
+    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    return [{"class": names[int(row.argmax())], "probability": float(row.max())} for row in shares]
 
 
 def refuse_pairs(recipe: Recipe) -> None:
@@ -71,24 +94,38 @@ def refuse_pairs(recipe: Recipe) -> None:
         )
 
 
-def _values(scores: Any) -> List[List[str]]:
-    return [[f"{value:.6g}" for value in row] for row in scores.reshape((len(scores), -1)).asnumpy()]
+def _sigmoid(scores: "np.ndarray") -> "np.ndarray":
+    return np.asarray(0.5 * (1 + np.tanh(scores / 2)))  # exp would overflow
 
 
-def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+def _values(scores: "np.ndarray") -> List[Dict[str, Any]]:
+    return [{"values": row.tolist()} for row in scores.reshape(len(scores), -1)]
+
+
+def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[Dict[str, Any]]:
     if probabilities.shape[1] == 1:
         names = _names(classes, 2)
-        return [[names[int(p > 0.5)], f"{max(p, 1 - p):.4f}"] for p in probabilities[:, 0]]
+        return [{"class": names[int(p > 0.5)], "probability": float(max(p, 1 - p))} for p in probabilities[:, 0]]
     names = _names(classes, probabilities.shape[1])
-    return [[f"{name} {p:.4f}" for name, p in zip(names, row)] for row in probabilities]
+    return [{"probabilities": dict(zip(names, row.tolist()))} for row in probabilities]
 
 
-def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[Dict[str, Any]]:
     if scores.shape[1] == 1:
         names = _names(classes, 2)
-        return [[names[int(score > 0)], f"score {score:.4f}"] for score in scores[:, 0]]
+        return [{"class": names[int(score > 0)], "score": float(score)} for score in scores[:, 0]]
     names = _names(classes, scores.shape[1])
-    return [[f"{name} score {score:.4f}" for name, score in zip(names, row)] for row in scores]
+    return [{"scores": dict(zip(names, row.tolist()))} for row in scores]
+
+
+def _cells(found: Dict[str, Any]) -> List[str]:
+    if "values" in found:
+        return [f"{value:.6g}" for value in found["values"]]
+    if "class" in found:
+        score = f"score {found['score']:.4f}" if "score" in found else f"{found['probability']:.4f}"
+        return [found["class"], score]
+    word = "score " if "scores" in found else ""
+    return [f"{name} {word}{value:.4f}" for name, value in next(iter(found.values())).items()]
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:

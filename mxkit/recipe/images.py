@@ -1,7 +1,7 @@
 """Reads image files in the form that a net was trained on."""
 
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.data.files.decoding import decode
@@ -55,16 +55,37 @@ def net_inputs(
     """Read image files and prepare them like the evaluated images of a run.
 
     Args:
-        recipe: Recipe of the run.
-        form: Form of the training images; None if the net was not trained on images.
+        recipe: As for `image_reader`.
+        form: As for `image_reader`.
         paths: Image files.
-        invert: Swap dark and bright.
+        invert: As for `image_reader`.
 
     Returns:
         float32 of shape (len(paths), C, H, W), after `data.eval_augment`.
 
     Raises:
         DataError: A file is no image, or the net was not trained on images.
+    """
+    read = image_reader(recipe, form, invert=invert)
+    return np.stack([read(path) for path in paths])
+
+
+def image_reader(
+    recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False
+) -> Callable[[Union[str, Path, bytes, "np.ndarray"]], "np.ndarray"]:
+    """Return the function that prepares one image like the evaluated images of a run; threads may share it.
+
+    Args:
+        recipe: Recipe of the run.
+        form: Form of the training images; None if the net was not trained on images.
+        invert: Swap dark and bright.
+
+    Returns:
+        A function of an image file, its content, or its pixels (uint8 of shape (height, width, C)). It returns
+        float32 of shape (C, H, W), after `data.eval_augment`, and raises a DataError for a file that is no image.
+
+    Raises:
+        DataError: The net was not trained on images.
     """
     augment = augment_of(recipe.data.eval_augment)
     if form is None or (form.size is None and augment is None):
@@ -75,21 +96,27 @@ def net_inputs(
             '  recipe, net = mxkit.recipe.load_run("RUN")\n'
             "  print(mxkit.predict(net, x))"
         )
-    pictures = [_decoded(path, form.channels) for path in paths]
-    if form.size is None:
-        return np.stack([augment(255 - one if invert else one) for one in pictures])  # type: ignore[misc]
-    found = np.stack([_fitted(path, picture, form, invert) for path, picture in zip(paths, pictures)])
-    return found if augment is None else np.asarray(augment.batch(found)[0])
+    known = form
+
+    def read(image: Union[str, Path, bytes, "np.ndarray"]) -> "np.ndarray":
+        where = str(image) if isinstance(image, (str, Path)) else "the image"
+        picture = image if isinstance(image, np.ndarray) else _decoded(image, where, known.channels)
+        if known.size is None:
+            return np.asarray(augment(255 - picture if invert else picture))  # type: ignore[misc]
+        fitted = _fitted(where, picture, known, invert)
+        return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
+
+    return read
 
 
-def _decoded(path: Union[str, Path], channels: int) -> "np.ndarray":
+def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.ndarray":
     try:
-        return decode(Path(path).read_bytes(), str(path), channels)
+        return decode(image if isinstance(image, bytes) else Path(image).read_bytes(), where, channels)
     except OSError as error:
-        raise DataError(f"{path} cannot be read as an image: {error}") from error
+        raise DataError(f"{where} cannot be read as an image: {error}") from error
 
 
-def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
+def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
     """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
 
     Warns:
@@ -104,7 +131,7 @@ def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, inve
     pixels = 1 - pixels if invert else pixels
     if abs(_border(pixels[None]).mean() - usual) > 0.5:
         warnings.warn(
-            f"{path}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+            f"{where}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
             f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
             stacklevel=3,
         )

@@ -1,0 +1,164 @@
+"""Computes batches of a few fixed sizes with a net, each size with a static graph of its own.
+
+A graph with `static_alloc` and `static_shape` plans its memory at the first batch of a shape, and again for the next
+shape (T201), so sizes that take turns in one graph are slow. These graphs read the net's own parameters at every call.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+from mxkit.core.array_kind import call, is_numpy, of_kind, switches
+from mxkit.core.arrays import outputs_of
+from mxkit.core.blocks import blocks_by_path, is_numpy_net, net_devices
+from mxkit.core.forward_errors import explained
+from mxkit.core.tracing import trace
+from mxkit.errors import DataError
+import mxnet as mx
+from mxnet import autograd
+import numpy as np
+
+# The inputs of a net for one sample, without the axis of the batch.
+Sample = Tuple["np.ndarray", ...]
+
+
+class InputForm(NamedTuple):
+    """Shape of an input for one sample, without the axis of the batch, and its dtype."""
+
+    shape: Tuple[int, ...]
+    dtype: "np.dtype"
+
+    def __str__(self) -> str:
+        return f"{self.shape} {self.dtype}"
+
+
+def sizes_up_to(most: int) -> List[int]:
+    """The sizes of batches: powers of 2, and `most`.
+
+    >>> sizes_up_to(24), sizes_up_to(1)
+    ([1, 2, 4, 8, 16, 24], [1])
+    """
+    return [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+
+
+class BatchGraphs:
+    """A net that computes batches of samples, padded to a few sizes.
+
+    All calls must come from one thread: MXNet traces and calls a block in one thread at a time (T200).
+
+    Args:
+        net: An initialized block.
+        forms: Of its inputs.
+        sample: A sample to begin with.
+        most: Largest number of samples of a batch.
+
+    Attributes:
+        forms: Of the inputs.
+        reason: Why the net is called as it is; '' if graphs of it compute.
+
+    Raises:
+        DataError: An output has not one row per sample, or depends on the other samples of the batch.
+        ForwardError: The net does not compute the sample.
+    """
+
+    def __init__(self, net: Any, forms: Tuple[InputForm, ...], sample: Sample, most: int) -> None:
+        self._net, self._device, self._numpy = net, net_devices(net)[0], is_numpy_net(net)
+        self.forms, self.sizes = forms, sizes_up_to(most)
+        self.several = False  # whether the net returns a tuple; its first call says so
+        with autograd.pause(train_mode=False):
+            expected = self._rows(self._as_it_is, [sample], 1)  # also finishes a deferred initialization
+            self._graphs, self.reason = self._made(sample, expected)
+            self._refuse_mixing(sample)
+            for size in self.sizes * 2:  # MXNet makes a static graph at the first call, and its operators at the second
+                self.compute([sample] * size)
+
+    def compute(self, samples: Sequence[Sample]) -> List["np.ndarray"]:
+        """Compute at most `most` samples; the last one fills the batch up.
+
+        Returns:
+            The outputs of the net, NumPy arrays with a row for each sample. They are copies: the next call computes in
+            the memory of this one.
+        """
+        size = next(one for one in self.sizes if one >= len(samples))
+        return self._rows(self._graphs.get(size, self._as_it_is), samples, size)
+
+    def _rows(self, function: Callable[..., Any], samples: Sequence[Sample], size: int) -> List["np.ndarray"]:
+        padded = [*samples, *[samples[-1]] * (size - len(samples))]
+        with autograd.pause(train_mode=False), switches(self._numpy):
+            arrays = [
+                of_kind(mx.nd.array(np.stack(column), ctx=self._device, dtype=column[0].dtype), self._numpy)
+                for column in zip(*padded)
+            ]
+            if size == 1:  # a larger batch that fails is computed again, sample by sample
+                with explained(self._net, lambda: call(self._net, arrays)):
+                    found = _host(function(*arrays))
+            else:
+                found = _host(function(*arrays))
+        wrong = [one.shape for one in found if one.shape[:1] != (size,)]
+        if wrong:
+            raise DataError(
+                f"Predictor: a batch of {size} gives an output of shape {wrong[0]}: expected one row per sample in the "
+                "first axis. Wrap the net in a Block that returns only such outputs"
+            )
+        return [one[: len(samples)] for one in found]
+
+    def _as_it_is(self, *arrays: Any) -> Any:
+        output = call(self._net, arrays)
+        self.several = isinstance(output, (list, tuple))
+        return output
+
+    def _made(self, sample: Sample, expected: List["np.ndarray"]) -> Tuple[Dict[int, Callable[..., Any]], str]:
+        """A graph for each size; none, and why, if the net's code computes something else than its graph."""
+        own = [path for path, block in blocks_by_path(self._net) if not _is_mxnets(type(block).forward)]
+        if own:  # Gluon does not trace it either, and what it does with symbols may be something else
+            return {}, f"{own[0] or 'the net'} has a forward of its own, which runs as Python code"
+        try:
+            graphs = {size: _graph(self._net, sample, self._device, self._numpy) for size in self.sizes}
+            found = self._rows(graphs[1], [sample], 1)
+        except Exception as error:  # of any kind: the net's code got symbols. With arrays it runs
+            return {}, f"it cannot be traced: {type(error).__name__}: {str(error)[:300]}"
+        same = len(found) == len(expected) and all(map(_close, found, expected))
+        return (graphs, "") if same else ({}, "its graph computes something else than its code (T39)")
+
+    def _refuse_mixing(self, sample: Sample) -> None:
+        """Refuse a net whose answer to a sample depends on its neighbour in the batch."""
+        if self.sizes == [1]:
+            return
+        other = tuple(1 - one if one.dtype.kind == "f" else np.zeros_like(one) for one in sample)
+        pairs = [sample, sample], [sample, other], [other, sample], [sample, sample]
+        for twice, before, after, again in zip(*map(self.compute, pairs)):  # a recurrent net looks at earlier rows only
+            random = not np.array_equal(twice, again)
+            if not random and not (_close(twice[0], before[0]) and _close(twice[1], after[1])):
+                raise DataError(
+                    "Predictor: the net's answer to a sample depends on the other samples of its batch, and these "
+                    "are other people's. Is the batch the first axis of every input (layout='NTC', not 'TNC')?"
+                )
+
+
+def _host(output: Any) -> List["np.ndarray"]:
+    return [one.asnumpy() for one in outputs_of(output, "Predictor")]
+
+
+def _close(one: "np.ndarray", other: "np.ndarray") -> bool:
+    scale = float(np.abs(np.nan_to_num(other)).max()) if other.size else 0.0
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
+
+
+def _is_mxnets(function: Any) -> bool:
+    return str(function.__module__).startswith("mxnet.")
+
+
+def _graph(net: Any, sample: Sample, device: Any, numpy: bool) -> Callable[..., Any]:
+    arrays = [of_kind(mx.nd.zeros((1, *one.shape), ctx=device, dtype=one.dtype), numpy) for one in sample]
+    traced = trace(net, arrays)
+    kind = mx.sym.np._Symbol if is_numpy(traced.outputs) else mx.sym.Symbol
+    symbol = mx.sym.Group(traced.outputs, kind)
+    inputs = {variable.name: number for number, variable in enumerate(traced.inputs)}
+    order: List[Any] = [inputs.get(name, traced.parameters.get(name)) for name in symbol.list_inputs()]
+    flags: Dict[str, Any] = {"static_alloc": True, "static_shape": True, "data_indices": [], "param_indices": []}
+    for index, argument in enumerate(order):
+        flags["data_indices" if isinstance(argument, int) else "param_indices"].append(index)
+    operator = mx.nd.CachedOp(symbol, list(flags.items()))
+
+    def compute(*given: Any) -> Any:
+        return operator(*(given[one] if isinstance(one, int) else one.data(device) for one in order))
+
+    return compute
