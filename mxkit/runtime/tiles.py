@@ -1,6 +1,6 @@
 """AMX, the registers of some processors for bfloat16 and int8.
 
-oneDNN 2.4 uses them only with `DNNL_MAX_CPU_ISA=AVX512_CORE_AMX` in the environment. It does not ask Linux for them: the
+oneDNN 2.4 uses them only with `DNNL_MAX_CPU_ISA=AVX512_CORE_AMX` in the environment. It does not ask Linux: the
 process then ends with an illegal instruction (T222). mxkit asks. It does not set the variable, which programs that
 MXNet's process starts would inherit.
 """

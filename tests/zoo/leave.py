@@ -32,7 +32,7 @@ danet_resnet50_citys simple_pose_resnet18_v1b mobile_pose_mobilenet1.0 alpha_pos
 center_net_resnet18_v1b_voc
 """
 OWN, OTHERS = _OWN.split(), _OTHERS.split()
-# With BatchNorm's initial statistics their numbers grow from layer to layer, and rounding errors with them to over 1e-4.
+# With BatchNorm's initial statistics their numbers grow from layer to layer, and rounding errors with them.
 GROWING = ("gluoncv:center_net_resnet18_v1b_voc", "gluoncv:cifar_residualattentionnet452")
 # gluoncv's nets of other tasks; all others of an image are classifiers
 _TASKS = """
@@ -171,7 +171,11 @@ def names_of(arguments):
     ]
     if arguments.gluoncv:
         classifiers = (name for name in zoo_names("gluoncv") if not name.startswith(NOT_CLASSIFIERS))
-        names += [f"gluoncv:{name}" for name in classifiers if not name.endswith(("int8", "kinetics400", "ucf101", "hmdb51", "sthsthv2"))]
+        names += [
+            f"gluoncv:{name}"
+            for name in classifiers
+            if not name.endswith(("int8", "kinetics400", "ucf101", "hmdb51", "sthsthv2"))
+        ]
     return names
 
 

@@ -12,7 +12,7 @@ import mxnet as mx
 from mxnet import autograd, gluon
 
 # Shapes of inputs whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
-_SHAPES = 8
+_SHAPES = 16
 _FROZEN = (
     "an optimized net computes with copies of its weights and cannot follow a change: change the float32 net, and call "
     "mxkit.optimize again"
@@ -40,7 +40,7 @@ class _NumpyWeight(mx.np.ndarray):  # type: ignore[misc]
 class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
     """What `mxkit.optimize` and `mxkit.load_net` return. It is called like any net, and predicts on the CPU.
 
-    Each shape of the inputs gets a graph of its own at its first call; the last 8 are kept. The weights cannot change.
+    Each shape of the inputs gets a graph of its own at its first call; the last 16 are kept. The weights cannot change.
 
     Attributes:
         settings: How its graph is made.
