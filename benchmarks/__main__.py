@@ -31,6 +31,7 @@ QUESTIONS = (
     "growth",
     "optimizers",
     "inference",
+    "folder",
 )
 RESULTS = ROOT / "benchmarks" / "results.json"
 

@@ -1,6 +1,6 @@
-"""The text of `mxkit predict` for each sample; the loss decides what the net's outputs mean."""
+"""What a net says of each sample, for programs and as the text of `mxkit predict`; the loss decides what it means."""
 
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 from mxkit.core import loss_kinds as kinds
 from mxkit.core.array_kind import legacy
@@ -10,9 +10,37 @@ from mxkit.losses.by_name import get_loss
 from mxkit.recipe.schema import Recipe
 import numpy as np
 
+Answer = Dict[str, Any]
+
 
 def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
-    """Text for each row of a net's outputs.
+    """Text for each row of a net's outputs; arguments and errors as for `answer_values`.
+
+    Returns:
+        For each sample the class and its probability; for several labels each label with its probability; for a
+        regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
+    """
+    return [describe_answer(one) for one in answer_values(recipe, classes, scores)]
+
+
+def describe_answer(answer: Answer) -> List[str]:
+    """The text of one of `answer_values`, in pieces.
+
+    >>> describe_answer({"class": "cat", "probability": 0.75}), describe_answer({"labels": {"cat": 0.5}})
+    (['cat', '0.7500'], ['cat 0.5000'])
+    """
+    if "probability" in answer:
+        return [answer["class"], f"{answer['probability']:.4f}"]
+    if "class" in answer:
+        return [answer["class"], f"score {answer['score']:.4f}"]
+    if "values" in answer:
+        return [f"{value:.6g}" for value in answer["values"]]
+    word = "" if "labels" in answer else "score "
+    return [f"{name} {word}{value:.4f}" for one in answer.values() for name, value in one.items()]
+
+
+def answer_values(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Answer]:
+    """What each row of a net's outputs means.
 
     Args:
         recipe: The net's recipe; its loss decides what the outputs mean.
@@ -20,8 +48,9 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
         scores: The net's outputs, NDArray of shape (N, K) or (N,).
 
     Returns:
-        For each sample the class and its probability; for several labels each label with its probability; for a
-        regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
+        A dict for each sample: `{"class": "cat", "probability": 0.9}`; under a hinge loss `{"class": ..., "score":
+        ...}`; for several labels `{"labels": {"cat": 0.9, "dog": 0.2}}`, under a hinge loss `{"scores": ...}`; for a
+        regression or an embedding `{"values": [...]}`.
 
     Raises:
         DataError: The net compares samples, returns several arrays, or outputs that do not fit the loss.
@@ -55,7 +84,8 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
             "two classes is trained with sigmoid_bce, a quantity with l2"
         )
     names = _names(classes, scores.shape[1])
-    return [[names[int(row.argmax())], f"{row.max():.4f}"] for row in scores.softmax(axis=1).asnumpy()]
+    rows = scores.softmax(axis=1).asnumpy()
+    return [{"class": names[int(row.argmax())], "probability": float(row.max())} for row in rows]
 
 
 def refuse_pairs(recipe: Recipe) -> None:
@@ -71,24 +101,24 @@ def refuse_pairs(recipe: Recipe) -> None:
         )
 
 
-def _values(scores: Any) -> List[List[str]]:
-    return [[f"{value:.6g}" for value in row] for row in scores.reshape((len(scores), -1)).asnumpy()]
+def _values(scores: Any) -> List[Answer]:
+    return [{"values": row} for row in scores.reshape((len(scores), -1)).asnumpy().tolist()]
 
 
-def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[Answer]:
     if probabilities.shape[1] == 1:
         names = _names(classes, 2)
-        return [[names[int(p > 0.5)], f"{max(p, 1 - p):.4f}"] for p in probabilities[:, 0]]
+        return [{"class": names[int(p > 0.5)], "probability": max(p, 1 - p)} for p in probabilities[:, 0].tolist()]
     names = _names(classes, probabilities.shape[1])
-    return [[f"{name} {p:.4f}" for name, p in zip(names, row)] for row in probabilities]
+    return [{"labels": dict(zip(names, row))} for row in probabilities.tolist()]
 
 
-def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[List[str]]:
+def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[Answer]:
     if scores.shape[1] == 1:
         names = _names(classes, 2)
-        return [[names[int(score > 0)], f"score {score:.4f}"] for score in scores[:, 0]]
+        return [{"class": names[int(score > 0)], "score": score} for score in scores[:, 0].tolist()]
     names = _names(classes, scores.shape[1])
-    return [[f"{name} score {score:.4f}" for name, score in zip(names, row)] for row in scores]
+    return [{"scores": dict(zip(names, row))} for row in scores.tolist()]
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:

@@ -65,36 +65,82 @@ def net_inputs(
 
     Raises:
         DataError: A file is no image, or the net was not trained on images.
-    """
-    augment = augment_of(recipe.data.eval_augment)
-    if form is None or (form.size is None and augment is None):
-        raise DataError(
-            f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
-            "of other inputs from Python, with x as a batch of training has it:\n"
-            "  import mxkit\n"
-            '  recipe, net = mxkit.recipe.load_run("RUN")\n'
-            "  print(mxkit.predict(net, x))"
-        )
-    pictures = [_decoded(path, form.channels) for path in paths]
-    if form.size is None:
-        return np.stack([augment(255 - one if invert else one) for one in pictures])  # type: ignore[misc]
-    found = np.stack([_fitted(path, picture, form, invert) for path, picture in zip(paths, pictures)])
-    return found if augment is None else np.asarray(augment.batch(found)[0])
-
-
-def _decoded(path: Union[str, Path], channels: int) -> "np.ndarray":
-    try:
-        return decode(Path(path).read_bytes(), str(path), channels)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read as an image: {error}") from error
-
-
-def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
-    """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
 
     Warns:
-        UserWarning: Its border is bright and that of the training images dark, or the reverse.
+        UserWarning: The border of a picture is bright and that of the training images dark, or the reverse.
     """
+    reader = ImageReader(recipe, form, invert=invert)
+    pictures = []
+    for path in paths:
+        pixels, note = reader(path)
+        pictures.append(pixels)
+        if note:
+            warnings.warn(note, stacklevel=2)
+    return np.stack(pictures)
+
+
+class ImageReader:
+    """Reads one image file at a time like the evaluated images of a run; threads may share it.
+
+    Args:
+        recipe: As for `net_inputs`.
+        form: As for `net_inputs`.
+        invert: As for `net_inputs`.
+
+    Attributes:
+        draws: Whether a step of `data.eval_augment` uses the process's generators, so that one thread must read.
+
+    Raises:
+        DataError: The net was not trained on images.
+    """
+
+    def __init__(self, recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> None:
+        augment = augment_of(recipe.data.eval_augment)
+        if form is None or (form.size is None and augment is None):
+            raise DataError(
+                f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a "
+                "net of other inputs from Python, with x as a batch of training has it:\n"
+                "  import mxkit\n"
+                '  recipe, net = mxkit.recipe.load_run("RUN")\n'
+                "  print(mxkit.predict(net, x))"
+            )
+        self._form, self._augment, self._invert = form, augment, invert
+        self.draws = augment is not None and bool(augment.draws)
+
+    def __call__(self, path: Union[str, Path]) -> Tuple["np.ndarray", str]:
+        """Read a file; arguments and result as for `prepare`.
+
+        Raises:
+            DataError: The file cannot be read, or is no image.
+        """
+        try:
+            return self.prepare(Path(path).read_bytes(), str(path))
+        except OSError as error:
+            raise DataError(f"{path} cannot be read as an image: {error}") from error
+
+    def prepare(self, content: bytes, where: str) -> Tuple["np.ndarray", str]:
+        """Decode the content of a file, and prepare the picture.
+
+        Args:
+            content: Content of an image file.
+            where: Name of the file, for messages.
+
+        Returns:
+            float32 of shape (C, H, W), and a warning if the border is bright and that of the training images dark, or
+            the reverse; else an empty text.
+
+        Raises:
+            DataError: The content is no image.
+        """
+        picture = decode(content, where, self._form.channels)
+        if self._form.size is None:
+            return np.asarray(self._augment(255 - picture if self._invert else picture)), ""  # type: ignore[misc]
+        pixels, note = _fitted(where, picture, self._form, self._invert)
+        return pixels if self._augment is None else np.asarray(self._augment.batch(pixels[None])[0][0]), note
+
+
+def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> Tuple["np.ndarray", str]:
+    """A picture in the form of training images that were arrays, float32 (C, H, W) divided by 255, and a warning."""
     from PIL import Image  # it averages all pixels when it shrinks an image; OpenCV's bilinear resize skips most
 
     (height, width), usual = form.size or (0, 0), form.border or 0.0
@@ -102,13 +148,12 @@ def _fitted(path: Union[str, Path], picture: "np.ndarray", form: ImageForm, inve
     resized = np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32)
     pixels = resized.reshape(height, width, form.channels).transpose(2, 0, 1) / 255
     pixels = 1 - pixels if invert else pixels
-    if abs(_border(pixels[None]).mean() - usual) > 0.5:
-        warnings.warn(
-            f"{path}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
-            f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
-            stacklevel=3,
-        )
-    return pixels
+    if abs(_border(pixels[None]).mean() - usual) <= 0.5:
+        return pixels, ""
+    return pixels, (
+        f"{where}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+        f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them"
+    )
 
 
 def _border(images: "np.ndarray") -> "np.ndarray":
