@@ -12,13 +12,13 @@ a core decodes one, which "decoding alone" shows. At the end, 20 broken files am
 from functools import partial
 from pathlib import Path
 import tempfile
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Tuple
 import warnings
 
 import mxkit  # before mxnet
 from mxkit.data.files.image_files import find_images
 from mxkit.recipe.file_predictions import predict_files
-from mxkit.recipe.images import ImageReader, net_inputs
+from mxkit.recipe.images import image_reader, net_inputs
 from mxkit.recipe.run import load_run, run_facts
 import mxnet as mx
 import numpy as np
@@ -82,7 +82,7 @@ def train(case: Case, parent: str) -> Path:
 def ways_of(trained: Path, folder: Path) -> Dict[str, Any]:
     recipe, net = load_run(trained)
     form, files = run_facts(trained, recipe).images, find_images([folder])
-    reader = ImageReader(recipe, form)
+    reader = image_reader(recipe, form)
     ready = [mx.nd.array(net_inputs(recipe, form, files[:BATCH]))] * (len(files) // BATCH)
     rest = len(files) % BATCH
     ready += [ready[0][:rest]] if rest else []
@@ -93,7 +93,7 @@ def ways_of(trained: Path, folder: Path) -> Dict[str, Any]:
 
     def one_by_one() -> None:
         for start in range(0, len(files), BATCH):
-            pixels = np.stack([reader(file)[0] for file in files[start : start + BATCH]])
+            pixels = np.stack([reader(file) for file in files[start : start + BATCH]])
             mxkit.predict(net, pixels).softmax(axis=1).asnumpy()
 
     return {
@@ -104,7 +104,7 @@ def ways_of(trained: Path, folder: Path) -> Dict[str, Any]:
     }
 
 
-def decode_all(reader: ImageReader, files: List[str]) -> None:
+def decode_all(reader: Callable[[str], Any], files: List[str]) -> None:
     for file in files:
         reader(file)
 

@@ -53,9 +53,13 @@ def predict(
 
 
 def _show(prediction: Any) -> None:
-    from mxkit.recipe.answers import describe_answer
+    from mxkit.recipe.answers import describe_prediction
 
-    typer.echo("\t".join([prediction.path, *describe_answer(prediction.answer)]))
+    line = "\t".join([prediction.path, *describe_prediction(prediction.answer)])
+    try:
+        typer.echo(line)
+    except UnicodeEncodeError:  # the name of a file may be no UTF-8
+        typer.echo(line.encode("utf-8", "backslashreplace").decode())
 
 
 @contextmanager
@@ -92,7 +96,6 @@ def _to_json(path: Path) -> Iterator[Callable[[Any], None]]:
 def _lines(path: Path) -> Iterator[Callable[[str], None]]:
     """A file of which each line is one call of the system, so that a process that is ended leaves whole lines."""
     with path.open("wb", buffering=0) as file:
-        # names of files may be no UTF-8
         yield lambda text: _write_whole(file, text.encode("utf-8", "surrogateescape"))
 
 

@@ -1,4 +1,4 @@
-"""What a net says of each sample, for programs and as the text of `mxkit predict`; the loss decides what it means."""
+"""What a run's net says of each sample, as values and as text; the loss decides what the net's outputs mean."""
 
 from typing import Any, Dict, List, Sequence
 
@@ -8,49 +8,40 @@ from mxkit.core.loss_kinds import outputs_of, unit_of
 from mxkit.errors import DataError
 from mxkit.losses.by_name import get_loss
 from mxkit.recipe.schema import Recipe
+import mxnet as mx
 import numpy as np
-
-Answer = Dict[str, Any]
 
 
 def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[str]]:
-    """Text for each row of a net's outputs; arguments and errors as for `answer_values`.
+    """Text for each row of a net's outputs.
+
+    Args:
+        recipe: As for `predictions`.
+        classes: As for `predictions`.
+        scores: As for `predictions`.
 
     Returns:
         For each sample the class and its probability; for several labels each label with its probability; for a
         regression or an embedding the values; for a hinge loss, which has no probabilities, the class and the score.
+
+    Raises:
+        DataError: As for `predictions`.
     """
-    return [describe_answer(one) for one in answer_values(recipe, classes, scores)]
+    return [describe_prediction(found) for found in predictions(recipe, classes, scores)]
 
 
-def describe_answer(answer: Answer) -> List[str]:
-    """The text of one of `answer_values`, in pieces.
-
-    >>> describe_answer({"class": "cat", "probability": 0.75}), describe_answer({"labels": {"cat": 0.5}})
-    (['cat', '0.7500'], ['cat 0.5000'])
-    """
-    if "probability" in answer:
-        return [answer["class"], f"{answer['probability']:.4f}"]
-    if "class" in answer:
-        return [answer["class"], f"score {answer['score']:.4f}"]
-    if "values" in answer:
-        return [f"{value:.6g}" for value in answer["values"]]
-    word = "" if "labels" in answer else "score "
-    return [f"{name} {word}{value:.4f}" for one in answer.values() for name, value in one.items()]
-
-
-def answer_values(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Answer]:
-    """What each row of a net's outputs means.
+def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dict[str, Any]]:
+    """What a net's outputs say of each sample, as plain values for JSON.
 
     Args:
         recipe: The net's recipe; its loss decides what the outputs mean.
         classes: Names of the classes; empty if the data has none.
-        scores: The net's outputs, NDArray of shape (N, K) or (N,).
+        scores: The net's outputs of shape (N, K) or (N,), as an NDArray or NumPy's.
 
     Returns:
-        A dict for each sample: `{"class": "cat", "probability": 0.9}`; under a hinge loss `{"class": ..., "score":
-        ...}`; for several labels `{"labels": {"cat": 0.9, "dog": 0.2}}`, under a hinge loss `{"scores": ...}`; for a
-        regression or an embedding `{"values": [...]}`.
+        For each sample `{"class": name, "probability": p}`, or `{"class": name, "score": s}` for a hinge loss; for
+        several labels `{"probabilities": {name: p}}` or `{"scores": {name: s}}`; for a regression or an embedding
+        `{"values": [...]}`.
 
     Raises:
         DataError: The net compares samples, returns several arrays, or outputs that do not fit the loss.
@@ -59,33 +50,46 @@ def answer_values(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[A
     if isinstance(scores, (tuple, list)):
         shapes = ", ".join(str(tuple(one.shape[1:])) for one in scores)
         raise DataError(f"the net gives {len(scores)} outputs, {shapes} per sample; expected one. Use mxkit.predict")
-    scores = legacy(scores).astype("float64")
+    host = legacy(scores).astype("float64").asnumpy() if isinstance(scores, mx.nd.NDArray) else scores
+    rows = np.asarray(host, np.float64)
     loss = get_loss(recipe.loss.spec)
     kind = outputs_of(loss)
     if kind in (kinds.QUANTITIES, kinds.EMBEDDINGS):
-        return _values(scores)
-    scores = scores.expand_dims(1) if scores.ndim == 1 else scores
-    if scores.ndim != 2:
+        return _values(rows)
+    rows = rows[:, None] if rows.ndim == 1 else rows
+    if rows.ndim != 2:
         raise DataError(
-            f"the net gives {scores.shape[1:]} per sample under {recipe.loss.name}; expected one value per class. Use "
+            f"the net gives {rows.shape[1:]} per sample under {recipe.loss.name}; expected one value per class. Use "
             "mxkit.predict"
         )
     if kind not in (kinds.CLASSES, kinds.YES_OR_NO, kinds.MARGINS) and (
-        scores.shape[1] < 2 or len(classes) != scores.shape[1]
+        rows.shape[1] < 2 or len(classes) != rows.shape[1]
     ):
-        return _values(scores)
+        return _values(rows)
     if kind == kinds.YES_OR_NO:
-        return _labels((scores if unit_of(loss) == kinds.PROBABILITIES else scores.sigmoid()).asnumpy(), classes)
+        return _labels(rows if unit_of(loss) == kinds.PROBABILITIES else _sigmoid(rows), classes)
     if kind == kinds.MARGINS:
-        return _margins(scores.asnumpy(), classes)
-    if scores.shape[1] == 1:
+        return _margins(rows, classes)
+    if rows.shape[1] == 1:
         raise DataError(
             f"the net gives one output under {recipe.loss.name}, whose softmax is 1 for every sample. One output for "
             "two classes is trained with sigmoid_bce, a quantity with l2"
         )
-    names = _names(classes, scores.shape[1])
-    rows = scores.softmax(axis=1).asnumpy()
-    return [{"class": names[int(row.argmax())], "probability": float(row.max())} for row in rows]
+    names = _names(classes, rows.shape[1])
+    powers = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    return [{"class": names[int(row.argmax())], "probability": float(row.max())} for row in shares]
+
+
+def describe_prediction(found: Dict[str, Any]) -> List[str]:
+    """The text of one of `predictions`, in cells."""
+    if "values" in found:
+        return [f"{value:.6g}" for value in found["values"]]
+    if "class" in found:
+        score = f"score {found['score']:.4f}" if "score" in found else f"{found['probability']:.4f}"
+        return [found["class"], score]
+    word = "score " if "scores" in found else ""
+    return [f"{name} {word}{value:.4f}" for name, value in next(iter(found.values())).items()]
 
 
 def refuse_pairs(recipe: Recipe) -> None:
@@ -101,24 +105,28 @@ def refuse_pairs(recipe: Recipe) -> None:
         )
 
 
-def _values(scores: Any) -> List[Answer]:
-    return [{"values": row} for row in scores.reshape((len(scores), -1)).asnumpy().tolist()]
+def _sigmoid(scores: "np.ndarray") -> "np.ndarray":
+    return np.asarray(0.5 * (1 + np.tanh(scores / 2)))  # exp would overflow
 
 
-def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[Answer]:
+def _values(scores: "np.ndarray") -> List[Dict[str, Any]]:
+    return [{"values": row.tolist()} for row in scores.reshape(len(scores), -1)]
+
+
+def _labels(probabilities: "np.ndarray", classes: Sequence[str]) -> List[Dict[str, Any]]:
     if probabilities.shape[1] == 1:
         names = _names(classes, 2)
-        return [{"class": names[int(p > 0.5)], "probability": max(p, 1 - p)} for p in probabilities[:, 0].tolist()]
+        return [{"class": names[int(p > 0.5)], "probability": float(max(p, 1 - p))} for p in probabilities[:, 0]]
     names = _names(classes, probabilities.shape[1])
-    return [{"labels": dict(zip(names, row))} for row in probabilities.tolist()]
+    return [{"probabilities": dict(zip(names, row.tolist()))} for row in probabilities]
 
 
-def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[Answer]:
+def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[Dict[str, Any]]:
     if scores.shape[1] == 1:
         names = _names(classes, 2)
-        return [{"class": names[int(score > 0)], "score": score} for score in scores[:, 0].tolist()]
+        return [{"class": names[int(score > 0)], "score": float(score)} for score in scores[:, 0]]
     names = _names(classes, scores.shape[1])
-    return [{"scores": dict(zip(names, row))} for row in scores.tolist()]
+    return [{"scores": dict(zip(names, row.tolist()))} for row in scores]
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:

@@ -2,22 +2,22 @@
 
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Union
-import warnings
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
 
 from mxkit.core.arguments import whole_number
 from mxkit.core.array_kind import call, legacy
+from mxkit.core.arrays import outputs_of
 from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import empty_batch, split_batch
 from mxkit.core.forward_errors import explained
 from mxkit.data.files.image_files import find_images
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError
-from mxkit.recipe.answers import Answer, answer_values, refuse_pairs
-from mxkit.recipe.images import ImageReader
+from mxkit.recipe.answers import predictions, refuse_pairs
+from mxkit.recipe.building import augment_of
+from mxkit.recipe.images import image_reader
 from mxkit.recipe.run import load_run, run_facts
 from mxkit.runtime.machine import read_processors
-import mxnet as mx
 from mxnet import autograd
 import numpy as np
 
@@ -30,21 +30,20 @@ class FilePrediction(NamedTuple):
 
     Attributes:
         path: The file.
-        answer: `{"class": "cat", "probability": 0.9}`; for several labels `{"labels": {"cat": 0.9, "dog": 0.2}}`; for a
-            regression `{"values": [...]}`; under a hinge loss `{"class": ..., "score": ...}` or `{"scores": {...}}`.
+        answer: `{"class": "cat", "probability": 0.9}`; under a hinge loss "score" instead of "probability"; for several
+            labels `{"probabilities": {"cat": 0.9, "dog": 0.2}}`, or "scores"; for a regression `{"values": [...]}`.
             Empty if the file was not read.
         error: Why the file was not read; else empty.
     """
 
     path: str
-    answer: Answer
+    answer: Dict[str, Any]
     error: str = ""
 
 
 class _File(NamedTuple):
     path: str
     pixels: Any = None
-    note: str = ""
     error: str = ""
 
 
@@ -100,12 +99,12 @@ def predict_files(
     recipe, net = load_run(run, which)
     refuse_pairs(recipe)
     facts = run_facts(run, recipe)
-    reader = ImageReader(recipe, facts.images, invert=invert)
-    batches = _batches(_read(reader, paths, 1 if reader.draws else workers, size), size)
-    return _predictions(net, batches, lambda scores: answer_values(recipe, facts.classes, scores))
+    reader, augment = image_reader(recipe, facts.images, invert=invert), augment_of(recipe.data.eval_augment)
+    read = _read(reader, paths, 1 if augment is not None and augment.draws else workers, size)
+    return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
 
 
-def _read(reader: ImageReader, paths: Sequence[str], threads: int, size: int) -> Iterator[_File]:
+def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size: int) -> Iterator[_File]:
     """Read the files in threads, at most two batches or two groups per thread ahead."""
 
     def read(number: int, unwanted: Callable[[], bool]) -> List[_File]:
@@ -114,7 +113,7 @@ def _read(reader: ImageReader, paths: Sequence[str], threads: int, size: int) ->
             if unwanted():
                 break
             try:
-                group.append(_File(path, *reader(path)))
+                group.append(_File(path, reader(path)))
             except DataError as error:
                 group.append(_File(path, error=str(error)))
         return group
@@ -148,7 +147,7 @@ def _stacked(pixels: Sequence["np.ndarray"]) -> Any:
 
 
 def _predictions(
-    net: Any, batches: Iterator[_Batch], meaning: Callable[[Any], List[Answer]]
+    net: Any, batches: Iterator[_Batch], meaning: Callable[[Any], List[Dict[str, Any]]]
 ) -> Iterator[FilePrediction]:
     devices, numpy = net_devices(net), is_numpy_net(net)
 
@@ -160,24 +159,15 @@ def _predictions(
         with explained(net, batch=lambda: batch.x):
             return batch._replace(outputs=[] if batch.x is None else forward(batch.x))
 
-    def end(batch: _Batch) -> Iterator[Answer]:
+    def end(batch: _Batch) -> Any:
         with explained(net, lambda: forward(batch.x), lambda: batch.x):
-            return iter(meaning(_joined(batch.outputs)) if batch.outputs else ())
+            parts = [outputs_of(one, "predict_files") for one in batch.outputs]
+            return [np.concatenate([legacy(one).asnumpy() for one in column]) for column in zip(*parts)]
 
-    before = None
+    before: Optional[_Batch] = None
     for batch in chain(batches, (None,)):  # a batch is read while the net computes the one before
-        # the engine would compute probabilities after the next batch, so they are computed first
-        done, answers = before, iter(()) if before is None else end(before)
+        done, scores = before, [] if before is None else end(before)
         before = None if batch is None else begin(batch)
-        files: Sequence[_File] = () if done is None else done.files
-        for file in files:
-            if file.note:
-                warnings.warn(file.note, stacklevel=2)
+        answers = iter(meaning(scores[0] if len(scores) == 1 else tuple(scores)) if scores else ())
+        for file in () if done is None else done.files:
             yield FilePrediction(file.path, {} if file.error else next(answers), file.error)
-
-
-def _joined(outputs: List[Any]) -> Any:
-    if isinstance(outputs[0], (list, tuple)):  # several outputs are refused by name
-        return outputs[0]
-    parts = [legacy(one).as_in_context(mx.cpu()) for one in outputs]
-    return parts[0] if len(parts) == 1 else mx.nd.concat(*parts, dim=0)

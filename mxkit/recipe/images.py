@@ -1,7 +1,7 @@
 """Reads image files in the form that a net was trained on."""
 
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 import warnings
 
 from mxkit.data.files.decoding import decode
@@ -55,92 +55,73 @@ def net_inputs(
     """Read image files and prepare them like the evaluated images of a run.
 
     Args:
-        recipe: Recipe of the run.
-        form: Form of the training images; None if the net was not trained on images.
+        recipe: As for `image_reader`.
+        form: As for `image_reader`.
         paths: Image files.
-        invert: Swap dark and bright.
+        invert: As for `image_reader`.
 
     Returns:
         float32 of shape (len(paths), C, H, W), after `data.eval_augment`.
 
     Raises:
         DataError: A file is no image, or the net was not trained on images.
-
-    Warns:
-        UserWarning: The border of a picture is bright and that of the training images dark, or the reverse.
     """
-    reader = ImageReader(recipe, form, invert=invert)
-    pictures = []
-    for path in paths:
-        pixels, note = reader(path)
-        pictures.append(pixels)
-        if note:
-            warnings.warn(note, stacklevel=2)
-    return np.stack(pictures)
+    read = image_reader(recipe, form, invert=invert)
+    return np.stack([read(path) for path in paths])
 
 
-class ImageReader:
-    """Reads one image file at a time like the evaluated images of a run; threads may share it.
+def image_reader(
+    recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False
+) -> Callable[[Union[str, Path, bytes, "np.ndarray"]], "np.ndarray"]:
+    """Return the function that prepares one image like the evaluated images of a run; threads may share it.
 
     Args:
-        recipe: As for `net_inputs`.
-        form: As for `net_inputs`.
-        invert: As for `net_inputs`.
+        recipe: Recipe of the run.
+        form: Form of the training images; None if the net was not trained on images.
+        invert: Swap dark and bright.
 
-    Attributes:
-        draws: Whether a step of `data.eval_augment` uses the process's generators, so that one thread must read.
+    Returns:
+        A function of an image file, its content, or its pixels (uint8 of shape (height, width, C)). It returns
+        float32 of shape (C, H, W), after `data.eval_augment`, and raises a DataError for a file that is no image.
 
     Raises:
         DataError: The net was not trained on images.
     """
+    augment = augment_of(recipe.data.eval_augment)
+    if form is None or (form.size is None and augment is None):
+        raise DataError(
+            f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a net "
+            "of other inputs from Python, with x as a batch of training has it:\n"
+            "  import mxkit\n"
+            '  recipe, net = mxkit.recipe.load_run("RUN")\n'
+            "  print(mxkit.predict(net, x))"
+        )
+    known = form
 
-    def __init__(self, recipe: Recipe, form: Optional[ImageForm], *, invert: bool = False) -> None:
-        augment = augment_of(recipe.data.eval_augment)
-        if form is None or (form.size is None and augment is None):
-            raise DataError(
-                f"images need a net trained on images; data {recipe.data.name!r} has none, or no eval_augment. Ask a "
-                "net of other inputs from Python, with x as a batch of training has it:\n"
-                "  import mxkit\n"
-                '  recipe, net = mxkit.recipe.load_run("RUN")\n'
-                "  print(mxkit.predict(net, x))"
-            )
-        self._form, self._augment, self._invert = form, augment, invert
-        self.draws = augment is not None and bool(augment.draws)
+    def read(image: Union[str, Path, bytes, "np.ndarray"]) -> "np.ndarray":
+        where = str(image) if isinstance(image, (str, Path)) else "the image"
+        picture = image if isinstance(image, np.ndarray) else _decoded(image, where, known.channels)
+        if known.size is None:
+            return np.asarray(augment(255 - picture if invert else picture))  # type: ignore[misc]
+        fitted = _fitted(where, picture, known, invert)
+        return fitted if augment is None else np.asarray(augment.batch(fitted[None])[0][0])
 
-    def __call__(self, path: Union[str, Path]) -> Tuple["np.ndarray", str]:
-        """Read a file; arguments and result as for `prepare`.
-
-        Raises:
-            DataError: The file cannot be read, or is no image.
-        """
-        try:
-            return self.prepare(Path(path).read_bytes(), str(path))
-        except OSError as error:
-            raise DataError(f"{path} cannot be read as an image: {error}") from error
-
-    def prepare(self, content: bytes, where: str) -> Tuple["np.ndarray", str]:
-        """Decode the content of a file, and prepare the picture.
-
-        Args:
-            content: Content of an image file.
-            where: Name of the file, for messages.
-
-        Returns:
-            float32 of shape (C, H, W), and a warning if the border is bright and that of the training images dark, or
-            the reverse; else an empty text.
-
-        Raises:
-            DataError: The content is no image.
-        """
-        picture = decode(content, where, self._form.channels)
-        if self._form.size is None:
-            return np.asarray(self._augment(255 - picture if self._invert else picture)), ""  # type: ignore[misc]
-        pixels, note = _fitted(where, picture, self._form, self._invert)
-        return pixels if self._augment is None else np.asarray(self._augment.batch(pixels[None])[0][0]), note
+    return read
 
 
-def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> Tuple["np.ndarray", str]:
-    """A picture in the form of training images that were arrays, float32 (C, H, W) divided by 255, and a warning."""
+def _decoded(image: Union[str, Path, bytes], where: str, channels: int) -> "np.ndarray":
+    try:
+        return decode(image if isinstance(image, bytes) else Path(image).read_bytes(), where, channels)
+    except OSError as error:
+        raise DataError(f"{where} cannot be read as an image: {error}") from error
+
+
+def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) -> "np.ndarray":
+    """A picture in the form of training images that were arrays: float32 (C, H, W) of their size, divided by 255.
+
+    Warns:
+        UserWarning: Its border is bright and that of the training images dark, or the reverse.
+    """
     from PIL import Image  # it averages all pixels when it shrinks an image; OpenCV's bilinear resize skips most
 
     (height, width), usual = form.size or (0, 0), form.border or 0.0
@@ -148,12 +129,13 @@ def _fitted(where: str, picture: "np.ndarray", form: ImageForm, invert: bool) ->
     resized = np.asarray(whole.resize((width, height), Image.Resampling.BILINEAR), dtype=np.float32)
     pixels = resized.reshape(height, width, form.channels).transpose(2, 0, 1) / 255
     pixels = 1 - pixels if invert else pixels
-    if abs(_border(pixels[None]).mean() - usual) <= 0.5:
-        return pixels, ""
-    return pixels, (
-        f"{where}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
-        f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them"
-    )
+    if abs(_border(pixels[None]).mean() - usual) > 0.5:
+        warnings.warn(
+            f"{where}: its border is {'bright' if usual < 0.5 else 'dark'}, that of the training images "
+            f"{'dark' if usual < 0.5 else 'bright'}; --invert swaps them",
+            stacklevel=3,
+        )
+    return pixels
 
 
 def _border(images: "np.ndarray") -> "np.ndarray":
