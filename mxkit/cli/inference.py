@@ -1,14 +1,15 @@
-"""The command `mxkit predict`."""
+"""The commands `mxkit predict` and `mxkit benchmark`."""
 
 from contextlib import ExitStack, contextmanager
 from csv import writer as csv_writer
 import io
-import json
+from json import dumps as to_json
 from pathlib import Path
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from mxkit.cli.runs import INVERT, RUN, WHICH
+from mxkit.errors import MxkitError
 import typer
 
 
@@ -52,6 +53,37 @@ def predict(
         raise typer.Exit(1)
 
 
+def benchmark(
+    run: Path = RUN,
+    precision: str = typer.Option("float32,bfloat16,int8", help="What to compare with the net as trained."),
+    batch: str = typer.Option("1,8,32", help="Samples per call."),
+    seconds: float = typer.Option(2.0, help="Time of each measurement."),
+    png: Optional[Path] = typer.Option(None, "--png", metavar="FILE", help="Draw a picture."),
+    json: Optional[Path] = typer.Option(None, "--json", metavar="FILE", help="Write the figures for programs."),
+    which: str = WHICH,
+) -> None:
+    """Measure how fast a RUN's net predicts on the CPU: latency, samples a second, memory, agreement of answers.
+
+    Each precision is compared with the net as trained, in float32; one that the processor lacks is named.
+    """
+    from mxkit.export.inference.measuring_inference import measure_inference
+
+    sizes = [int(size) if size.strip().isdigit() else size for size in batch.split(",")]
+    options: Any = {"precisions": precision.split(","), "batch_sizes": sizes, "which": which, "seconds": seconds}
+    try:
+        measured = measure_inference(run, **options, progress=True)
+    except ValueError as error:
+        if isinstance(error, MxkitError):
+            raise
+        raise typer.BadParameter(str(error)) from error
+    typer.echo(str(measured))
+    if json:
+        json.write_text(to_json(measured.to_dict(), indent=1), encoding="utf-8")
+    if png:
+        measured.plot(png)
+        typer.echo(f"picture {png}")
+
+
 def _show(prediction: Any) -> None:
     from mxkit.recipe.answers import describe_prediction
 
@@ -89,7 +121,7 @@ def _columns(answer: Dict[str, Any]) -> Dict[str, Any]:
 @contextmanager
 def _to_json(path: Path) -> Iterator[Callable[[Any], None]]:
     with _lines(path) as write_line:
-        yield lambda one: write_line(json.dumps({"path": one.path, **one.answer}) + "\n")
+        yield lambda one: write_line(to_json({"path": one.path, **one.answer}) + "\n")
 
 
 @contextmanager
