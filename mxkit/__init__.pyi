@@ -15,6 +15,7 @@ from .core.device import devices as devices
 from .core.seeding import seed_all as seed_all
 from .core.train_mode import mode as mode
 from .export.exported_files import load_exported as load_exported
+from .export.inference.optimizing import optimize as optimize
 from .export.writing import export as export
 from .metrics import Metric as Metric
 from .nets.features import Features as Features

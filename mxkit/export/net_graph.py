@@ -8,6 +8,7 @@ from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
 from mxkit.core.graphs import hooks_replaced, traced_graph
 from mxkit.core.replicas import finish_initialization, is_deferred, values_of
 from mxkit.errors import NotInitializedError
+from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 from mxnet import gluon
@@ -50,7 +51,7 @@ class Value(NamedTuple):
 
 
 def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
-    """Trace a net with symbols; its caches, hooks and hybridization do not change.
+    """Trace a net with symbols; its caches, hooks and hybridization do not change. An OptimizedNet has its graph.
 
     Args:
         net: An initialized HybridBlock, or a Sequential of HybridBlocks.
@@ -63,8 +64,14 @@ def graph_of(net: Any, shapes: Sequence[Tuple[int, ...]] = ()) -> Graph:
         With `shapes`, parameters that waited for a first batch are initialized, as a batch would do.
     """
     check_net(net)
-    inputs = _inputs(net, shapes)
     numpy = is_numpy_net(net)
+    if isinstance(net, OptimizedNet):
+        made, names = net.prediction_graph(), [variable.name for variable in traced_graph(net)[0]]
+        states = set(made.symbol.list_auxiliary_states())
+        arrays = {name: made.arrays[name] for name in made.symbol.list_inputs() if name not in names}
+        arrays = {f"{'aux' if name in states else 'arg'}:{name}": array for name, array in arrays.items()}
+        return Graph(made.symbol, arrays, names, {}, numpy)
+    inputs = _inputs(net, shapes)
     with switches(numpy):
         outputs = _trace(net, of_kind(inputs, numpy))
         names = outputs.list_inputs()

@@ -22,10 +22,15 @@ import mxnet as mx
 from mxnet import gluon
 
 
-def symbol_contents(graph: Graph) -> Tuple[bytes, bytes]:
-    """Content of the graph's file and of the parameters' file, as `net.export` writes them."""
+def symbol_contents(graph: Graph, casts: bool = False) -> Tuple[bytes, bytes]:
+    """Content of the graph's file and of the parameters' file, as `net.export` writes them: without AMP's casts (T220).
+
+    Args:
+        graph: Result of `graph_of`.
+        casts: Whether they stay.
+    """
     with switches(graph.numpy):
-        text = _with_current_attributes(graph.symbol.tojson(), graph.parameters)
+        text = _with_current_attributes(graph.symbol.tojson(remove_amp_cast=not casts), graph.parameters)
     return text.encode("utf-8"), parameter_bytes(graph.arrays, graph.numpy)  # imports reads both under one switch
 
 

@@ -21,6 +21,7 @@ from mxkit.export.proof import Proof
 from mxkit.export.sources import Source, base_path, find_source
 from mxkit.export.symbol_files import check_same_graph
 from mxkit.export.to_onnx.operators_of_graph import operators_of
+from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxnet import autograd
 
 Shape = Sequence[Optional[int]]
@@ -176,6 +177,11 @@ def _prepared(found: Source, input_shape: Any, inputs: Any, format: str, verify:
     examples = as_arrays(inputs) or (() if shapes else found.examples)
     shapes = shapes or [tuple(one.shape) for one in examples] or list(found.shapes)
     check_examples(examples, shapes, axes)
+    if isinstance(found.net, OptimizedNet) and format != "symbol":
+        raise ValueError(
+            f"export: format={format!r} takes the float32 net: an optimized net holds operators of oneDNN only. Export "
+            "the net from which it was made; other programs optimize it themselves"
+        )
     graph = graph_of(found.net, shapes)
     check_graph(graph, format)
     if not shapes and format in ("onnx", "torch"):

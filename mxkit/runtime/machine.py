@@ -108,6 +108,14 @@ def processor_model(root: Path = ROOT) -> str:
     return platform.processor() or platform.machine()
 
 
+def processor_flags(root: Path = ROOT) -> Set[str]:
+    """The system's names of what an x86 processor can, like "avx512_vnni"; empty for others."""
+    for line in read_text(root / "proc/cpuinfo").splitlines():
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()
+
+
 def read_text(path: Path) -> str:
     """The text of a small file, stripped; empty if it cannot be read."""
     try:

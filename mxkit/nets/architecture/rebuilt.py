@@ -16,6 +16,7 @@ _IGNORED = {
     *("_in_units", "_in_channels", "in_channels", "_input_size"),
     "_op_name",  # of a convolution: its class determines it, and the switches of MXNet how it is spelled
     *("skip_states", "_counter", "_init_counter", "_prev_output", "mxkit_name"),
+    *("report", "_graph", "_graphs", "_held"),  # of an OptimizedNet
     *(CALL, MADE),
 }
 _DEFERRED = ("in_units", "in_channels", "input_size")

@@ -8,6 +8,14 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple, Ty
 
 from mxkit.core.blocks import layer_settings
 from mxkit.core.replicas import is_differentiable
+from mxkit.nets.architecture.optimized_net import (
+    OptimizedNet,
+    float_layers,
+    joined,
+    optimized_net,
+    precision,
+    thresholds,
+)
 from mxkit.nets.architecture.symbol_blocks import graph, inputs, outputs, symbol_block
 import mxnet as mx
 from mxnet.gluon import contrib, nn, rnn
@@ -138,6 +146,7 @@ _LAYER = {
     **_initializers(**{name: "l0_" + parameter for name, parameter in _GATES.items()}),
     "input_size": _size("l0_i2h_weight", 1),
 }
+_GRAPH = {"inputs": inputs, "outputs": outputs, "graph": graph}
 _CELL = {**_at("hidden_size"), **_initializers(**_GATES), "input_size": _size("i2h_weight", 1)}
 _CONVOLUTION_CELL = {
     **_at("input_shape", "hidden_channels", "i2h_kernel", "h2h_kernel", "i2h_pad", "i2h_dilate", "h2h_dilate"),
@@ -223,7 +232,17 @@ _SUPPORTED: Dict[Type[Any], Stock] = {
     vision.BasicBlockV2: Stock({}, ("bn1", "conv1", "bn2", "conv2", "downsample"), assembled=True),
     vision.BottleneckV2: Stock({}, ("bn1", "conv1", "bn2", "conv2", "bn3", "conv3", "downsample"), assembled=True),
     LinearBottleneck: Stock(_at("use_shortcut"), ("out",), assembled=True),
-    nn.SymbolBlock: Stock({"inputs": inputs, "outputs": outputs, "graph": graph}, make=symbol_block),
+    nn.SymbolBlock: Stock(_GRAPH, make=symbol_block),
+    OptimizedNet: Stock(
+        {
+            **_GRAPH,
+            "precision": precision,
+            "float_layers": float_layers,
+            "thresholds": thresholds,
+            "joined": joined,
+        },
+        make=optimized_net,
+    ),
 }
 SUPPORTED: Dict[str, Tuple[Type[Any], Stock]] = {kind.__name__: (kind, stock) for kind, stock in _SUPPORTED.items()}
 # Optional children of assembled classes.

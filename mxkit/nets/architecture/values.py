@@ -9,6 +9,7 @@ import math
 from numbers import Integral, Real
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence
 
+from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 import numpy as np
@@ -118,6 +119,15 @@ KINDS: Dict[str, Kind] = {
     "inputs": Kind("a name, or a list of names nested as in a call", lambda value: _is_nested(value, _TEXT)),
     "outputs": Kind("0 for one output, or a list of such", lambda value: _is_nested(value, COUNT)),
     "output_prefix": _TEXT,
+    "precision": _one_of(*PRECISIONS),
+    "joined": FLAG,
+    "float_layers": Kind("a list of names", lambda value: _is_list(value, _TEXT, range(10**5))),
+    "thresholds": Kind(
+        "two numbers by name, the smaller one first",
+        lambda value: (
+            isinstance(value, dict) and all(_is_list(one, NUMBER, (2,)) and one[0] <= one[1] for one in value.values())
+        ),
+    ),
 }
 
 

@@ -1,0 +1,105 @@
+"""Ranges of a net's arrays on real data, from which int8 gets its scales."""
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+import warnings
+
+from mxkit.core.array_kind import legacy, switches
+from mxkit.core.device import as_ndarray, batch_size, unpack
+from mxkit.data.source import Data, read_epoch
+from mxkit.errors import DataError, TrapWarning
+from mxkit.export.net_graph import Graph
+import mxnet as mx
+import numpy as np
+
+_BINS = 8001  # MXNet's number
+
+
+def ranges_of(
+    graph: Graph, data: Optional[Data], mode: str, samples: int, sample: Sequence[Any]
+) -> Dict[str, Tuple[float, float]]:
+    """Compute the range of every array that may become int8.
+
+    Args:
+        graph: The traced net.
+        data: Batches.
+        mode: "naive" or "entropy".
+        samples: How many are read at most.
+        sample: Inputs whose range is compared with that of the data.
+
+    Raises:
+        DataError: A batch has another number of inputs than the net, or an array is NaN or infinite.
+
+    Warns:
+        TrapWarning: The data's inputs have another scale than the sample's.
+    """
+    fused = legacy(graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
+    internals = fused.get_internals()
+    names = [name for name in internals.list_outputs() if name in graph.inputs or f"arg:{name}" not in graph.arrays]
+    names = [name for name in names if f"aux:{name}" not in graph.arrays]
+    # a gradient of all outputs would be prepared, and some operators have none
+    group = mx.sym.Group([mx.sym.BlockGrad(internals[name]) for name in names])
+    operator = mx.nd.CachedOp(group)
+    known = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
+    order = group.list_inputs()
+    ranges: Dict[str, Tuple[float, float]] = {}
+    histograms: Dict[str, Any] = {}
+    largest = 0.0
+    for inputs in _batches(data, graph, samples):
+        given = dict(zip(graph.inputs, inputs))
+        largest = max(largest, *(_magnitude(one) for one in inputs))
+        with switches(graph.numpy):
+            outputs = operator(*(given.get(name, known.get(name)) for name in order))
+        for name, array in zip(names, outputs if isinstance(outputs, (list, tuple)) else [outputs]):
+            if array.dtype == np.float32:
+                host = array.asnumpy()
+                ends = float(host.min()), float(host.max())
+                known_ends = ranges.get(name, ends)
+                ranges[name] = min(ends[0], known_ends[0]), max(ends[1], known_ends[1])
+                if mode == "entropy" and np.isfinite(ends).all():
+                    histograms[name] = _histogram(histograms.get(name), host, ends)
+    wrong = [name for name, ends in ranges.items() if not np.isfinite(ends).all()]
+    if wrong:
+        raise DataError(f"optimize: the calibration's data gives NaN or infinity first at {wrong[0]}")
+    expected = max(_magnitude(legacy(one)) for one in sample)
+    if not 0.25 * expected <= largest <= 4 * expected:
+        warnings.warn(
+            f"optimize: inputs of the calibration reach {largest:.3g} in magnitude, those of the sample "
+            f"{expected:.3g}: is one of them not scaled like the training's?",
+            TrapWarning,
+            stacklevel=5,
+        )
+    if mode == "entropy":
+        from mxnet.contrib import quantization  # it imports scipy.stats
+
+        ranges = quantization._get_optimal_thresholds(histograms, "auto")
+    return {name: (float(least), float(most)) for name, (least, most) in ranges.items()}
+
+
+def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
+    """Add an array to a histogram in the form of MXNet, whose own collectors take callbacks of an Executor only."""
+    from mxnet.contrib import quantization
+
+    most = max(map(abs, ends))
+    if before is not None:
+        return quantization.combine_histogram(before, array, *ends, most)
+    return (*np.histogram(array, bins=_BINS, range=(-most, most)), *ends, most)
+
+
+def _batches(data: Any, graph: Graph, samples: int) -> Any:
+    """Yield the inputs of batches until so many samples are read."""
+    read = 0
+    for batch in read_epoch(data, name="calibration", keep_count=True):
+        inputs: List[Any] = [as_ndarray(one) for one in unpack(batch)[0]]
+        if len(inputs) != len(graph.inputs):
+            raise DataError(
+                f"calibration: the net has {len(graph.inputs)} inputs, a batch has {len(inputs)}. A batch is (x, y), "
+                "or ((x1, x2), y) for two inputs"
+            )
+        yield inputs
+        read += batch_size(inputs)
+        if read >= samples:
+            return
+
+
+def _magnitude(array: Any) -> float:
+    return float(np.abs(array.asnumpy()).max(initial=0))

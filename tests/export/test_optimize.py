@@ -1,0 +1,398 @@
+"""`mxkit.optimize`: what a net in another precision computes, its guards, and its files."""
+
+import json
+import subprocess
+import sys
+import zipfile
+
+import mxkit
+from mxkit.core.blocks import UnknownPathError
+from mxkit.errors import ArchitectureError, CheckpointError, TrapWarning
+from mxkit.export.inference import optimizing
+from mxkit.export.inference.optimization_report import measured
+from mxkit.nets import prediction_graphs
+from mxkit.runtime.machine import processor_flags
+import mxnet as mx
+from mxnet import autograd, gluon
+import numpy as np
+import pytest
+
+BFLOAT16 = pytest.mark.skipif("avx512_bf16" not in processor_flags(), reason="this processor lacks AVX512_BF16")
+INT8 = pytest.mark.skipif(
+    not processor_flags().intersection(["avx512_vnni", "avx_vnni"]), reason="this processor lacks VNNI"
+)
+PRECISIONS = ["float32", pytest.param("bfloat16", marks=BFLOAT16), pytest.param("int8", marks=INT8)]
+HELD_OUT = 360
+
+
+def small_net(kind=gluon.nn.HybridSequential):
+    nn = gluon.nn
+    net = kind()
+    net.add(nn.Conv2D(16, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.MaxPool2D())
+    net.add(nn.Conv2D(32, 3, padding=1), nn.BatchNorm(), nn.Activation("relu"), nn.GlobalAvgPool2D(), nn.Dense(10))
+    return net
+
+
+@pytest.fixture(scope="module")
+def digits():
+    found = mxkit.data.digits()
+    x, y = (np.concatenate([np.asarray(getattr(one, part)) for one in (found.train, found.test)]) for part in "xy")
+    order = np.random.RandomState(0).permutation(len(x))
+    return x[order].astype("f") / (255 if x.dtype == np.uint8 else 1), y[order].astype("i4")
+
+
+@pytest.fixture(scope="module")
+def trained(digits):
+    mxkit.seed_all(0)
+    net = small_net()
+    mxkit.initialize(net, "xavier")
+    x, y = digits
+    train = mxkit.data.ArrayLoader(x[HELD_OUT:], y[HELD_OUT:], 32, shuffle=True, seed=0)
+    mxkit.fit(net, train, loss="softmax_ce", trainer=("adam", {"learning_rate": 0.01}), epochs=10, progress=False)
+    return net
+
+
+def made(net, precision, digits, **options):
+    x = mx.nd.array(digits[0][:HELD_OUT])
+    if precision == "int8":
+        options = {"calibration": mxkit.data.ArrayLoader(digits[0][HELD_OUT:], digits[1][HELD_OUT:], 64), **options}
+    return mxkit.optimize(net, x, precision=precision, **options)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_it_agrees_with_the_net(trained, digits, precision):
+    before = {path: values.tobytes() for path, values in weights(trained).items()}
+    fast = made(trained, precision, digits)
+    x = mx.nd.array(digits[0][:HELD_OUT])
+    expected, actual = trained(x).asnumpy(), fast(x).asnumpy()
+    assert actual.dtype == np.float32
+    assert fast.report.agreement == np.mean(expected.argmax(1) == actual.argmax(1)) >= 0.98
+    assert fast.report.measured.largest == pytest.approx(np.abs(expected - actual).max(), rel=1e-6)
+    right = [np.mean(scores.argmax(1) == digits[1][:HELD_OUT]) for scores in (expected, actual)]
+    assert right[0] > 0.9
+    assert right[1] > right[0] - 0.01
+    if precision == "float32":
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
+    else:
+        assert not np.allclose(actual, expected, rtol=1e-5, atol=1e-6)  # it does compute in another precision
+    assert {path: values.tobytes() for path, values in weights(trained).items()} == before
+
+
+def weights(net):
+    return {path: parameter.data().asnumpy() for path, parameter in net._collect_params_with_prefix().items()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_report_names_the_layers(trained, digits, precision):
+    fast = made(trained, precision, digits)
+    rows = fast.report.layers
+    assert [row.path for row in rows] == ["0", "4", "8"]
+    assert {row.computes for row in rows} == {precision}
+    assert all(row.difference < (1e-5 if precision == "float32" else 0.2) for row in rows)
+    assert "the same class for" in str(fast.report)
+    assert "x the speed of static float32" in str(fast.report)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_other_shapes_than_the_samples(trained, digits, precision):
+    fast = made(trained, precision, digits)
+    tolerance = 1e-4 if precision == "float32" else 0.3
+    for size in (*range(1, 12), 3):  # more than are kept
+        x = mx.nd.array(digits[0][:size])
+        np.testing.assert_allclose(fast(x).asnumpy(), trained(x).asnumpy(), atol=tolerance * 10)
+    x = mx.nd.random.uniform(shape=(2, 1, 12, 12))
+    assert fast(x).shape == (2, 10)
+    whole, part = fast(mx.nd.array(digits[0][:8])).asnumpy(), fast(mx.nd.array(digits[0][:4])).asnumpy()
+    np.testing.assert_allclose(whole[:4], part, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_file_computes_the_same_bits_in_another_process(trained, digits, precision, tmp_path):
+    fast = made(trained, precision, digits)
+    mxkit.save_net(tmp_path / "fast.net", fast)
+    x = digits[0][:16]
+    np.save(tmp_path / "x.npy", x)
+    code = "import sys, mxkit, numpy; from pathlib import Path; folder = Path(sys.argv[1]); "
+    code += "net = mxkit.load_net(folder / 'fast.net'); print(net); "
+    code += "numpy.save(folder / 'y.npy', mxkit.predict(net, numpy.load(folder / 'x.npy')).asnumpy())"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert f"OptimizedNet({precision}, 0 layers kept in float32)" in done.stdout
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), fast(mx.nd.array(x)).asnumpy())
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # MXNet's own, of every SymbolBlock.imports
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_mxnet_alone_reads_the_exported_graph(trained, digits, precision, tmp_path):
+    fast = made(trained, precision, digits)
+    files = mxkit.export(fast, tmp_path / "fast", format="symbol", input_shape=(1, 1, 8, 8)).files
+    x = mx.nd.array(digits[0][:16])
+    plain = gluon.SymbolBlock.imports(str(files["symbol"]), ["data"], str(files["parameters"]))
+    plain.hybridize(static_alloc=True, static_shape=True)
+    np.testing.assert_array_equal(plain(x).asnumpy(), fast(x).asnumpy())
+    with pytest.raises(ValueError, match="format='onnx' takes the float32 net"):
+        mxkit.export(fast, tmp_path / "fast.onnx", input_shape=(1, 1, 8, 8))
+
+
+CHANGES = {
+    "set_data": lambda net, one: one.set_data(one.data() * 2),
+    "in place": lambda net, one: one.data().__setitem__(slice(None), 0),
+    "multiplied": lambda net, one: one.data().__imul__(2),
+    "initialized": lambda net, one: net.initialize(force_reinit=True),
+    "moved": lambda net, one: mxkit.to(net, mx.cpu(1)),
+    "cast": lambda net, one: net.cast("float64"),
+    "loaded": lambda net, one: net.load_parameters("any"),
+}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_refused(files_of_nets, digits, precision, change):
+    net = mxkit.load_net(files_of_nets(precision))
+    x = mx.nd.array(digits[0][:4])
+    before = net(x).asnumpy()
+
+    def changed():
+        CHANGES[change](net, next(iter(net.collect_params().values())))
+        net(x)
+
+    with pytest.raises(ValueError, match="change the float32 net, and call mxkit.optimize again"):
+        changed()
+    if change not in ("initialized", "moved"):
+        np.testing.assert_array_equal(net(x).asnumpy(), before)
+
+
+def test_other_parameters_are_not_loaded_into_it(files_of_nets, trained, digits, tmp_path):
+    net = mxkit.load_net(files_of_nets("float32"))
+    net(mx.nd.array(digits[0][:4]))
+    net.save_parameters(str(tmp_path / "own.params"))
+    with pytest.raises(ValueError, match="change the float32 net"):
+        mxkit.load_parameters(net, tmp_path / "own.params")
+
+
+@pytest.fixture(scope="module")
+def files_of_nets(trained, digits, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nets")
+
+    def file(precision):
+        path = folder / f"{precision}.net"
+        if not path.exists():
+            mxkit.save_net(path, made(trained, precision, digits))
+        return path
+
+    return file
+
+
+def test_it_does_not_train(files_of_nets, digits):
+    net, x = mxkit.load_net(files_of_nets("float32")), mx.nd.array(digits[0][:4])
+    with pytest.raises(ValueError, match="an optimized net has no gradients: train the float32 net"), autograd.record():
+        net(x)
+    with pytest.raises(ValueError, match=r"expects batches on cpu\(0\), received one on cpu\(1\)"):
+        net(x.as_in_context(mx.cpu(1)))
+
+
+@INT8
+def test_kept_layers_compute_in_float32(trained, digits):
+    fast = made(trained, "int8", digits, keep=["4*"])
+    assert [row.computes for row in fast.report.layers] == ["int8", "float32", "int8"]
+    assert fast.report.kept == ("4",)
+    assert "in float32, for a loss of at most 0.02: 4" in str(fast.report)
+    with pytest.raises(UnknownPathError, match="keep 'bn' matches no layer with weights"):
+        made(trained, "int8", digits, keep=["bn"])
+
+
+@INT8
+def test_entropy_cuts_ranges_off(trained, digits):
+    naive, entropy = (made(trained, "int8", digits, calibration_mode=mode).settings for mode in ("naive", "entropy"))
+    assert set(naive.thresholds) == set(entropy.thresholds)
+    ends = [[max(map(abs, one.thresholds[name])) for name in naive.thresholds] for one in (naive, entropy)]
+    assert all(cut <= whole * 1.01 for whole, cut in zip(*ends))
+    assert any(cut < whole * 0.9 for whole, cut in zip(*ends))
+
+
+@INT8
+def test_the_naive_ranges_are_those_of_the_data(trained, digits):
+    fast = made(trained, "int8", digits, calibration_samples=200)  # of whole batches of 64: 256
+    x = digits[0][HELD_OUT : HELD_OUT + 256]
+    assert fast.settings.thresholds["data"] == (x.min(), x.max())
+    pooled = trained[:8](mx.nd.array(x)).asnumpy()
+    found = [ends for name, ends in fast.settings.thresholds.items() if "conv" in name]
+    assert any(ends[1] == pytest.approx(trained[:7](mx.nd.array(x)).asnumpy().max(), rel=1e-5) for ends in found)
+    assert pooled.max() <= max(ends[1] for ends in found)
+
+
+@INT8
+def test_a_layer_that_loses_too_much_stays_float(digits):
+    mxkit.seed_all(0)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(64, activation="relu"), gluon.nn.Dense(64, activation="relu"), gluon.nn.Dense(3))
+    mxkit.initialize(net, "xavier")
+    x = mx.nd.random.uniform(shape=(64, 20))
+    net(x)
+    weight = net[1].weight.data()
+    weight[:, 0] *= 1e4  # one large column takes the scale
+    weight[:, 0] *= (net[0](x).mean(axis=0)[0] * 0).asscalar()
+    weight[0, 0] = 1e4
+    net[0].weight.data()[0] = 0
+    net[0].bias.data()[0] = -1  # whose input is 0
+    fast = mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.04)
+    assert fast.report.kept == ("1",)
+    assert fast.report.agreement >= 0.96
+
+
+@INT8
+def test_a_loss_that_stays_too_large_is_refused(trained, digits):
+    x = np.random.RandomState(0).normal(size=(400, 1, 8, 8)).astype("f")
+    with pytest.raises(ValueError, match=r"int8 loses .* on the sample, expected at most 0; with 2 of 3 layers"):
+        mxkit.optimize(head_less(trained), x, precision="int8", calibration=[x], limit=0)
+
+
+def head_less(net):
+    """Its output is no class, so that every difference counts."""
+    both = gluon.nn.HybridSequential()
+    both.add(net, gluon.nn.HybridLambda(lambda F, y: F.reshape(y, (-1, 2, 5))))
+    return both
+
+
+@INT8
+def test_calibration_of_another_scale_is_told(trained, digits):
+    x = digits[0]
+    with pytest.warns(TrapWarning, match="reach 255 in magnitude, those of the sample 1: is one of them not scaled"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * 255], limit=0.9)
+
+
+@INT8
+def test_calibration_of_nan_is_refused(trained, digits):
+    x = digits[0]
+    with pytest.raises(mxkit.errors.DataError, match="calibration's data gives NaN or infinity first at data"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[x[64:128] * np.nan])
+    with pytest.raises(mxkit.errors.DataError, match="the net has 1 inputs, a batch has 2"):
+        mxkit.optimize(trained, x[:64], precision="int8", calibration=[((x[:8], x[:8]), digits[1][:8])])
+
+
+WRONG = {
+    "precision: expected one of float32, bfloat16, int8; received 'int4'": {"precision": "int4"},
+    "calibration: int8 needs batches of real inputs": {"precision": "int8"},
+    "calibration: float32 has no ranges to calibrate": {"calibration": [1]},
+    "calibration_mode: expected 'naive' or 'entropy'": {"calibration_mode": "exact"},
+    r"keep: expected a list of paths, received '0': write keep=\['0'\]": {"keep": "0"},
+    "all layers stay float32": {"keep": ["0"]},
+    "expected limit from 0 to 1": {"limit": 2},
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_arguments(trained, digits, text):
+    with pytest.raises(ValueError, match=text):
+        mxkit.optimize(trained, digits[0][:4], **WRONG[text])
+
+
+def test_a_processor_that_cannot_is_named(trained, digits, monkeypatch, tmp_path):
+    monkeypatch.setattr(prediction_graphs, "processor_flags", lambda: {"avx2"})
+    for precision, flag in (("bfloat16", "avx512_bf16"), ("int8", "avx512_vnni or avx_vnni")):
+        with pytest.raises(ValueError, match=f"{precision} needs a processor with {flag}, which .* lacks"):
+            made(trained, precision, digits)
+
+
+class Shared(gluon.HybridBlock):
+    """A layer that two operators read, of which oneDNN joins one with it and loses the other (T196)."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = gluon.nn.Dense(6)
+
+    def hybrid_forward(self, F, x):
+        y = self.fc(x)
+        return 0.01 * F.sin(y) + F.abs(y)
+
+
+def test_t196_operators_that_are_joined_wrongly(monkeypatch):
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    expected = net(x).asnumpy()
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=2))
+    fast = mxkit.optimize(net, x)
+    assert not fast.report.joined
+    np.testing.assert_array_equal(fast(x).asnumpy(), expected)
+
+
+@INT8
+def test_t196_int8_after_a_wrong_join_is_refused():
+    net, x = Shared(), mx.nd.random.normal(shape=(32, 5))
+    net.initialize(mx.init.Normal(1))
+    net(x)
+    with pytest.raises(ValueError, match="oneDNN joins operators of this net wrongly: the outputs differ by"):
+        mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.9)
+
+
+def test_operators_are_not_joined_where_that_is_slower(trained, digits, monkeypatch):
+    monkeypatch.setattr(optimizing, "measured", lambda *given: measured(*given)._replace(speed=0.5))
+    fast = made(trained, "float32", digits)
+    assert not fast.report.joined
+    assert "operators are not joined" in str(fast.report)
+    x = mx.nd.array(digits[0][:16])
+    np.testing.assert_array_equal(fast(x).asnumpy(), trained(x).asnumpy())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_net_of_mx_np(digits, precision):
+    with mxkit.core.array_kind.switches(True):
+        net = small_net()
+        net.initialize(mx.init.Xavier())
+        x = mx.np.array(digits[0][:32])
+        expected = net(x)
+        options = {"calibration": [x]} if precision == "int8" else {}
+        fast = mxkit.optimize(net, x, precision=precision, limit=0.5, **options)
+        actual = fast(x)
+    assert isinstance(actual, mx.np.ndarray)
+    np.testing.assert_allclose(actual.asnumpy(), expected.asnumpy(), atol=1e-5 if precision == "float32" else 0.05)
+
+
+def test_two_inputs_and_two_outputs():
+    class Two(gluon.HybridBlock):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = gluon.nn.Dense(4), gluon.nn.Dense(4)
+
+        def hybrid_forward(self, F, a, b):
+            return F.relu(self.one(a)) + self.other(b), self.other(b)
+
+    net = Two()
+    net.initialize(mx.init.Xavier())
+    a, b = mx.nd.random.uniform(shape=(5, 3)), mx.nd.random.uniform(shape=(5, 6))
+    expected = net(a, b)
+    fast = mxkit.optimize(net, (a, b))
+    for one, other in zip(fast(a, b), expected):
+        np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=1e-5, atol=1e-6)
+    assert fast.report.agreement is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"precision": "int4"}, {"float_layers": [3]}, {"thresholds": {"data": [2, 1]}}, {"joined": 1}]
+)
+def test_a_damaged_description(files_of_nets, tmp_path, arguments):
+    described = mxkit.nets.describe(mxkit.load_net(files_of_nets("float32")))
+    described["net"]["arguments"].update(arguments)
+    with pytest.raises(ArchitectureError, match=f"OptimizedNet: {next(iter(arguments))}: expected"):
+        mxkit.nets.build(json.loads(json.dumps(described)))
+
+
+@INT8
+def test_a_file_without_a_range(files_of_nets, digits):
+    described = mxkit.nets.describe(mxkit.load_net(files_of_nets("int8")))
+    described["net"]["arguments"]["thresholds"].pop("data")
+    net = mxkit.nets.build(described)
+    source = mxkit.load_net(files_of_nets("int8"))
+    for name, parameter in net.params.items():
+        parameter.shape = source.params[name].data().shape
+        parameter.initialize()
+        parameter.set_data(source.params[name].data())
+    with pytest.raises(ValueError, match="no thresholds for data"):
+        net(mx.nd.array(digits[0][:4]))
+
+
+def test_a_cut_file(files_of_nets, tmp_path):
+    content = files_of_nets("float32").read_bytes()
+    (tmp_path / "cut.net").write_bytes(content[: len(content) // 2])
+    with pytest.raises(CheckpointError):
+        mxkit.load_net(tmp_path / "cut.net")
+    assert zipfile.is_zipfile(files_of_nets("float32"))
