@@ -1,8 +1,11 @@
 """Measures a run's net in every precision: latency, samples a second, memory, and agreement with the net as trained."""
 
+import ctypes
 from dataclasses import dataclass
+import gc
 import os
 from pathlib import Path
+import tempfile
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -17,6 +20,7 @@ from mxkit.data.source import read_epoch
 from mxkit.errors import DataError, MxkitError
 from mxkit.export.inference.optimizing import optimize
 from mxkit.nets.moving import to
+from mxkit.nets.saving import load_net, save_net
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.answers import predictions
 from mxkit.recipe.building import batches
@@ -36,6 +40,8 @@ BASE = "as trained"
 PRECISIONS = ("float32", "bfloat16", "int8")
 # Samples of the evaluated part whose answers are compared
 _COMPARED = 1000
+# Samples of them that `optimize` compares
+_SAMPLE = 64
 _ROUNDS = 5
 _COLOURS = ("0.55", "#4C72B0", "#55A868", "#DD8452")
 
@@ -50,8 +56,8 @@ class InferenceRow(NamedTuple):
         p99_ms: 99 of 100 calls took at most this long; of fewer calls it is the longest, nearly.
         samples_per_second: Median over the rounds.
         speed: Samples a second relative to the net as trained, median over the rounds.
-        memory_mb: What the process grew by from before this form was made until it had run this batch size; memory
-            that others had freed is not counted.
+        memory_mb: What the process grew by from before this form was loaded until it had run this batch size and
+            those before it; too little where it used memory again that others had freed.
         agreement: Share of samples with the same answer as the net as trained; None for quantities, and without data.
         calls: Number of timed calls.
     """
@@ -95,7 +101,7 @@ class InferenceFigures:
         table = [["form", "batch", "p50 ms", "p99 ms", "samples/s", f"x {BASE}", "MB", "agreement"]]
         for row in self.rows:
             agreement = "" if row.agreement is None else f"{row.agreement:.2%}"
-            times = [f"{row.p50_ms:.3g}", f"{row.p99_ms:.3g}", f"{row.samples_per_second:,.0f}", f"{row.speed:.2f}"]
+            times = [*map(_short, (row.p50_ms, row.p99_ms, row.samples_per_second)), f"{row.speed:.2f}"]
             table.append([row.form, str(row.batch), *times, f"{row.memory_mb:,.0f}", agreement])
         table += [[form, *["-"] * 7] for form in self.refused]
         head = f"{self.processor}, {self.threads} threads; agreement over {self.compared} samples"
@@ -133,6 +139,10 @@ class InferenceFigures:
             axes.grid(axis="y", alpha=0.3)
         rate.legend(frameon=False)
         return saved(figure, path)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if number < 1000 else f"{number:,.0f}"
 
 
 class _Form(NamedTuple):
@@ -185,13 +195,12 @@ def measure_inference(
     read, calibration, notes = _read_data(recipe)
     inputs = _inputs(read, facts.known_inputs(), sizes, is_numpy_net(net))
     forms = {BASE: _Form(net, _growth(net, inputs, _resident() - loaded))}
+    # of few samples one other answer would be more than `optimize` accepts
+    sample = [one[:_SAMPLE] for one in read[0]] if read else inputs[max(sizes)]
     refused: Dict[str, str] = {}
     for precision in dict.fromkeys(precisions):
-        before = _resident()
         try:
-            ranges = calibration if precision == "int8" else None
-            made = optimize(net, inputs[max(sizes)], precision=precision, calibration=ranges)
-            forms[precision] = _Form(made, _growth(made, inputs, before))
+            forms[precision] = _optimized(net, sample, precision, calibration, inputs)
         except (ValueError, MxkitError, mx.MXNetError) as error:
             refused[precision] = str(error).strip().splitlines()[0]
     agreement = _agreement(recipe, facts.classes, forms, read)
@@ -237,8 +246,24 @@ def _inputs(
     return {size: of_kind(tuple(map(as_ndarray, arrays)), numpy) for size, arrays in taken.items()}
 
 
+def _optimized(net: Any, sample: Any, precision: str, calibration: Any, inputs: Mapping[int, Any]) -> _Form:
+    """The optimized net as a server loads it: the one that was made has the memory of its measurements, too."""
+    made = optimize(net, sample, precision=precision, calibration=calibration if precision == "int8" else None)
+    with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
+        save_net(f"{folder}/net", made)
+        del made
+        before = _resident()
+        loaded = load_net(f"{folder}/net")
+    return _Form(loaded, _growth(loaded, inputs, before))
+
+
 def _resident() -> float:
-    """Resident memory of this process in MB."""
+    """Resident memory of this process in MB, after what is free has gone back to the system."""
+    gc.collect()
+    mx.nd.waitall()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc's
+        trim(0)
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
