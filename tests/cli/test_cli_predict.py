@@ -128,6 +128,7 @@ def test_an_interrupt_leaves_whole_lines(trained, tmp_path):
         if table.exists() and table.read_bytes().count(b"\n") == 33:
             break
         time.sleep(0.05)
+    assert table.read_bytes().count(b"\n") == 33  # the first batch, while the third one is read
     process.send_signal(signal.SIGINT)
     time.sleep(1)  # the signal comes first
     with open(pipe, "wb"):  # noqa: PTH123 - end the read of the pipe, for which the command waits

@@ -87,9 +87,19 @@ def test_a_folder_is_read_by_the_run_s_best_checkpoint_and_inverted_if_asked(tra
 
 OWN = """
 import threading
-from mxkit.recipe.vocabulary import register
+
+from mxkit import register
+from mxnet import gluon
 
 THREADS = set()
+
+
+@register("model")
+def pooled():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(4, 3, in_channels=3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2, in_units=4))
+    return net
+
 
 @register("augment")
 def drawing():
@@ -110,7 +120,7 @@ def test_images_of_other_sizes_begin_a_batch_and_a_step_that_draws_is_run_by_one
         imports=["own_step_of_files"],
         import_path=str(tmp_path),
         data={**data, **steps, "eval_batch_size": 1},
-        model={"name": "resnet18", "classes": 2},
+        model="pooled",
         updates=1,
     )
     paths = draw_images(tmp_path / "new", 14, seed=4)
