@@ -142,7 +142,8 @@ def test_an_interrupt_leaves_whole_lines(trained, tmp_path):
 
 def test_a_bar_is_shown_on_a_terminal_only(trained, tmp_path, monkeypatch):
     paths = draw_images(tmp_path / "photos", 3)
-    monkeypatch.setattr("mxkit.training.callbacks.progress.LONG_SECONDS", 0.0)
+    for name in ("LONG_SECONDS", "REFRESH_SECONDS"):
+        monkeypatch.setattr(f"mxkit.training.callbacks.progress.{name}", 0.0)
 
     class Terminal(io.StringIO):
         def isatty(self):
@@ -154,5 +155,5 @@ def test_a_bar_is_shown_on_a_terminal_only(trained, tmp_path, monkeypatch):
         with redirect_stdout(io.StringIO()), suppress(SystemExit):
             main(["predict", str(trained), *paths, *words])
         shown.append(stream.getvalue())
-    assert "/3, " in shown[0]
+    assert "3/3" in shown[0]
     assert shown[1] == ""

@@ -85,13 +85,13 @@ def test_a_folder_is_read_by_the_run_s_best_checkpoint_and_inverted_if_asked(tra
     assert inverted.answer == meanings(recipe, ["day", "night"], net(mx.nd.array(x[None])))[0]
 
 
+THREADS = set()
 OWN = """
+import sys
 import threading
 
 from mxkit import register
 from mxnet import gluon
-
-THREADS = set()
 
 
 @register("model")
@@ -104,7 +104,7 @@ def pooled():
 @register("augment")
 def drawing():
     def step(image):  # without `rng` it may draw from any generator
-        THREADS.add(threading.get_ident())
+        sys.modules["test_file_predictions"].THREADS.add(threading.get_ident())
         return image
 
     return step
@@ -123,20 +123,21 @@ def test_images_of_other_sizes_begin_a_batch_and_a_step_that_draws_is_run_by_one
         model="pooled",
         updates=1,
     )
-    paths = draw_images(tmp_path / "new", 14, seed=4)
+    paths = draw_images(tmp_path / "new", 90, seed=4)
+    THREADS.clear()
     predictions = list(predict_files(trained, paths, threads=4))
     _, net = load_run(trained)
     x = [decode(Path(path).read_bytes(), path).transpose(2, 0, 1)[None] / np.float32(255) for path in paths]
     alone = [mxkit.predict(net, one).softmax(axis=1).asnumpy().max() for one in x]
     np.testing.assert_allclose([one.answer["probability"] for one in predictions], alone, rtol=1e-5)
-    module = __import__("sys").modules[load_run(trained)[0].imports[0]]
-    assert len(module.THREADS - {threading.get_ident()}) <= 1
+    assert len(THREADS) == 1
 
 
-def test_a_net_that_refuses_the_images_is_named(trained, tmp_path):
+@pytest.mark.parametrize("hybridize", ["true", "false"])
+def test_a_net_that_refuses_the_images_is_named(trained, tmp_path, hybridize):
     recipe = trained / "recipe.yaml"
     text = recipe.read_text()
-    recipe.write_text(text.replace("size: 20", "size: 12"))
+    recipe.write_text(text.replace("size: 20", "size: 12").replace("hybridize: true", f"hybridize: {hybridize}"))
     try:
         with pytest.raises(ForwardError, match=r"'2' \(Conv2D\) has a kernel of"):
             list(predict_files(trained, draw_images(tmp_path, 3)))
