@@ -21,6 +21,7 @@ from mxkit.runtime import cuda_libraries, repairs
 from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.numpy_view import numpy_view
 from mxkit.runtime.threads import chosen_threads
+from mxkit.runtime.tiles import prepare_tiles
 from mxkit.runtime.versions import DISTUTILS, DISTUTILS_VERSION
 from mxkit.runtime.wheels import load_problem, spec_by_other_finders, wheel_problem
 
@@ -113,6 +114,7 @@ def _with_library(loader: Any, module: ModuleType) -> None:
     """Run the module that loads MXNet's library, after loading all that the library needs."""
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
     set_switches(os.environ)
+    prepare_tiles(os.environ)
     cuda_libraries.prepare(library)
     try:
         with chosen_threads():

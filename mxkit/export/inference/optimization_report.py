@@ -1,6 +1,7 @@
 """The comparison of an optimized net with the float32 net: outputs, layers, time."""
 
 import json
+import os
 from statistics import median
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -11,6 +12,7 @@ from mxkit.core.text import aligned
 from mxkit.export.net_graph import Graph, computed
 from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.nets.prediction_graphs import fused_parts
+from mxkit.runtime.tiles import VARIABLE, WITH_TILES, has_tiles
 from mxkit.storage.params_format import dtype_name
 import mxnet as mx
 import numpy as np
@@ -92,6 +94,8 @@ class Report(NamedTuple):
             words.append(f"{self.precision} is slower than float32 on this processor")
         if not self.joined:
             words.append("operators are not joined: that is slower here, or MXNet joins them wrongly (T196)")
+        if self.precision != "float32" and has_tiles() and os.environ.get(VARIABLE, "").upper() != WITH_TILES:
+            words.append(f"this processor has AMX: start the process with {VARIABLE}={WITH_TILES} to use it")
         if self.kept:
             words.append(f"in float32, for a loss of at most {self.limit:g}: {', '.join(self.kept)}")
         return "\n".join([*aligned(rows, left=(0, 1)), *words])
