@@ -14,7 +14,6 @@ from mxkit.data.files.image_files import find_images
 from mxkit.data.threads import read_ahead
 from mxkit.errors import DataError
 from mxkit.recipe.answers import predictions, refuse_pairs
-from mxkit.recipe.building import augment_of
 from mxkit.recipe.images import image_reader
 from mxkit.recipe.run import load_run, run_facts
 from mxkit.runtime.machine import read_processors
@@ -77,8 +76,7 @@ def predict_files(
         which: "last" or "best" checkpoint.
         invert: Swap dark and bright.
         batch_size: Images per batch, at least 1.
-        threads: Threads that read files, at least 1; None takes one per core. Only one reads if a step of
-            `data.eval_augment` draws from the process's generators.
+        threads: Threads that read files, at least 1; None takes one per core.
 
     Returns:
         An iterator of a `FilePrediction` for each file, in the order of `files`; those of a folder are sorted. A file
@@ -99,8 +97,7 @@ def predict_files(
     recipe, net = load_run(run, which)
     refuse_pairs(recipe)
     facts = run_facts(run, recipe)
-    reader, augment = image_reader(recipe, facts.images, invert=invert), augment_of(recipe.data.eval_augment)
-    read = _read(reader, paths, 1 if augment is not None and augment.draws else workers, size)
+    read = _read(image_reader(recipe, facts.images, invert=invert), paths, workers, size)
     return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
 
 

@@ -86,14 +86,9 @@ def test_a_folder_is_read_by_the_run_s_best_checkpoint_and_inverted_if_asked(tra
     assert inverted.answer == meanings(recipe, ["day", "night"], net(mx.nd.array(x[None])))[0]
 
 
-THREADS = set()
 OWN = """
-import sys
-import threading
-
 from mxkit import register
 from mxnet import gluon
-import numpy as np
 
 
 @register("model")
@@ -101,39 +96,27 @@ def pooled():
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(4, 3, in_channels=3), gluon.nn.GlobalAvgPool2D(), gluon.nn.Dense(2, in_units=4))
     return net
-
-
-@register("augment")
-def drawing():
-    def step(image):
-        np.random.rand()
-        sys.modules["test_file_predictions"].THREADS.add(threading.get_ident())
-        return image
-
-    return step
 """
 
 
-def test_images_of_other_sizes_begin_a_batch_and_a_step_that_draws_is_run_by_one_thread(tmp_path):
-    (tmp_path / "own_step_of_files.py").write_text(OWN)
+def test_images_of_other_sizes_begin_a_batch_and_a_net_that_refuses_them_is_named(tmp_path):
+    (tmp_path / "own_net_of_files.py").write_text(OWN)
     data = {"name": "image_folder", "root": str(tmp_path / "photos"), "test": 0.3, "batch_size": 8}
-    steps = {"augment": [{"name": "center_crop", "size": 20}, "to_tensor"], "eval_augment": ["drawing", "to_tensor"]}
+    steps = {"augment": [{"name": "center_crop", "size": 20}, "to_tensor"], "eval_augment": ["to_tensor"]}
     trained = image_run(
         tmp_path,
-        imports=["own_step_of_files"],
+        imports=["own_net_of_files"],
         import_path=str(tmp_path),
         data={**data, **steps, "eval_batch_size": 1},
         model="pooled",
         updates=1,
     )
-    paths = draw_images(tmp_path / "new", 90, seed=4)
-    THREADS.clear()
+    paths = draw_images(tmp_path / "new", 14, seed=4)
     predictions = list(predict_files(trained, paths, threads=4))
     _, net = load_run(trained)
     x = [decode(Path(path).read_bytes(), path).transpose(2, 0, 1)[None] / np.float32(255) for path in paths]
     alone = [mxkit.predict(net, one).softmax(axis=1).asnumpy().max() for one in x]
     np.testing.assert_allclose([one.answer["probability"] for one in predictions], alone, rtol=1e-5)
-    assert len(THREADS) == 1
     Image.new("RGB", (2, 2)).save(str(tmp_path / "tiny.png"))
     with pytest.raises(ForwardError, match=r"'0' \(Conv2D\)"):
         list(predict_files(trained, tmp_path / "tiny.png"))
