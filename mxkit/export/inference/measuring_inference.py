@@ -82,7 +82,7 @@ class InferenceFigures:
         refused: Why a precision was not measured.
         processor: The processor's name.
         threads: Threads of an operator.
-        compared: Number of samples that agreement was counted over.
+        compared: Number of samples that agreement was counted over; 0 without it.
         notes: What was missing, a sentence each.
     """
 
@@ -104,7 +104,8 @@ class InferenceFigures:
             times = [*map(_short, (row.p50_ms, row.p99_ms, row.samples_per_second)), f"{row.speed:.2f}"]
             table.append([row.form, str(row.batch), *times, f"{row.memory_mb:,.0f}", agreement])
         table += [[form, *["-"] * 7] for form in self.refused]
-        head = f"{self.processor}, {self.threads} threads; agreement over {self.compared} samples"
+        head = f"{self.processor}, {self.threads} threads"
+        head += f"; agreement over {self.compared} samples" if self.compared else ""
         reasons = [f"{form} was not measured: {reason}" for form, reason in self.refused.items()]
         return "\n".join([head, *aligned(table), *reasons, *self.notes])
 
@@ -211,7 +212,7 @@ def measure_inference(
         for name, form in forms.items()
         for size in sizes
     ]
-    return InferenceFigures(rows, refused, processor_model(), in_force(), _samples(read), notes)
+    return InferenceFigures(rows, refused, processor_model(), in_force(), _samples(read) if agreement else 0, notes)
 
 
 def _read_data(recipe: Recipe) -> Tuple[List[Tuple[Any, ...]], Any, List[str]]:
