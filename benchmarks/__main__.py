@@ -32,6 +32,7 @@ QUESTIONS = (
     "optimizers",
     "inference",
     "serving",
+    "folder",
 )
 RESULTS = ROOT / "benchmarks" / "results.json"
 

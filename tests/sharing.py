@@ -96,3 +96,31 @@ def command(*arguments):
     with redirect_stdout(out), redirect_stderr(err), pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code or 0, out.getvalue(), err.getvalue()
+
+
+def draw_images(folder, count, seed=0):
+    """Draw PNG files of several sizes below two folders of classes; their paths, in the order of names."""
+    import numpy as np
+    from PIL import Image
+
+    random, paths = np.random.RandomState(seed), []
+    for number in range(count):
+        path = folder / ("day", "night")[number % 2] / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = random.randint(0, 256, (24 + number % 7, 30, 3)).astype("uint8")
+        Image.fromarray(pixels).save(str(path))
+        paths.append(str(path))
+    return sorted(paths)
+
+
+def image_run(home, **changes):
+    """The folder of a short run on drawn images of two classes; `changes` are keys of its recipe."""
+    from mxkit.recipe.run import run_recipe
+
+    draw_images(home / "photos", 40)
+    steps = [{"name": "resize", "size": 24}, {"name": "center_crop", "size": 20}, "to_tensor"]
+    data = {"name": "image_folder", "root": str(home / "photos"), "test": 0.3, "batch_size": 8}
+    recipe = {"name": "images", "data": {**data, "eval_augment": steps}, "model": {"name": "lenet", "classes": 2}}
+    recipe.update(loss="softmax_ce", optimizer={"name": "adam", "learning_rate": 0.01}, updates=6)
+    recipe.update(changes)
+    return run_recipe(recipe, output=home / "runs", progress=False).folder

@@ -17,6 +17,7 @@ import pytest
 from benchmarks import (
     checkpoints,
     features,
+    folder,
     growth,
     inference,
     kernel_share,
@@ -220,6 +221,7 @@ TINY = [
     peers.Case("LeNet, batch 64", "lenet", 4, [1, 28, 28], 3),
 ]
 INFERENCE = {"CASES": [inference.Case("LeNet", "lenet", 28, 2, 4)], "UPDATES": {"lenet": 1000}}
+FOLDER = {"CASES": [folder.Case("LeNet", "lenet", (28, 28), folder.SMALL, 10, 1, None)], "BATCH": 4}
 LOADERS = {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2}
 GROWTH = {**growth.QUICK_SIZES, "samples": (1_000, 5_000)}
 STARTUP = {"python": "pass", "import mxkit, mxnet": "import mxkit, mxnet"}
@@ -236,6 +238,7 @@ QUESTIONS_AT_TINY_SIZES = [
     ),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
     (inference, INFERENCE, {("lenet: digits seen as eager sees them", "fused"): ("value", 100)}),
+    (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
     (
         loaders,
         {"QUICK": LOADERS, "MEMORY": loaders.MEMORY[:1]},

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Iterator, List, Optional
 import warnings
 
+from mxkit.cli.inference import benchmark, predict
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
@@ -178,7 +179,7 @@ def schema() -> None:
 
 for _command in (
     cli_runs.evaluate,
-    cli_runs.predict,
+    predict,
     cli_runs.layers,
     cli_runs.features,
     cli_runs.export,
@@ -187,6 +188,7 @@ for _command in (
     cli_runs.runs,
     doctor,
     profile,
+    benchmark,
     install,
 ):
     app.command()(_command)

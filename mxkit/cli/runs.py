@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any, List, Optional
 
 from mxkit.core.text import show_table
-from mxkit.errors import DataError, MxkitError
+from mxkit.errors import MxkitError
 import typer
 
 RUN = typer.Argument(..., help="The folder of a run.")
 INVERT = typer.Option(False, "--invert", help="Swap dark and bright, as for black ink on white.")
-# Number of images per batch of `mxkit predict`.
-_CHUNK = 32
 
 
 def _which(value: str) -> str:
@@ -66,46 +64,6 @@ def _show_recorded(run: Path, split: str, same_checkpoint: bool, error: Exceptio
     typer.echo(f"the scores in {run / 'scores.json'}, from the end of the training:", err=True)
     for line in describe_scores(split, scores):
         typer.echo(f"recorded {line}")
-
-
-def predict(
-    run: Path = RUN,
-    images: List[Path] = typer.Argument(..., metavar="IMAGE...", help="Image files."),
-    invert: bool = INVERT,
-    which: str = WHICH,
-) -> None:
-    """Predict IMAGES with a RUN's net: file, class and probability; or labels with probabilities, or values.
-
-    A file that is no image is named and skipped, and the exit code is 1.
-    """
-    from mxkit.recipe.answers import answers, refuse_pairs
-    from mxkit.recipe.images import net_inputs
-    from mxkit.recipe.run import load_run, run_facts
-    from mxkit.training.evaluation import predict as predict_arrays
-    import numpy as np
-
-    recipe, net = load_run(run, which)
-    refuse_pairs(recipe)
-    facts = run_facts(run, recipe)
-    if facts.images is None:
-        net_inputs(recipe, None, images)
-    failed = 0
-    for start in range(0, len(images), _CHUNK):
-        files, rows = [], []
-        for image in images[start : start + _CHUNK]:
-            try:
-                rows.append(net_inputs(recipe, facts.images, [image], invert=invert))
-                files.append(image)
-            except DataError as error:
-                typer.echo(f"error: {error}", err=True)
-                failed += 1
-        if files:
-            scores = predict_arrays(net, np.concatenate(rows))
-            for image, cells in zip(files, answers(recipe, facts.classes, scores)):
-                typer.echo("\t".join([str(image), *cells]))
-    if failed:
-        typer.echo(f"error: {failed} of {len(images)} files were skipped", err=True)
-        raise typer.Exit(1)
 
 
 def layers(

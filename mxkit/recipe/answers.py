@@ -27,7 +27,7 @@ def answers(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[List[st
     Raises:
         DataError: As for `predictions`.
     """
-    return [_cells(found) for found in predictions(recipe, classes, scores)]
+    return [describe_prediction(found) for found in predictions(recipe, classes, scores)]
 
 
 def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dict[str, Any]]:
@@ -81,6 +81,17 @@ def predictions(recipe: Recipe, classes: Sequence[str], scores: Any) -> List[Dic
     return [{"class": names[int(row.argmax())], "probability": float(row.max())} for row in shares]
 
 
+def describe_prediction(found: Dict[str, Any]) -> List[str]:
+    """The text of one of `predictions`, in cells."""
+    if "values" in found:
+        return [f"{value:.6g}" for value in found["values"]]
+    if "class" in found:
+        score = f"score {found['score']:.4f}" if "score" in found else f"{found['probability']:.4f}"
+        return [found["class"], score]
+    word = "score " if "scores" in found else ""
+    return [f"{name} {word}{value:.4f}" for name, value in next(iter(found.values())).items()]
+
+
 def refuse_pairs(recipe: Recipe) -> None:
     """Refuse a net that compares samples.
 
@@ -116,16 +127,6 @@ def _margins(scores: "np.ndarray", classes: Sequence[str]) -> List[Dict[str, Any
         return [{"class": names[int(score > 0)], "score": float(score)} for score in scores[:, 0]]
     names = _names(classes, scores.shape[1])
     return [{"scores": dict(zip(names, row.tolist()))} for row in scores]
-
-
-def _cells(found: Dict[str, Any]) -> List[str]:
-    if "values" in found:
-        return [f"{value:.6g}" for value in found["values"]]
-    if "class" in found:
-        score = f"score {found['score']:.4f}" if "score" in found else f"{found['probability']:.4f}"
-        return [found["class"], score]
-    word = "score " if "scores" in found else ""
-    return [f"{name} {word}{value:.4f}" for name, value in next(iter(found.values())).items()]
 
 
 def _names(classes: Sequence[str], count: int) -> List[str]:

@@ -293,6 +293,31 @@ def test_a_processor_that_cannot_is_named(trained, digits, monkeypatch, tmp_path
             made(trained, precision, digits)
 
 
+class Twice(gluon.HybridBlock):
+    """One branch for both inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.branch = gluon.nn.HybridSequential()
+        self.branch.add(gluon.nn.Conv2D(8, 3), gluon.nn.Flatten(), gluon.nn.Dense(6))
+
+    def hybrid_forward(self, F, a, b):
+        return F.square(self.branch(a) - self.branch(b))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_block_that_is_called_twice(precision):
+    net = Twice()
+    net.initialize(mx.init.Xavier())
+    a, b = mx.nd.random.uniform(shape=(16, 1, 8, 8)), mx.nd.random.uniform(low=-3, shape=(16, 1, 8, 8))
+    expected = net(a, b).asnumpy()
+    options = {"calibration": [((a, b), a)]} if precision == "int8" else {}
+    fast = mxkit.optimize(net, (a, b), precision=precision, limit=0.3, **options)
+    assert [row.path for row in fast.report.layers] == ["branch.0", "branch.2"]
+    assert all(row.difference < 0.05 for row in fast.report.layers)
+    np.testing.assert_allclose(fast(a, b).asnumpy(), expected, atol=1e-5 if precision == "float32" else 0.3)
+
+
 class Shared(gluon.HybridBlock):
     """A layer that two operators read, of which oneDNN joins one with it and loses the other (T196)."""
 

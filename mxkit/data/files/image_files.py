@@ -193,14 +193,48 @@ def scan(root: Path, classes: Optional[Sequence[str]] = None, *, check_sizes: bo
             raise DataError(f"{folder}: this folder is a class without an image; fill it or remove it")
         names += [f"{folder.name}/{name}" for name in images]
         labels += [known.index(folder.name)] * len(images)
+    _warn_of_others(root, others)
+    return ImageFolder(root, names, labels, known)
+
+
+def find_images(paths: Sequence[Union[str, Path]]) -> List[str]:
+    """List image files: those that are named, and those below the folders that are named.
+
+    Args:
+        paths: Files, which are listed whatever they are, and folders, which are read recursively. Hidden files, and
+            files without the ending of an image, are left out.
+
+    Returns:
+        Paths in the order of `paths`; those of a folder are sorted, its own files before those of its folders.
+
+    Raises:
+        DataError: A folder has no image.
+
+    Warns:
+        TrapWarning: Some files of a folder are not images by their names.
+    """
+    found: List[str] = []
+    for path in paths:
+        if not Path(path).is_dir():
+            found.append(str(path))
+            continue
+        others: List[str] = []
+        names = _images(Path(path), others, check_sizes=False)
+        if not names:
+            raise DataError(f"{path}: this folder has no image; images end with {', '.join(sorted(SUFFIXES))}")
+        _warn_of_others(Path(path), others)
+        found += [f"{Path(path)}/{name}" for name in names]
+    return found
+
+
+def _warn_of_others(root: Path, others: Sequence[str]) -> None:
     if others:
         warnings.warn(
             f"{root}: left out {len(others)} files that are no images by their names, like {others[0]}; "
             f"images end with {', '.join(sorted(SUFFIXES))}",
             TrapWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    return ImageFolder(root, names, labels, known)
 
 
 def _images(folder: Path, others: List[str], check_sizes: bool) -> List[str]:

@@ -34,10 +34,12 @@ def ranges_of(
     """
     fused = legacy(graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
     internals = fused.get_internals()
-    names = [name for name in internals.list_outputs() if name in graph.inputs or f"arg:{name}" not in graph.arrays]
-    names = [name for name in names if f"aux:{name}" not in graph.arrays]
+    own = {name.partition(":")[2] for name in graph.arrays}
+    # by number: a block that is called twice gives two arrays of one name, whose range is that of both
+    wanted = [(number, name) for number, name in enumerate(internals.list_outputs()) if name not in own]
+    names = [name for _, name in wanted]
     # a gradient of all outputs would be prepared, and some operators have none
-    group = mx.sym.Group([mx.sym.BlockGrad(internals[name]) for name in names])
+    group = mx.sym.Group([mx.sym.BlockGrad(internals[number]) for number, _ in wanted])
     operator = mx.nd.CachedOp(group)
     known = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
     order = group.list_inputs()

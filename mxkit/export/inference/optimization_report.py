@@ -139,12 +139,16 @@ def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Di
     nodes = {node["name"]: node.get("attrs", {}) for node in json.loads(made.symbol.tojson())["nodes"]}
     joined = {**{name: [name] for name in paths if name in nodes}, **fused_parts(made.symbol)}
     # the last operator that is joined with a layer: in which node, and the layer's path
-    shown = {inner[-1]: (node, paths[name]) for node, inner in joined.items() for name in inner if name in paths}
+    shown: Dict[str, Tuple[str, str]] = {}
+    for node, inner in joined.items():
+        for name in inner:
+            if name in paths:
+                shown.setdefault(inner[-1], (node, paths[name]))  # of a block that is called twice, the first call
     values = _values(graph, made, {node: nodes[node] for node, _ in shown.values()}, inputs)
     rows = []
     for value in computed(graph, inputs):
         if value.name in shown and not value.output:
-            node, path = shown[value.name]
+            node, path = shown.pop(value.name)
             array, kind = values[node]
             rows.append(LayerRow(path, kind, _relative(value.array, array)))
     return rows
@@ -156,10 +160,14 @@ def _values(
     """Values of nodes in float32, and in which precision they are computed."""
     internals = made.symbol.get_internals()
     described = json.loads(internals.tojson(remove_amp_cast=False))
+    first: Dict[str, int] = {}
+    for node, *_ in described["heads"]:
+        first.setdefault(described["nodes"][node]["name"], node)
+    numbers = {first[name]: name for name in nodes}
     found = [  # an array in int8 has its range as two more outputs
-        (described["nodes"][node]["name"], mx.sym.BlockGrad(internals[place]))
+        (numbers[node], mx.sym.BlockGrad(internals[place]))
         for place, (node, *_) in enumerate(described["heads"])
-        if described["nodes"][node]["name"] in nodes
+        if node in numbers
     ]
     group = mx.sym.Group([part for _, part in found])
     with switches(graph.numpy):

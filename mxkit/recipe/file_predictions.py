@@ -1,0 +1,170 @@
+"""Predicts image files with a run's net: threads read and prepare the next files while the net computes."""
+
+from itertools import chain
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Union
+
+from mxkit.core.arguments import whole_number
+from mxkit.core.array_kind import call, legacy
+from mxkit.core.arrays import outputs_of
+from mxkit.core.blocks import is_numpy_net, net_devices
+from mxkit.core.device import empty_batch, split_batch
+from mxkit.core.forward_errors import explained
+from mxkit.data.files.image_files import find_images
+from mxkit.data.threads import read_ahead
+from mxkit.errors import DataError
+from mxkit.recipe.answers import predictions, refuse_pairs
+from mxkit.recipe.images import image_reader
+from mxkit.recipe.run import load_run, run_facts
+from mxkit.runtime.machine import read_processors
+from mxnet import autograd
+import numpy as np
+
+# Files that a thread reads before it hands them over, which takes as long as decoding a small one.
+_GROUP = 8
+
+
+class FilePrediction(NamedTuple):
+    """What a net says of an image file.
+
+    Attributes:
+        path: The file.
+        answer: `{"class": "cat", "probability": 0.9}`; under a hinge loss "score" instead of "probability"; for several
+            labels `{"probabilities": {"cat": 0.9, "dog": 0.2}}`, or "scores"; for a regression `{"values": [...]}`.
+            Empty if the file was not read.
+        error: Why the file was not read; else empty.
+    """
+
+    path: str
+    answer: Dict[str, Any]
+    error: str = ""
+
+
+class _File(NamedTuple):
+    path: str
+    pixels: Any = None
+    error: str = ""
+
+
+class _Batch(NamedTuple):
+    """Files in their order, the pixels of those that were read as an NDArray, and the net's outputs for each device."""
+
+    files: List[_File]
+    x: Any
+    outputs: List[Any]
+
+
+def predict_files(
+    run: Union[str, Path],
+    files: Union[str, Path, Sequence[Union[str, Path]]],
+    *,
+    which: str = "last",
+    invert: bool = False,
+    batch_size: int = 32,
+    threads: Optional[int] = None,
+) -> Iterator[FilePrediction]:
+    """Predict image files with the net of a run, however many there are.
+
+    Threads read files while the net computes. Apart from the names, memory does not grow with the number of files: at
+    most two batches, and two batches or 16 images per thread that are ready, exist at a time. All batches but the last
+    have `batch_size` images, and equal those of `mxkit.predict` on such batches to the bit; in a batch of another size
+    the last bits may differ.
+
+    Args:
+        run: Folder of the run.
+        files: Image files, and folders that are read recursively.
+        which: "last" or "best" checkpoint.
+        invert: Swap dark and bright.
+        batch_size: Images per batch, at least 1.
+        threads: Threads that read files, at least 1; None takes one per core.
+
+    Returns:
+        An iterator of a `FilePrediction` for each file, in the order of `files`; those of a folder are sorted. A file
+        that is no image has an `error`, and the next one takes its place in the batch.
+
+    Raises:
+        DataError: The net was not trained on images, or compares samples; a folder has no image. While iterating: the
+            net's outputs do not fit the loss.
+        RecipeError, CheckpointError: As for `load_run`.
+        ForwardError: While iterating: a block of the net raised; the cause is chained.
+
+    Warns:
+        UserWarning: The border of a picture is bright and that of the training images dark, or the reverse.
+    """
+    size = whole_number(batch_size, "predict_files: batch_size")
+    workers = read_processors().threads if threads is None else whole_number(threads, "predict_files: threads")
+    paths = find_images([files] if isinstance(files, (str, Path)) else files)
+    recipe, net = load_run(run, which)
+    refuse_pairs(recipe)
+    facts = run_facts(run, recipe)
+    read = _read(image_reader(recipe, facts.images, invert=invert), paths, workers, size)
+    return _predictions(net, _batches(read, size), lambda scores: predictions(recipe, facts.classes, scores))
+
+
+def _read(reader: Callable[[str], Any], paths: Sequence[str], threads: int, size: int) -> Iterator[_File]:
+    """Read the files in threads, at most two batches or two groups per thread ahead."""
+
+    def read(number: int, unwanted: Callable[[], bool]) -> List[_File]:
+        group = []
+        for path in paths[number * _GROUP : (number + 1) * _GROUP]:
+            if unwanted():
+                break
+            try:
+                group.append(_File(path, reader(path)))
+            except DataError as error:
+                group.append(_File(path, error=str(error)))
+        return group
+
+    ahead = max(2 * threads, 2 * size // _GROUP)
+    for group in read_ahead(read, range(-(-len(paths) // _GROUP)), threads=threads, ahead=ahead):
+        yield from group
+
+
+def _batches(read: Iterator[_File], size: int) -> Iterator[_Batch]:
+    """Collect images of one shape; without a crop in `data.eval_augment`, another shape begins a batch."""
+    files: List[_File] = []
+    pixels: List[np.ndarray] = []
+    for one in read:
+        if pixels and (len(pixels) == size or (one.pixels is not None and one.pixels.shape != pixels[0].shape)):
+            yield _Batch(files, _stacked(pixels), [])
+            files, pixels = [], []
+        files.append(one._replace(pixels=None))
+        if one.pixels is not None:
+            pixels.append(one.pixels)
+    if files:
+        yield _Batch(files, _stacked(pixels), [])
+
+
+def _stacked(pixels: Sequence["np.ndarray"]) -> Any:
+    if not pixels:
+        return None
+    array, memory = empty_batch((len(pixels), *pixels[0].shape), pixels[0].dtype)
+    np.stack(pixels, out=memory)
+    return array
+
+
+def _predictions(
+    net: Any, batches: Iterator[_Batch], meaning: Callable[[Any], List[Dict[str, Any]]]
+) -> Iterator[FilePrediction]:
+    devices, numpy = net_devices(net), is_numpy_net(net)
+
+    def forward(x: Any) -> List[Any]:
+        with autograd.pause(train_mode=False):
+            return [call(net, shard.inputs) for shard in split_batch((x,), devices, numpy)]
+
+    def begin(batch: _Batch) -> _Batch:
+        with explained(net, batch=lambda: batch.x):
+            return batch._replace(outputs=[] if batch.x is None else forward(batch.x))
+
+    def end(batch: _Batch) -> Any:
+        with explained(net, lambda: forward(batch.x), lambda: batch.x):
+            parts = [outputs_of(one, "predict_files") for one in batch.outputs]
+            return [np.concatenate([legacy(one).asnumpy() for one in column]) for column in zip(*parts)]
+
+    before: Optional[_Batch] = None
+    for batch in chain(batches, (None,)):  # a batch is read while the net computes the one before
+        done, scores = before, [] if before is None else end(before)
+        before = None if batch is None else begin(batch)
+        answers = iter(meaning(scores[0] if len(scores) == 1 else tuple(scores)) if scores else ())
+        for file in () if done is None else done.files:
+            yield FilePrediction(file.path, {} if file.error else next(answers), file.error)

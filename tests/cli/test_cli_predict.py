@@ -1,0 +1,159 @@
+"""`mxkit predict` on folders, as lines, as CSV and as JSON lines; an interrupt leaves whole lines."""
+
+from contextlib import redirect_stdout, suppress
+import csv
+import io
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+from mxkit.cli import main
+from mxkit.recipe.file_predictions import predict_files
+import pytest
+from sharing import command, draw_images, image_run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    return image_run(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """40 images in two folders, one of them broken, and files that are no images by their names."""
+    paths = draw_images(tmp_path / "photos", 40, seed=1)
+    Path(paths[7]).write_bytes(b"text")
+    (tmp_path / "photos" / "day" / ".hidden.png").write_bytes(b"")
+    (tmp_path / "photos" / "Thumbs.db").write_bytes(b"")
+    return tmp_path / "photos", paths
+
+
+def test_a_folder_is_the_same_lines_as_its_files(trained, photos):
+    folder, paths = photos
+    code, out, err = command("predict", trained, folder)
+    assert code == 1
+    assert [line.split("\t")[0] for line in out.splitlines()] == paths[:7] + paths[8:]
+    first, last = err.splitlines()
+    assert first.startswith(f"error: {paths[7]}: it is no image that OpenCV knows; it begins with b'text'")
+    assert last == "error: 1 of 40 files were skipped"
+    assert command("predict", trained, *paths) == (code, out, err)
+    answers = [one.answer for one in predict_files(trained, folder) if not one.error]
+    expected = [[one["class"], f"{one['probability']:.4f}"] for one in answers]
+    assert [line.split("\t")[1:] for line in out.splitlines()] == expected
+
+
+def test_tables_and_json_lines_hold_every_digit(trained, photos, tmp_path):
+    folder, paths = photos
+    table, lines = tmp_path / "answers.csv", tmp_path / "answers.jsonl"
+    code, out, err = command("predict", trained, folder, "--csv", table, "--jsonl", lines)
+    assert (code, out) == (1, f"39 images in {table}\n39 images in {lines}\n")
+    assert paths[7] in err
+    expected = [{"path": one.path, **one.answer} for one in predict_files(trained, folder) if not one.error]
+    assert [json.loads(line) for line in lines.read_text().splitlines()] == expected
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [{**row, "probability": float(row["probability"])} for row in rows] == expected
+    table.write_text("old\n" * 100)
+    assert command("predict", trained, paths[0], "--csv", table)[0] == 0
+    assert table.read_text().splitlines()[0] == "path,class,probability"
+    assert len(table.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "columns"),
+    [("sigmoid_bce", ["day", "night"]), ("hinge", ["day", "night"]), ("l2", ["value 0", "value 1"])],
+)
+def test_labels_scores_and_values_are_columns(trained, photos, tmp_path, loss, columns):
+    folder, paths = photos
+    recipe = trained / "recipe.yaml"
+    text = recipe.read_text()
+    recipe.write_text(text.replace("softmax_ce", loss))
+    try:
+        table, lines = tmp_path / "answers.csv", tmp_path / "answers.jsonl"
+        assert command("predict", trained, *paths[:3], "--csv", table, "--jsonl", lines)[0] == 0
+    finally:
+        recipe.write_text(text)
+    header, *rows = list(csv.reader(table.read_text().splitlines()))
+    assert header == ["path", *columns]
+    objects = [json.loads(line) for line in lines.read_text().splitlines()]
+    key = {"sigmoid_bce": "probabilities", "hinge": "scores", "l2": "values"}[loss]
+    for row, one in zip(rows, objects):
+        assert list(one) == ["path", key]
+        values = one[key] if loss == "l2" else [one[key][name] for name in columns]
+        assert [row[0], *map(float, row[1:])] == [one["path"], *values]
+
+
+def test_wrong_runs_and_folders_touch_no_file(trained, tmp_path):
+    table = tmp_path / "answers.csv"
+    table.write_text("kept")
+    code, _, err = command("predict", tmp_path, tmp_path / "a.png", "--csv", table)
+    assert (code, "is no folder of a run" in err) == (2, True)
+    (tmp_path / "empty").mkdir()
+    code, _, err = command("predict", trained, tmp_path / "empty", "--csv", table)
+    assert (code, "this folder has no image" in err) == (1, True)
+    assert table.read_text() == "kept"
+    code, _, err = command("predict", trained, tmp_path / "a.png", "--csv", tmp_path / "none" / "a.csv")
+    assert (code, "No such file or directory" in err) == (1, True)
+
+
+def test_names_that_are_no_utf8(trained, tmp_path):
+    (path,) = draw_images(tmp_path, 1)
+    odd = os.fsdecode(os.path.dirname(path).encode() + b"/\xff.png")  # noqa: PTH120 - bytes
+    Path(path).rename(odd)
+    table, lines = tmp_path / "answers.csv", tmp_path / "answers.jsonl"
+    assert command("predict", trained, tmp_path / "day", "--csv", table, "--jsonl", lines)[0] == 0
+    assert os.fsencode(odd) in table.read_bytes()
+    assert json.loads(lines.read_text())["path"] == odd
+    strict = io.TextIOWrapper(io.BytesIO(), "utf-8")  # as a terminal's
+    with redirect_stdout(strict), suppress(SystemExit):
+        main(["predict", str(trained), str(tmp_path / "day")])
+    strict.flush()
+    assert strict.buffer.getvalue().startswith(os.fsencode(path)[: -len("000.png")] + rb"\udcff.png" + b"\t")
+
+
+def test_an_interrupt_leaves_whole_lines(trained, tmp_path):
+    """The file after which it is interrupted is a pipe into which nobody writes, so the rest is never read."""
+    paths = draw_images(tmp_path / "photos", 100)
+    pipe = str(tmp_path / "photos" / "zz.png")
+    os.mkfifo(pipe)
+    table = tmp_path / "answers.csv"
+    words = [sys.executable, "-m", "mxkit", "predict", str(trained), *paths, pipe, "--csv", str(table)]
+    root = str(Path(__file__).parents[2])
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": root}, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        if table.exists() and table.read_bytes().count(b"\n") == 33:
+            break
+        time.sleep(0.05)
+    assert table.read_bytes().count(b"\n") == 33  # the first batch, while the third one is read
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)  # the signal comes first
+    with open(pipe, "wb"):  # noqa: PTH123 - end the read of the pipe, for which the command waits
+        pass
+    assert process.wait(60) == 130, process.stderr.read()
+    process.stderr.close()
+    text = table.read_text()
+    assert text.endswith("\n")
+    assert [row[0] for row in csv.reader(text.splitlines())] == ["path", *paths[:32]]
+
+
+def test_a_bar_is_shown_on_a_terminal_only(trained, tmp_path, monkeypatch):
+    paths = draw_images(tmp_path / "photos", 3)
+    for name in ("LONG_SECONDS", "REFRESH_SECONDS"):
+        monkeypatch.setattr(f"mxkit.training.callbacks.progress.{name}", 0.0)
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = []
+    for stream, words in ((Terminal(), ["--csv", str(tmp_path / "a.csv")]), (io.StringIO(), [])):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with redirect_stdout(io.StringIO()), suppress(SystemExit):
+            main(["predict", str(trained), *paths, *words])
+        shown.append(stream.getvalue())
+    assert "3/3" in shown[0]
+    assert shown[1] == ""
