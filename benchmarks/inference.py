@@ -11,9 +11,9 @@ A call at a time, each until its numbers are there, two threads (one a core) for
 Peers live in .venv/peers, which the first run makes with pip; one that is missing is named. Bars, at 224 px: optimize
 in float32 0.909 (1.1 x as fast), in bfloat16 0.769 (1.3 x), in int8 0.303 (3.3 x).
 
-All nets are trained here for a while, on scikit-learn's digits, enlarged, and on drawn shapes of 3 x 32 x 32; at 224 px
-the digits stand side by side. Classes are of 360 images that are held out: on 98 % int8 and bfloat16 must see the same
-as static, and as many must be right, within one point. The float32 peers must, too, or the run ends.
+All nets are trained here for a while, on scikit-learn's digits, enlarged, and on drawn shapes of 3 x 32 x 32 (64 px for
+all but LeNet); at 224 px the digits stand side by side. Classes are of 360 images that are held out: on 98 % all must
+see the same as static, and optimize must be right as often, within one point.
 """
 
 from contextlib import ExitStack
@@ -52,17 +52,17 @@ class Case(NamedTuple):
 
 CASES = [
     Case("LeNet, 28 px", "lenet", "gray digits", 200, 28, {1: 500, 32: 3200}),
-    Case("resnet18_v1, 224 px", "zoo:resnet18_v1", "digits", 150, 224, {1: 8, 16: 16}),
+    Case("resnet18_v1, 224 px", "zoo:resnet18_v1", "digits", 60, 224, {1: 8, 16: 16}),
     Case("resnet50_v1, 224 px", "zoo:resnet50_v1", "digits", 30, 224, {1: 4, 16: 16}),
     Case("mobilenet1.0, 224 px", "zoo:mobilenet1.0", "digits", 60, 224, {1: 16, 16: 32}),
 ]
 CLASSES = [
     Case("LeNet on digits", "lenet", "gray digits", 200, 28, {}),
-    Case("resnet18_v1 on digits", "zoo:resnet18_v1", "digits", 150, 32, {}),
+    Case("resnet18_v1 on digits", "zoo:resnet18_v1", "large digits", 60, 64, {}),
     Case("mobilenet0.5 on digits", "zoo:mobilenet0.5", "digits", 250, 32, {}),
     Case("LeNet on shapes", "lenet", "shapes", 400, 32, {}),
-    Case("resnet18_v1 on shapes", "zoo:resnet18_v1", "shapes", 150, 32, {}),
-    Case("mobilenet0.5 on shapes", "zoo:mobilenet0.5", "shapes", 500, 32, {}),
+    Case("resnet18_v1 on shapes", "zoo:resnet18_v1", "large shapes", 60, 64, {}),
+    Case("mobilenet0.5 on shapes", "zoo:mobilenet0.5", "large shapes", 250, 64, {}),
 ]
 
 
@@ -181,19 +181,11 @@ def agreeing(case: Case, ways: Dict[str, Way], folder: str) -> Iterator[Row]:
     yield Row(f"{case.title}: right", STATIC, expected, "%")
     for name, found in classes.items():
         same = percent(found, classes[STATIC])
-        if usable[name].reads and usable[name].form != "int8":
-            if same < SAME:
-                raise ValueError(f"{case.title}: {name} sees only {same:g} % as MXNet: it is another net")
-        elif name != STATIC:
-            barred = name in OPTIMIZED
-            yield Row(
-                f"{case.title}: right",
-                name,
-                percent(found, truth),
-                "%",
-                bar=round(expected - POINT, 1) if barred else None,
-            )
-            yield Row(f"{case.title}: the same as static", name, same, "%", bar=SAME if barred else None)
+        if name != STATIC:
+            yield Row(f"{case.title}: the same as static", name, same, "%", bar=SAME)
+        if name in OPTIMIZED or usable[name].reads and usable[name].form == "int8":
+            least = round(expected - POINT, 1) if name in OPTIMIZED else None
+            yield Row(f"{case.title}: right", name, percent(found, truth), "%", bar=least)
 
 
 def percent(one: Sequence[int], other: List[int]) -> float:

@@ -41,6 +41,10 @@ def digits() -> Images:
     return _digits(4, 0, 3)
 
 
+def large_digits() -> Images:
+    return _digits(8, 0, 3)
+
+
 @lru_cache(maxsize=None)
 def _digits(factor: int, border: int, channels: int) -> Images:
     data = load_digits()
@@ -68,6 +72,12 @@ def shapes() -> Images:
     return Images(x + rng.normal(0, 0.1, x.shape).astype(np.float32), y)
 
 
+@lru_cache(maxsize=None)
+def large_shapes() -> Images:
+    x, y = shapes()
+    return Images(x.repeat(2, 2).repeat(2, 3), y)
+
+
 def _within(y: Any, x: Any) -> Any:
     return np.maximum(abs(y), abs(x)) < 1
 
@@ -82,7 +92,9 @@ OUTLINES: List[Callable[[Any, Any], Any]] = [  # y and x are from -1 to 1 inside
 DATA: Dict[str, Tuple[int, Callable[[], Images]]] = {
     "gray digits": (28, gray_digits),
     "digits": (SIDE, digits),
+    "large digits": (2 * SIDE, large_digits),
     "shapes": (SIDE, shapes),
+    "large shapes": (2 * SIDE, large_shapes),
 }
 
 
@@ -131,8 +143,8 @@ def prepare(form: str, **case: Any) -> Tuple[str, int]:
     """Make a form; why it cannot be made, and how many of its layers stay float32."""
     try:
         made = in_form(form=form, **case)
-    except ValueError as error:
-        return str(error), 0
+    except (ValueError, mx.base.MXNetError) as error:
+        return " ".join(str(error).split())[-300:], 0
     return "", 0 if form == "static" else len(made.report.kept)
 
 
