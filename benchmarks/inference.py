@@ -59,7 +59,7 @@ CASES = [
 CLASSES = [
     Case("LeNet on digits", "lenet", "gray digits", 200, 28, {}),
     Case("resnet18_v1 on digits", "zoo:resnet18_v1", "large digits", 60, 64, {}),
-    Case("mobilenet0.5 on digits", "zoo:mobilenet0.5", "digits", 250, 32, {}),
+    Case("mobilenet0.5 on digits", "zoo:mobilenet0.5", "large digits", 200, 64, {}),
     Case("LeNet on shapes", "lenet", "shapes", 400, 32, {}),
     Case("resnet18_v1 on shapes", "zoo:resnet18_v1", "large shapes", 60, 64, {}),
     Case("mobilenet0.5 on shapes", "zoo:mobilenet0.5", "large shapes", 250, 64, {}),
