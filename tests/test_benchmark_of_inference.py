@@ -11,7 +11,8 @@ import pytest
 from benchmarks import inference, inference_nets, peers
 
 LENET = inference.Case("LeNet", "lenet", "gray digits", 200, 28, {2: 4})
-INFERENCE = {"CASES": [LENET], "CLASSES": [LENET]}
+THREADS = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # threads wait for each other beside other tests
+INFERENCE = {"CASES": [LENET], "CLASSES": [LENET], "thread_variables": lambda: THREADS}
 
 
 def test_predictions_are_compared_without_peers_and_what_the_processor_cannot_is_told(tmp_path, monkeypatch):
