@@ -44,7 +44,7 @@ def test_predictions_are_compared_with_those_of_peers(monkeypatch):
         monkeypatch.setattr(inference, name, value)
     rows = check(inference.run(True))
     ways = {way.split()[0] + way.rpartition(",")[2] for case, way in rows if case == "LeNet, batch 2"}
-    assert ways >= {"static", "PyTorch channels last", "PyTorch plain call", "onnxruntime float32", "onnxruntime int8"}
+    assert ways >= {"PyTorch channels last", "PyTorch plain call", "onnxruntime float32", "onnxruntime int8"}
     beside = [row for (case, _), row in rows.items() if case == "LeNet, batch 2: beside onnxruntime"]
     assert beside[0].against.startswith("onnxruntime")
     same = [row.value for (case, way), row in rows.items() if case.endswith("same as static") and "int8" in way]
@@ -58,5 +58,6 @@ def test_images_of_another_size_stand_side_by_side_and_shapes_have_their_colours
     assert (large.x[:, :, 64:, :32] == small.x[:, :, :16]).all()
     x, y = inference_nets.images("shapes", 32)
     assert x.shape[1:] == (3, 32, 32)
-    warm = (x[:, 0] - x[:, 2]).mean((1, 2)) > 0
+    redder = x[:, 0] - x[:, 2]
+    warm = np.quantile(redder, 0.95, (1, 2)) > -np.quantile(redder, 0.05, (1, 2))
     assert np.mean(warm == (y % 2 == 0)) > 0.8
