@@ -1,176 +1,192 @@
-"""The same trained net in the forms that MXNet can give it for predictions: images a second through `mxkit.predict`.
+"""A net's predictions by `mxkit.optimize`, beside PyTorch and onnxruntime: milliseconds an image, and the classes.
 
-- eager: as it is; hybridized: `net.hybridize()`; static: with `static_alloc=True, static_shape=True`.
-- fused: `net.optimize_for(x, backend="MKLDNN", static_alloc=True, static_shape=True)`: BatchNorm, sums and ReLU become
-  part of the convolution before them.
-- bfloat16: `amp.convert_hybrid_block(net, target_dtype="bfloat16", ctx=mx.cpu(), cast_optional_params=True)`, static;
-  without the last argument weights are cast anew in each call. Needs AVX512_BF16 to be fast.
-- int8: `quantization.quantize_net_v2(net, calib_mode="naive", quantize_mode="smart")`, calibrated on 96 images, static.
-  Fast where the processor has AVX512_VNNI.
-- AMX: with the tiles of processors that have them, which oneDNN 2.4 uses only on demand: `DNNL_MAX_CPU_ISA=
-  AVX512_CORE_AMX`, and the kernel must be asked for them first (`arch_prctl`), or the process dies of an illegal
-  instruction.
+A call at a time, each until its numbers are there, two threads (one a core) for all; ratios below 1 are faster.
+- static: the float32 net, hybridized with static memory; what the ratios are against.
+- optimize: in float32, bfloat16 and int8, with a sample and calibration of the size that is timed. A precision that the
+  processor cannot compute is named.
+- PyTorch: `mxkit.export(net, format="torch")` in inference mode and channels last, and as a plain call of the net.
+- onnxruntime: `mxkit.export(net, format="onnx")` as it is, and in int8 by `onnxruntime.quantization` (static, QDQ),
+  after its own folding of BatchNorm, calibrated on the same images. "beside onnxruntime" compares the two directly.
 
-Ratios are rates, above 1 faster than static. The nets are trained for a while on scikit-learn's digits, enlarged, so
-that the classes which a form predicts can be compared: how many of 360 held-out digits it gets right, and on how many
-it agrees with the eager net.
+Peers live in .venv/peers, which the first run makes with pip; one that is missing is named. Bars, at 224 px: optimize
+in float32 0.909 (1.1 x as fast), in bfloat16 0.769 (1.3 x), in int8 0.303 (3.3 x).
+
+All nets are trained here for a while, on scikit-learn's digits, enlarged, and on drawn shapes of 3 x 32 x 32 (64 px for
+all but LeNet); at 224 px the digits stand side by side. Classes are of 360 images that are held out: on 98 % all must
+see the same as static, and optimize must be right as often, within one point.
 """
 
-import ctypes
-from functools import lru_cache, partial
-from pathlib import Path
+from contextlib import ExitStack
+from functools import partial
 import tempfile
-import time
-from typing import Any, Dict, Iterator, NamedTuple, Tuple
-import warnings
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence
 
-import mxkit  # before mxnet
-import mxnet as mx
-from mxnet.contrib import amp, quantization
-import numpy as np
-from sklearn.datasets import load_digits
+import mxkit  # noqa: F401  before mxnet
+from mxkit.nets.prediction_graphs import PRECISIONS, check_processor
 
 from benchmarks.harness import Child, Row, rows_of, take_turns
+from benchmarks.peers import Peer, peers_python, started, thread_variables
 
-TITLE = "Predicting: eager, hybridized, fused, bfloat16, int8"
-AGAINST = "static"
-FORMS = ("eager", "hybridized", "static", "fused", "bfloat16", "int8")
-ON_TILES = ("bfloat16", "int8")
-UPDATES = {"lenet": 200, "resnet18": 60}
-CALIBRATION, HELD_OUT = 96, 360
-ROUNDS = {True: 2, False: 5}
-ASK_FOR_TILES = (158, 0x1023, 18)  # x86-64: arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA
+TITLE = "Predicting: optimized, beside PyTorch and onnxruntime"
+STATIC, UNIT = "static", "ms/image"
+OPTIMIZED = {f"optimize, {precision}": precision for precision in PRECISIONS}
+NETS = "benchmarks.inference_nets"
+ROUNDS = {True: 2, False: 7}
+BARS = {"optimize, float32": 0.909, "optimize, bfloat16": 0.769, "optimize, int8": 0.303}
+SAME, POINT = 98.0, 1.0
 
 
 class Case(NamedTuple):
+    """A net, by whose name it is shown, what it is trained on, and how it is timed: images in each round."""
+
     title: str
     net: str
+    data: str
+    updates: int
     size: int
-    batch: int
-    images: int
+    images: Dict[int, int]  # by batch size
+
+    def form(self) -> Dict[str, Any]:
+        return {"net": self.net, "data": self.data, "updates": self.updates, "size": self.size}
 
 
 CASES = [
-    Case("LeNet, batch 1", "lenet", 28, 1, 64),
-    Case("LeNet, batch 32", "lenet", 28, 32, 640),
-    Case("ResNet-18, 64 px, batch 1", "resnet18", 64, 1, 16),
-    Case("ResNet-18, 64 px, batch 32", "resnet18", 64, 32, 64),
-    Case("ResNet-18, 224 px, batch 1", "resnet18", 224, 1, 4),
-    Case("ResNet-18, 224 px, batch 32", "resnet18", 224, 32, 32),
+    Case("LeNet, 28 px", "lenet", "gray digits", 200, 28, {1: 500, 32: 3200}),
+    Case("resnet18_v1, 224 px", "zoo:resnet18_v1", "digits", 60, 224, {1: 8, 16: 16}),
+    Case("resnet50_v1, 224 px", "zoo:resnet50_v1", "digits", 30, 224, {1: 4, 16: 16}),
+    Case("mobilenet1.0, 224 px", "zoo:mobilenet1.0", "digits", 60, 224, {1: 16, 16: 32}),
+]
+CLASSES = [
+    Case("LeNet on digits", "lenet", "gray digits", 200, 28, {}),
+    Case("resnet18_v1 on digits", "zoo:resnet18_v1", "large digits", 60, 64, {}),
+    Case("mobilenet0.5 on digits", "zoo:mobilenet0.5", "large digits", 200, 64, {}),
+    Case("LeNet on shapes", "lenet", "shapes", 400, 32, {}),
+    Case("resnet18_v1 on shapes", "zoo:resnet18_v1", "large shapes", 60, 64, {}),
+    Case("mobilenet0.5 on shapes", "zoo:mobilenet0.5", "large shapes", 250, 64, {}),
 ]
 
 
+class Other(NamedTuple):
+    """A peer, what it reads, and its forms by what stands in the table after its name."""
+
+    peer: Peer
+    reads: str
+    forms: Dict[str, str]
+
+
+OTHERS = {
+    "PyTorch": Other(
+        Peer(("torch==2.13.0", "numpy", "safetensors"), "benchmarks.peers_torch:prediction_versions", ""),
+        "torch",
+        {", channels last": "channels last", ", plain call": "plain call"},
+    ),
+    "onnxruntime": Other(
+        Peer(("onnx", "onnxruntime"), "benchmarks.peers_onnxruntime:versions", ""),
+        "onnx",
+        {", float32": "float32", ", int8": "int8"},
+    ),
+}
+
+
+class Way(NamedTuple):
+    """Who computes in which form."""
+
+    ask: Callable[..., Any]
+    module: str
+    form: str
+    reads: str = ""  # a peer's kind of file
+
+
 def run(quick: bool) -> Iterator[Row]:
-    with tempfile.TemporaryDirectory() as folder, Child({}) as plain, Child(
-        {"DNNL_MAX_CPU_ISA": "AVX512_CORE_AMX"}
-    ) as tiles:
-        ways = {form: partial(plain.ask, form=form, folder=folder) for form in FORMS}
-        if tiles.ask("benchmarks.inference:ask_for_tiles"):
-            ways.update({f"{form}, AMX": partial(tiles.ask, form=form, folder=folder) for form in ON_TILES})
-        for net, updates in UPDATES.items():
-            plain.ask("benchmarks.inference:train", net=net, updates=updates // 10 if quick else updates, folder=folder)
-        for case in CASES:
-            if quick and case.size > 64:
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        variables = thread_variables()
+        ask = stack.enter_context(Child(variables)).ask
+        ways = {STATIC: Way(ask, NETS, STATIC)}
+        for way, precision in OPTIMIZED.items():
+            try:
+                check_processor(precision)
+            except ValueError as error:
+                yield Row("every case", f"{way} is missing: {error}", 0.0, UNIT)
+            else:
+                ways[way] = Way(ask, NETS, precision)
+        for name, other in OTHERS.items():
+            try:
+                child, versions = started(other.peer, str(peers_python()), variables)
+            except RuntimeError as error:
+                yield Row("every case", f"{name} is missing: {error}", 0.0, UNIT)
                 continue
-            images = case.batch if quick else case.images
-            asked = {"net": case.net, "size": case.size, "batch": case.batch, "images": images}
-            timed = {way: partial(ask, "benchmarks.inference:seconds", **asked) for way, ask in ways.items()}
-            taken = take_turns(timed, rounds=ROUNDS[quick])
-            yield from rows_of(case.title, taken, against=AGAINST, scale=images, unit="images/s")
-        for net in UPDATES:
-            for way, ask in ways.items():
-                if way not in ("hybridized", "static"):
-                    right, same = ask("benchmarks.inference:agreement", net=net)
-                    yield Row(f"{net}: digits that are right", way, right, "%")
-                    if way != "eager":
-                        yield Row(f"{net}: digits seen as eager sees them", way, same, "%")
+            stack.enter_context(child)
+            module = other.peer.versions.partition(":")[0]
+            for words, form in other.forms.items():
+                ways[f"{name} {versions[name]}{words}"] = Way(child.ask, module, form, other.reads)
+        for case in CASES:
+            if not quick or case.size < 64:
+                yield from timed(case, ways, folder, quick)
+        for case in CLASSES[:1] if quick else CLASSES:
+            yield from agreeing(case, ways, folder)
 
 
-def ask_for_tiles() -> bool:
-    """Ask the kernel for AMX's registers, in a child: oneDNN 2.4 does not, and would die of SIGILL.
-
-    Returns:
-        Whether it has them: the processor must, and Linux be 5.16 or newer.
-    """
-    return "amx_int8" in Path("/proc/cpuinfo").read_text() and ctypes.CDLL(None).syscall(*ASK_FOR_TILES) == 0
-
-
-@lru_cache(maxsize=None)
-def digits(net: str) -> Tuple[Any, Any]:
-    """Enlarged digits, shuffled; shapes (1797, C, H, W) and (1797,)."""
-    data = load_digits()
-    factor, border, channels = (8, 0, 3) if net == "resnet18" else (3, 2, 1)
-    images = np.kron(data.images / 16, np.ones((factor, factor)))
-    images = np.pad(images, ((0, 0), (border, border), (border, border)), mode="constant")
-    order = np.random.RandomState(0).permutation(len(images))
-    return np.repeat(images[order, None], channels, axis=1).astype(np.float32), data.target[order].astype(np.int32)
-
-
-def train(net: str, updates: int, folder: str) -> None:
-    """Train a net on what is not held out, and write its parameters to `folder`."""
-    mxkit.seed_all(0)
-    made = mxkit.models.get_model(net)
-    mxkit.initialize(made, "xavier")
-    made.hybridize(static_alloc=True)
-    x, y = digits(net)
-    loader = mxkit.data.ArrayLoader(x[HELD_OUT:], y[HELD_OUT:], 32, shuffle=True, seed=0)
-    mxkit.fit(
-        made,
-        loader,
-        loss="softmax_ce",
-        trainer=("adam", {"learning_rate": 0.001}),
-        epochs=f"{updates} updates",
-        progress=False,
-    )
-    made.save_parameters(f"{folder}/{net}.params")
+def timed(case: Case, ways: Dict[str, Way], folder: str, quick: bool) -> Iterator[Row]:
+    """Rows of a case's batch sizes."""
+    usable, given, rows = prepared(case, ways, folder)
+    yield from rows
+    for batch, images in case.images.items():
+        calls = 1 if quick else images // batch
+        asked = {}
+        for name, way in usable.items():
+            shape = {"shape": given["shape"][batch]} if way.reads else {"batch": batch, **case.form()}
+            form = {**({"base": given["base"]} if way.reads else {}), **shape}
+            asked[name] = partial(way.ask, f"{way.module}:seconds", form=way.form, calls=calls, **form)
+        taken = take_turns(asked, rounds=ROUNDS[quick])
+        title = f"{case.title}, batch {batch}"
+        scale = 1e3 / (calls * batch)
+        yield from rows_of(title, taken, against=STATIC, scale=scale, unit=UNIT, bars=BARS if case.size == 224 else {})
+        for precision in ("float32", "int8"):
+            mine = f"optimize, {precision}"
+            peer = [name for name in taken if name.startswith("onnxruntime") and name.endswith(precision)]
+            if mine in taken and peer:
+                both = {name: taken[name] for name in (mine, peer[0])}
+                yield rows_of(f"{title}: beside onnxruntime", both, against=peer[0], scale=scale, unit=UNIT)[0]
 
 
-@lru_cache(maxsize=None)
-def in_form(form: str, net: str, folder: str) -> Any:
-    """The trained net in one of FORMS."""
-    made = mxkit.models.get_model(net)
-    made.load_parameters(f"{folder}/{net}.params")
-    x, _ = digits(net)
-    sample = mx.nd.array(x[HELD_OUT : HELD_OUT + CALIBRATION])
-    static = {"static_alloc": True, "static_shape": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if form == "fused":
-            made.optimize_for(sample, backend="MKLDNN", **static)
-        elif form == "bfloat16":
-            made.hybridize()
-            made(sample)
-            made = amp.convert_hybrid_block(made, target_dtype="bfloat16", ctx=mx.cpu(), cast_optional_params=True)
-        elif form == "int8":
-            data = mx.gluon.data.ArrayDataset(sample, mx.nd.zeros(CALIBRATION))
-            made = quantization.quantize_net_v2(
-                made, quantize_mode="smart", calib_data=mx.gluon.data.DataLoader(data, 32), calib_mode="naive"
-            )
-    if form in ("static", "bfloat16", "int8"):
-        made.hybridize(**static)
-    elif form == "hybridized":
-        made.hybridize()
-    return made
+def prepared(case: Case, ways: Dict[str, Way], folder: str) -> Any:
+    """The ways that can be used, what peers are given, and rows of what cannot be done or stays in float32."""
+    ask = ways[STATIC].ask
+    base, failed, shape = ask(f"{NETS}:write", folder=folder, **case.form())
+    usable, rows = {}, []
+    for name, way in ways.items():
+        error, kept = (
+            (failed.get(way.reads, ""), 0) if way.reads else ask(f"{NETS}:prepare", form=way.form, **case.form())
+        )
+        if error:
+            rows.append(Row(case.title, f"{name} is missing: {error}", 0.0, UNIT))
+        else:
+            usable[name] = way
+        if kept:
+            rows.append(Row(case.title, f"{name}: layers that stay in float32", float(kept), "layers"))
+    return usable, {"base": base, "shape": {batch: [batch, *shape] for batch in case.images}}, rows
 
 
-def seconds(form: str, net: str, size: int, batch: int, images: int, folder: str) -> float:
-    """Seconds that `mxkit.predict` takes for so many images, in batches."""
-    made = in_form(form, net, folder)
-    x = inputs(net, size, batch)
-    begun = time.perf_counter()
-    mxkit.predict(made, [x] * (images // batch))
-    return time.perf_counter() - begun
+def agreeing(case: Case, ways: Dict[str, Way], folder: str) -> Iterator[Row]:
+    """Rows of the classes that the ways see in what is held out."""
+    usable, given, rows = prepared(case, ways, folder)
+    yield from rows
+    truth = ways[STATIC].ask(f"{NETS}:truth", data=case.data)
+    classes = {}
+    for name, way in usable.items():
+        form = {"base": given["base"]} if way.reads else case.form()
+        classes[name] = way.ask(f"{way.module}:classes", form=way.form, **form)
+    expected = percent(classes[STATIC], truth)
+    yield Row(f"{case.title}: right", STATIC, expected, "%")
+    for name, found in classes.items():
+        same = percent(found, classes[STATIC])
+        if name != STATIC:
+            yield Row(f"{case.title}: the same as static", name, same, "%", bar=SAME)
+        if name in OPTIMIZED or usable[name].reads and usable[name].form == "int8":
+            least = round(expected - POINT, 1) if name in OPTIMIZED else None
+            yield Row(f"{case.title}: right", name, percent(found, truth), "%", bar=least)
 
 
-@lru_cache(maxsize=None)
-def inputs(net: str, size: int, batch: int) -> Any:
-    return mx.nd.random.uniform(shape=(batch, 3 if net == "resnet18" else 1, size, size))
-
-
-def agreement(form: str, net: str, folder: str) -> Tuple[float, float]:
-    """Percent of the held-out digits that a form gets right, and of those that it sees as the eager net does."""
-    x, y = digits(net)
-    classes: Dict[str, Any] = {}
-    for one in (form, "eager"):
-        classes[one] = mxkit.predict(in_form(one, net, folder), x[:HELD_OUT]).asnumpy().argmax(1)
-    return 100 * float(np.mean(classes[form] == y[:HELD_OUT])), 100 * float(np.mean(classes[form] == classes["eager"]))
+def percent(one: Sequence[int], other: List[int]) -> float:
+    return 100 * sum(first == second for first, second in zip(one, other)) / len(other)

@@ -1,6 +1,7 @@
-"""PyTorch's side of `peers`, run by the interpreter of .venv/peers: mxkit's nets, a plain loop, Lightning's Trainer."""
+"""PyTorch's side of the benchmarks, by .venv/peers: mxkit's nets, a plain loop, Lightning's Trainer, predictions."""
 
 from functools import lru_cache
+import importlib.util
 import logging
 import os
 import time
@@ -139,3 +140,43 @@ def timed_optimizer(arguments: Dict[str, Any], size: int, parameters: int) -> fl
     for _ in range(passes):
         optimizer.step()
     return (time.perf_counter() - begun) / passes
+
+
+def prediction_versions() -> Dict[str, str]:
+    for package in ("numpy", "safetensors"):
+        importlib.import_module(package)
+    return versions()
+
+
+@lru_cache(maxsize=None)
+def exported(base: str, form: str) -> nn.Module:
+    """A net that `mxkit.export` wrote."""
+    spec = importlib.util.spec_from_file_location("exported", f"{base}.py")
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{base}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    net: nn.Module = module.load(f"{base}.safetensors")
+    return net.to(memory_format=LAYOUTS[form])
+
+
+LAYOUTS = {"channels last": torch.channels_last, "plain call": torch.contiguous_format}
+
+
+def seconds(base: str, form: str, shape: List[int], calls: int) -> float:
+    """Seconds of so many calls, in inference mode and channels last, or as it is after `eval()`."""
+    net, x = exported(base, form), torch.rand(*shape).to(memory_format=LAYOUTS[form])
+    with torch.inference_mode(form == "channels last"):
+        begun = time.perf_counter()
+        for _ in range(calls):
+            net(x)
+        return time.perf_counter() - begun
+
+
+def classes(base: str, form: str) -> List[int]:
+    """What a net sees in the images that are held out."""
+    import numpy as np
+
+    x = torch.from_numpy(np.load(f"{base}-held-out.npy")).to(memory_format=LAYOUTS[form])
+    with torch.inference_mode():
+        return [one for part in x.split(45) for one in exported(base, form)(part).argmax(1).tolist()]

@@ -1,13 +1,13 @@
 """The benchmarks' harness and pages; and each question runs, at a tiny size. What they measure is not tested."""
 
 import importlib
-import json
 import os
 import subprocess
 import sys
 import time
 import venv
 
+from benchmark_rows import check
 from mxkit.data import ArrayLoader
 import mxnet as mx
 import numpy as np
@@ -19,7 +19,6 @@ from benchmarks import (
     features,
     folder,
     growth,
-    inference,
     kernel_share,
     loaders,
     loops,
@@ -143,17 +142,6 @@ def test_an_unknown_question_is_refused_with_the_known_ones(capsys, monkeypatch)
 # The questions.
 
 
-def check(rows):
-    """Rows are whole, and are plain JSON."""
-    rows = list(rows)
-    for row in rows:
-        assert np.isfinite(row.value)
-        assert row.low is None or row.low <= row.value <= row.high
-        assert row.ratio is None or 0 < row.ratio_low <= row.ratio <= row.ratio_high
-    assert [Row(**json.loads(json.dumps(row._asdict()))) for row in rows] == rows
-    return {(row.case, row.way): row for row in rows}
-
-
 def test_loops(monkeypatch):
     monkeypatch.setattr(loops, "QUICK_SIZES", {"rounds": 1, "seconds": 0.01, "samples": 500})
     monkeypatch.setattr(loops, "QUICK", ("softmax_regression",))
@@ -220,7 +208,6 @@ TINY = [
     peers.Case("softmax regression, batch 64", "softmax_regression", 4, [1, 28, 28], 3),
     peers.Case("LeNet, batch 64", "lenet", 4, [1, 28, 28], 3),
 ]
-INFERENCE = {"CASES": [inference.Case("LeNet", "lenet", 28, 2, 4)], "UPDATES": {"lenet": 1000}}
 FOLDER = {"CASES": [folder.Case("LeNet", "lenet", (28, 28), folder.SMALL, 10, 1, None)], "BATCH": 4}
 LOADERS = {"rounds": 1, "images": 300, "files": 8, "samples": 64, "epochs": 2}
 GROWTH = {**growth.QUICK_SIZES, "samples": (1_000, 5_000)}
@@ -237,7 +224,6 @@ QUESTIONS_AT_TINY_SIZES = [
         {("SGD, momentum, 100 weights, 1 thread", "mxkit"): ("against", "Trainer.update")},
     ),
     (threads, {"CASES": TINY, "ROUNDS": {True: 1}}, {}),
-    (inference, INFERENCE, {("lenet: digits seen as eager sees them", "fused"): ("value", 100)}),
     (folder, FOLDER, {("LeNet, 10 files", "of 20 broken files named"): ("value", 20)}),
     (
         loaders,
@@ -267,8 +253,6 @@ def test_a_question(module, sizes, expected, monkeypatch):
         assert 0 < values["oneDNN's kernels"] < 100
     elif module is memory:
         assert values[memory.IDLE] < values[memory.SMALL] < values[memory.FLOOR]
-    elif module is inference:
-        assert rows["lenet: digits that are right", "eager"].value > 80
 
 
 @pytest.mark.parametrize("name", QUESTIONS)

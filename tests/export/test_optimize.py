@@ -318,6 +318,19 @@ def test_a_block_that_is_called_twice(precision):
     np.testing.assert_allclose(fast(a, b).asnumpy(), expected, atol=1e-5 if precision == "float32" else 0.3)
 
 
+@INT8
+def test_t223_a_layer_that_mxnet_refuses_stays_float():
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Conv2D(64, 3, padding=1), gluon.nn.Dense(10))
+    net.initialize(mx.init.Xavier())
+    x = mx.nd.random.uniform(shape=(4, 3, 1, 1))
+    expected = net(x).asnumpy()
+    fast = mxkit.optimize(net, x, precision="int8", calibration=[x], limit=0.5)
+    assert len(fast.report.kept) == 1
+    for _ in range(3):
+        np.testing.assert_allclose(fast(x).asnumpy(), expected, atol=0.1)
+
+
 class Shared(gluon.HybridBlock):
     """A layer that two operators read, of which oneDNN joins one with it and loses the other (T196)."""
 
