@@ -20,6 +20,7 @@ from mxkit.data.source import read_epoch
 from mxkit.errors import DataError, MxkitError
 from mxkit.export.inference.optimizing import optimize
 from mxkit.nets.moving import to
+from mxkit.nets.prediction_graphs import PRECISIONS
 from mxkit.nets.saving import load_net, save_net
 from mxkit.plots.plotting import new_figure, saved
 from mxkit.recipe.answers import predictions
@@ -37,7 +38,6 @@ from mxnet import autograd, gluon
 import numpy as np
 
 BASE = "as trained"
-PRECISIONS = ("float32", "bfloat16", "int8")
 # Samples of the evaluated part whose answers are compared
 _COMPARED = 1000
 # Samples of them that `optimize` compares
