@@ -6,7 +6,7 @@ import io
 from json import dumps as to_json
 from pathlib import Path
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 from mxkit.cli.runs import INVERT, RUN, WHICH
 from mxkit.errors import MxkitError
@@ -32,6 +32,7 @@ def predict(
     from tqdm import tqdm
 
     files = find_images(images)
+    _check_outputs(csv, jsonl, files)
     predictions = predict_files(run, files, which=which, invert=invert)
     failed = 0
     with ExitStack() as opened:
@@ -68,6 +69,9 @@ def benchmark(
     """
     from mxkit.export.inference.measuring_inference import measure_inference
 
+    _check_outputs(png, json)
+    if png and png.suffix.lower() not in (".png", ".pdf", ".svg", ".jpg", ".jpeg"):
+        raise typer.BadParameter(f"--png: expected a file like speed.png, received {png}")
     sizes = [int(size) if size.strip().isdigit() else size for size in batch.split(",")]
     options: Any = {"precisions": precision.split(","), "batch_sizes": sizes, "which": which, "seconds": seconds}
     try:
@@ -82,6 +86,19 @@ def benchmark(
     if png:
         measured.plot(png)
         typer.echo(f"picture {png}")
+
+
+def _check_outputs(one: Optional[Path], other: Optional[Path], inputs: Sequence[Any] = ()) -> None:
+    """Refuse files that cannot be written, before anything is computed."""
+    given = [path for path in (one, other) if path]
+    if len({path.resolve() for path in given}) < len(given):
+        raise typer.BadParameter(f"{one} is given for two tables; each needs a file of its own")
+    read = {Path(path).resolve() for path in inputs}
+    for path in given:
+        if path.resolve() in read:
+            raise typer.BadParameter(f"{path} is one of the images: the table would replace it")
+        if path.is_dir() or not path.resolve().parent.is_dir():
+            raise typer.BadParameter(f"{path}: expected a file in a folder that exists")
 
 
 def _show(prediction: Any) -> None:

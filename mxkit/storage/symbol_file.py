@@ -166,6 +166,11 @@ class _Graph:
 
     def _node(self, number: int, node: Any) -> Dict[str, Any]:
         self._where = f"node {number}"
+        if isinstance(node, dict) and node.get("subgraphs"):
+            raise CheckpointError(
+                f"{self._path}: {node.get('name')!r:.100} holds operators that oneDNN joined, as in an exported net of "
+                "mxkit.optimize. gluon.SymbolBlock.imports reads it, unchecked; for mxkit write the net with save_net"
+            )
         fields = self._dict(node, ("op", "name", "attrs", "inputs"))
         op, name, attrs = fields.get("op"), fields.get("name"), fields.get("attrs", {})
         if not isinstance(op, str) or not _is_text(name) or not name:

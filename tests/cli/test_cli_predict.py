@@ -96,7 +96,25 @@ def test_wrong_runs_and_folders_touch_no_file(trained, tmp_path):
     assert (code, "this folder has no image" in err) == (1, True)
     assert table.read_text() == "kept"
     code, _, err = command("predict", trained, tmp_path / "a.png", "--csv", tmp_path / "none" / "a.csv")
-    assert (code, "No such file or directory" in err) == (1, True)
+    assert (code, "in a folder that" in err) == (2, True)
+
+
+def test_tables_replace_neither_each_other_nor_an_image(trained, photos, tmp_path):
+    folder, paths = photos
+    image = Path(paths[0])
+    content = image.read_bytes()
+    table = tmp_path / "table"
+    for words, text in (
+        (("--csv", table, "--jsonl", tmp_path / "." / "table"), "is given for two tables"),
+        (("--csv", image), "is one of the images: the table would replace it"),
+        (("--jsonl", tmp_path), "expected a file in a folder that exists"),
+        (("--csv", tmp_path / "no" / "table"), "expected a file in a folder that exists"),
+    ):
+        code, _, err = command("predict", trained, folder, *words)
+        assert code == 2
+        assert text in " ".join(err.replace("│", " ").split())
+    assert image.read_bytes() == content
+    assert not table.exists()
 
 
 def test_names_that_are_no_utf8(trained, tmp_path):

@@ -116,7 +116,7 @@ def test_a_file_that_computes_something_else_gets_no_name(net, tmp_path, monkeyp
 def test_the_comparison_reads_the_files_that_it_writes(net, tmp_path, monkeypatch):
     contents = mxkit.export.symbol_files.symbol_contents
 
-    def damaged(graph):
+    def damaged(graph, casts):
         net[2].bias.set_data(net[2].bias.data() + 1)
         try:
             return contents(mxkit.export.net_graph.graph_of(net))

@@ -7,6 +7,7 @@ import shutil
 import mxkit
 from mxkit.export.inference import measuring_inference
 from mxkit.export.inference.measuring_inference import BASE, measure_inference
+from mxkit.models.registry import MODELS
 from mxkit.recipe.data_checks import load_data
 from mxkit.recipe.net_facts import InputForm
 from mxkit.recipe.run import load_run
@@ -128,7 +129,10 @@ def test_a_net_without_a_graph_is_measured_as_trained_only(tmp_path):
         "class Plain(gluon.Block):\n    def forward(self, x):\n        return x * float(x.shape[1])\n"
     )
     own = {"imports": ["own_plain_net"], "import_path": str(tmp_path), "model": "plain_net", "updates": 1}
-    measured = measure_inference(image_run(tmp_path, **own), **SHORT, precisions=("float32",))
+    try:
+        measured = measure_inference(image_run(tmp_path, **own), **SHORT, precisions=("float32",))
+    finally:
+        MODELS.pop("plain_net")
     assert [row.form for row in measured.rows] == [BASE, BASE]
     assert list(measured.refused) == ["float32"]
 
@@ -141,6 +145,12 @@ def test_wrong_arguments_are_refused(trained):
     ):
         with pytest.raises(ValueError, match=text):
             measure_inference(trained, **options)
+
+
+def test_a_picture_of_unknown_form_is_refused_before_measuring(trained, tmp_path):
+    code, out, err = command("benchmark", trained, "--png", tmp_path / "speed.txt")
+    assert (code, out) == (2, "")
+    assert "expected a file like speed.png" in " ".join(err.replace("│", " ").split())
 
 
 def test_the_command_prints_the_table_and_writes_picture_and_figures(trained, tmp_path):

@@ -69,6 +69,15 @@ class Two(gluon.HybridBlock):
         return self.table(tokens), self.dense(x)
 
 
+def test_bytes_of_pixels_are_not_taken_for_numbers():
+    net = gluon.nn.Dense(2)
+    net.initialize()
+    with mxkit.Predictor(net, sample=np.ones(3)) as predictor:
+        with pytest.raises(DataError, match=r"received \(3,\) uint8, expected \(3,\) float32: convert pixels as the"):
+            predictor(np.ones(3, np.uint8))
+        assert predictor(np.ones(3)).shape == (2,)
+
+
 def test_several_inputs_and_outputs_integers_and_deferred_shapes_of_either_kind(switched):
     net = Two()
     net.initialize()

@@ -5,7 +5,7 @@ import warnings
 
 from mxkit.core.array_kind import legacy, switches
 from mxkit.core.device import as_ndarray, batch_size, unpack
-from mxkit.data.source import Data, read_epoch
+from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.errors import DataError, TrapWarning
 from mxkit.export.net_graph import Graph
 import mxnet as mx
@@ -90,7 +90,8 @@ def _histogram(before: Any, array: Any, ends: Tuple[float, float]) -> Any:
 def _batches(data: Any, graph: Graph, samples: int) -> Any:
     """Yield the inputs of batches until so many samples are read."""
     read = 0
-    for batch in read_epoch(data, name="calibration", keep_count=True):
+    batches = whole_part(data, "calibration", labels=False) if hasattr(data, "shape") else data
+    for batch in read_epoch(batches, name="calibration", keep_count=True):
         inputs: List[Any] = [as_ndarray(one) for one in unpack(batch)[0]]
         if len(inputs) != len(graph.inputs):
             raise DataError(

@@ -199,9 +199,10 @@ def measure_inference(
     # of few samples one other answer would be more than `optimize` accepts
     sample = [one[:_SAMPLE] for one in read[0]] if read else inputs[max(sizes)]
     refused: Dict[str, str] = {}
+    in_classes = _gives_classes(recipe, facts.classes, net, read)
     for precision in dict.fromkeys(precisions):
         try:
-            forms[precision] = _optimized(net, sample, precision, calibration, inputs)
+            forms[precision] = _optimized(net, sample, precision, calibration, inputs, in_classes)
         except (ValueError, MxkitError, mx.MXNetError) as error:
             refused[precision] = str(error).strip().splitlines()[0]
     agreement = _agreement(recipe, facts.classes, forms, read)
@@ -247,9 +248,12 @@ def _inputs(
     return {size: of_kind(tuple(map(as_ndarray, arrays)), numpy) for size, arrays in taken.items()}
 
 
-def _optimized(net: Any, sample: Any, precision: str, calibration: Any, inputs: Mapping[int, Any]) -> _Form:
+def _optimized(
+    net: Any, sample: Any, precision: str, calibration: Any, inputs: Mapping[int, Any], in_classes: bool
+) -> _Form:
     """The optimized net as a server loads it: the one that was made has the memory of its measurements, too."""
-    made = optimize(net, sample, precision=precision, calibration=calibration if precision == "int8" else None)
+    calibration = calibration if precision == "int8" else None
+    made = optimize(net, sample, precision=precision, calibration=calibration, classes=in_classes)
     with tempfile.TemporaryDirectory(prefix="mxkit-") as folder:
         save_net(f"{folder}/net", made)
         del made
@@ -327,6 +331,14 @@ def _agreement(
             return {}
         given[name] = [_decision(one) for one in answers]
     return {name: float(np.mean([a == b for a, b in zip(said, given[BASE])])) for name, said in given.items()}
+
+
+def _gives_classes(recipe: Recipe, classes: Sequence[str], net: Any, read: Sequence[Tuple[Any, ...]]) -> bool:
+    """Whether the net's answers are classes, not several labels or quantities; True if that is not known."""
+    try:
+        return not read or "class" in predictions(recipe, classes, predict(net, [(read[0],)]))[0]
+    except DataError:
+        return True
 
 
 def _decision(answer: Mapping[str, Any]) -> Any:

@@ -1,5 +1,6 @@
 """The comparison of an optimized net with the float32 net: outputs, layers, time."""
 
+from collections import Counter
 import json
 import os
 from statistics import median
@@ -63,10 +64,10 @@ class Report(NamedTuple):
     Attributes:
         precision: As asked for.
         measured: Outputs and time.
-        layers: Layers with weights, in the order of the computation.
+        layers: Layers with weights, in the order of the computation, without those that are called more than once.
         kept: Paths of layers that stayed float32.
         limit: The largest accepted loss.
-        joined: Whether oneDNN computes several operators at once.
+        not_joined: Why oneDNN does not compute several operators at once, for float32; else empty.
     """
 
     precision: str
@@ -74,7 +75,7 @@ class Report(NamedTuple):
     layers: List[LayerRow]
     kept: Tuple[str, ...]
     limit: float
-    joined: bool
+    not_joined: str
 
     @property
     def agreement(self) -> Optional[float]:
@@ -92,18 +93,18 @@ class Report(NamedTuple):
         ]
         if self.precision != "float32" and one.speed < 1:
             words.append(f"{self.precision} is slower than float32 on this processor")
-        if not self.joined:
-            words.append("operators are not joined: that is slower here, or MXNet joins them wrongly (T196)")
+        if self.not_joined:
+            words.append(f"operators are not joined: {self.not_joined}")
         if self.precision != "float32" and has_tiles() and os.environ.get(VARIABLE, "").upper() != WITH_TILES:
             words.append(f"this processor has AMX: start the process with {VARIABLE}={WITH_TILES} to use it")
         if self.kept:
-            words.append(f"in float32, for a loss of at most {self.limit:g}: {', '.join(self.kept)}")
+            words.append(f"in float32, by keep= or for a loss of at most {self.limit:g}: {', '.join(self.kept)}")
         return "\n".join([*aligned(rows, left=(0, 1)), *words])
 
 
-def loss_of(expected: Sequence[Any], actual: Sequence[Any]) -> float:
+def loss_of(expected: Sequence[Any], actual: Sequence[Any], classes: bool) -> float:
     """Share of samples whose class changed; or, for other outputs, the largest mean difference, relative."""
-    agreement = _agreement(expected, actual)
+    agreement = _agreement(expected, actual) if classes else None
     return difference_of(expected, actual) if agreement is None else 1 - agreement
 
 
@@ -112,7 +113,7 @@ def difference_of(expected: Sequence[Any], actual: Sequence[Any]) -> float:
     return max(map(_relative, expected, actual))
 
 
-def measured(base: Any, net: OptimizedNet, sample: Sequence[Any]) -> Measured:
+def measured(base: Any, net: OptimizedNet, sample: Sequence[Any], classes: bool) -> Measured:
     """Compare the outputs of two nets on a sample, and their times in turn."""
     expected, actual = arrays_in(base(*sample)), arrays_in(net(*sample))
     taken: Dict[Any, List[float]] = {base: [], net: []}
@@ -124,7 +125,7 @@ def measured(base: Any, net: OptimizedNet, sample: Sequence[Any]) -> Measured:
     seconds = median(taken[net])
     return Measured(
         len(sample[0]),
-        _agreement(expected, actual),
+        _agreement(expected, actual) if classes else None,
         largest,
         difference_of(expected, actual),
         seconds,
@@ -133,22 +134,29 @@ def measured(base: Any, net: OptimizedNet, sample: Sequence[Any]) -> Measured:
 
 
 def layer_rows(graph: Graph, net: OptimizedNet, sample: Sequence[Any], paths: Dict[str, str]) -> List[LayerRow]:
-    """Compare the outputs of the layers in `paths`, which has them by the names of their operators."""
+    """Compare the outputs of the layers in `paths`, which has them by the names of their operators.
+
+    Layers that are called more than once are left out: their operators have one name.
+    """
     inputs = {name: legacy(one).asnumpy() for name, one in zip(graph.inputs, sample)}
     made = net.prediction_graph()
+    names = Counter(node["name"] for node in json.loads(legacy(graph.symbol).tojson())["nodes"])
     nodes = {node["name"]: node.get("attrs", {}) for node in json.loads(made.symbol.tojson())["nodes"]}
     joined = {**{name: [name] for name in paths if name in nodes}, **fused_parts(made.symbol)}
     # the last operator that is joined with a layer: in which node, and the layer's path
-    shown: Dict[str, Tuple[str, str]] = {}
-    for node, inner in joined.items():
-        for name in inner:
-            if name in paths:
-                shown.setdefault(inner[-1], (node, paths[name]))  # of a block that is called twice, the first call
+    shown = {
+        inner[-1]: (node, paths[name])
+        for node, inner in joined.items()
+        for name in inner
+        if name in paths and all(names[one] == 1 for one in inner)
+    }
+    if not shown:
+        return []
     values = _values(graph, made, {node: nodes[node] for node, _ in shown.values()}, inputs)
     rows = []
     for value in computed(graph, inputs):
         if value.name in shown and not value.output:
-            node, path = shown.pop(value.name)
+            node, path = shown[value.name]
             array, kind = values[node]
             rows.append(LayerRow(path, kind, _relative(value.array, array)))
     return rows
@@ -160,14 +168,10 @@ def _values(
     """Values of nodes in float32, and in which precision they are computed."""
     internals = made.symbol.get_internals()
     described = json.loads(internals.tojson(remove_amp_cast=False))
-    first: Dict[str, int] = {}
-    for node, *_ in described["heads"]:
-        first.setdefault(described["nodes"][node]["name"], node)
-    numbers = {first[name]: name for name in nodes}
     found = [  # an array in int8 has its range as two more outputs
-        (numbers[node], mx.sym.BlockGrad(internals[place]))
+        (described["nodes"][node]["name"], mx.sym.BlockGrad(internals[place]))
         for place, (node, *_) in enumerate(described["heads"])
-        if node in numbers
+        if described["nodes"][node]["name"] in nodes
     ]
     group = mx.sym.Group([part for _, part in found])
     with switches(graph.numpy):

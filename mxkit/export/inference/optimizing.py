@@ -6,9 +6,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import legacy, of_kind, switches
 from mxkit.core.arrays import arrays_in
-from mxkit.core.blocks import parameters_by_path, unknown_path
+from mxkit.core.blocks import check_net, parameters_by_path, unknown_path
 from mxkit.core.device import as_ndarray
 from mxkit.data.source import Data
+from mxkit.errors import DataError
 from mxkit.export.inference.calibration import ranges_of
 from mxkit.export.inference.optimization_report import Report, difference_of, layer_rows, loss_of, measured
 from mxkit.export.net_graph import Graph, graph_of
@@ -16,6 +17,7 @@ from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.nets.prediction_graphs import PRECISIONS, Settings, arrays_to_calibrate, check_processor, layers_with_weights
 import mxnet as mx
 from mxnet import autograd, gluon
+import numpy as np
 
 _EXACT = 1e-4  # largest relative difference of a fused graph, whose sums have another order
 
@@ -30,6 +32,7 @@ def optimize(
     calibration_samples: int = 512,
     keep: Sequence[str] = (),
     limit: float = 0.02,
+    classes: bool = True,
 ) -> OptimizedNet:
     """Make a net for fast prediction on the CPU, and compare it with the float32 net on a sample.
 
@@ -41,7 +44,7 @@ def optimize(
             digits of the layers that MXNet's AMP lists; for processors with AVX512_BF16. "int8" computes convolutions
             and Dense layers in whole numbers; for processors with AVX512_VNNI or AVX_VNNI. The report tells what
             it is worth on this processor.
-        calibration: For "int8": batches of real inputs, as for `predict`; labels in them are ignored.
+        calibration: For "int8": batches of real inputs, or one array of them; labels in batches are ignored.
         calibration_mode: "naive" takes the smallest and the largest number of each array; "entropy" cuts rare large
             ones off, takes longer, and needs scipy.
         calibration_samples: How many samples are read at most. MXNet's examples take about 500.
@@ -49,6 +52,8 @@ def optimize(
         limit: The largest accepted loss: the share of samples whose class changes if the output is (samples, classes);
             else the mean absolute difference, divided by the output's mean magnitude. As long as the loss is
             larger, the layer that causes most of it alone stays float32, too.
+        classes: Whether an output of (samples, n) holds scores of classes, of which the largest counts. False for
+            several labels and for quantities.
 
     Returns:
         A block that is called like the net, with outputs in a flat list. `save_net` writes it with its calibration.
@@ -67,11 +72,11 @@ def optimize(
     """
     _check_arguments(precision, calibration, calibration_mode, calibration_samples, keep, limit)
     check_processor(precision)
-    arrays = [as_ndarray(one) for one in (sample if isinstance(sample, (list, tuple)) else (sample,))]
+    arrays = _checked(net, sample)
     with autograd.pause(train_mode=False):
         graph = graph_of(net, [array.shape for array in arrays])
         with switches(graph.numpy):
-            return _Making(net, graph, of_kind(arrays, graph.numpy)).run(
+            return _Making(net, graph, of_kind(arrays, graph.numpy), classes).run(
                 precision, calibration, calibration_mode, calibration_samples, keep, limit
             )
 
@@ -79,8 +84,8 @@ def optimize(
 class _Making:
     """One call of `optimize`."""
 
-    def __init__(self, net: Any, graph: Graph, sample: List[Any]) -> None:
-        self._graph, self._sample = graph, sample
+    def __init__(self, net: Any, graph: Graph, sample: List[Any], classes: bool) -> None:
+        self._graph, self._sample, self._classes = graph, sample, classes
         paths = {parameter.name: path for path, parameter in reversed(list(parameters_by_path(net).items()))}
         found = layers_with_weights(legacy(graph.symbol))
         self._paths = {name: paths.get(weight, weight).rpartition(".")[0] or weight for name, weight in found.items()}
@@ -89,6 +94,11 @@ class _Making:
         _fill(self._base, graph)
         self._base.hybridize(static_alloc=True, static_shape=True)
         self._expected = arrays_in(self._base(*sample))
+        if not all(np.isfinite(one.asnumpy()).all() for one in self._expected):
+            raise DataError(
+                "optimize: the net's output for the sample holds NaN or infinity: look for them in its weights "
+                "(mxkit.parameters(net)) and in the sample"
+            )
 
     def run(
         self,
@@ -107,19 +117,20 @@ class _Making:
         wrong = precision == "float32" and not loss <= _EXACT  # T196
         if precision != "float32" and not loss <= limit:
             net = self._within(precision, kept, limit, loss)
-        times = measured(self._base, net, self._sample)
-        if wrong or (
-            precision == "float32" and times.speed < 1
-        ):  # convolutions of few channels are slower with a joined ReLU
+        times = measured(self._base, net, self._sample, self._classes)
+        not_joined = "MXNet joins them wrongly (T196)" if wrong else ""
+        if precision == "float32" and times.speed < 1:  # convolutions of few channels are slower with a joined ReLU
+            not_joined = not_joined or "that is slower here"
+        if not_joined:
             net = self._made(Settings("float32", joined=False))
-            times = measured(self._base, net, self._sample)
+            times = measured(self._base, net, self._sample, self._classes)
         net.report = Report(
             precision,
             times,
             layer_rows(self._graph, net, self._sample, self._paths),
             tuple(self._paths[name] for name in net.settings.float_layers),
             limit,
-            net.settings.joined,
+            not_joined,
         )
         return net
 
@@ -164,10 +175,12 @@ class _Making:
 
     def _loss(self, net: OptimizedNet) -> float:
         """The loss of a second call, in which MXNet refuses some arrays in int8 that the first one read (T223)."""
-        loss = difference_of if net.settings.precision == "float32" else loss_of
+        exact = net.settings.precision == "float32"
         try:
             for _ in range(2):
-                found = loss(self._expected, arrays_in(net(*self._sample)))
+                outputs = arrays_in(net(*self._sample))
+                difference = difference_of(self._expected, outputs)
+                found = difference if exact else loss_of(self._expected, outputs, self._classes)
         except mx.MXNetError:
             with suppress(mx.MXNetError):
                 mx.nd.waitall()  # it may report the error once more
@@ -205,6 +218,32 @@ def split(graph: Graph) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     )
 
 
+def _checked(net: Any, sample: Any) -> List[Any]:
+    """The sample as NDArrays on the CPU.
+
+    Raises:
+        ValueError: The net is optimized already or not float32, or the sample does not fit or holds NaN.
+    """
+    if isinstance(net, OptimizedNet):
+        raise ValueError("optimize: the net is optimized already: pass the float32 net from which it was made")
+    check_net(net)
+    other = [path for path, one in parameters_by_path(net).items() if np.dtype(one.dtype) != np.float32]
+    if other:
+        raise ValueError(f"optimize: expected a float32 net, received {other[0]} in another type: net.cast('float32')")
+    arrays = [as_ndarray(one) for one in (sample if isinstance(sample, (list, tuple)) else (sample,))]
+    for array in arrays:
+        if not array.size or array.ndim < 1:
+            raise DataError(f"optimize: expected a sample with the axis of the batch, received shape {array.shape}")
+        if str(np.dtype(array.dtype)) not in ("float32", "int32", "int64"):
+            raise DataError(
+                f"optimize: expected a sample of float32 (or of whole numbers, int32), received "
+                f"{np.dtype(array.dtype)}: convert it, scaled like the training's inputs"
+            )
+        if not np.isfinite(array.asnumpy()).all():
+            raise DataError("optimize: the sample holds NaN or infinity")
+    return [array.as_in_context(mx.cpu()) for array in arrays]
+
+
 def _fill(block: Any, graph: Graph) -> None:
     """Give a block of the graph its values, copies of the net's."""
     arguments, states = split(graph)
@@ -235,5 +274,5 @@ def _check_arguments(
         raise ValueError("keep: with precision='float32' all layers stay float32")
     if not 0 <= limit < 1 or not samples > 0:
         raise ValueError(
-            f"expected limit from 0 to 1 and calibration_samples above 0; received {limit!r} and {samples!r}"
+            f"expected limit from 0 to below 1 and calibration_samples above 0; received {limit!r} and {samples!r}"
         )

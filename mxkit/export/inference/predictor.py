@@ -186,6 +186,12 @@ class Predictor:
 
 def _fitted(arrays: Sample, forms: Sequence[InputForm]) -> Sample:
     """Copies of arrays, which their owner may change meanwhile, in the dtypes of `forms`."""
+    pixels = [one for one, form in zip(arrays, forms) if one.dtype == np.uint8 and form.dtype != np.uint8]
+    if pixels:
+        raise DataError(
+            f"Predictor: received {pixels[0].shape} uint8, expected {forms[0].shape} {forms[0].dtype}: convert pixels "
+            "as the training's were, like x.astype('float32') / 255. A run takes them as (height, width, channels)"
+        )
     fits = len(arrays) == len(forms) and all(
         one.shape == form.shape and (one.dtype == form.dtype or np.can_cast(one.dtype, form.dtype, "same_kind"))
         for one, form in zip(arrays, forms)

@@ -10,9 +10,12 @@ from mxkit.nets.architecture.symbol_blocks import symbol_block
 from mxkit.nets.prediction_graphs import Settings, prediction_graph
 import mxnet as mx
 from mxnet import autograd, gluon
+import numpy as np
 
 # Shapes of inputs whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
 _SHAPES = 16
+# int8 would take uint8 for numbers that are quantized already
+_DTYPES = ("float32", "int32", "int64")
 _FROZEN = (
     "an optimized net computes with copies of its weights and cannot follow a change: change the float32 net, and call "
     "mxkit.optimize again"
@@ -56,14 +59,18 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         self._held: List[Any] = []
 
     def forward(self, x: Any, *args: Any) -> Any:
-        """Compute a batch; with symbols, return the float32 graph.
+        """Compute a batch.
 
         Raises:
-            ValueError: A weight was replaced, a batch is on another device, or the call is recorded.
+            TypeError: An argument is no NDArray.
+            ValueError: A weight was replaced, a batch does not fit, the call is recorded, or it is part of a graph.
         """
+        if isinstance(x, mx.sym.Symbol):
+            raise ValueError(
+                "an optimized net is a graph already and cannot be a part of another: do not hybridize the block around"
+                " it, or call mxkit.optimize on the whole net"
+            )
         arrays = arrays_in((x, *args))
-        if not arrays:
-            return super().forward(x, *args)
         if autograd.is_recording():
             raise ValueError("an optimized net has no gradients: train the float32 net, and call mxkit.optimize again")
         numpy = is_numpy(traced_graph(self)[1])
@@ -111,8 +118,19 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         now = [parameter.list_data()[0] for parameter in self.params.values()]
         if self._held and any(one is not held for one, held in zip(now, self._held)):
             raise ValueError(f"a weight was replaced: {_FROZEN}")
+        names = [variable.name for variable in traced_graph(self)[0]]
+        if len(arrays) != len(names):
+            raise TypeError(
+                f"an optimized net of {len(names)} inputs ({', '.join(names)}) was called with {len(arrays)} NDArrays. "
+                "mxkit.predict takes arrays of NumPy"
+            )
         device = now[0].ctx if now else mx.cpu()
         for array in arrays:
+            if str(np.dtype(array.dtype)) not in _DTYPES:
+                raise ValueError(
+                    f"an optimized net expects {' or '.join(_DTYPES)}, received {np.dtype(array.dtype)}: convert it, "
+                    "scaled like the training's inputs"
+                )
             if array.ctx != device:
                 raise ValueError(f"an optimized net expects batches on {device}, received one on {array.ctx}")
 
