@@ -379,6 +379,14 @@ def test_a_net_without_layers_of_weights():
     np.testing.assert_allclose(fast(x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_a_net_without_a_layer_of_lower_precision_is_refused(precision):
+    net, x = gluon.nn.HybridLambda("sin"), mx.nd.random.uniform(shape=(3, 2))
+    options = {"calibration": x} if precision == "int8" else {}
+    with pytest.raises(ValueError, match=f"MXNet computes no layer of this net in {precision}"):
+        mxkit.optimize(net, x, precision=precision, **options)
+
+
 @INT8
 def test_quantities_are_no_classes(digits):
     mxkit.seed_all(0)

@@ -114,6 +114,9 @@ class _Making:
             self._check_joined()
             self._ranges = ranges_of(self._graph, calibration, mode, samples, self._sample)
         net, loss = self._tried(precision, kept)
+        text = net.prediction_graph().symbol.tojson(remove_amp_cast=False)
+        if {"bfloat16": "amp_cast", "int8": "_contrib_quantize"}.get(precision, "") not in text:
+            raise ValueError(f"optimize: MXNet computes no layer of this net in {precision}: use precision='float32'")
         wrong = precision == "float32" and not loss <= _EXACT  # T196
         if precision != "float32" and not loss <= limit:
             net = self._within(precision, kept, limit, loss)
