@@ -166,7 +166,7 @@ class _Graph:
 
     def _node(self, number: int, node: Any) -> Dict[str, Any]:
         self._where = f"node {number}"
-        if isinstance(node, dict) and node.get("subgraphs"):
+        if isinstance(node, dict) and str(node.get("op")).startswith("_sg_mkldnn"):
             raise CheckpointError(
                 f"{self._path}: {node.get('name')!r:.100} holds operators that oneDNN joined, as in an exported net of "
                 "mxkit.optimize. gluon.SymbolBlock.imports reads it, unchecked; for mxkit write the net with save_net"
