@@ -44,11 +44,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
+        self.server.sent += len(body)  # before the client has it, and looks
         try:
             self.wfile.write(body)
-            self.server.sent += len(body)
         except OSError:  # the client went away, which is its right
-            self.server.sent += 0
+            self.server.sent -= len(body)
 
     def start(self):
         wish = self.headers.get("Range")
