@@ -33,7 +33,8 @@ center_net_resnet18_v1b_voc
 """
 OWN, OTHERS = _OWN.split(), _OTHERS.split()
 # With BatchNorm's initial statistics their numbers grow from layer to layer, and rounding errors with them.
-GROWING = ("gluoncv:center_net_resnet18_v1b_voc", "gluoncv:cifar_residualattentionnet452")
+_DEEP = ("cifar_residualattentionnet452", *(f"residualattentionnet{layers}" for layers in (200, 236, 452)))
+GROWING = ("gluoncv:center_net_resnet18_v1b_voc", *(f"gluoncv:{name}" for name in _DEEP))
 # gluoncv's nets of other tasks; all others of an image are classifiers
 _TASKS = """
 ssd yolo faster mask custom double fcn psp deeplab icnet danet fastscnn simple_pose mobile_pose alpha_pose center_net
@@ -94,7 +95,7 @@ def built(name):
         net = get_model(name, **options)
     net.initialize(Xavier(magnitude=0.01 if name in GROWING else 3))
     if name in GROWING:
-        images = mx.nd.random.uniform(shape=(8, *shape[1:]))
+        images = mx.nd.random.uniform(shape=(4, *shape[1:]))
         mxkit.training.recalibrate_batch_norm(net, [images])
     return net, shape
 
