@@ -1,7 +1,7 @@
 """The graph of a net as a Symbol with its arrays, and the values of every operator in it, computed by MXNet."""
 
 import json
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 from mxkit.core.array_kind import copy_to_cpu, legacy, of_kind, switches
 from mxkit.core.blocks import check_net, is_numpy_net, wait_before_reading
@@ -143,11 +143,34 @@ def _run(graph: Graph, symbol: Any, inputs: Mapping[str, Any]) -> List[Any]:
     values = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
     with switches(graph.numpy):
         values.update({name: mx.nd.array(array, dtype=array.dtype) for name, array in inputs.items()})
-        # an Executor would run oneDNN's fused operators, whose parts have no outputs
-        # a CachedOp differentiates all outputs, and some operators have no gradient
-        operator = mx.nd.CachedOp(mx.sym.Group([mx.sym.BlockGrad(output) for output in symbol]))
-        outputs = operator(*(values[name] for name in symbol.list_inputs()))
-    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    return graph_function(symbol, values, graph.numpy)({})
+
+
+def graph_function(symbol: Any, arrays: Mapping[str, Any], numpy: bool) -> Callable[[Mapping[str, Any]], List[Any]]:
+    """Return a function that computes the outputs of a symbol as NDArrays.
+
+    Args:
+        symbol: A legacy Symbol.
+        arrays: NDArrays by the names of its inputs.
+        numpy: Whether it is a graph of `mx.np`.
+
+    Returns:
+        A function of other inputs by name, which take the place of those in `arrays`.
+    """
+    # an Executor would run oneDNN's fused operators, whose parts have no outputs
+    # a CachedOp differentiates all outputs, and some operators have no gradient
+    with switches(numpy):
+        group = mx.sym.Group([mx.sym.BlockGrad(output) for output in symbol])
+        operator = mx.nd.CachedOp(group)
+    names = group.list_inputs()
+
+    def compute(inputs: Mapping[str, Any]) -> List[Any]:
+        values = {**arrays, **inputs}
+        with switches(numpy):
+            outputs = operator(*(values[name] for name in names))
+        return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+    return compute
 
 
 def _inputs(net: Any, shapes: Sequence[Any]) -> List[Any]:

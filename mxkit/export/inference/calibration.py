@@ -3,11 +3,11 @@
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 import warnings
 
-from mxkit.core.array_kind import legacy, switches
+from mxkit.core.array_kind import legacy
 from mxkit.core.device import as_ndarray, batch_size, unpack
 from mxkit.data.source import Data, read_epoch, whole_part
 from mxkit.errors import DataError, TrapWarning
-from mxkit.export.net_graph import Graph
+from mxkit.export.net_graph import Graph, graph_function
 import mxnet as mx
 import numpy as np
 
@@ -38,20 +38,14 @@ def ranges_of(
     # by number: a block that is called twice gives two arrays of one name, whose range is that of both
     wanted = [(number, name) for number, name in enumerate(internals.list_outputs()) if name not in own]
     names = [name for _, name in wanted]
-    # a gradient of all outputs would be prepared, and some operators have none
-    group = mx.sym.Group([mx.sym.BlockGrad(internals[number]) for number, _ in wanted])
-    operator = mx.nd.CachedOp(group)
     known = {name.partition(":")[2]: array for name, array in graph.arrays.items()}
-    order = group.list_inputs()
+    compute = graph_function(mx.sym.Group([internals[number] for number, _ in wanted]), known, graph.numpy)
     ranges: Dict[str, Tuple[float, float]] = {}
     histograms: Dict[str, Any] = {}
     largest = 0.0
     for inputs in _batches(data, graph, samples):
-        given = dict(zip(graph.inputs, inputs))
         largest = max(largest, *(_magnitude(one) for one in inputs))
-        with switches(graph.numpy):
-            outputs = operator(*(given.get(name, known.get(name)) for name in order))
-        for name, array in zip(names, outputs if isinstance(outputs, (list, tuple)) else [outputs]):
+        for name, array in zip(names, compute(dict(zip(graph.inputs, inputs)))):
             if array.dtype == np.float32:
                 host = array.asnumpy()
                 ends = float(host.min()), float(host.max())

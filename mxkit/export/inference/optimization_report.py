@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from mxkit.core.array_kind import legacy, switches
 from mxkit.core.arrays import arrays_in
 from mxkit.core.text import aligned
-from mxkit.export.net_graph import Graph, computed
+from mxkit.export.net_graph import Graph, computed, graph_function
 from mxkit.nets.architecture.optimized_net import OptimizedNet
 from mxkit.nets.prediction_graphs import fused_parts
 from mxkit.runtime.tiles import VARIABLE, WITH_TILES, has_tiles
@@ -169,16 +169,15 @@ def _values(
     internals = made.symbol.get_internals()
     described = json.loads(internals.tojson(remove_amp_cast=False))
     found = [  # an array in int8 has its range as two more outputs
-        (described["nodes"][node]["name"], mx.sym.BlockGrad(internals[place]))
+        (described["nodes"][node]["name"], internals[place])
         for place, (node, *_) in enumerate(described["heads"])
         if described["nodes"][node]["name"] in nodes
     ]
-    group = mx.sym.Group([part for _, part in found])
+    compute = graph_function(mx.sym.Group([part for _, part in found]), made.arrays, graph.numpy)
     with switches(graph.numpy):
-        given = {**made.arrays, **{name: mx.nd.array(one, dtype=one.dtype) for name, one in inputs.items()}}
-        arrays = mx.nd.CachedOp(group)(*(given[name] for name in group.list_inputs()))
+        given = {name: mx.nd.array(one, dtype=one.dtype) for name, one in inputs.items()}
     by_node: Dict[str, List[Any]] = {}
-    for (name, _), array in zip(found, arrays if isinstance(arrays, (list, tuple)) else [arrays]):
+    for (name, _), array in zip(found, compute(given)):
         by_node.setdefault(name, []).append(array)
     return {name: _in_float(parts, nodes[name]) for name, parts in by_node.items()}
 

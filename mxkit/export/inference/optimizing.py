@@ -12,8 +12,8 @@ from mxkit.data.source import Data
 from mxkit.errors import DataError
 from mxkit.export.inference.calibration import ranges_of
 from mxkit.export.inference.optimization_report import Report, difference_of, layer_rows, loss_of, measured
-from mxkit.export.net_graph import Graph, graph_of
-from mxkit.nets.architecture.optimized_net import OptimizedNet
+from mxkit.export.net_graph import Graph, graph_function, graph_of
+from mxkit.nets.architecture.optimized_net import INPUT_DTYPES, OptimizedNet
 from mxkit.nets.prediction_graphs import PRECISIONS, Settings, arrays_to_calibrate, check_processor, layers_with_weights
 import mxnet as mx
 from mxnet import autograd, gluon
@@ -141,9 +141,8 @@ class _Making:
         """Refuse a net whose operators oneDNN joins wrongly (T196); in int8 this would pass for a loss of digits."""
         joined = legacy(self._graph.symbol).get_backend_symbol("MKLDNN_QUANTIZE")
         arguments, states = split(self._graph)
-        given = {**arguments, **states, **dict(zip(self._graph.inputs, legacy(self._sample)))}
-        found = mx.nd.CachedOp(joined)(*(given[name] for name in joined.list_inputs()))
-        loss = difference_of(self._expected, arrays_in(found))
+        compute = graph_function(joined, {**arguments, **states}, self._graph.numpy)
+        loss = difference_of(self._expected, compute(dict(zip(self._graph.inputs, legacy(self._sample)))))
         if not loss <= _EXACT:
             raise ValueError(
                 f"optimize: before int8, oneDNN joins operators of this net wrongly: the outputs differ by {loss:.2g}. "
@@ -182,8 +181,10 @@ class _Making:
         try:
             for _ in range(2):
                 outputs = arrays_in(net(*self._sample))
-                difference = difference_of(self._expected, outputs)
-                found = difference if exact else loss_of(self._expected, outputs, self._classes)
+                if exact:
+                    found = difference_of(self._expected, outputs)
+                else:
+                    found = loss_of(self._expected, outputs, self._classes)
         except mx.MXNetError:
             with suppress(mx.MXNetError):
                 mx.nd.waitall()  # it may report the error once more
@@ -237,7 +238,7 @@ def _checked(net: Any, sample: Any) -> List[Any]:
     for array in arrays:
         if not array.size or array.ndim < 1:
             raise DataError(f"optimize: expected a sample with the axis of the batch, received shape {array.shape}")
-        if str(np.dtype(array.dtype)) not in ("float32", "int32", "int64"):
+        if str(np.dtype(array.dtype)) not in INPUT_DTYPES:
             raise DataError(
                 f"optimize: expected a sample of float32 (or of whole numbers, int32), received "
                 f"{np.dtype(array.dtype)}: convert it, scaled like the training's inputs"

@@ -15,7 +15,7 @@ import numpy as np
 # Shapes of inputs whose graphs are kept; each holds its own copy of the weights in oneDNN's order.
 _SHAPES = 16
 # int8 would take uint8 for numbers that are quantized already
-_DTYPES = ("float32", "int32", "int64")
+INPUT_DTYPES = ("float32", "int32", "int64")
 _FROZEN = (
     "an optimized net computes with copies of its weights and cannot follow a change: change the float32 net, and call "
     "mxkit.optimize again"
@@ -99,7 +99,7 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
         key: Tuple[Any, ...] = tuple((array.shape, array.dtype) for array in arrays)
         if key not in self._graphs:
             graph = self.prediction_graph()
-            # `static_alloc`: without it, oneDNN's operators read their weights anew in each call
+            # without `static_alloc`, oneDNN's operators convert their weights in each call
             operator = mx.nd.CachedOp(graph.symbol, [("static_alloc", True), ("static_shape", True)])
             inputs = {variable.name: number for number, variable in enumerate(traced_graph(self)[0])}
             order = [inputs.get(name, graph.arrays.get(name)) for name in graph.symbol.list_inputs()]
@@ -126,10 +126,10 @@ class OptimizedNet(gluon.SymbolBlock):  # type: ignore[misc]
             )
         device = now[0].ctx if now else mx.cpu()
         for array in arrays:
-            if str(np.dtype(array.dtype)) not in _DTYPES:
+            if str(np.dtype(array.dtype)) not in INPUT_DTYPES:
                 raise ValueError(
-                    f"an optimized net expects {' or '.join(_DTYPES)}, received {np.dtype(array.dtype)}: convert it, "
-                    "scaled like the training's inputs"
+                    f"an optimized net expects {' or '.join(INPUT_DTYPES)}, received {np.dtype(array.dtype)}: convert "
+                    "it, scaled like the training's inputs"
                 )
             if array.ctx != device:
                 raise ValueError(f"an optimized net expects batches on {device}, received one on {array.ctx}")
