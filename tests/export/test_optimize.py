@@ -293,6 +293,14 @@ def test_a_processor_that_cannot_is_named(trained, digits, monkeypatch, tmp_path
             made(trained, precision, digits)
 
 
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_a_file_on_a_processor_that_cannot(files_of_nets, digits, monkeypatch, precision):
+    net = mxkit.load_net(files_of_nets(precision))
+    monkeypatch.setattr(prediction_graphs, "processor_flags", lambda: {"avx2"})
+    with pytest.raises(ValueError, match=f"{precision} needs a processor with"):
+        net(mx.nd.array(digits[0][:4]))
+
+
 class Twice(gluon.HybridBlock):
     """One branch for both inputs."""
 
