@@ -19,6 +19,7 @@
     +-- CheckpointError (RuntimeError)       files that are not a complete, verified checkpoint
     +-- BusyError (RuntimeError)             a request that a Predictor refuses, because its queue is full
     +-- DownloadError (ConnectionError)      files that no mirror has
+    +-- DistributedError (RuntimeError)      workers that do not meet, are lost, or are at different places
 
 Each also derives from the builtin error that a caller would catch without mxkit. A TrapWarning reports code that may
 be intended but usually is a mistake; a CheckpointWarning reports that a run cannot be resumed exactly.
@@ -129,6 +130,10 @@ class BusyError(MxkitError, RuntimeError):
         super().__init__(
             f"busy: {waiting} requests wait, and max_queue is {limit}: ask again later, or answer fewer clients"
         )
+
+
+class DistributedError(MxkitError, RuntimeError):
+    """Workers of a job that do not meet or are lost, or make different calls."""
 
 
 class DownloadError(MxkitError, ConnectionError):

@@ -11,6 +11,7 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.cli.inference import benchmark, predict
+from mxkit.cli.launcher import launch
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
@@ -189,6 +190,7 @@ for _command in (
     doctor,
     profile,
     benchmark,
+    launch,
     install,
 ):
     app.command()(_command)

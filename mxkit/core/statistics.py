@@ -38,7 +38,7 @@ def kept_statistics(net: Any) -> Iterator[None]:
 
     On a CPU, the backward pass changes them. Parameters without values are ignored.
     """
-    before = [(one, list(map(copied, values_of(one) or ()))) for one in _statistics(net)]
+    before = [(one, list(map(copied, values_of(one) or ()))) for one in statistics_of(net)]
     try:
         yield
     finally:
@@ -47,7 +47,7 @@ def kept_statistics(net: Any) -> Iterator[None]:
                 copy_into(copy, array)
 
 
-def _statistics(net: Any) -> List[Any]:
+def statistics_of(net: Any) -> List[Any]:
     """Parameters that the forward pass of a stock layer or of a user's layer writes."""
     statistics: Dict[int, Any] = {}
     for _, block in blocks_by_path(net):

@@ -49,6 +49,8 @@ class EpochOrder(Epochs):
         epoch: Number of the epoch that the next `iter` reads, from 0; each `iter` increases it by one, and `fit`
             sets it.
         seed: Determines the orders.
+        share: `(number, shares)`: the loader cuts batches of `batch_size * shares` samples and reads this share of
+            each, for one of several workers. (0, 1) reads all.
     """
 
     def __init__(self, size: int, batch_size: int, *, shuffle: bool, seed: Optional[int], drop_last: bool) -> None:
@@ -56,6 +58,7 @@ class EpochOrder(Epochs):
         self.batch_size = whole_number(batch_size, f"{name}: batch_size")
         super().__init__(seed)
         self.shuffle, self.drop_last, self._size = shuffle, drop_last, size
+        self.share = (0, 1)
         if not len(self):
             raise EmptyDataError(
                 f"{name}: drop_last leaves no batch: there are {size} samples, a batch has {self.batch_size}"
@@ -63,7 +66,12 @@ class EpochOrder(Epochs):
 
     def __len__(self) -> int:
         """Number of batches; a smaller last batch counts unless `drop_last` leaves it out."""
-        return self._size // self.batch_size if self.drop_last else -(-self._size // self.batch_size)
+        return self._size // self.whole_batch if self.drop_last else -(-self._size // self.whole_batch)
+
+    @property
+    def whole_batch(self) -> int:
+        """Samples in a batch of all shares together."""
+        return self.batch_size * self.share[1]
 
     @property
     def size(self) -> int:
@@ -96,7 +104,12 @@ class EpochOrder(Epochs):
     def _begin(self) -> Tuple[int, range]:
         """Count an epoch; return its number, and the numbers of the batches to read."""
         epoch, first = self._next_epoch()
-        return epoch, range(first, len(self))
+        batches = len(self)
+        rest = self._size - (batches - 1) * self.whole_batch
+        without = batches and rest <= self.share[0]  # the last batch has fewer samples than shares
+        return epoch, range(first, max(first, batches - without))
 
     def _rows(self, order: "np.ndarray", batch: int) -> "np.ndarray":
-        return order[batch * self.batch_size : (batch + 1) * self.batch_size]
+        rows = order[batch * self.whole_batch : (batch + 1) * self.whole_batch]
+        number, shares = self.share
+        return rows if shares == 1 else np.array_split(rows, shares)[number]

@@ -213,7 +213,8 @@ def read_epoch(
     if own_epoch is not None and keep_count:
         source.epoch = own_epoch
     first = next(batches, _END)
-    if first is _END and not skip:
+    of_others = getattr(source, "share", (0, 1))[1] > 1  # fewer samples than workers
+    if first is _END and not skip and not of_others:
         used_up = iter(source) is source and bool(epoch)
         raise EmptyDataError(
             f"{name} gave no batch in epoch {(epoch or 0) + 1}"

@@ -205,6 +205,21 @@ class Metric:
             else:
                 self._sums[device] = self._pooled_pair(self._sums[device], array) if device in self._sums else array
 
+    def part(self) -> Any:
+        """The sums over this worker's samples, of JSON's types, for `take`. Waits for the device."""
+        numbers, arrays = self.state()
+        return {"numbers": numbers, "total": self.total().tolist() if arrays else None}
+
+    def take(self, parts: Sequence[Any]) -> None:
+        """Replace all samples by those of several parts."""
+        self.reset()
+        known = [part for part in parts if part["total"] is not None]
+        if known:
+            total = np.asarray(self.pooled(np.array([part["total"] for part in known], "float64")))
+            samples = sum(part["numbers"]["samples"] for part in known)
+            array = mx.nd.array(total, dtype="float64")
+            self.load_state({**known[0]["numbers"], "samples": samples}, {f"sum@{mx.cpu()}": array}, [mx.cpu()])
+
     def total(self) -> "np.ndarray":
         """Sums over all samples, float64 of shape (k,). Waits for the device."""
         for device in list(self._waiting):

@@ -23,6 +23,7 @@ EXACT: Dict[str, str] = {
     "NegativeLogLikelihood": "'cross-entropy'",
     "Perplexity": "'perplexity'",
 }
+_SUMS = {"sum_metric", "num_inst"}
 _OF_CLASSES = ("Accuracy", "TopKAccuracy", "F1", "MCC", "PCC")
 _OF_PROBABILITIES = ("CrossEntropy", "NegativeLogLikelihood", "Perplexity")
 
@@ -112,6 +113,21 @@ class MXNetMetric(Metric):
 
     def load_state(self, numbers: Any, arrays: Mapping[str, Any], devices: Sequence["mx.Context"]) -> None:
         _set_numbers(self.metric, numbers)
+
+    def part(self) -> Any:
+        numbers = _numbers(self.metric)
+        if _kind(self.metric) in ("F1", "MCC", "PCC", "PearsonCorrelation", "RMSE") or not set(numbers) >= _SUMS:
+            exact = EXACT.get(_kind(self.metric))
+            raise DataError(
+                f"metric {self.name!r} is no mean over samples, so the values of several workers cannot be added up. "
+                + (f"Use {exact}, which is exact" if exact else "Write it as mxkit.metrics.Mean(function)")
+            )
+        return {name: value for name, value in numbers.items() if name.replace("global_", "") in _SUMS}
+
+    def take(self, parts: Sequence[Any]) -> None:
+        self.reset()
+        if parts:
+            _set_numbers(self.metric, {name: sum(part[name] for part in parts) for name in parts[0]})
 
 
 def wrapped(metric: "mx.metric.EvalMetric") -> List[Metric]:

@@ -197,6 +197,8 @@ class Recorder(Callback):
         at_begin: Called when training begins; never if `fit` refuses to resume the run.
     """
 
+    writes = True
+
     def __init__(self, folder: RunFolder, at_begin: Callable[[], None]) -> None:
         self._folder, self._at_begin = folder, at_begin
 

@@ -19,6 +19,7 @@ from mxkit.core.trainers import (
 from mxkit.errors import DataError, LossShapeError, UnusedParameterError
 from mxkit.losses.batch_loss import checked_count
 from mxkit.training.checks import check_replicas, check_sparse
+from mxkit.training.joint import Together, together
 from mxkit.training.ledger import Update
 from mxkit.training.loss_checks import refuse_means
 from mxkit.training.norms import sum_of_squares
@@ -110,6 +111,12 @@ class Accumulator:
         self.clip_norm = clip_norm
         self.clip_value = clip_value
         self.precision = precision
+        self.together: Optional[Together] = together()
+        if self.together is not None and shall_step_on_kvstore(trainer):
+            raise ValueError(
+                "the Trainer steps inside its kvstore, which would not see the gradients of the other workers: make it "
+                "with update_on_kvstore=False, or pass fit the name of the optimizer"
+            )
         clips = clip_norm is not None or clip_value is not None
         check_sparse(trainer, ["accumulation"] * self._adds + ["clipping"] * clips)
         self.updates = 0
@@ -245,6 +252,14 @@ class Accumulator:
         """
         return self._apply() if self.micro_batches else None
 
+    def join(self) -> Optional[Update]:
+        """Take part in the next update of other workers, without a sample: this one's data has ended.
+
+        Returns:
+            The update; None if the data of all workers has ended, or if there are no others.
+        """
+        return None if self.together is None else self._apply()
+
     def _holds_numpy(self) -> bool:
         """Whether parameters hold arrays of `mx.np`; without values, as the switch of the thread says."""
         known = [numpy for numpy in map(holds_numpy, self._parameters) if numpy is not None]
@@ -263,8 +278,14 @@ class Accumulator:
         """Parameters of the Trainer that are not frozen."""
         return [parameter for parameter in self._parameters if parameter.grad_req != "null"]
 
-    def _apply(self) -> Update:
+    def _apply(self) -> Any:
         trainer, trained = self.trainer, self.trained()
+        own = self.micro_batches
+        if self.together is not None:
+            total = self.together.commit(self.updates + 1, self.samples, self.count if own else None)
+            if total is None:
+                return None
+            self.samples, self.count = total
         if not self.count:
             raise DataError(
                 f"the window of update {self.updates + 1} has the count 0: none of its {self.samples} samples counts, "
@@ -273,13 +294,18 @@ class Accumulator:
         self._refuse_other_passes()
         set_fresh(self._computed, True)
         with switches(self._holds_numpy()):
-            self._refresh_idle_replicas(trained)
+            if own:
+                self._refresh_idle_replicas(trained)
+            else:
+                self._zero_gradients(trained)
             if self._on_kvstore is None:
                 # otherwise an optimizer that was made before npx.set_np() refuses arrays of mx.np
                 trainer.optimizer.allow_np_array = True
                 begin_kvstore(trainer)
                 self._on_kvstore = steps_on_kvstore(trainer)
-            if not self._on_kvstore:
+            if self.together is not None:
+                self._losses = [self.together.add_up(trained, self._losses)]
+            elif not self._on_kvstore:
                 trainer.allreduce_grads()
             skipped = self.precision is not None and self.precision.overflowed(trained)
             norm = None
@@ -329,6 +355,11 @@ class Accumulator:
                     set_fresh([data], True)
         if unused:
             raise UnusedParameterError([parameter.name for parameter in unused], unused)
+
+    def _zero_gradients(self, trained: Sequence[Any]) -> None:
+        for parameter in trained:
+            _set_to_zero(gradients_of(parameter) or ())
+        set_fresh(self._replicas(), True)
 
     def _clip(self, trained: Sequence[Any], reduced: bool) -> Any:
         """Scale gradients so that their average has at most the norm `clip_norm`; return the norm before."""

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from pathlib import Path
 import signal
 import time
-from typing import Any, Iterator, Mapping, Optional, Tuple, Type, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type, Union
 import warnings
 
 from mxkit.core.arguments import whole_number
@@ -15,6 +15,7 @@ from mxkit.storage.writer import BackgroundWriter
 from mxkit.training.callbacks.callback import Callback
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import Row
+from mxkit.training.joint import Together
 from mxkit.training.ledger import Update
 from mxkit.training.randomness import RESEED_EVERY
 from mxkit.training.resume import capture
@@ -79,11 +80,32 @@ class Checkpoints(Callback):
         self._due_at = self._copy_at = 0.0
         self._ended_inside = self._postponed = False
         self.signals = PoliteSignals()
+        self._together: Optional[Together] = None
+
+    @property
+    def _first(self) -> bool:
+        """Whether this worker writes; it is the only one, or the first."""
+        return self._together is None or self._together.group.rank == 0
+
+    def wishes(self) -> Dict[str, Any]:
+        """What a worker asks of all: only its clock and its signals know."""
+        now = time.monotonic()
+        return {
+            "signal": self.signals.caught,
+            "due": True if self._first and self.every[1] == "minute" and now >= self._due_at else None,
+            "copy": True if self._first and now >= self._copy_at and not self._writer.busy else None,
+        }
+
+    def _asked(self) -> Dict[str, Any]:
+        """The wishes of this worker, or of all at the newest update."""
+        return self.wishes() if self._together is None else self._together.agreed
 
     def on_fit_begin(self, state: FitState) -> None:
         if self._best is not None:
             state.check_monitor(self._best)
-        prepare(self.directory)
+        self._together = state.together
+        if self._first:
+            prepare(self.directory)
         if self._best is not None:
             self._best.reset()
             for row in state.history:
@@ -108,32 +130,31 @@ class Checkpoints(Callback):
                     "Checkpoints are written there"
                 )
             return
-        now = time.monotonic()
-        due = due or (unit == "minute" and now >= self._due_at)
-        if due or state.finished or self.signals.caught is not None:
+        asked = self._asked()
+        if due or asked.get("due") or state.finished or asked.get("signal") is not None:
             state.running.settle(weights=True)
             self._save(state)
-            self.signals.raise_caught()
-        elif now >= self._copy_at and not self._writer.busy:
+            self._raise_signal(asked)
+        elif asked.get("copy"):
             state.running.settle(weights=True)
             self._copy = None  # so that memory holds one copy
-            self._copy, self._copy_at = capture(state), now + HOLD_SECONDS
+            self._copy, self._copy_at = self._captured(state), time.monotonic() + HOLD_SECONDS
 
     def on_epoch(self, state: FitState, row: Row) -> None:
         self._check_writer()
         best = self._best is not None and self._best.update(row)
         cut = state.finished and self._written == state.updates  # the checkpoint inside the epoch is the end
         count, unit = self.every
+        asked = self._asked()
         due = unit == "epoch" and state.epoch - self._epoch_written >= count
-        due = due or (unit == "minute" and time.monotonic() >= self._due_at)
-        due = due or best or state.last_epoch or self.signals.caught is not None
+        due = due or bool(asked.get("due")) or best or state.last_epoch or asked.get("signal") is not None
         # a resumed run repeats an epoch that was ended for now
         if due and not cut and not (state.stop_is_for_now and self._ended_inside):
             self._epoch_written = state.epoch
             self._save(state, after_epoch=True, row=row)
         elif cut and best:  # the same checkpoint, now with the score of the validation
             self._save(state, row=row)
-        self.signals.raise_caught()
+        self._raise_signal(asked)
 
     def on_fit_end(self, state: FitState, error: Optional[BaseException]) -> None:
         with _disk_errors_warn():
@@ -150,10 +171,23 @@ class Checkpoints(Callback):
         with _disk_errors_warn():
             self._writer.wait()  # one at a time, so that memory holds one copy
         self._copy = None
-        snapshot = capture(state, after_epoch=after_epoch, score=self._score(row))
+        snapshot = self._captured(state, after_epoch=after_epoch, score=self._score(row))
         self._written = state.updates
         self._schedule()
-        self._writer.start(lambda: self._write(snapshot))
+        if snapshot is not None:
+            self._writer.start(lambda: self._write(snapshot))
+
+    def _captured(self, state: FitState, *, after_epoch: bool = False, score: Any = None) -> Optional[Snapshot]:
+        """A snapshot, on the first worker; inside an epoch it takes the metrics' sums of all workers."""
+        if self._together is not None and not after_epoch and score is None:
+            self._together.share_metrics(state.metrics, f"after update {state.updates}")
+        return capture(state, after_epoch=after_epoch, score=score) if self._first else None
+
+    def _raise_signal(self, asked: Mapping[str, Any]) -> None:
+        if self._together is not None and asked.get("signal") is not None:
+            self.signals.caught = asked["signal"]
+        if self._together is None or asked.get("signal") is not None:
+            self.signals.raise_caught()
 
     def _write(self, snapshot: Snapshot) -> None:
         snapshot.write(self.directory)

@@ -17,6 +17,7 @@ from mxkit.errors import DataError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec, get_batch_loss
 from mxkit.metrics import Metric, MetricSpec, get_metrics
 from mxkit.training.checks import check_tokens
+from mxkit.training.joint import Together, can_share, shared
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape
 from mxkit.training.passes import run_over, samples_in_order
 import mxnet as mx
@@ -64,6 +65,27 @@ def evaluate(
     >>> {name: round(value, 4) for name, value in scores.items()}
     {'loss': 0.6931, 'accuracy': 0.6667}
     """
+    return scores_of(
+        net, data, None, loss=loss, metrics=metrics, limit_batches=limit_batches, name=name, progress=progress
+    )
+
+
+def scores_of(
+    net: Any,
+    data: Data,
+    together: Optional[Together],
+    *,
+    loss: Optional[BatchLossSpec],
+    metrics: Sequence[MetricSpec],
+    limit_batches: Optional[int],
+    name: str,
+    progress: bool,
+) -> Dict[str, Any]:
+    """What `evaluate` returns; with several workers of all their samples, of which each reads its share.
+
+    Args:
+        together: All workers, which make this call at the same place; None is this one alone.
+    """
     data = whole_part(data, name)
     batch_loss = None if loss is None else get_batch_loss(loss)
     loss_alone, forward = (None, _output_only) if batch_loss is None else (batch_loss.loss, batch_loss.forward)
@@ -72,15 +94,18 @@ def evaluate(
     if batch_loss is None and not measured:
         raise ValueError("evaluate: nothing to compute; pass loss=..., metrics=[...] or both")
     scores, inputs, checked = _Scores(batch_loss is not None, measured), _Finite(), batch_loss is None
-    with run_over(
+    group = None if together is None else together.group
+    turns = 1 if group is None or can_share(data) else group.size
+    with shared(group, data), run_over(
         net,
         data,
         name=name,
         forward=lambda shard: forward(net, shard.inputs, shard.labels),
         labels=True,
         packed=not own_counts,
-        limit_batches=limit_batches,
+        limit_batches=None if limit_batches is None else limit_batches * turns,
         bar=name if progress else None,
+        turn=(0, 1) if group is None or turns == 1 else (group.rank, turns),
     ) as run:
         for shards in run:
             scores.stated = batch_loss.count(*unpack(run.batch)) if batch_loss is not None and own_counts else None
@@ -95,6 +120,8 @@ def evaluate(
                     checked = True
                 results.append(scores.add(shard, output, losses))
             run.wait(results)
+        if together is not None:
+            scores.join(together, name)
         values = scores.get(name)
     if scores.finite:
         inputs.warn(name)
@@ -133,6 +160,11 @@ class _Scores:
             losses = legacy(output[0] if isinstance(output, (list, tuple)) else output)
             self._sums.add(losses)
         return losses
+
+    def join(self, together: Together, name: str) -> None:
+        """Add up the sums of all workers."""
+        together.join_metrics([self._sums, *self._metrics], f"of {name}")
+        self._count = sum(together.group.gather(f"counts of {name}", self._count))
 
     def get(self, name: str) -> Dict[str, Any]:
         """Scores by name; waits for the devices.

@@ -16,6 +16,7 @@ from mxkit.core.trainers import TrainerSpec, get_trainer
 from mxkit.data.dataset_loader import DatasetLoader
 from mxkit.data.order import EpochOrder
 from mxkit.data.source import Data, check_rereadable, is_one_shot, keeps_its_own_order, whole_part
+from mxkit.distributed.group import broadcast_parameters, current
 from mxkit.errors import CheckpointError, CheckpointWarning, NonFiniteError, TrainingError, TrapWarning
 from mxkit.losses.batch_loss import BatchLossSpec
 from mxkit.metrics import MetricSpec, get_metrics
@@ -25,8 +26,9 @@ from mxkit.training.callbacks.learning_rate import warn_of_rate_0
 from mxkit.training.callbacks.progress import CheckpointNews, get_progress
 from mxkit.training.checkpoints import Checkpoints, get_checkpoints, refuse_mixed_runs
 from mxkit.training.deferred import finish_initialization
-from mxkit.training.evaluation import evaluate
+from mxkit.training.evaluation import scores_of
 from mxkit.training.history import History, Row
+from mxkit.training.joint import Together, can_share, shared, together
 from mxkit.training.ledger import Ledger, numbers
 from mxkit.training.loss_checks import without_warnings
 from mxkit.training.options import Options
@@ -153,36 +155,46 @@ def fit(
     number, unit = length(epochs, "fit: epochs", ("epochs", "updates"), "epochs")
     max_epochs, max_updates = (int(number), None) if unit == "epochs" else (None, int(number))
     valid = _checked_data(train, valid, max_epochs)
-    validation = _Validation(net, valid, options, metrics, whole_number(validate_every, "validate_every"), progress)
+    workers = together()
+    every = whole_number(validate_every, "validate_every")
+    validation = _Validation(net, valid, options, metrics, every, progress, workers)
     if options.precision is not None:
         options.precision.check_devices(net_devices(net))
     trainer = get_trainer(net, trainer)
     writer, shown = get_checkpoints(checkpoint), get_progress(progress)
     resumed = _checkpoint_to_resume(writer, resume)
+    if workers is not None:
+        workers.begin(options, trainer, train, None if resumed is None else resumed.path.name)
     train = _seeded(net, train, options, trainer, writer, resumed)
     options.metrics = get_metrics(metrics, loss=options.batch_loss.loss)
-    state = FitState(
-        net,
-        trainer,
-        options,
-        epochs=max_epochs,
-        max_updates=max_updates,
-        updates_per_epoch=_updates_per_epoch(train, options),
-        data=train,
-        callbacks=callbacks,
-    )
-    state.columns = _columns(state, valid is not None)
-    if not trainer.optimizer.num_update:
-        state.made_with = settings_of(trainer)
-    if resumed is not None:
-        _refuse_shorter(resumed, state)
-        restore(state, resumed)
-    hooks: List[Callback] = [*callbacks, *shown]
-    if writer is not None:
-        hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
-    training, by_net = Training(net, trainer, options), options.batch_loss.user_forward is None
-    with threads_for(net, train, valid, number=state.threads, by_net=by_net):
-        return _run(state, hooks, training, validation, writer, resumed=resumed is not None)
+    with shared(None if workers is None else workers.group, train):
+        state = FitState(
+            net,
+            trainer,
+            options,
+            epochs=max_epochs,
+            max_updates=max_updates,
+            updates_per_epoch=_updates_per_epoch(train, options, workers),
+            data=train,
+            callbacks=callbacks,
+            together=workers,
+        )
+        state.columns = _columns(state, valid is not None)
+        if not trainer.optimizer.num_update:
+            state.made_with = settings_of(trainer)
+        if resumed is not None:
+            _refuse_shorter(resumed, state)
+            restore(state, resumed)
+        hooks: List[Callback] = [*callbacks, *shown]
+        if writer is not None:
+            hooks += [writer, *([CheckpointNews(writer.directory)] if progress == "verbose" else [])]
+        if workers is not None:
+            broadcast_parameters(net)
+            workers.wishes = lambda: {"stop": state.wish, **({} if writer is None else writer.wishes())}
+            hooks = [hook for hook in hooks if workers.group.rank == 0 or not hook.writes]
+        training, by_net = Training(net, trainer, options, workers), options.batch_loss.user_forward is None
+        with threads_for(net, train, valid, number=state.threads, by_net=by_net):
+            return _run(state, hooks, training, validation, writer, resumed=resumed is not None)
 
 
 def _checked_data(train: Data, valid: Optional[Data], epochs: Optional[int]) -> Optional[Data]:
@@ -210,7 +222,7 @@ def _seeded(
     if resumed is not None:
         # `restore` warns if this seed differs from the stopped run's
         options.seed = resumed.manifest["run"]["seed"] if options.seed is None else options.seed
-    elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader):
+    elif options.seed is not None or writer is not None or isinstance(train, DatasetLoader) or current() is not None:
         train = finish_initialization(net, train, options.batch_loss.user_forward, trainer)
     if options.seed is None and writer is not None:
         options.seed = seed_of_generators()
@@ -234,6 +246,7 @@ class _Validation(NamedTuple):
     metrics: Sequence[MetricSpec]
     every: int
     progress: Union[bool, str]
+    together: Optional[Together]
 
     def check(self) -> None:
         """Evaluate one batch, so that an error in the data is raised before an epoch is trained."""
@@ -252,9 +265,9 @@ class _Validation(NamedTuple):
 
     @without_warnings()  # about the net's outputs: training gives them once
     def _evaluate(self, **arguments: Any) -> Dict[str, Any]:
-        return evaluate(
-            self.net, self.data, loss=self.options.batch_loss, metrics=self.metrics, name="valid", **arguments
-        )
+        chosen = {"limit_batches": None, "progress": False, **arguments}
+        loss, metrics = self.options.batch_loss, self.metrics
+        return scores_of(self.net, self.data, self.together, loss=loss, metrics=metrics, name="valid", **chosen)
 
 
 def _run(
@@ -305,10 +318,10 @@ def _raised_for(state: FitState, error: BaseException) -> Optional[BaseException
     if isinstance(error, (Terminated, KeyboardInterrupt)):
         terminated = isinstance(error, Terminated)
         name = "SIGTERM" if terminated else "KeyboardInterrupt"
-        state.stop(f"{name} in epoch {state.epoch}, after update {state.updates}", for_now=terminated)
+        state.end(f"{name} in epoch {state.epoch}, after update {state.updates}", terminated)
         return None
     if isinstance(error, NonFiniteError) and state.options.stop_at_nonfinite:
-        state.stop(str(error))
+        state.end(str(error))
         return None
     if isinstance(error, (mx.MXNetError, MemoryError)):  # a callback read an array and its computation failed
         memory = out_of_memory(state.net, error)
@@ -323,8 +336,13 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         row.update(_train_epoch(state, training, hooks))
         row.update(validation.row(state, hooks))
         state.history.append(row)
+        if state.together is not None:  # signals, and the clock of the checkpoints
+            state.together.agree(f"the end of epoch {state.epoch}")
         for hook in hooks:
             hook.on_epoch(state, row)
+        if state.together is not None:
+            state.together.agree(f"the callbacks of epoch {state.epoch}")
+            state.hear()
         state.epoch += 1
         state.running = Ledger(state.running)
 
@@ -341,12 +359,16 @@ def _train_epoch(state: FitState, training: Training, hooks: Sequence[Callback])
         with closing(stream):
             for update in islice(stream, None if state.max_updates is None else state.max_updates - state.updates):
                 state.updates = update.step
+                if state.together is not None:
+                    state.hear()
                 for hook in hooks:
                     hook.on_update(state, update)
                 if state.stop_reason is not None:
                     break
         running.whole = not state.finished or running.updates == state.updates_per_epoch
     running.settle(weights=True)  # `epoch` does it too, unless the loop ended early
+    if state.together is not None:
+        state.together.join_metrics(state.metrics, f"of epoch {state.epoch}")
     row: Row = {"epoch": state.epoch, "updates": state.updates, **running.row()}
     row["learning_rate"] = float(state.trainer.learning_rate)
     if state.precision is not None and state.precision.dtype == "float16":
@@ -392,8 +414,10 @@ def _columns(state: FitState, validated: bool) -> List[str]:
     return [*columns, *(f"train_{name}" for name in names), *(f"valid_{name}" for name in names if validated)]
 
 
-def _updates_per_epoch(train: Data, options: Options) -> Optional[int]:
+def _updates_per_epoch(train: Data, options: Options, workers: Optional[Together]) -> Optional[int]:
     source: Any = train
+    if workers is not None and not can_share(train):
+        return None
     if not isinstance(source, Sized):
         return None  # mx.io.DataIter and generators
     samples = 1

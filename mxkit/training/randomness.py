@@ -53,14 +53,16 @@ class Grid:
     Args:
         seed: A whole number. None leaves the generators alone.
         epoch: Number of the epoch from 0.
+        worker: Number of the worker. MXNet's generator, which draws dropout, has another seed on each; Python's and
+            NumPy's, which shuffle, have the same on all.
 
     Attributes:
         draws: Whether the training draws random numbers; set later, when this is known.
         seeds: Whether there is a seed.
     """
 
-    def __init__(self, seed: Optional[int], epoch: int) -> None:
-        self._seed, self._epoch = seed, epoch
+    def __init__(self, seed: Optional[int], epoch: int, worker: int = 0) -> None:
+        self._seed, self._epoch, self._worker = seed, epoch, worker
         self.draws = True
         self.seeds = seed is not None
 
@@ -69,6 +71,8 @@ class Grid:
         if self._seed is not None and (updates == 0 or self.draws) and updates % RESEED_EVERY == 0:
             key = [self._seed % 2**64, self._epoch, updates]
             seed_all(int(np.random.SeedSequence(key).generate_state(1)[0]))
+            if self._worker:
+                mx.random.seed(int(np.random.SeedSequence([*key, self._worker]).generate_state(1)[0]))
 
 
 def draws_random_numbers(net: Any, loss: Any, data: Any, inputs: int) -> bool:

@@ -182,7 +182,8 @@ def _restore(state: FitState, checkpoint: Checkpoint, run: Mapping[str, Any]) ->
         state.precision.load_state_dict(run["precision"])
     if run["data"] is not None and hasattr(state.data, "load_state_dict"):
         state.data.load_state_dict(run["data"])
-    for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"])):
+    others = state.together is not None and state.together.group.rank > 0
+    for number, (metric, numbers) in enumerate(zip(state.metrics, run["metrics"] if not others else ())):
         metric.load_state(numbers, _part(arrays, f"metric:{number}:"), net_devices(state.net))
     _restore_callbacks(state, run["callbacks"], arrays, checkpoint)
     _warn_of_ignored_settings(state, checkpoint, run.get("optimizer"))
@@ -209,10 +210,11 @@ def _refuse_other_data(
         CheckpointError: The checkpoint lies inside an epoch, and this run's data is cut or ordered in another way.
     """
     running, data = run["running"], state.data
-    differences = _differences(run["settings"], {name: settings[name] for name in _OF_DATA if name in settings})
+    names = (*_OF_DATA, _WORKERS)
+    differences = _differences(run["settings"], {name: settings[name] for name in names if name in settings})
     regular = isinstance(data, EpochOrder) and type(data).__len__ is EpochOrder.__len__
     if regular and getattr(data, "batchify", None) is None:
-        samples = min(running["batches"] * data.batch_size, data.size)
+        samples = min(running["batches"] * data.whole_batch, data.size)
         if samples != running["samples"] and not differences:
             differences = [f"{running['batches']} batches held {running['samples']} samples, now hold {samples}"]
     if differences:
@@ -282,6 +284,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
         _THREADS: str(in_force()),
         **{f"version of {name}": version for name, version in versions().items() if name in ("mxnet", "numpy")},
         **state.options.settings(),
+        _WORKERS: 1 if state.together is None else state.together.group.size,
         _UPDATES: state.updates_per_epoch,
         **_about_data(state.data),
     }
@@ -289,6 +292,7 @@ def _settings(state: FitState) -> Dict[str, Any]:
 
 _THREADS = "OMP_NUM_THREADS"  # the number of threads of an operator, whoever decided it
 _UPDATES = "updates an epoch"
+_WORKERS = "number of workers"
 _DIGEST = "digest of train"
 _OF_DATA = ("batch_size", "samples of train", "shuffle", _DIGEST)
 _OTHER_SAMPLES = (
@@ -311,7 +315,7 @@ def _about_data(data: Any) -> Dict[str, Any]:
 
 def _comparable(settings: Mapping[str, Any]) -> Dict[str, Any]:
     """Settings, also of older checkpoints, with one name and one form for each."""
-    comparable = dict(settings)
+    comparable = {_WORKERS: 1, **settings}
     # before mxkit chose the number of threads, the processors were stored, and MXNet took half of them (T96)
     processors = re.fullmatch(r"not set, (\d+) processors", str(settings.get("OMP_NUM_THREADS")))
     if processors:

@@ -1,12 +1,13 @@
 """The state of a running `fit`, for callbacks."""
 
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence, Tuple
 
 from mxkit.metrics import Metric
 from mxkit.metrics.classification import ConfusionMatrix
 from mxkit.training.callbacks.monitor import Monitor
 from mxkit.training.history import History
+from mxkit.training.joint import Together
 from mxkit.training.ledger import Ledger
 from mxkit.training.options import Options
 from mxkit.training.precision import MixedPrecision
@@ -34,6 +35,7 @@ class FitState:
         threads: Threads of an operator in the stopped run, if this run takes as many; else None.
         made_with: Initial hyper-parameters of a new Trainer's optimizer, or None.
         running: The `Ledger` of the running epoch.
+        together: What is done with the other workers; None if there are none.
     """
 
     net: Any
@@ -53,6 +55,8 @@ class FitState:
     threads: Optional[int] = None
     made_with: Optional[Mapping[str, Any]] = None
     running: Ledger = field(default_factory=Ledger)
+    together: Optional[Together] = None
+    wish: Optional[Tuple[str, bool]] = None
 
     @property
     def metrics(self) -> Sequence[Metric]:
@@ -126,8 +130,21 @@ class FitState:
             reason: The text for the user.
             for_now: Whether a resumed run continues. Otherwise it is finished.
         """
+        if self.together is not None:  # all workers stop after the same update: the next one
+            self.wish = self.wish or (reason, for_now)
+        else:
+            self.end(reason, for_now)
+
+    def end(self, reason: str, for_now: bool = False) -> None:
+        """Do what `stop` does, on this worker alone."""
         if self.stop_reason is None:
             self.stop_reason, self.stop_is_for_now = reason, for_now
+
+    def hear(self) -> None:
+        """Stop if a worker asked for it before the newest update."""
+        stop = None if self.together is None else self.together.agreed.get("stop")
+        if stop is not None:
+            self.end(*stop)
 
 
 def _writes_rows(callback: Any) -> bool:

@@ -9,6 +9,7 @@ from mxkit.core.blocks import is_numpy_net, net_devices
 from mxkit.core.device import Shards, split_batch, unpack
 from mxkit.core.lengths import Length
 from mxkit.core.packed import worth_packing
+from mxkit.core.statistics import statistics_of
 from mxkit.core.trainers import TrainerSpec, get_trainer, trainer_parameters
 from mxkit.data.source import Data, can_skip, read_epoch
 from mxkit.errors import DataError
@@ -28,6 +29,7 @@ from mxkit.training.checks import (
 )
 from mxkit.training.deferred import finish_initialization
 from mxkit.training.gpu_exactness import warn_of_inexact
+from mxkit.training.joint import Together, can_share, shared, together
 from mxkit.training.ledger import Ledger, Update
 from mxkit.training.loss_checks import check_first_batch, check_loss_shape, warn_of_two_losses
 from mxkit.training.one_graph import OneGraph
@@ -162,10 +164,14 @@ class Training:
         net: As for `updates`.
         trainer: A `gluon.Trainer`.
         options: The arguments of `updates`.
+        workers: All workers, if `fit` knows them already.
     """
 
-    def __init__(self, net: Any, trainer: "gluon.Trainer", options: Options) -> None:
+    def __init__(
+        self, net: Any, trainer: "gluon.Trainer", options: Options, workers: Optional[Together] = None
+    ) -> None:
         self._net, self._trainer, self._options = net, trainer, options
+        self.together = workers or together()
         for metric in options.metrics:
             metric.loss = options.batch_loss.loss if metric.loss is None else metric.loss
         self._window = partial(
@@ -195,6 +201,8 @@ class Training:
         devices = net_devices(net)
         accumulator = self._window()
         accumulator.updates = first_step - 1
+        if self.together is not None:
+            accumulator.together, self.together.statistics = self.together, statistics_of(net)
         check_trainer(net, trainer, warn=first)
         if first and options.several:  # one warning per training, not per epoch
             check_accumulation(net)
@@ -203,7 +211,7 @@ class Training:
         if self._graph is None or self._graph.devices != devices:
             self._graph = OneGraph(net, options.batch_loss, parameters, options.metrics, devices)
         packed = worth_packing(devices) or (self._graph.likely and accumulator.precision is None)
-        reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts)
+        reader = _Reader(data, options, epoch, skip, packed and not options.batch_loss.counts, self.together)
         batches = _Batches(net, options, accumulator, self._graph, self._shapes, data if first else None)
         place = Place(net, accumulator, epoch, batches.forward)
         ledger.start(parameters, options.check_finite, epoch)
@@ -219,7 +227,7 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
         return update
 
     reader.data = batches.initialize(reader.data)
-    with batches:
+    with batches, shared(reader.group, reader.data):
         for batch in reader:
             place.batch = batch
             try:
@@ -239,6 +247,13 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
             update = add(batches.accumulator.flush())
         if update is not None:
             yield update
+        while batches.accumulator.together is not None:
+            with place:
+                update = add(batches.accumulator.join())
+            if update is None:
+                break
+            yield update
+            reader.reseed()
         with place:
             ledger.settle(weights=True)
 
@@ -246,25 +261,37 @@ def _run(reader: "_Reader", batches: "_Batches", ledger: Ledger, place: Place) -
 class _Reader:
     """Reads the batches of one epoch, from the position of a stopped run on."""
 
-    def __init__(self, data: Data, options: Options, epoch: Optional[int], skip: Tuple[Any, ...], packed: bool) -> None:
+    def __init__(
+        self,
+        data: Data,
+        options: Options,
+        epoch: Optional[int],
+        skip: Tuple[Any, ...],
+        packed: bool,
+        together: Optional[Together],
+    ) -> None:
         self.data, self._limit, self._epoch, self._packed = data, options.limit_batches, epoch, packed
         self._skip, self.updates, seeded, self._samples = Position(*skip)
         self._seeded = {batches: number * RESEED_EVERY for number, batches in enumerate(seeded, 1)}
         self.batches = 0
-        self.grid = Grid(options.seed, epoch or 0)
+        self.group = None if together is None else together.group
+        # a loader reads its share of each batch; of other data each worker takes every so-many-th batch
+        self._turns = 1 if self.group is None or can_share(data) else self.group.size
+        self.grid = Grid(options.seed, epoch or 0, 0 if self.group is None else self.group.rank)
 
     def __iter__(self) -> Iterator[Any]:
         self.grid.reseed(0)
         if self._skip and can_skip(self.data):
             self.batches = self._skip
             self.grid.reseed(self.updates)
-        limit = None if self._limit is None else max(0, self._limit - self.batches)
+        limit = None if self._limit is None else max(0, self._limit * self._turns - self.batches)
         batches = read_epoch(self.data, self._epoch, name="train", skip=self.batches, packed=self._packed)
         dropped = 0
         for batch in islice(batches, limit):
             self.batches += 1
             if self.batches > self._skip:
-                yield batch
+                if self.group is None or self.batches % self._turns == (self.group.rank + 1) % self._turns:
+                    yield batch
                 continue
             dropped += unpack(batch)[0][0].shape[0]
             if self.batches == self._skip:
@@ -289,7 +316,7 @@ class _Reader:
     def mark(self, update: Update) -> Update:
         """Note the update's position in the epoch, and whether a run can be resumed exactly from there."""
         self.updates += 1
-        update.batches = self.batches
+        update.batches = -(-self.batches // self._turns) * self._turns
         update.exact = not self.grid.draws or (self.grid.seeds and self.updates % RESEED_EVERY == 0)
         return update
 

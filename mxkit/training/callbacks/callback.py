@@ -33,7 +33,13 @@ class Callback:
     ```
 
     `fit` refuses other methods whose names begin with `on_` or `around_` before training: nothing would call them.
+    With several workers each calls its own callbacks. All see the same rows and updates.
+
+    Attributes:
+        writes: Whether it only writes files or prints, which of several workers the first one does alone.
     """
+
+    writes: bool = False
 
     def state_dict(self) -> Dict[str, Any]:
         """Values that a resumed run must restore, for JSON."""

@@ -25,6 +25,8 @@ class CSVLog(Callback):
     >>> log = CSVLog("runs/lenet.csv")
     """
 
+    writes = True
+
     def __init__(self, path: Union[str, Path], *, append: bool = False) -> None:
         self.path = Path(path)
         self.append = append
@@ -80,6 +82,8 @@ class TensorBoardLog(Callback):
 
     >>> log = TensorBoardLog("runs/lenet")
     """
+
+    writes = True
 
     def __init__(self, folder: Union[str, Path]) -> None:
         self.folder = Path(folder)

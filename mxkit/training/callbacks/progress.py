@@ -51,6 +51,8 @@ class Progress(Callback):
         `warnings.showwarning` are replaced until the end of `fit`.
     """
 
+    writes = True
+
     def __init__(self, stream: Optional[TextIO] = None, *, verbose: bool = False) -> None:
         self._stream = stream or _default_stream()
         self._lines = not _shows_bars(self._stream)
@@ -168,6 +170,8 @@ class Progress(Callback):
 
 class CheckpointNews(Callback):
     """Report each new checkpoint in a directory, on the stream of `Progress`; must follow the callback that writes."""
+
+    writes = True
 
     def __init__(self, directory: Path) -> None:
         self._directory, self._stream = directory, _default_stream()

@@ -1,0 +1,225 @@
+"""The workers of a job as one of them sees them: its rank, and what it does together with all others."""
+
+import atexit
+import ctypes
+import os
+import sys
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from mxkit.core.array_kind import is_numpy, legacy, of_kind
+from mxkit.core.blocks import parameters_by_path
+from mxkit.core.replicas import values_of
+from mxkit.distributed.member import Member
+from mxkit.distributed.schedulers import Place, place_of
+from mxkit.distributed.side_processes import hello_of, join, patience
+from mxkit.distributed.starting import start_servers
+from mxkit.errors import DistributedError
+import mxnet as mx
+import numpy as np
+
+
+class Group:
+    """All workers, as this one sees them.
+
+    Args:
+        place: Of this worker.
+        member: Its connection to the coordinator.
+        store: MXNet's kvstore of the kind "dist_sync".
+
+    Attributes:
+        rank, size: Of this worker, and the number of workers.
+        place: Of this worker.
+    """
+
+    def __init__(self, place: Place, member: Member, store: Any) -> None:
+        self.place, self.rank, self.size = place, place.rank, place.size
+        self._member, self._store = member, store
+        self._keys: Dict[Tuple[Any, ...], int] = {}
+
+    def gather(self, key: str, value: Any = None) -> List[Any]:
+        """The values of all workers, by rank, when all have called it with the same key; of JSON's types."""
+        return self._member.gather(key, value)
+
+    def add_up(self, name: str, groups: Sequence[Sequence[Any]]) -> None:
+        """Replace arrays by their sums over all replicas and workers, through MXNet's servers.
+
+        Call it on all workers at the same place, with arrays of equal shapes and dtypes. It does not wait for them. The
+        next call of this name must get the same arrays, or arrays that were computed from their sums: MXNet's engine
+        would otherwise send the next values before it fetches the sums of these (T224).
+
+        Args:
+            name: Tells apart arrays of equal shapes that are on the way at once.
+            groups: Replicas of each array, on the devices of this worker.
+        """
+        keyed = []
+        for number, replicas in enumerate(groups):
+            replicas = legacy(list(replicas))
+            slot = (name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)
+            if slot not in self._keys:
+                # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
+                self._keys[slot] = len(self._keys)
+                self._store.init(self._keys[slot], mx.nd.zeros(slot[2], dtype=slot[3]))
+                mx.nd.waitall()  # a late answer would replace the first sum (T73)
+            keyed.append((self._keys[slot], replicas))
+        for number, (key, replicas) in enumerate(keyed):
+            self._store.push(key, replicas, priority=-number)
+            self._store.pull(key, out=replicas, priority=-number)
+
+    def agree(self, what: str, value: Any) -> None:
+        """Refuse to go on if the workers' values differ.
+
+        Raises:
+            DistributedError: They do; the text names both.
+        """
+        values = self.gather(what, value)
+        other = next((rank for rank, one in enumerate(values) if one != values[0]), None)
+        if other is not None:
+            raise DistributedError(
+                f"the workers differ in {what}: worker 0 has {values[0]!s:.300}, worker {other} has "
+                f"{values[other]!s:.300}"
+            )
+
+    def leave(self, reason: str = "") -> None:
+        """Say that this worker ends; what it has on the way to the servers arrives before."""
+        if not reason and self._member.fault is None:
+            mx.nd.waitall()
+        else:  # it would wait for sums that never come
+            atexit.unregister(mx.base._notify_shutdown)
+        self._member.leave(reason)
+
+
+_group: Optional[Group] = None
+
+
+def current() -> Optional[Group]:
+    """The group of this process; None if it works alone."""
+    return _group
+
+
+def initialize() -> bool:
+    """Join the other workers of the job, as the variables of the environment say: of `mxkit launch`, `srun`, `mpirun`.
+
+    Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has. After it `fit` trains together with the
+    other workers. Without such variables it does nothing. The second call does nothing.
+
+    Returns:
+        Whether there are other workers.
+
+    Raises:
+        DistributedError: A variable has a wrong value; the others did not come within 120 seconds (`MXKIT_PATIENCE`);
+            a port is in use; the members have other versions or other numbers of workers.
+
+    Side effects:
+        Starts threads. The process ends with status 75 if another member is lost and it does not end by itself.
+    """
+    global _group
+    if _group is not None:
+        return True
+    place = place_of(os.environ)
+    if place is None:
+        return False
+    if place.rank == 0 and not place.launched:
+        start_servers(place)
+    facts = {"MXNet": mx.__version__}
+    member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
+    join(member)
+    os.environ["DMLC_ROLE"] = "worker"
+    store = mx.kv.create("dist_sync")
+    # ps-lite would wait at the end of the process for all others, and for ever for one that is lost: its destructors
+    # are left out, with the exit status as it is. The coordinator ends the servers.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)
+    _group = Group(place, member, store)
+    atexit.register(_leave)
+    return True
+
+
+def _leave() -> None:
+    """At the end of the process."""
+    group = _group
+    if group is None:
+        return
+    error = getattr(sys, "last_value", None)
+    group.leave("" if error is None else f"ended with {type(error).__name__}: {str(error)[:300]}")
+
+
+def rank() -> int:
+    """Number of this worker from 0; 0 if it works alone."""
+    return 0 if _group is None else _group.rank
+
+
+def size() -> int:
+    """Number of workers; 1 if this one works alone."""
+    return 1 if _group is None else _group.size
+
+
+def barrier(name: str = "barrier") -> None:
+    """Wait until all workers have called it.
+
+    Args:
+        name: For messages; it must be the same on all workers.
+
+    Raises:
+        DistributedError: A worker is lost, has ended or waits at another place.
+    """
+    if _group is not None:
+        _group.gather(f"barrier {name!r}")
+
+
+def all_reduce(array: Any) -> Any:
+    """The sum of an array over all workers, a new array on the same device.
+
+    Args:
+        array: An NDArray, or an array of `mx.np`, of the same shape and dtype on all workers.
+
+    Raises:
+        DistributedError: A worker is lost, or has another shape or dtype.
+    """
+    total = array.copy()
+    if _group is not None:
+        _group.agree("the array of all_reduce", [list(array.shape), np.dtype(array.dtype).name])
+        flat = legacy(total).reshape((-1,))
+        _group.add_up("all_reduce", [[flat]])
+        flat.wait_to_read()
+        total = of_kind(flat.reshape(legacy(total).shape), is_numpy([array]))
+    return total
+
+
+def broadcast_parameters(net: Any) -> None:
+    """Give all workers the parameters of worker 0, bit for bit, running statistics too.
+
+    Args:
+        net: An initialized block.
+
+    Raises:
+        DistributedError: A worker is lost, or its net has other parameters.
+    """
+    if _group is None:
+        return
+    parameters = parameters_by_path(net)
+    replicas = {path: legacy(list(values_of(one) or ())) for path, one in parameters.items()}
+    waiting = [path for path, values in replicas.items() if not values]
+    if waiting:
+        raise DistributedError(
+            f"broadcast_parameters: {waiting[0]} has no values yet: call the net once, or mxkit.initialize(net, "
+            "sample=x)"
+        )
+    shapes = {path: [list(values[0].shape), np.dtype(values[0].dtype).name] for path, values in replicas.items()}
+    _group.agree("the parameters of the net", shapes)
+    for values in replicas.values():
+        if _group.rank:
+            for value in values:
+                value[:] = 0
+        for value in values[1:]:
+            value[:] = 0
+    _group.add_up("broadcast", list(replicas.values()))  # 0 + x is x
+    mx.nd.waitall()
+
+
+def shutdown() -> None:
+    """Leave the other workers; they go on alone until they need this one. Nothing happens without `initialize`."""
+    global _group
+    if _group is not None:
+        _leave()
+        _group = None

@@ -1,0 +1,129 @@
+"""The processes beside the workers, which mxkit starts as `python -m mxkit.distributed.side_processes ROLE NUMBER`.
+
+The scheduler of MXNet's parameter servers runs in the coordinator's process. Each server runs in a process of its own.
+"""
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import Any, Dict
+
+from mxkit.distributed.coordinator import Coordinator
+from mxkit.distributed.member import STATUS, Member
+from mxkit.distributed.schedulers import Place
+from mxkit.version import __version__
+
+# Seconds to wait for all members, by MXKIT_PATIENCE.
+PATIENCE = 120.0
+
+
+def patience() -> float:
+    """Seconds to wait for all members."""
+    return float(os.environ.get("MXKIT_PATIENCE", PATIENCE))
+
+
+def die_with_parent() -> None:
+    """Let Linux kill this process when the thread that started it ends, also if that is killed."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(STATUS)
+
+
+def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]:
+    """What a member says first."""
+    facts = {"mxkit": __version__, "the number of workers": place.size, "the number of servers": place.servers, **facts}
+    host = socket.gethostname()
+    return {"role": role, "rank": rank, "host": host, "pid": os.getpid(), "secret": place.secret, "facts": facts}
+
+
+def join(member: Member) -> None:
+    """Tell ps-lite, by its variables, where the scheduler is, and which address this process has."""
+    os.environ.update(
+        DMLC_PS_ROOT_URI=member.remote_host,
+        DMLC_PS_ROOT_PORT=str(member.told["port"]),
+        DMLC_NUM_WORKER=str(member.told["workers"]),
+        DMLC_NUM_SERVER=str(member.told["servers"]),
+        DMLC_NODE_HOST=member.local_host,  # otherwise the first address that is not local (T75)
+    )
+
+
+def serve_mxnet(role: str) -> None:
+    """Be MXNet's scheduler or server, until the process ends; the process ends if MXNet cannot."""
+    try:
+        _serve_mxnet(role)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _serve_mxnet(role: str) -> None:
+    import mxkit.runtime  # noqa: F401  # before mxnet, which would serve at once if the role were set
+    import mxnet as mx
+    from mxnet.kvstore.kvstore_server import KVStoreServer
+
+    os.environ["DMLC_ROLE"] = role
+    server = KVStoreServer(mx.kv.create("dist"))
+    server._controller = lambda: _refuse_commands
+    server.run()
+
+
+def _refuse_commands(command: int, body: Any, _: Any) -> None:
+    """MXNet's own function unpickles optimizers, from whoever reaches the port (T75)."""
+    print(f"mxkit: a command {command} for the server was refused", file=sys.stderr, flush=True)
+
+
+def scheduler(place: Place, listener: socket.socket) -> None:
+    """Coordinate the job until it is over; MXNet's scheduler runs in a thread."""
+    host = socket.gethostbyname(place.host)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    told = {"port": port, "workers": place.size, "servers": place.servers}
+    os.environ.update(
+        DMLC_PS_ROOT_URI=host,
+        DMLC_PS_ROOT_PORT=str(port),
+        DMLC_NUM_WORKER=str(place.size),
+        DMLC_NUM_SERVER=str(place.servers),
+        DMLC_NODE_HOST=host,
+    )
+    threading.Thread(target=serve_mxnet, args=("scheduler",), daemon=True).start()
+    coordinator = Coordinator(place.size, place.servers, place.secret, told, patience())
+    fault = asyncio.run(coordinator.run(listener))
+    if fault:
+        print(f"mxkit: {fault}", file=sys.stderr, flush=True)
+        time.sleep(0.2)  # the messages leave
+    os._exit(STATUS if fault else 0)
+
+
+def server(place: Place, rank: int) -> None:
+    """Serve until the job is over."""
+    member = Member((place.host, place.port), hello_of("server", rank, place), patience())
+    join(member)
+    threading.Thread(target=serve_mxnet, args=("server",), daemon=True).start()
+    member.wait_for_the_end()
+    os._exit(0)
+
+
+def main() -> None:
+    """Read the place from the environment, as the starting process has set it."""
+    from mxkit.distributed.schedulers import place_of
+
+    die_with_parent()
+    place = place_of(os.environ)
+    role, number = sys.argv[1], int(sys.argv[2])
+    if place is None:
+        raise SystemExit("mxkit.distributed.side_processes: only mxkit starts it")
+    if role == "scheduler":
+        scheduler(place, socket.socket(fileno=number))
+    server(place, number)
+
+
+if __name__ == "__main__":
+    main()
