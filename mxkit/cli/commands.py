@@ -11,7 +11,7 @@ from typing import Any, Iterator, List, Optional
 import warnings
 
 from mxkit.cli.inference import benchmark, predict
-from mxkit.cli.launcher import launch
+from mxkit.cli.launcher import launch, note_run, restarted_run
 from mxkit.cli.maintenance import cache_app, doctor, install
 from mxkit.cli.profiler import profile
 import mxkit.cli.runs as cli_runs
@@ -59,10 +59,12 @@ def train(
 ) -> None:
     """Train RECIPE, or resume a stopped run; print the scores over the test part at the end.
 
-    Ctrl-C stops at the next checkpoint, with exit code 130, and prints the command that resumes the run.
+    Started several times by mxkit launch, srun or mpirun, all train together. Ctrl-C stops at the next checkpoint, with
+    exit code 130, and prints the command that resumes the run.
     """
     if exact:
         os.environ[WORD] = "1"  # read when the next line loads MXNet
+    from mxkit.distributed import initialize, rank
     from mxkit.recipe.net_facts import facts_of
     from mxkit.recipe.run import new_run, stopped_run, train_run
     from mxkit.recipe.scores import describe_scores
@@ -73,17 +75,22 @@ def train(
         raise typer.BadParameter("pass --quiet or --verbose, not both")
     progress: Any = "verbose" if verbose else not quiet
     with _stops() as stops:
+        initialize()
+        resume = resume or restarted_run()
         if resume is not None:
             prepared = stopped_run(resume, overrides=settings)
         else:
             prepared = new_run(str(recipe), overrides=settings, output=output)
+        note_run(prepared.folder.path)
         stops.append(prepared.folder)
-        if verbose:
+        if verbose and rank() == 0:
             try:
                 typer.echo(cli_runs.layer_table(prepared.recipe, facts_of(prepared.recipe, prepared.data)), err=True)
             except MxkitError as error:  # the training refuses the net with a better message
                 typer.echo(f"no table of layers: {error}", err=True)
         run = train_run(prepared, progress=progress)
+        if rank():
+            raise typer.Exit(130 if (run.history.stopped or "").startswith("KeyboardInterrupt") else 0)
         typer.echo(f"run {run.folder}")
         if run.had_ended:
             name = "epochs" if prepared.recipe.epochs is not None else "updates"

@@ -11,6 +11,8 @@ from typing import Any, Dict, List, Sequence
 
 from mxkit.core.device import is_gpu
 from mxkit.core.files import write_atomically
+from mxkit.distributed.group import size
+from mxkit.distributed.schedulers import LAUNCHED, SECRET
 from mxkit.runtime.driver import read_driver
 from mxkit.runtime.exact import gpu_facts, switches, warn_if_late
 from mxkit.runtime.machine import processor_model, read_memory, read_processors
@@ -22,6 +24,7 @@ import numpy as np
 FILE = "environment.json"
 _PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
 _VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
+_PRIVATE = (SECRET, LAUNCHED)
 
 
 def record_environment(folder: Path, devices: Sequence[Any]) -> None:
@@ -42,6 +45,10 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
 
 
+def _is_told(name: str) -> bool:
+    return name.startswith(_VARIABLES) and name not in _PRIVATE
+
+
 def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
     """Versions, machine, devices, threads, variables and MXNet's features, as plain JSON values.
 
@@ -50,8 +57,9 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
 
     Returns:
         `arrays` is "np" under `npx.set_np()`, else "nd"; `memory` is in bytes; `threads` is the number of threads of
-        one MXNet operator in this process. `gpus` is empty unless `devices` has a GPU. `bits` holds the settings, when
-        MXNet was loaded, that decide whether results are equal bit for bit.
+        one MXNet operator in this process, `workers` of processes that train together. `gpus` is empty unless
+        `devices` has a GPU. `bits` holds the settings, when MXNet was loaded, that decide whether results are equal bit
+        for bit.
 
     >>> describe_environment([mx.cpu()])["devices"]
     ['cpu(0)']
@@ -80,6 +88,7 @@ def describe_environment(devices: Sequence[Any]) -> Dict[str, Any]:
         "devices": [str(one) for one in devices],
         "gpus": [str(gpu) for gpu in read_driver().gpus] if gpus else [],
         "bits": gpu_facts(gpus) if gpus else switches(),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if name.startswith(_VARIABLES)},
+        "workers": size(),
+        "variables": {name: os.environ[name] for name in sorted(os.environ) if _is_told(name)},
         "features": sorted(name for name, one in mx.runtime.Features().items() if one.enabled),
     }

@@ -11,6 +11,7 @@ from mxkit.core.blocks import net_devices
 from mxkit.core.device import devices
 from mxkit.core.files import write_atomically
 from mxkit.data.splits import Splits
+from mxkit.distributed.group import current, rank
 from mxkit.errors import DeviceError, MxkitError, RecipeError
 from mxkit.recipe.building import Call, attempt, execute, fit_call, loader_calls, net_calls
 from mxkit.recipe.data_checks import load_data, net_problems, read_data
@@ -34,7 +35,7 @@ class Run(NamedTuple):
         folder: The folder with the run's files.
         net: The trained net.
         history: One row per epoch.
-        scores: Loss and metrics over the part of the data in `split`.
+        scores: Loss and metrics over the part of the data in `split`; of several workers the first one has them.
         split: The part, "test" unless the recipe has `evaluate.split`.
         had_ended: True if a resumed run was complete already, so that nothing was trained.
     """
@@ -110,7 +111,13 @@ def new_run(
     """The first half of `run_recipe`: everything before the training."""
     recipe = load_recipe(recipe, overrides)
     results = _prepared(recipe, overrides)
-    return PreparedRun(recipe, RunFolder.create(recipe, output), results, is_new=True, is_changed=False)
+    group = current()
+    if group is None:
+        folder = RunFolder.create(recipe, output)
+    else:  # of all workers only the first one writes there
+        made = str(RunFolder.create(recipe, output).path.absolute()) if group.rank == 0 else None
+        folder = RunFolder(group.gather("the folder of the run", made)[0])
+    return PreparedRun(recipe, folder, results, is_new=True, is_changed=False)
 
 
 def resume_run(run: Union[str, Path], *, overrides: Sequence[str] = (), progress: Union[bool, str] = True) -> Run:
@@ -216,10 +223,13 @@ def train_run(prepared: PreparedRun, *, progress: Union[bool, str] = True) -> Ru
         with _threads_of(recipe):
             history = _fit(recipe, prepared, progress)
     except Exception:
-        if is_new:
-            folder.move_failed()
-        _put_back(before, folder, earlier)
+        if rank() == 0:
+            if is_new:
+                folder.move_failed()
+            _put_back(before, folder, earlier)
         raise
+    if rank():
+        return Run(folder.path, results["net"], history, {}, recipe.evaluate.split)
     try:
         with _threads_of(recipe):
             scores = _final_scores(recipe, folder, results)

@@ -101,16 +101,19 @@ class Together:
         cpu = mx.cpu()
         sums = [legacy(one).as_in_context(cpu).astype("float64").sum().reshape((1,)) for one in losses]
         loss = mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,), dtype="float64")
+        # the servers add in float32, whatever the dtype (T225): the rest that float32 leaves goes beside it
+        rounded = loss.astype("float32")
+        rest = (loss - rounded.astype("float64")).astype("float32")
         states = [value for parameter in self.statistics for value in legacy(list(values_of(parameter) or ()))]
-        flat = [value.as_in_context(cpu).astype("float64").reshape((-1,)) for value in states]
-        whole = self._sums = mx.nd.concat(loss, *flat, dim=0, out=self._sums)
+        flat = [value.as_in_context(cpu).astype("float32").reshape((-1,)) for value in states]
+        whole = self._sums = mx.nd.concat(rounded, rest, *flat, dim=0, out=self._sums)
         self.group.add_up("sums", [[whole]])
-        place = 1
+        place = 2
         for value in states:
             mean = whole[place : place + value.size] / self.group.size
             copy_into(mean.reshape(value.shape).astype(value.dtype).as_in_context(value.ctx), value)
             place += value.size
-        return whole[0:1].astype("float32")
+        return whole[0:1] + whole[1:2]
 
     def share_metrics(self, metrics: Sequence[Metric], where: str) -> None:
         """Add up the sums of all workers; the first worker then has them, and the others none.
