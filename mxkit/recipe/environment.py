@@ -22,6 +22,7 @@ import mxnet as mx
 import numpy as np
 
 FILE = "environment.json"
+WORKERS = "workers.json"
 _PACKAGES = ("gluoncv", "opencv-python", "scikit-learn", "pillow")
 _VARIABLES = ("MXNET_", "MXKIT_", "OMP_", "KMP_", "DNNL_", "CUDA_", "NCCL_", "NVIDIA_TF32_", "CUBLAS_", "CUDNN_")
 _PRIVATE = (SECRET, LAUNCHED)
@@ -43,6 +44,23 @@ def record_environment(folder: Path, devices: Sequence[Any]) -> None:
     if earlier and {**earlier[-1], "since": now["since"]} == now:
         return
     write_atomically(file, json.dumps([*earlier, now], indent=1).encode())
+
+
+def record_workers(folder: Path, epoch: int, seconds: float, shares: Sequence[Dict[str, Any]]) -> None:
+    """Write what each of several workers did in an epoch to a run's `workers.json`.
+
+    Args:
+        folder: Folder of the run.
+        epoch: Number of the epoch, from 1. Entries of it and of later ones, of a run that was stopped, are replaced.
+        seconds: Of the epoch.
+        shares: As `Together.shares`.
+    """
+    file = folder / WORKERS
+    earlier: List[Dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    rows = [row for row in earlier if row["epoch"] < epoch]
+    write_atomically(
+        file, json.dumps([*rows, {"epoch": epoch, "seconds": seconds, "workers": shares}], indent=1).encode()
+    )
 
 
 def _is_told(name: str) -> bool:

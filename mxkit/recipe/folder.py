@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Unio
 from mxkit.core.files import write_atomically
 from mxkit.core.trainers import trainer_devices
 from mxkit.errors import RecipeError
-from mxkit.recipe.environment import record_environment
+from mxkit.recipe.environment import record_environment, record_workers
 from mxkit.recipe.net_facts import read_facts
 from mxkit.recipe.reading import dump_recipe, load_recipe, read_file
 from mxkit.recipe.run_code import CODE, check_code, has_originals, no_bytecode, warn_of_changes
@@ -86,7 +86,8 @@ class RunFolder:
     """The folder of a run.
 
     It holds `recipe.yaml`, `net.json`, `environment.json`, `history.csv` and `.json`, `curves.png`, `scores.json`,
-    `log.txt`, `state.json`, `checkpoints/`, and `code/` if the recipe imports modules of its own.
+    `log.txt`, `state.json`, `checkpoints/`, `workers.json` if there were several, and `code/` if the recipe imports
+    modules of its own.
 
     Attributes:
         path: The folder.
@@ -212,6 +213,8 @@ class Recorder(Callback):
     def on_epoch(self, state: FitState, row: Row) -> None:
         state.history.to_csv(self._folder.path / "history.csv")
         state.history.to_json(self._folder.path / "history.json")
+        if state.together is not None:
+            record_workers(self._folder.path, row["epoch"], row["seconds"], state.together.shares)
         self._folder.log(f"{state.label(row['epoch'])}  {describe_row(row)}")
         write_state(self._folder.path, "running", epoch=row["epoch"], updates=row["updates"])
 

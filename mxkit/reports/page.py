@@ -110,6 +110,7 @@ def _run_view(run: RunFiles) -> Dict[str, Any]:
         "predictions": inspection.predictions and _predictions_view(inspection.predictions, inspection.pictures),
         "layers": Markup(inspection.layers),  # its cells are escaped already
         "missing": {"pictures": "", **inspection.missing},
+        "workers": _workers(run.workers),
         "checkpoints": checkpoints,
         "no_checkpoints": no_checkpoints,
         "log": run.log[-_LOG_LINES:],
@@ -131,6 +132,22 @@ def _changed(run: RunFiles) -> Optional[str]:
         return None
     text: str = yaml.safe_dump(recipe.model_dump(exclude_defaults=True), sort_keys=False, allow_unicode=True)
     return text
+
+
+def _workers(epochs: Sequence[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Sums over the epochs for each worker; none if the file has another form."""
+    rows: List[Dict[str, Any]] = []
+    try:
+        seconds = sum(epoch["seconds"] for epoch in epochs) or math.nan
+        for parts in zip(*(epoch["workers"] for epoch in epochs)):
+            samples, waited = (sum(part[name] for part in parts) for name in ("samples", "waited"))
+            measured = sorted(part["sums"] for part in parts if part["sums"] is not None)
+            sums = measured[len(measured) // 2] if measured else None
+            host, rate = str(parts[-1]["host"]), samples / seconds
+            rows.append({"host": host, "samples": samples, "rate": rate, "waited": waited / seconds, "sums": sums})
+    except (KeyError, TypeError):
+        return []
+    return rows
 
 
 def _checkpoints(run: RunFiles) -> Tuple[List[Any], str]:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Union
 
 from mxkit.errors import RecipeError
 from mxkit.recipe.environment import FILE as ENVIRONMENT
+from mxkit.recipe.environment import WORKERS
 from mxkit.recipe.folder import STATE, RunState, parse_state
 from mxkit.recipe.scores import nan_for_null
 from mxkit.training.history import Row
@@ -41,6 +42,7 @@ class RunFiles(NamedTuple):
         recorded: Content of state.json, or None.
         log: Lines of log.txt.
         environments: Content of environment.json, which earlier versions of mxkit did not write.
+        workers: Content of workers.json, of a run with several workers.
         problems: Files that cannot be read, with the reason.
     """
 
@@ -52,6 +54,7 @@ class RunFiles(NamedTuple):
     recorded: Optional[RunState]
     log: List[str]
     environments: List[Dict[str, Any]]
+    workers: List[Dict[str, Any]]
     problems: List[str]
 
     @property
@@ -103,6 +106,7 @@ def read_run(path: Union[str, Path]) -> RunFiles:
     history = content("history.json", _is_history, {"epochs": [], "stopped": None})
     scores = content("scores.json", _is_scores, {}, lambda text: nan_for_null(json.loads(text)))
     environments = content(ENVIRONMENT, _is_list_of_mappings, [])
+    workers = content(WORKERS, _is_list_of_mappings, [])
     recorded = content(STATE, lambda state: True, None, parse_state)
     log = _text(path / "log.txt", problems) if (path / "log.txt").exists() else ""
     return RunFiles(
@@ -114,6 +118,7 @@ def read_run(path: Union[str, Path]) -> RunFiles:
         recorded=recorded,
         log=log.splitlines(),
         environments=environments,
+        workers=workers,
         problems=problems,
     )
 

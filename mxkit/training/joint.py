@@ -1,6 +1,8 @@
 """What the workers of a job do together in a training: counts and sums of an update, scores, and when to stop."""
 
 from contextlib import contextmanager
+import socket
+import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from mxkit.core.array_kind import copy_into, legacy
@@ -19,6 +21,15 @@ import mxnet as mx
 Wishes = Dict[str, Any]
 
 
+class Share:
+    """What this worker did in an epoch so far."""
+
+    def __init__(self) -> None:
+        self.samples = self.updates = 0
+        self.waited = 0.0
+        self.sums: Optional[float] = None
+
+
 class Together:
     """The part of an Accumulator and of `fit` that needs the other workers.
 
@@ -31,6 +42,8 @@ class Together:
         statistics: Parameters that a forward pass changes, like those of BatchNorm; each update gives all workers the
             mean of them.
         wishes: Returns what this worker asks of all; sent with each update.
+        shares: What each worker did in the epoch before, by rank: its `host`, its `samples`, the seconds that it
+            `waited` for the others, and those that the sums of one update took (`sums`, measured once an epoch).
         agreed: What the workers ask for since the last update: of each name the first worker's that asks.
     """
 
@@ -39,6 +52,8 @@ class Together:
         self.statistics: Sequence[Any] = ()
         self.wishes: Callable[[], Wishes] = dict
         self.agreed: Wishes = {}
+        self.shares: List[Dict[str, Any]] = []
+        self._share = Share()
         self._sums: Any = None  # always the same array, as `Group.add_up` needs
 
     def begin(self, options: Options, trainer: Any, data: Any, checkpoint: Optional[str]) -> None:
@@ -72,6 +87,8 @@ class Together:
         Raises:
             DistributedError: A worker is lost, or is at another place.
         """
+        self._share.samples += samples
+        self._share.updates += 1
         values = self._gathered(f"update {step}", [samples, count])
         counts = [value for value in values if value[1] is not None]
         if not counts:
@@ -82,8 +99,16 @@ class Together:
         """Let all workers know what one of them asks for."""
         self._gathered(where, None)
 
+    def end_epoch(self, epoch: int) -> None:
+        """Do what `agree` does, and set `shares`."""
+        own, self._share = self._share, Share()
+        told = {"host": socket.gethostname(), "samples": own.samples, "waited": own.waited, "sums": own.sums}
+        self.shares = self._gathered(f"the end of epoch {epoch}", told)
+
     def _gathered(self, key: str, value: Any) -> List[Any]:
+        begun = time.perf_counter()
         gathered = self.group.gather(key, [value, self.wishes()])
+        self._share.waited += time.perf_counter() - begun
         self.agreed = {}
         for _, wishes in gathered:
             for name, wish in wishes.items():
@@ -97,7 +122,14 @@ class Together:
         Returns:
             The sum of all workers' losses, float32 of shape (1,).
         """
+        measured = self._share.updates == 2  # the first one makes the keys
+        if measured:
+            mx.nd.waitall()
+        begun = time.perf_counter()
         self.group.add_up("gradient", [gradients_of(parameter) or [] for parameter in trained])
+        if measured:
+            mx.nd.waitall()
+            self._share.sums = time.perf_counter() - begun
         cpu = mx.cpu()
         sums = [legacy(one).as_in_context(cpu).astype("float64").sum().reshape((1,)) for one in losses]
         loss = mx.nd.add_n(*sums) if sums else mx.nd.zeros((1,), dtype="float64")

@@ -337,7 +337,7 @@ def _train(state: FitState, hooks: Sequence[Callback], training: Training, valid
         row.update(validation.row(state, hooks))
         state.history.append(row)
         if state.together is not None:  # signals, and the clock of the checkpoints
-            state.together.agree(f"the end of epoch {state.epoch}")
+            state.together.end_epoch(state.epoch)
         for hook in hooks:
             hook.on_epoch(state, row)
         if state.together is not None:

@@ -48,12 +48,14 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_bits(tm
     whole, broken = start(undisturbed), start(killed, "--restarts", "1")
     until = time.monotonic() + 120
     while not list(killed.glob("*/checkpoints/step-*/run.json")):
-        assert time.monotonic() < until and broken.poll() is None
+        assert time.monotonic() < until
+        assert broken.poll() is None
         time.sleep(0.02)
     os.kill(worker_of(broken, 1), signal.SIGKILL)
     text, whole_text = broken.communicate(timeout=240)[0], whole.communicate(timeout=240)[0]
     assert (broken.returncode, whole.returncode) == (0, 0), text + whole_text
-    assert "worker 1 was ended by SIGKILL" in text and "starts again, 1 of 1" in text
+    assert "worker 1 was ended by SIGKILL" in text
+    assert "starts again, 1 of 1" in text
     assert whole_text.count("test accuracy") == text.count("test accuracy") == 1  # the first worker alone prints
     (first,), (second,) = undisturbed.iterdir(), killed.iterdir()  # one folder each
     assert weights_of(first) == weights_of(second)
@@ -66,5 +68,10 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_bits(tm
     environment = json.loads((second / "environment.json").read_text())[-1]
     assert environment["workers"] == 2
     assert "MXKIT_SECRET" not in environment["variables"]
+    workers = json.loads((second / "workers.json").read_text())
+    assert [[part["samples"] for part in epoch["workers"]] for epoch in workers] == [[677, 677]] * 3
+    page = mxkit.reports.write_report(second).read_text()
+    assert "<h2>Workers</h2>" in page
+    assert "<td>2,031</td>" in page
     _, net = mxkit.recipe.load_run(second)
     assert net(mx.nd.zeros((1, 1, 28, 28))).shape == (1, 10)
