@@ -70,7 +70,7 @@ def test_a_killed_worker_is_started_again_and_the_run_ends_with_the_same_bits(tm
     assert "MXKIT_SECRET" not in environment["variables"]
     workers = json.loads((second / "workers.json").read_text())
     assert [[part["samples"] for part in epoch["workers"]] for epoch in workers] == [[677, 677]] * 3
-    page = mxkit.reports.write_report(second).read_text()
+    page = mxkit.reports.write_report([second]).read_text()
     assert "<h2>Workers</h2>" in page
     assert "<td>2,031</td>" in page
     _, net = mxkit.recipe.load_run(second)
