@@ -1,8 +1,10 @@
 """The workers of a job as one of them sees them: its rank, and what it does together with all others."""
 
 import atexit
+import contextlib
 import ctypes
 import os
+import subprocess
 import sys
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -10,9 +12,11 @@ from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
+from mxkit.distributed.messages import patience
+from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
 from mxkit.distributed.schedulers import Place, place_of
-from mxkit.distributed.side_processes import hello_of, join, patience
-from mxkit.distributed.starting import start_servers
+from mxkit.distributed.side_processes import hello_of, join
+from mxkit.distributed.starting import Processes, listen, start_servers
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -25,15 +29,16 @@ class Group:
         place: Of this worker.
         member: Its connection to the coordinator.
         store: MXNet's kvstore of the kind "dist_sync".
+        beside: Processes that this worker has started: the scheduler and the servers.
 
     Attributes:
         rank, size: Of this worker, and the number of workers.
         place: Of this worker.
     """
 
-    def __init__(self, place: Place, member: Member, store: Any) -> None:
+    def __init__(self, place: Place, member: Member, store: Any, beside: Processes) -> None:
         self.place, self.rank, self.size = place, place.rank, place.size
-        self._member, self._store = member, store
+        self._member, self._store, self._beside, self._process = member, store, beside, os.getpid()
         self._keys: Dict[Tuple[Any, ...], int] = {}
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
@@ -54,6 +59,9 @@ class Group:
         keyed = []
         for number, replicas in enumerate(groups):
             replicas = legacy(list(replicas))
+            if np.dtype(replicas[0].dtype).kind != "f":  # MXNet's servers would abort
+                self._add_up_integers(f"{name} {number}", replicas)
+                continue
             slot = (name, number, replicas[0].shape, np.dtype(replicas[0].dtype).name)
             if slot not in self._keys:
                 # the values of one worker, of MXNet's choice, would be everybody's: no array keeps these zeros
@@ -64,6 +72,12 @@ class Group:
         for number, (key, replicas) in enumerate(keyed):
             self._store.push(key, replicas, priority=-number)
             self._store.pull(key, out=replicas, priority=-number)
+
+    def _add_up_integers(self, key: str, replicas: Sequence[Any]) -> None:
+        mine = sum(one.asnumpy() for one in replicas)
+        total = np.sum(self.gather(key, mine.tolist()), axis=0).astype(replicas[0].dtype)
+        for one in replicas:
+            one[:] = total
 
     def agree(self, what: str, value: Any) -> None:
         """Refuse to go on if the workers' values differ.
@@ -80,15 +94,25 @@ class Group:
             )
 
     def leave(self, reason: str = "") -> None:
-        """Say that this worker ends; what it has on the way to the servers arrives before."""
-        if not reason and self._member.fault is None:
-            mx.nd.waitall()
-        else:  # it would wait for sums that never come
-            atexit.unregister(mx.base._notify_shutdown)
-        self._member.leave(reason)
+        """Say that this worker ends; what it has on the way to the servers arrives before.
+
+        The worker that has started the servers waits until all have left.
+        """
+        sound = not reason and self._member.fault is None
+        try:
+            if sound:
+                mx.nd.waitall()
+            else:  # it would wait for sums that never come
+                atexit.unregister(mx.base._notify_shutdown)
+        finally:
+            self._member.leave(reason)
+        if self._beside and os.getpid() == self._process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._beside["the scheduler"].wait(None if sound else 5.0)  # it tells the others why
 
 
 _group: Optional[Group] = None
+_has_left = False
 
 
 def current() -> Optional[Group]:
@@ -107,30 +131,35 @@ def initialize() -> bool:
 
     Raises:
         DistributedError: A variable has a wrong value; the others did not come within 120 seconds (`MXKIT_PATIENCE`);
-            a port is in use; the members have other versions or other numbers of workers.
+            a port is in use; the members have other versions or other numbers of workers; `shutdown` was called before.
 
     Side effects:
-        Starts threads. The process ends with status 75 if another member is lost and it does not end by itself.
+        Starts threads. If another member is lost, calls raise DistributedError, and the process is ended with status
+        75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. Processes that the main thread
+        forks later end with this one. Destructors of C++ do not run at its end.
     """
     global _group
     if _group is not None:
         return True
+    if _has_left:
+        raise DistributedError("initialize: this process has left its job by shutdown, and MXNet joins only once")
     place = place_of(os.environ)
     if place is None:
         return False
-    if place.rank == 0 and not place.launched:
-        start_servers(place)
+    beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
     facts = {"MXNet": mx.__version__}
     member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
     join(member)
+    forks_die_with_it()
     os.environ["DMLC_ROLE"] = "worker"
-    store = mx.kv.create("dist_sync")
-    # ps-lite would wait at the end of the process for all others, and for ever for one that is lost: its destructors
-    # are left out, with the exit status as it is. The coordinator ends the servers.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
-    libc = ctypes.CDLL(None)
-    libc.on_exit(libc._exit, None)
-    _group = Group(place, member, store)
+    try:
+        store = mx.kv.create("dist_sync")
+    except BaseException as error:
+        member.leave(_text_of(error))
+        raise
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))  # its destructor, too, would wait; the coordinator ends all
+    end_without_destructors()
+    _group = Group(place, member, store, beside)
     atexit.register(_leave)
     return True
 
@@ -141,7 +170,11 @@ def _leave() -> None:
     if group is None:
         return
     error = getattr(sys, "last_value", None)
-    group.leave("" if error is None else f"ended with {type(error).__name__}: {str(error)[:300]}")
+    group.leave("" if error is None else _text_of(error))
+
+
+def _text_of(error: BaseException) -> str:
+    return f"ended with {type(error).__name__}: {str(error)[:300]}"
 
 
 def rank() -> int:
@@ -179,10 +212,11 @@ def all_reduce(array: Any) -> Any:
     total = array.copy()
     if _group is not None:
         _group.agree("the array of all_reduce", [list(array.shape), np.dtype(array.dtype).name])
-        flat = legacy(total).reshape((-1,))
-        _group.add_up("all_reduce", [[flat]])
-        flat.wait_to_read()
-        total = of_kind(flat.reshape(legacy(total).shape), is_numpy([array]))
+        if array.size:
+            flat = legacy(total.reshape((-1,)))
+            _group.add_up("all_reduce", [[flat]])
+            flat.wait_to_read()
+            total = of_kind(flat, is_numpy([array])).reshape(array.shape)
     return total
 
 
@@ -218,8 +252,11 @@ def broadcast_parameters(net: Any) -> None:
 
 
 def shutdown() -> None:
-    """Leave the other workers; they go on alone until they need this one. Nothing happens without `initialize`."""
-    global _group
+    """Leave the other workers; they go on until they need this one. Nothing happens without `initialize`.
+
+    Worker 0 waits until all have left, if it has started the servers: without `mxkit launch`.
+    """
+    global _group, _has_left
     if _group is not None:
         _leave()
-        _group = None
+        _group, _has_left = None, True

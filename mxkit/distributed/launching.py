@@ -1,8 +1,12 @@
-"""Starts all processes of a job on one machine, and ends them all when one of them fails: `mxkit launch`."""
+"""Starts all processes of a job, here or over ssh, and ends them all when one of them fails: `mxkit launch`."""
 
-import contextlib
+from contextlib import contextmanager, suppress
+import json
 import os
+from pathlib import Path
 import secrets
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,138 +14,275 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Any, Dict, List, Optional, Sequence, TextIO
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
-from mxkit.distributed import schedulers
+from mxkit.distributed import keeper, schedulers
+from mxkit.distributed.coordinator import LINGER
+from mxkit.distributed.hosts import address_towards, is_here
+from mxkit.distributed.member import STATUS
 from mxkit.distributed.schedulers import Place
-from mxkit.distributed.side_processes import die_with_parent
-from mxkit.distributed.starting import start_servers
+from mxkit.distributed.starting import listen, start_servers
+from mxkit.errors import DistributedError
 
-# Seconds that processes have to end by themselves after a failure, and then after SIGTERM.
-GRACE = 8.0, 4.0
+# Seconds that processes have to end by themselves after a failure, and then after SIGTERM; and after a worker has
+# ended because of a signal of the user's.
+GRACE, AFTER_SIGNAL = (10.0, 5.0), 30.0
+# A connection whose other end is lost ends in 15 seconds. Nobody can answer questions of several hosts at once.
+SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=5"]
+SSH += ["-o", "ServerAliveCountMax=3"]
+# Variables that a worker on another host gets; a shell there would set others than that of the user.
+_PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+_PASSED_BEGINNINGS = ("MXKIT_", "MXNET_", "OMP_", "CUDA_", "NVIDIA_")
 
 
-def launch(command: Sequence[str], workers: int, servers: int = 1, *, restarts: int = 0) -> int:
-    """Run a command in several workers on this machine, beside MXNet's scheduler and servers.
+def launch(
+    command: Sequence[str], hosts: Sequence[str], servers: int = 1, *, restarts: int = 0, address: Optional[str] = None
+) -> int:
+    """Run a command in several workers, beside MXNet's scheduler and servers on this machine.
 
     Args:
         command: The program and its arguments, like `["mxkit", "train", "digits-mlp"]`.
-        workers: Number of workers, at least 1.
+        hosts: The host of each worker; all others than this machine are reached by ssh.
         servers: Number of MXNet's parameter servers.
         restarts: How often all processes are started again after a failure.
+        address: A host name or IP address of this machine that all hosts reach, and perhaps a port.
 
     Returns:
-        The exit status: 0, or that of the first worker that failed.
+        The exit status: 0, or that of the first process that failed; 128 and the signal after Ctrl-C and SIGTERM.
+
+    Raises:
+        DistributedError: There is no such command here, or the address is not of this machine.
 
     Side effects:
         Prints the output of workers 1, 2 ... with their rank before each line. All processes end with this one, also if
         it is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="mxkit-job-") as folder:
+    if any(map(is_here, hosts)) and shutil.which(command[0]) is None:
+        raise DistributedError(f"launch: there is no command {command[0]!r:.200}. Is its environment active?")
+    host, _, port = (address or address_towards(list(hosts))).partition(":")
+    keeper.adopt()
+    with _signals() as listened, tempfile.TemporaryDirectory(prefix="mxkit-job-") as folder:
         for attempt in range(restarts + 1):
-            status = _attempt(command, workers, servers, folder, attempt)
-            if status in (0, 128 + signal.SIGINT) or attempt == restarts:
+            job = _Job(servers, listened, folder)
+            try:
+                status = job.run(command, hosts, host, int(port or 0), attempt)
+            finally:
+                job.end()
+            if status in (0, 127) or job.stopped_by or attempt == restarts:
                 break
             _say(f"starts again, {attempt + 1} of {restarts}")
     return status
 
 
-def _attempt(command: Sequence[str], workers: int, servers: int, folder: str, attempt: int) -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = Place(0, workers, port=port, servers=servers, secret=secrets.token_hex(16))
-    started = start_servers(place) if workers > 1 else []
-    names = ["the scheduler", *(f"server {number}" for number in range(servers))][: len(started)]
-    for rank in range(workers):
-        started.append(_start(command, place._replace(rank=rank), folder, attempt))
-        names.append(f"worker {rank}")
+@contextmanager
+def _signals() -> Iterator[Sequence[int]]:
+    """Let signals wait until they are asked for; yields those that this process does not ignore."""
+    listened = [one for one in keeper.SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [*listened, signal.SIGCHLD])
     try:
-        return _watched(dict(zip(names, started)))
+        yield listened
     finally:
-        for process in started:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Job:
+    """All processes of one attempt.
+
+    Attributes:
+        stopped_by: The signal by which the user ended it, or 0.
+    """
+
+    def __init__(self, servers: int, listened: Sequence[int], folder: str) -> None:
+        self.stopped_by, self._folder = 0, folder
+        self._servers, self._listened = servers, [*listened, signal.SIGCHLD]
+        self._beside: Dict[str, subprocess.Popen[Any]] = {}
+        self._workers: Dict[str, subprocess.Popen[Any]] = {}
+        self._controls: Dict[str, Any] = {}
+        self._remote: List[str] = []
+        self._copies: List[threading.Thread] = []
+        self._writing = threading.Lock()
+
+    def run(self, command: Sequence[str], hosts: Sequence[str], host: str, port: int, attempt: int) -> int:
+        """Start all, and wait until all workers have ended, or one process has failed."""
+        place = Place(0, len(hosts), host, port, self._servers, launched=True, secret=secrets.token_hex(16))
+        if len(hosts) > 1:
+            listener = listen(host, port)
+            place = place._replace(port=listener.getsockname()[1])
+            self._beside = start_servers(place, listener)
+        for rank, where in enumerate(hosts):
+            self._start(command, place._replace(rank=rank), where, list(hosts).count(where), attempt)
+        failed = self._first_failed()
+        if self.stopped_by:
+            return 128 + self.stopped_by
+        if failed is None:
+            self._wait(list(self._beside), LINGER + 1)
+            if any(one.poll() is None for one in self._beside.values()):
+                _say(
+                    "all workers have ended well, and none has joined the others: each has worked alone. A script "
+                    "joins by mxkit.distributed.initialize()"
+                )
+            return 0
+        status = {**self._beside, **self._workers}[failed].returncode
+        _say(f"{failed} {_how(status)}; all others are ended")
+        self._wait([*self._workers], GRACE[0])
+        self._pass_on(signal.SIGTERM, [*self._workers])
+        self._wait([*self._workers], GRACE[1])
+        self._wait([*self._beside], LINGER)  # the scheduler says who was lost
+        return int(128 - status if status < 0 else status)
+
+    def _start(self, command: Sequence[str], place: Place, host: str, workers_here: int, attempt: int) -> None:
+        name, remote = f"worker {place.rank}", not is_here(host)
+        name += f" on {host}" if remote else ""
+        own = {
+            schedulers.RANK: str(place.rank),
+            schedulers.SIZE: str(place.size),
+            schedulers.SERVERS: str(place.servers),
+            schedulers.ADDRESS: f"{place.host}:{place.port}",
+            schedulers.SECRET: place.secret,
+            schedulers.LAUNCHED: self._folder,  # for notes from one attempt to the next
+            schedulers.RESTARTS: str(attempt),
+        }
+        if remote:
+            passed = {
+                key: os.environ[key] for key in os.environ if key in _PASSED or key.startswith(_PASSED_BEGINNINGS)
+            }
+            own = {**passed, **own}
+        if place.rank > 0:
+            own["PYTHONUNBUFFERED"] = "1"
+        order = {
+            "name": name,
+            "command": list(command),
+            "folder": str(Path.cwd()),
+            "environment": own,
+            "workers_here": workers_here,
+            "stdin": place.rank == 0 and not remote,
+        }
+        reader, writer = os.pipe()
+        keep = [sys.executable, "-I", "-S", str(Path(keeper.__file__)), "0" if remote else str(reader)]
+        output = None if place.rank == 0 else subprocess.PIPE
+        self._workers[name] = subprocess.Popen(
+            [*SSH, host, f"exec {' '.join(map(shlex.quote, keep))}"] if remote else keep,
+            stdin=reader if remote else None if place.rank == 0 else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[] if remote else [reader],
+            # on a terminal they belong to the group that gets Ctrl-C and Ctrl-Z, and may read; ssh would end
+            start_new_session=remote or not _on_terminal(),
+        )
+        os.close(reader)
+        self._controls[name] = os.fdopen(writer, "w", encoding="utf-8")
+        self._tell(name, json.dumps(order))
+        self._remote += [name] if remote else []
+        process = self._workers[name]
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            if source is not None:
+                self._copies.append(
+                    threading.Thread(target=self._copy, args=(source.fileno(), target, place.rank), daemon=True)
+                )
+                self._copies[-1].start()
+
+    def _tell(self, name: str, line: str) -> None:
+        with suppress(OSError, ValueError):  # it has ended
+            self._controls[name].write(line + "\n")
+            self._controls[name].flush()
+
+    def _copy(self, source: int, target: Any, rank: int) -> None:
+        """Copy lines behind the rank. Of a line that a progress bar writes again and again, take the last state."""
+        prefix, clear = f"[{rank}] ".encode(), b"\r\x1b[K" if target.isatty() else b""  # a bar of worker 0
+        rest, chunk = b"", b"begin"
+        while chunk:
+            chunk = os.read(source, 2**16)
+            *lines, rest = (rest + chunk).split(b"\n")
+            if not chunk and rest.strip(b"\r"):
+                lines, rest = [rest], b""
+            rest = rest[rest.rfind(b"\r", 0, -1) + 1 :]
+            shown = [clear + prefix + line.rstrip(b"\r").rpartition(b"\r")[2] + b"\n" for line in lines]
+            with self._writing, suppress(OSError, ValueError):
+                target.buffer.write(b"".join(shown))
+                target.flush()
+
+    def _first_failed(self) -> Optional[str]:
+        """Wait until all workers have ended, or a process has failed; its name. Passes signals on meanwhile."""
+        ended_at = 0.0
+        while any(one.poll() is None for one in self._workers.values()):
+            self._hear(1.0)
+            failed = self._failed([*self._workers, *self._beside])
+            if failed is not None and not self.stopped_by:
+                return self._named(failed)
+            if self.stopped_by and not all(one.poll() is None for one in self._workers.values()):
+                ended_at = ended_at or time.monotonic()
+                if time.monotonic() - ended_at > AFTER_SIGNAL:
+                    break
+        return self._failed([*self._workers])
+
+    def _named(self, failed: str) -> str:
+        """The process that failed by itself, if the first one that was seen was ended because of it."""
+        processes, until = {**self._beside, **self._workers}, time.monotonic() + 2.0
+        while processes[failed].returncode == STATUS and time.monotonic() < until:
+            time.sleep(0.02)
+            failed = self._failed(list(processes)) or failed
+        return failed
+
+    def _failed(self, names: Sequence[str]) -> Optional[str]:
+        """A process that failed: first one that was killed, last one that ended because of others."""
+        processes = {**self._beside, **self._workers}
+        failed = {name: processes[name].returncode for name in names if processes[name].poll()}
+        return min(failed, key=lambda name: (failed[name] == STATUS, 0 <= failed[name] < 128), default=None)
+
+    def _hear(self, seconds: float) -> None:
+        """Wait for a signal, or the end of a process, and pass a signal on."""
+        heard = signal.sigtimedwait(self._listened, seconds)
+        if heard is None or heard.si_signo == signal.SIGCHLD:
+            return
+        self.stopped_by = self.stopped_by or heard.si_signo
+        # the terminal's driver has sent it to all processes here
+        by_terminal = heard.si_code > 0 and _on_terminal()
+        self._pass_on(heard.si_signo, self._remote if by_terminal else list(self._workers))
+
+    def _pass_on(self, number: int, names: Sequence[str]) -> None:
+        for name in names:
+            self._tell(name, str(int(number)))
+
+    def _wait(self, names: Sequence[str], seconds: float) -> None:
+        processes = {**self._beside, **self._workers}
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and any(processes[name].poll() is None for name in names):
+            time.sleep(0.02)
+
+    def end(self) -> None:
+        """End all processes that are left, and what they have started."""
+        self._pass_on(signal.SIGKILL, list(self._workers))
+        self._wait(list(self._workers), 3.0)
+        for process in [*self._workers.values(), *self._beside.values()]:
             if process.poll() is None:
                 process.kill()
             process.wait()
+        for control in self._controls.values():
+            with suppress(OSError):
+                control.close()
+        keeper.end_descendants()
+        for copy in self._copies:
+            copy.join(2.0)
 
 
-def _start(command: Sequence[str], place: Place, folder: str, attempt: int) -> "subprocess.Popen[Any]":
-    own = {
-        schedulers.RANK: str(place.rank),
-        schedulers.SIZE: str(place.size),
-        schedulers.SERVERS: str(place.servers),
-        schedulers.ADDRESS: f"{place.host}:{place.port}",
-        schedulers.SECRET: place.secret,
-        schedulers.LAUNCHED: folder,
-        schedulers.RESTARTS: str(attempt),
-        "PYTHONUNBUFFERED": "1",
-    }
-    output = None if place.rank == 0 else subprocess.PIPE
-    process = subprocess.Popen(
-        list(command),
-        env={**os.environ, **own},
-        stdin=None if place.rank == 0 else subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        preexec_fn=die_with_parent,
-        text=True,
-        errors="replace",
-    )
-    for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
-        if source is not None:
-            threading.Thread(target=_copy, args=(source, target, place.rank), daemon=True).start()
-    return process
-
-
-def _copy(source: TextIO, target: TextIO, rank: int) -> None:
-    for line in source:
-        target.write(f"[{rank}] {line}")
-        target.flush()
-
-
-def _watched(processes: Dict[str, "subprocess.Popen[Any]"]) -> int:
-    """Wait until all workers have ended; if one fails, end the others."""
-    workers = {name: one for name, one in processes.items() if name.startswith("worker")}
-    failed: Optional[str] = None
-    try:
-        while failed is None and any(one.poll() is None for one in workers.values()):
-            time.sleep(0.05)
-            failed = _failed(processes)
-        failed = failed or _failed(workers)
-    except KeyboardInterrupt:  # the terminal sends it to all processes
-        _wait(list(workers.values()), 30.0)
-        return 128 + signal.SIGINT
-    if failed is None:
-        _wait(list(processes.values()), 5.0)
-        return 0
-    status = processes[failed].returncode
-    _say(f"{failed} {_how(status)}; the others are ended")
-    _wait(list(processes.values()), GRACE[0])
-    for process in processes.values():
-        if process.poll() is None:
-            process.terminate()
-    _wait(list(processes.values()), GRACE[1])
-    return 128 - status if status < 0 else status or 1
-
-
-def _failed(processes: Dict[str, "subprocess.Popen[Any]"]) -> Optional[str]:
-    """A process that failed, first of all one that was not ended because of another one."""
-    found: List[str] = [name for name, one in processes.items() if one.poll() not in (None, 0)]
-    return min(found, key=lambda name: processes[name].returncode == 75, default=None)
+def _on_terminal() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _how(status: int) -> str:
-    if status < 0:
-        with contextlib.suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
+    number = -status if status < 0 else status - 128
+    with suppress(ValueError):
+        if number > 0:
+            return f"was ended by {signal.Signals(number).name}"
+    if status == STATUS:
+        return "has ended because another process is lost, or silent: see above"
     return f"failed with exit status {status}"
-
-
-def _wait(processes: Sequence["subprocess.Popen[Any]"], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until and any(one.poll() is None for one in processes):
-        time.sleep(0.05)
 
 
 def _say(text: str) -> None:
     print(f"mxkit launch: {text}", file=sys.stderr, flush=True)
+
+
+def here(workers: int) -> List[str]:
+    """The hosts of workers that all run on this machine."""
+    return [socket.gethostname()] * workers

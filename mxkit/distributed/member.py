@@ -9,7 +9,8 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from mxkit.distributed.messages import BEAT, SILENCE, decoded, encoded
+from mxkit.distributed.messages import BEAT, decoded, encoded, length_of, silence, watch_link
+from mxkit.distributed.process_ends import end_now
 from mxkit.errors import DistributedError
 
 # Seconds that a process has to end by itself after a fault, before and after its main thread knows of it. MXNet's
@@ -28,7 +29,7 @@ class Member:
     Args:
         address: Host and port of the coordinator.
         hello: Its role, rank and facts.
-        patience: Seconds to wait for the coordinator, and for the others.
+        patience: Seconds to wait for the coordinator.
 
     Attributes:
         told: What the coordinator told when all were there.
@@ -42,18 +43,21 @@ class Member:
     def __init__(self, address: Tuple[str, int], hello: Dict[str, Any], patience: float) -> None:
         self.name = f"{hello['role']} {hello['rank']} on {hello['host']}"
         self.fault: Optional[str] = None
-        self.told: Dict[str, Any] = {}
+        self._where, self._silence = f"{address[0]}:{address[1]}", silence()
         self._answers: queue.Queue[Optional[Dict[str, Any]]] = queue.Queue()
-        self._sending = threading.Lock()
+        self._number = self._answering = 0
+        self._asking, self._sending, self._failing = threading.RLock(), threading.Lock(), threading.Lock()
         self._knows = threading.Event()  # the main thread knows of the fault
         self._over = threading.Event()
+        self._left = self._forked = False
+        self._beats_missed = 0
         self._socket = _connect(address, patience)
+        os.register_at_fork(after_in_child=self._forget)
         self.local_host, self.remote_host = self._socket.getsockname()[0], self._socket.getpeername()[0]
-        self._heard = time.monotonic()
         self._send(hello)
         for work in (self._read, self._beat):
             threading.Thread(target=work, name="mxkit-member", daemon=True).start()
-        self.told = self._next(f"{address[0]}:{address[1]}")
+        self.told = self._next("the start")
 
     def gather(self, key: str, value: Any = None) -> List[Any]:
         """Wait until all workers have called it, and return the values of all, by rank.
@@ -65,52 +69,71 @@ class Member:
         Raises:
             DistributedError: A member is lost, has ended, or is at another place.
         """
-        self._send({"key": key, "value": value})
-        values: List[Any] = self._next(key)["values"]
-        return values
+        if self._forked:
+            raise DistributedError(
+                f"{key}: this process was forked from {self.name}, and is none of the workers itself"
+            )
+        with self._asking:
+            self._number += 1
+            self._send({"key": key, "value": value, "number": self._number})
+            values: List[Any] = self._next(key)["values"]
+            return values
 
     def leave(self, reason: str = "") -> None:
         """Say that this process ends; a reason ends the others, too."""
-        if not self._over.is_set():
-            self._over.set()
-            with contextlib.suppress(OSError):
+        if not self._left and not self._forked:
+            self._left = True
+            with contextlib.suppress(OSError), self._sending:
                 self._socket.sendall(encoded({"leave": reason}))
+                self._socket.shutdown(socket.SHUT_WR)
 
-    def wait_for_the_end(self) -> None:
-        """Wait until the job is over, in a process that serves."""
+    def wait_for_the_end(self) -> Optional[str]:
+        """Wait until the job is over, in a process that serves; return the fault."""
         self._over.wait()
+        return self.fault
 
     def _next(self, where: str) -> Dict[str, Any]:
-        answer = None if self.fault else self._answers.get()
-        if answer is None:
-            self._knows.set()
-            raise DistributedError(f"{self.name} stopped at {where}: {self.fault}")
-        return answer
+        while self.fault is None:
+            answer = self._answers.get()
+            if answer is not None and answer["answers"] == self._number:  # else of a call that was interrupted
+                return answer
+        self._knows.set()
+        raise DistributedError(f"{self.name} stopped at {where}: {self.fault}")
 
     def _send(self, message: Dict[str, Any]) -> None:
+        body = encoded(message)
         try:
             with self._sending:
-                self._socket.sendall(encoded(message))
-        except OSError as error:
-            self._set_fault(f"the coordinator is lost: {error}")
+                self._socket.sendall(body)
+        except OSError:
+            pass  # `_read` knows why, and may first read who was lost
 
     def _beat(self) -> None:
-        while not self._over.wait(BEAT):
-            if self.fault is not None:
-                return
-            self._send({"beat": True})
-            if time.monotonic() - self._heard > SILENCE:
-                self._set_fault(f"nothing was heard of the coordinator (rank 0's machine) for {SILENCE:g} s")
+        while self.fault is None and not self._left:
+            time.sleep(BEAT)
+            if not self._left:
+                self._send({"beat": True})
+            # counted, because by the clock the coordinator would be silent after this process itself has stood still
+            self._beats_missed += 1
+            if self._beats_missed * BEAT > self._silence:
+                self._set_fault(f"nothing was heard of the coordinator at {self._where} for {self._silence:g} s")
 
     def _read(self) -> None:
+        why = "the scheduler's process on rank 0's machine was killed, or crashed"
         try:
-            with self._socket.makefile("rb") as lines:
-                for line in lines:
-                    self._heard = time.monotonic()
-                    self._handle(decoded(line))
+            with self._socket.makefile("rb") as stream:
+                while True:
+                    head = stream.read(4)
+                    if len(head) < 4:
+                        break
+                    message = decoded(stream.read(length_of(head)))
+                    self._beats_missed = 0
+                    self._handle(message)
+        except ConnectionError:
+            pass
         except (OSError, ValueError) as error:
-            self._set_fault(f"the coordinator is lost: {error}")
-        self._set_fault("the coordinator is lost: the scheduler's process on rank 0's machine was killed, or crashed")
+            why = str(error)
+        self._set_fault(f"the coordinator at {self._where} is lost: {why}")
 
     def _handle(self, message: Dict[str, Any]) -> None:
         if "fault" in message:
@@ -119,43 +142,55 @@ class Member:
             print(f"mxkit: {self.name}: {message['note']}", file=sys.stderr, flush=True)
         elif "end" in message:
             self._over.set()
+        elif "answers" in message:
+            self._answering = message["answers"]
         elif "beat" not in message:
-            self._answers.put(message)
+            self._answers.put({"answers": self._answering, **message})
 
     def _set_fault(self, text: str) -> None:
-        if self.fault is None and not self._over.is_set():
+        with self._failing:
+            if self.fault is not None or self._left or self._over.is_set():
+                return
             self.fault = text
-            threading.Thread(target=self._end_process, name="mxkit-member-end", daemon=True).start()
-            self._answers.put(None)
+        threading.Thread(target=self._end_process, name="mxkit-member-end", daemon=True).start()
+        self._answers.put(None)
+        self._over.set()
 
     def _end_process(self) -> None:
         """End the process if it does not end by itself."""
         begun = time.monotonic()
-        if not self._knows.wait(GRACE):
-            self._say("MXNet waits in it, or other code; it is ended")
-            os._exit(STATUS)
-        time.sleep(max(0.0, begun + MOST_GRACE - time.monotonic()))
-        if not self._over.is_set():
-            self._say("it does not end by itself")
-            os._exit(STATUS)
+        if self._knows.wait(GRACE):
+            time.sleep(max(0.0, begun + MOST_GRACE - time.monotonic()))
+            why = "It does not end by itself"
+        else:
+            why = "MXNet waits in it, or other code; it is ended"
+        print(f"mxkit: {self.name}: {self.fault}. {why}", file=sys.stderr, flush=True)
+        end_now(STATUS)
 
-    def _say(self, what: str) -> None:
-        print(f"mxkit: {self.name}: {self.fault}. {what}", file=sys.stderr, flush=True)
+    def _forget(self) -> None:
+        """In a forked process: the connection must end with the process that it belongs to."""
+        if not self._forked:
+            self._forked = True
+            with contextlib.suppress(OSError):
+                os.close(self._socket.detach())
 
 
 def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
     """Connect; the other end may start later."""
-    until, error = time.monotonic() + patience, None
+    until = time.monotonic() + patience
+    error: Optional[OSError] = None
     while time.monotonic() < until:
         try:
             connection = socket.create_connection(address, timeout=max(0.1, until - time.monotonic()))
         except OSError as caught:
             error = caught
-            time.sleep(0.1)
         else:
-            connection.settimeout(None)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return connection
+            if connection.getsockname() != connection.getpeername():  # TCP may connect a port that is free to itself
+                connection.settimeout(None)
+                watch_link(connection)
+                return connection
+            connection.close()
+        time.sleep(0.1)
     raise DistributedError(
         f"nobody listens at {address[0]}:{address[1]} after {patience:g} s ({error}): is worker 0 started, is its "
         "machine reachable from here, and is the port the same for all?"

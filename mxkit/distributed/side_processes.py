@@ -1,39 +1,23 @@
-"""The processes beside the workers, which mxkit starts as `python -m mxkit.distributed.side_processes ROLE NUMBER`.
+"""The processes beside the workers, which mxkit starts as `python -m mxkit.distributed.side_processes`.
 
 The scheduler of MXNet's parameter servers runs in the coordinator's process. Each server runs in a process of its own.
 """
 
 import asyncio
-import ctypes
 import os
 import signal
 import socket
 import sys
 import threading
-import time
 import traceback
 from typing import Any, Dict
 
 from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.member import STATUS, Member
-from mxkit.distributed.schedulers import Place
+from mxkit.distributed.messages import patience
+from mxkit.distributed.schedulers import Place, place_of
+from mxkit.errors import DistributedError
 from mxkit.version import __version__
-
-# Seconds to wait for all members, by MXKIT_PATIENCE.
-PATIENCE = 120.0
-
-
-def patience() -> float:
-    """Seconds to wait for all members."""
-    return float(os.environ.get("MXKIT_PATIENCE", PATIENCE))
-
-
-def die_with_parent() -> None:
-    """Let Linux kill this process when the thread that started it ends, also if that is killed."""
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
-    if os.getppid() != parent:
-        os._exit(STATUS)
 
 
 def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]:
@@ -79,13 +63,13 @@ def _refuse_commands(command: int, body: Any, _: Any) -> None:
     print(f"mxkit: a command {command} for the server was refused", file=sys.stderr, flush=True)
 
 
-def scheduler(place: Place, listener: socket.socket) -> None:
+def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
     """Coordinate the job until it is over; MXNet's scheduler runs in a thread."""
-    host = socket.gethostbyname(place.host)
+    host = listener.getsockname()[0]
     with socket.socket() as free:
-        free.bind(("", 0))
+        free.bind((host, 0))
         port = free.getsockname()[1]
-    told = {"port": port, "workers": place.size, "servers": place.servers}
+    told = {"port": port, "workers": place.size, "servers": place.servers, "ip": host}
     os.environ.update(
         DMLC_PS_ROOT_URI=host,
         DMLC_PS_ROOT_PORT=str(port),
@@ -94,36 +78,36 @@ def scheduler(place: Place, listener: socket.socket) -> None:
         DMLC_NODE_HOST=host,
     )
     threading.Thread(target=serve_mxnet, args=("scheduler",), daemon=True).start()
-    coordinator = Coordinator(place.size, place.servers, place.secret, told, patience())
-    fault = asyncio.run(coordinator.run(listener))
+    fault = asyncio.run(Coordinator(place, told, starter).run(listener))
     if fault:
         print(f"mxkit: {fault}", file=sys.stderr, flush=True)
-        time.sleep(0.2)  # the messages leave
     os._exit(STATUS if fault else 0)
 
 
 def server(place: Place, rank: int) -> None:
     """Serve until the job is over."""
-    member = Member((place.host, place.port), hello_of("server", rank, place), patience())
+    # the port was open before this process started: nobody listens if the scheduler is lost
+    member = Member((place.host, place.port), hello_of("server", rank, place), min(10.0, patience()))
     join(member)
     threading.Thread(target=serve_mxnet, args=("server",), daemon=True).start()
-    member.wait_for_the_end()
-    os._exit(0)
+    os._exit(STATUS if member.wait_for_the_end() else 0)
 
 
-def main() -> None:
-    """Read the place from the environment, as the starting process has set it."""
-    from mxkit.distributed.schedulers import place_of
-
-    die_with_parent()
+def main(role: str, number: int, starter: int) -> None:
+    """Be the scheduler, with a listening socket's number, or the server of this number."""
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # schedulers send them to all processes of a job
+        signal.signal(one, signal.SIG_IGN)
     place = place_of(os.environ)
-    role, number = sys.argv[1], int(sys.argv[2])
     if place is None:
         raise SystemExit("mxkit.distributed.side_processes: only mxkit starts it")
-    if role == "scheduler":
-        scheduler(place, socket.socket(fileno=number))
-    server(place, number)
+    try:
+        if role == "scheduler":
+            scheduler(place, socket.socket(fileno=number), starter)
+        server(place, number)
+    except DistributedError as error:
+        print(f"mxkit: {error}", file=sys.stderr, flush=True)
+        os._exit(STATUS)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -23,15 +23,24 @@ def start(output, *options):
     )
 
 
+def parent_of(process):
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def worker_of(launcher, rank):
     """The process of a worker, by its environment."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             variables = (folder / "environ").read_bytes().split(b"\0")
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            keeper = parent_of(folder.name)
+            launcher_of_it = parent_of(keeper)
         except OSError:
             continue
-        if parent == launcher.pid and f"MXKIT_RANK={rank}".encode() in variables and b"MXKIT_RESTARTS=0" in variables:
+        if (
+            launcher_of_it == launcher.pid
+            and f"MXKIT_RANK={rank}".encode() in variables
+            and b"MXKIT_RESTARTS=0" in variables
+        ):
             return int(folder.name)
     return None
 

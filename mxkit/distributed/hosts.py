@@ -1,0 +1,51 @@
+"""The hosts of `mxkit launch --hosts FILE`."""
+
+import contextlib
+from pathlib import Path
+import socket
+from typing import List, Optional, Union
+
+from mxkit.errors import DistributedError
+
+
+def hosts_of(file: Union[str, Path], workers: Optional[int]) -> List[str]:
+    """The host of each worker, by rank: each host's slots, in the order of the file.
+
+    Args:
+        file: Has a host on each line, and the number of workers that it takes, 1 if none is given. `#` begins a
+            remark.
+        workers: Number of workers; None takes all slots.
+
+    Raises:
+        DistributedError: There are fewer slots than workers, or a line is wrong.
+    """
+    hosts: List[str] = []
+    for number, line in enumerate(Path(file).read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        slots = words[1] if len(words) > 1 else "1"
+        if len(words) > 2 or not slots.isdigit() or words[0].startswith("-"):
+            raise DistributedError(
+                f"{file}, line {number}: expected HOST [SLOTS], like node1 2; received {line!r:.100}"
+            )
+        hosts += [words[0]] * int(slots)
+    if not hosts or (workers or 0) > len(hosts):
+        raise DistributedError(f"{file} has {len(hosts)} slots for {workers or 'the'} workers: add hosts, or slots")
+    return hosts[:workers]
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine by its name."""
+    return host in ("localhost", "127.0.0.1", socket.gethostname(), socket.getfqdn())
+
+
+def address_towards(hosts: List[str]) -> str:
+    """An address of this machine that other hosts reach."""
+    for host in hosts:
+        if not is_here(host):
+            with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                probe.connect((host.rpartition("@")[2], 9))  # sends nothing, and chooses the way
+                return str(probe.getsockname()[0])
+            return socket.gethostname()  # a name of ssh's own configuration
+    return "127.0.0.1"

@@ -1,0 +1,365 @@
+"""The coordinator and its members, over real connections; without MXNet."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from mxkit.distributed.coordinator import Coordinator
+from mxkit.distributed.messages import HELLO_BYTES, decoded, encoded, length_of, patience
+from mxkit.distributed.schedulers import Place
+from mxkit.distributed.starting import listen
+from mxkit.errors import DistributedError
+import pytest
+
+VERSION = "1.0"
+
+
+class Job:
+    """A coordinator in a thread."""
+
+    def __init__(self, workers=2, servers=0, *, starter=None, launched=True):
+        listener = listen("127.0.0.1")
+        self.port = listener.getsockname()[1]
+        place = Place(0, workers, "127.0.0.1", self.port, servers, launched=launched, secret="s")
+        self.coordinator = Coordinator(place, {"port": 1}, starter or os.getppid())
+        self.faults = []
+        self.thread = threading.Thread(target=lambda: self.faults.append(self._run(listener)), daemon=True)
+        self.thread.start()
+
+    def _run(self, listener):
+        return asyncio.run(self.coordinator.run(listener))
+
+    def fault(self):
+        """What `run` returned."""
+        self.thread.join(20)
+        return self.faults[0]
+
+    def peer(self, rank, role="worker", **hello):
+        return Peer(self.port, {"role": role, "rank": rank, "host": "h", "pid": 7, "secret": "s", **hello})
+
+
+class Peer:
+    """The other end, as any member speaks."""
+
+    def __init__(self, port, hello):
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.stream = self.socket.makefile("rb")
+        self.say(**hello)
+
+    def say(self, **message):
+        self.socket.sendall(encoded(message))
+
+    def hear(self):
+        """The next message that is no sign of life, or None at the end."""
+        while True:
+            head = self.stream.read(4)
+            if len(head) < 4:
+                return None
+            message = decoded(self.stream.read(length_of(head)))
+            if "beat" not in message:
+                return message
+
+    def close(self):
+        self.stream.close()
+        self.socket.close()
+
+
+def met(workers=2, **options):
+    job = Job(workers, **options)
+    peers = [job.peer(rank) for rank in range(workers)]
+    assert [one.hear() for one in peers] == [{"port": 1}] * workers
+    return job, peers
+
+
+def test_workers_meet_gather_and_leave():
+    job, peers = met(3)
+    for number in (1, 2):
+        for rank in (2, 0, 1):
+            peers[rank].say(key="sum", value=[rank, None], number=number)
+        for peer in peers:
+            assert peer.hear() == {"answers": number}
+            assert peer.hear() == {"values": [[0, None], [1, None], [2, None]]}
+    for peer in peers:
+        peer.say(leave="")
+    assert peers[0].hear() == {"end": True}
+    for peer in peers:
+        peer.close()
+    assert job.fault() is None
+
+
+def at_different_places(peers):
+    peers[0].say(key="update 1")
+    peers[1].say(key="update 2")
+
+
+def one_killed(peers):
+    peers[1].close()
+
+
+def one_fails(peers):
+    peers[1].say(leave="ended with ValueError: bad")
+
+
+def one_has_ended(peers):
+    peers[1].say(leave="")
+    peers[0].say(key="update 3")
+
+
+def garbage(peers):
+    peers[1].socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+
+def no_object(peers):
+    peers[1].socket.sendall(b"\0\0\0\1[")
+
+
+@pytest.mark.parametrize(
+    ("act", "text"),
+    [
+        (at_different_places, "worker 0 at update 1, worker 1 at update 2"),
+        (one_killed, r"worker 1 on h (process 7) is lost: its connection is closed"),
+        (one_fails, "worker 1 on h (process 7) ended with ValueError: bad"),
+        (one_has_ended, "worker 1 on h (process 7) has ended, and worker 0 waits for it at update 3"),
+        (garbage, "worker 1 on h (process 7) is lost: it sent what is no message"),
+        (no_object, "worker 1 on h (process 7) is lost: it sent what is no message"),
+    ],
+)
+def test_all_hear_the_fault(act, text):
+    job, peers = met()
+    late = time.monotonic() + 20
+    act(peers)
+    told = peers[0].hear()
+    assert text in told["fault"]
+    assert peers[0].hear() == {"end": True}
+    for peer in peers:
+        peer.close()
+    assert text in job.fault()
+    assert time.monotonic() < late
+
+
+def test_a_member_that_reads_late_still_hears_the_fault():
+    job, peers = met()
+    peers[1].close()
+    time.sleep(0.5)
+    assert "worker 1" in peers[0].hear()["fault"]
+    peers[0].close()
+    assert job.fault()
+
+
+def test_members_that_make_no_job():
+    job = Job()
+    first = job.peer(0, facts={"mxkit": VERSION})
+    other = job.peer(1, facts={"mxkit": "0.9"})
+    text = f"worker 1 on h (process 7) has mxkit 0.9, worker 0 on h (process 7) has {VERSION}"
+    assert text in first.hear()["fault"]
+    assert text in other.hear()["fault"]
+    first.close()
+    other.close()
+    assert text in job.fault()
+
+    job = Job()
+    other = job.peer(5)
+    assert "worker 5 on h (process 7) came, but the job has 2 workers and 0 servers" in other.hear()["fault"]
+    other.close()
+    assert job.fault()
+
+
+def test_strangers_do_not_disturb():
+    job, peers = met()
+    wrong = job.peer(1, secret="t")
+    assert "another job listens at this address" in wrong.hear()["fault"]
+    assert wrong.hear() is None
+    wrong.close()
+    twice = job.peer(1)  # a process that a worker has started, or another job without a secret
+    assert "worker 1 on h (process 7) and worker 1 on h (process 7) have the same rank" in twice.hear()["fault"]
+    assert twice.hear() is None
+    twice.close()
+    deep = b"[" * 60000
+    lines = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0\0\0\3{}",
+        b"\0\0\0\1[",
+        len(deep).to_bytes(4, "big") + deep,
+        b"\xff" * 100000,
+    ]
+    for line in [*lines, (HELLO_BYTES + 1).to_bytes(4, "big"), encoded({"role": "worker", "rank": "x", "secret": "s"})]:
+        with socket.create_connection(("127.0.0.1", job.port), timeout=20) as stranger:
+            stranger.sendall(line)
+            stranger.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
+    for peer in peers:
+        peer.say(key="still here", value=1, number=1)
+    assert [peers[0].hear(), peers[0].hear()] == [{"answers": 1}, {"values": [1, 1]}]
+    for peer in peers:
+        peer.close()
+    assert job.fault()
+
+
+def test_who_does_not_come_is_named(monkeypatch):
+    monkeypatch.setenv("MXKIT_PATIENCE", "1")
+    job = Job(3, 1)
+    peer = job.peer(1)
+    text = "worker 0, worker 2, server 0 did not come within 1 s; came: worker 1 on h (process 7)"
+    assert text in peer.hear()["fault"]
+    peer.close()
+    assert text in job.fault()
+
+
+def test_who_is_silent_is_named(monkeypatch):
+    monkeypatch.setenv("MXKIT_SILENCE", "3")
+    job, peers = met()
+    for _ in range(100):
+        try:
+            peers[0].say(beat=True)
+        except OSError:
+            break
+        time.sleep(0.05)
+    assert "worker 1 on h (process 7) is lost: nothing was heard of it for 3 s" in peers[0].hear()["fault"]
+    for peer in peers:
+        peer.close()
+    assert job.fault()
+
+
+def test_the_launcher_is_lost():
+    job = Job(starter=1 << 30)
+    assert f"mxkit launch (process {1 << 30}) is lost" in job.fault()
+
+
+def test_too_much_for_one_message():
+    job, peers = met()
+    for peer in peers:
+        peer.say(key="large", value="x" * 34_000_000, number=1)
+    assert "the values of all workers at large are too many" in peers[0].hear()["fault"]
+    for peer in peers:
+        peer.close()
+    assert job.fault()
+
+
+# members, in processes of their own: a fault ends them
+
+
+def member(port, code, *, rank=0, patience=20):
+    text = (
+        "import os, sys, time\nfrom mxkit.distributed.member import Member\n"
+        f"hello = {{'role': 'worker', 'rank': {rank}, 'host': 'h', 'pid': os.getpid(), 'secret': 's'}}\n"
+        f"def join(): return Member(('127.0.0.1', {port}), hello, {patience})\n" + code
+    )
+    return subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_nobody_listens():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = member(port, "join()", patience=0.5)
+    text = process.communicate(timeout=60)[1]
+    assert f"DistributedError: nobody listens at 127.0.0.1:{port} after 0.5 s ([Errno 111] Connection refused)" in text
+    assert process.returncode == 1
+
+
+def test_something_else_listens():
+    with listen("127.0.0.1") as listener:
+        process = member(listener.getsockname()[1], "join()")
+        connection = listener.accept()[0]
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        text = process.communicate(timeout=60)[1]
+        connection.close()
+    assert "worker 0 on h stopped at the start: the coordinator at 127.0.0.1:" in text
+    assert "expected a message of mxkit; received b'HTTP'" in text
+
+
+def test_the_port_is_in_use():
+    with listen("127.0.0.1") as other:
+        port = other.getsockname()[1]
+        with pytest.raises(
+            DistributedError, match=rf"cannot listen at 127.0.0.1:{port}: Address already in use.*MXKIT_ADDR"
+        ):
+            listen("127.0.0.1", port)
+    with pytest.raises(
+        DistributedError, match=r"cannot listen at 192.0.2.1:0: Cannot assign.* is the host another machine"
+    ):
+        listen("192.0.2.1")
+
+
+def test_a_process_that_waits_elsewhere_is_ended():
+    job = Job()
+    process = member(job.port, "m = join()\nprint('joined', flush=True)\ntime.sleep(100)")
+    peer = job.peer(1)
+    assert process.stdout.readline() == "joined\n"
+    peer.close()
+    text = process.communicate(timeout=60)[1]
+    assert process.returncode == 75
+    assert "mxkit: worker 0 on h: worker 1 on h (process 7) is lost" in text
+    assert "MXNet waits in it, or other code; it is ended" in text
+    assert job.fault()
+
+
+def test_a_killed_worker_is_lost_though_its_children_live():
+    job = Job()
+    code = """
+m = join()
+child = os.fork()
+if not child:
+    try:
+        m.gather("in the child")
+    except Exception as error:
+        print(error, flush=True)
+    m.leave("nobody hears it")
+    time.sleep(100)
+print(child, flush=True)
+time.sleep(100)
+"""
+    process = member(job.port, code)
+    peer = job.peer(1)
+    lines = sorted([process.stdout.readline(), process.stdout.readline()])
+    assert "this process was forked from worker 0 on h" in lines[1]
+    peer.hear()
+    peer.say(beat=True)
+    process.kill()
+    assert "worker 0 on h" in peer.hear()["fault"]
+    os.kill(int(lines[0]), 9)
+    process.communicate()
+    peer.close()
+    assert "is lost: its connection is closed" in job.fault()
+
+
+def test_answers_of_an_interrupted_call_are_not_taken():
+    job = Job()
+    code = """
+import signal
+def stop(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, stop)
+m = join()
+signal.setitimer(signal.ITIMER_REAL, 0.3)
+try:
+    m.gather("first", 1)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+time.sleep(0.5)
+print(m.gather("second", 2), flush=True)
+m.leave()
+"""
+    process = member(job.port, code)
+    peer = job.peer(1)
+    peer.hear()
+    assert process.stdout.readline() == "interrupted\n"
+    peer.say(key="first", value=10, number=1)
+    time.sleep(1)
+    peer.say(key="second", value=20, number=2)
+    assert process.communicate(timeout=60)[0] == "[2, 20]\n"
+    peer.say(leave="")
+    peer.close()
+    assert job.fault() is None
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
+def test_seconds_that_are_none(monkeypatch, value):
+    monkeypatch.setenv("MXKIT_PATIENCE", value)
+    with pytest.raises(DistributedError, match=f"MXKIT_PATIENCE='{value}': expected a number of seconds"):
+        patience()

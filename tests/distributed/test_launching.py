@@ -1,0 +1,271 @@
+"""`mxkit launch` with programs that need no MXNet: output, exit codes, signals, other hosts."""
+
+import os
+from pathlib import Path
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+
+from mxkit.distributed.hosts import hosts_of
+from mxkit.errors import DistributedError
+import pytest
+from torture_workers import Job
+
+# Ends at once when a signal comes, says which, and has a child that would outlive it.
+WAITS = """
+import os, signal, subprocess, sys, time
+def heard(number, frame):
+    print("heard", number, flush=True)
+    raise SystemExit(5)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, heard)
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("ready", os.environ["MXKIT_RANK"], flush=True)
+time.sleep(1000)
+"""
+
+
+def launch(*command, n=2, options=(), **variables):
+    """Run a command to its end; its exit status and output."""
+    return subprocess.run(
+        [sys.executable, "-m", "mxkit", "launch", *(["-n", str(n)] if n else []), *options, "--", *map(str, command)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+
+
+def test_output_and_exit_code():
+    script = r"""
+echo "out $MXKIT_RANK of $MXKIT_SIZE, $OMP_NUM_THREADS threads"
+echo "err $MXKIT_RANK" >&2
+printf '10%%\r50%%\r100%%\r\nwithout an end'
+exit $((MXKIT_RANK * 3))
+"""
+    variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    cores = max(1, len(os.sched_getaffinity(0)) // 2)
+    done = subprocess.run(
+        [sys.executable, "-m", "mxkit", "launch", "-n", "2", "--", "sh", "-c", script],
+        env=variables,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    assert done.returncode == 3
+    text = done.stdout.replace(b"[1] out 1 of 2, %d threads\n[1] 100%%\n[1] without an end\n" % cores, b"")
+    assert text == b"out 0 of 2, %d threads\n10%%\r50%%\r100%%\r\nwithout an end" % cores
+    lines = done.stderr.decode().splitlines()
+    assert {"err 0", "[1] err 1"} < set(lines)
+    assert "mxkit launch: worker 1 failed with exit status 3; all others are ended" in lines
+
+
+def test_workers_that_join_nobody():
+    done = launch("sh", "-c", "echo $OMP_NUM_THREADS $MXKIT_RESTARTS", OMP_NUM_THREADS="7")
+    assert (done.returncode, done.stdout.split()) in [
+        (0, ["7", "0", "[1]", "7", "0"]),
+        (0, ["[1]", "7", "0", "7", "0"]),
+    ]
+    assert done.stderr.count("\n") == 1
+    assert "none has joined the others: each has worked alone" in done.stderr
+    alone = launch("sh", "-c", "echo $MXKIT_SIZE $OMP_NUM_THREADS; exit 7", n=1, OMP_NUM_THREADS="")
+    assert (alone.returncode, alone.stdout) == (7, "1\n")
+
+
+def test_commands_that_do_not_exist(tmp_path):
+    done = launch("no-such-command")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: launch: there is no command 'no-such-command'. Is its environment active?\n",
+    )
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "text").chmod(0o755)
+    done = launch(tmp_path / "text", options=["--restarts", "3"])
+    assert done.returncode == 127
+    assert "cannot start" in done.stderr
+    assert "Exec format error" in done.stderr
+    assert "starts again" not in done.stderr
+
+
+def test_restarts():
+    script = 'echo "attempt $MXKIT_RESTARTS"; test $MXKIT_RANK = 0 || exec sleep 0.1; test $MXKIT_RESTARTS = 1'
+    done = launch("sh", "-c", script, n=2, options=["--restarts", "2"])
+    assert done.returncode == 0
+    assert [line for line in done.stdout.splitlines() if line[0] == "a"] == ["attempt 0", "attempt 1"]
+    assert "mxkit launch: worker 0 failed with exit status 1" in done.stderr
+    assert "mxkit launch: starts again, 1 of 2" in done.stderr
+
+
+def waiting(tmp_path, **options):
+    job = Job([sys.executable, "-c", WAITS], output=tmp_path / "output", **options)
+    job.wait("ready 0")
+    job.wait("[1] ready 1")
+    return job
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_workers(tmp_path, number):
+    job = waiting(tmp_path, options=["--restarts", "1"])
+    os.kill(job.process.pid, number)
+    assert job.ended() == 128 + number
+    if number != signal.SIGHUP:
+        assert f"heard {int(number)}" in job.text().splitlines()
+        assert f"[1] heard {int(number)}" in job.text().splitlines()
+    assert "starts again" not in job.text()
+
+
+@pytest.mark.parametrize("name", ["the launcher", "a keeper", "worker 1"])
+def test_no_process_is_left(tmp_path, name):
+    job = waiting(tmp_path)
+    victim = job.find(name)
+    before = list(job.processes())
+    os.kill(victim, signal.SIGKILL)
+    if name == "the launcher":
+        job.process.wait()
+        assert job.gone(before, 30) is not None
+        assert f"mxkit launch (process {victim}) is lost" in job.text()
+    assert job.ended() == (-9 if name == "the launcher" else 137)
+
+
+def test_ctrl_c_on_a_terminal(tmp_path):
+    """Worker 0 keeps the terminal; Ctrl-C reaches each process once."""
+    script = tmp_path / "waits.py"
+    script.write_text(WAITS.replace('print("ready"', 'print(sys.stdin.isatty(), sys.stdout.isatty())\nprint("ready"'))
+    output = tmp_path / "output"
+    main, other = os.openpty()
+    job = subprocess.Popen(
+        [
+            "setsid",
+            "--ctty",
+            "--wait",
+            sys.executable,
+            "-m",
+            "mxkit",
+            "launch",
+            "-n",
+            "2",
+            "--",
+            sys.executable,
+            script,
+        ],
+        stdin=other,
+        stdout=other,
+        stderr=other,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    os.close(other)
+    os.set_blocking(main, False)
+    text, until = "", time.monotonic() + 60
+    while time.monotonic() < until:
+        try:
+            text += os.read(main, 2**16).decode()
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:  # its last process has ended
+            break
+        if "ready 0" in text and "ready 1" in text and "heard" not in text:
+            os.write(main, b"\x03")
+            time.sleep(0.3)
+    os.close(main)
+    assert job.wait(60) == 130, text
+    assert text.count("heard 2") == 2
+    assert "True True" in text
+    assert "False False" in text
+    assert not output.exists()
+
+
+# other hosts, by a program named ssh that runs the command here: no server of ssh is installed where the tests run
+
+SSH = """#!/bin/sh
+echo "$@" >> {log}
+case "$*" in *unreachable*) echo "ssh: connect to host unreachable port 22: No route to host" >&2; exit 255;; esac
+for last; do :; done
+cd / && exec env -i HOME=/ FROM_SSH=1 sh -c "$last"
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path, monkeypatch):
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(SSH.format(log=tmp_path / "calls"))
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path / "calls"
+
+
+def test_other_hosts(ssh, tmp_path):
+    (tmp_path / "hosts").write_text("# two\nother1 2 # with two cards\n\nlocalhost\n")
+    script = 'echo "$MXKIT_RANK $FROM_SSH $MXKIT_ADDRESS $PWD"; test ${#MXKIT_SECRET} = 32'
+    options = ["--hosts", tmp_path / "hosts", "--address", "127.0.0.1"]
+    done = launch("sh", "-c", script, n=None, options=map(str, options))
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.split() for line in done.stdout.splitlines())
+    address = lines[0][2]
+    assert address.startswith("127.0.0.1:")
+    assert lines == [
+        ["0", "1", address, str(Path.cwd())],
+        ["[1]", "1", "1", address, str(Path.cwd())],
+        ["[2]", "2", address, str(Path.cwd())],
+    ]
+    calls = ssh.read_text().splitlines()
+    assert len(calls) == 2
+    assert all(" other1 exec " in call and "SECRET" not in call for call in calls)
+
+
+def test_a_host_that_is_not_reached(ssh, tmp_path):
+    (tmp_path / "hosts").write_text("localhost\nunreachable\n")
+    done = launch("sleep", "0.1", n=2, options=["--hosts", str(tmp_path / "hosts"), "--address", "127.0.0.1"])
+    assert done.returncode == 255
+    assert "[1] ssh: connect to host unreachable port 22: No route to host" in done.stderr
+    assert "mxkit launch: worker 1 on unreachable failed with exit status 255" in done.stderr
+
+
+def test_processes_on_other_hosts_end_with_the_launcher(ssh, tmp_path):
+    (tmp_path / "hosts").write_text("localhost\nother\n")
+    # its own variables do not pass ssh; those that begin with MXKIT_ do
+    job = waiting(tmp_path, options=["--hosts", str(tmp_path / "hosts"), "--address", "127.0.0.1"])
+    assert list(job.processes().values()).count("a child") == 2
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    assert job.gone(list(job.processes()), 30) is not None
+    assert "heard 15" in job.text()
+    job.end()
+
+
+def test_files_of_hosts(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("a 2\nme@b\n")
+    assert hosts_of(file, None) == ["a", "a", "me@b"]
+    assert hosts_of(file, 2) == ["a", "a"]
+    with pytest.raises(DistributedError, match=r"hosts has 3 slots for 4 workers: add hosts, or slots"):
+        hosts_of(file, 4)
+    for line in ("a b", "a 2 3", "-oProxyCommand=x"):
+        file.write_text(f"a\n{line}\n")
+        with pytest.raises(DistributedError, match=r"hosts, line 2: expected HOST \[SLOTS\], like node1 2; received '"):
+            hosts_of(file, None)
+
+
+def test_an_address_of_another_machine():
+    done = launch("true", options=["--address", "192.0.2.1:4000"])
+    assert done.returncode == 1
+    assert "error: rank 0 cannot listen at 192.0.2.1:4000: Cannot assign requested address" in done.stderr
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = launch("true", options=["--address", f"127.0.0.1:{port}"])
+    assert f"error: rank 0 cannot listen at 127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+def test_the_command_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "mxkit", "launch", "--", "true"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "pass -n WORKERS, --hosts FILE, or both" in " ".join(done.stderr.split())
+    assert Path(sys.executable).exists()
