@@ -1,11 +1,13 @@
 """Starts the processes beside the workers."""
 
+import contextlib
 import os
 from pathlib import Path
 import socket
 import subprocess
 import sys
-from typing import List
+import time
+from typing import List, Tuple
 
 from mxkit.distributed import schedulers
 from mxkit.distributed.schedulers import Place
@@ -18,7 +20,7 @@ def start_servers(place: Place) -> List["subprocess.Popen[bytes]"]:
     Raises:
         DistributedError: The port is in use.
     """
-    listener = listen(place)
+    listener = listen(place.host, place.port)
     variables = variables_of(place)
     node = [sys.executable, "-m", "mxkit.distributed.side_processes"]
     with listener:
@@ -42,8 +44,8 @@ def variables_of(place: Place) -> "dict[str, str]":
     return {**os.environ, **own}
 
 
-def listen(place: Place) -> socket.socket:
-    """Listen where the members meet.
+def listen(host: str, port: int = 0) -> socket.socket:
+    """Listen where the members meet, at a free port if none is given.
 
     Raises:
         DistributedError: The port is in use, or the host is not this machine.
@@ -51,13 +53,39 @@ def listen(place: Place) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((place.host, place.port))
+        own, named = own_address(host)
+        listener.bind((named if own == named else "", port))
     except OSError as error:
         listener.close()
         raise DistributedError(
-            f"rank 0 cannot listen at {place.host}:{place.port}: {error.strerror or error}. It runs on "
+            f"rank 0 cannot listen at {host}:{port}: {error.strerror or error}. It runs on "
             f"{socket.gethostname()}. Does another job use this port, or is the host another machine? Set "
             f"{schedulers.ADDRESS}=HOST:PORT"
         ) from None
     listener.listen(128)
     return listener
+
+
+def own_address(host: str) -> Tuple[str, str]:
+    """The IPv4 address by which other machines reach this one, which a host is the name of, and that of its name.
+
+    They differ where the name leads to a loopback address, as Debian's `/etc/hosts` has it (127.0.1.1).
+
+    Raises:
+        OSError: The name is unknown for 60 seconds. In Kubernetes a pod starts before its own name is known.
+    """
+    until = time.monotonic() + 60
+    while True:
+        try:
+            named = socket.gethostbyname(host)
+            break
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
+    if not named.startswith("127.") or host in (named, "localhost"):
+        return named, named
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # nothing is sent: it asks for the route to other machines
+        return probe.getsockname()[0], named
+    return named, named
