@@ -10,9 +10,9 @@ from mxkit.core.array_kind import is_numpy, legacy, of_kind
 from mxkit.core.blocks import parameters_by_path
 from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
-from mxkit.distributed.schedulers import Place, place_of
+from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join, patience
-from mxkit.distributed.starting import start_servers
+from mxkit.distributed.starting import end_with_launcher, start_servers
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -120,6 +120,8 @@ def initialize() -> bool:
         return False
     if place.rank == 0 and not place.launched:
         start_servers(place)
+    if place.told_by in LAUNCHERS:
+        end_with_launcher()
     facts = {"MXNet": mx.__version__}
     member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
     join(member)

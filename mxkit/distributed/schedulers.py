@@ -80,6 +80,9 @@ _WAYS = (
     _Way("the variables RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
 )
 
+# Those that stay as long as their workers.
+LAUNCHERS = ("torchrun", "Open MPI", _PMI.name, _SLURM.name)
+
 
 def place_of(variables: Mapping[str, str]) -> Optional[Place]:
     """A worker's place by its environment; None if it is alone.

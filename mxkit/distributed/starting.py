@@ -3,9 +3,11 @@
 import contextlib
 import os
 from pathlib import Path
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import List, Tuple
 
@@ -89,3 +91,23 @@ def own_address(host: str) -> Tuple[str, str]:
         probe.connect(("192.0.2.1", 9))  # nothing is sent: it asks for the route to other machines
         return probe.getsockname()[0], named
     return named, named
+
+
+def end_with_launcher() -> None:
+    """End this process after the one that started it: Open MPI's `mpirun`, when it is killed, leaves its workers.
+
+    Side effects:
+        Starts a thread. The process gets SIGTERM, as if its launcher had ended it, and 20 seconds later it is ended.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        with contextlib.suppress(OSError):  # whoever read it is gone, too
+            print(f"mxkit: process {parent}, which started this worker, is gone; it ends", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+        os._exit(75)  # EX_TEMPFAIL, as after the loss of another worker
+
+    threading.Thread(target=watch, name="mxkit-launcher", daemon=True).start()
