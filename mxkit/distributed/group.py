@@ -97,7 +97,7 @@ def current() -> Optional[Group]:
 
 
 def initialize() -> bool:
-    """Join the other workers of the job, as the variables of the environment say: of `mxkit launch`, `srun`, `mpirun`.
+    """Join the other workers of the job, as the variables of `mxkit launch`, `srun`, `mpirun`, torchrun ... say.
 
     Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has. After it `fit` trains together with the
     other workers. Without such variables it does nothing. The second call does nothing.
@@ -110,7 +110,8 @@ def initialize() -> bool:
             a port is in use; the members have other versions or other numbers of workers.
 
     Side effects:
-        Starts threads. The process ends with status 75 if another member is lost and it does not end by itself.
+        Starts threads. The process ends with status 75 if another member is lost and it does not end by itself, and
+        gets SIGTERM if `mpirun` or the like, which started it, is gone.
     """
     global _group
     if _group is not None:

@@ -151,10 +151,10 @@ def _number(variables: Mapping[str, str], name: str) -> int:
 def _job_of(variables: Mapping[str, str], way: _Way) -> str:
     """What tells this job from others; empty if nothing does."""
     values = [variables[name] for name in way.job if variables.get(name)]
-    if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
-        values = [variables["SLURM_JOB_ID"]]  # not the step, of which each machine may have another one
     if not values and way.here and variables.get(way.here) == variables[way.size]:
         values = [_launcher(way.rank)]  # MPICH names no job
+    if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
+        values = [variables["SLURM_JOB_ID"]]  # not the step, of which each machine may have another one
     return "/".join([way.name, *values]) if values else ""
 
 
