@@ -14,7 +14,7 @@ VENV := .venv/$(TAG)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu
+.PHONY: demo test lint unit long clean torture fuzz zoo notebooks benchmarks torch docs gpu schedulers
 
 demo: $(VENV)/.installed
 	$(BIN)/mxkit train digits_lenet
@@ -51,6 +51,10 @@ zoo: $(VENV)/.tested
 	$(BIN)/python tests/zoo/check_features.py
 	PYTHONPATH=. $(BIN)/python tests/zoo/round_trips.py
 	PYTHONPATH=.:tests $(BIN)/python tests/models/heavy_epochs.py
+
+# Training through the real Open MPI, MPICH and SLURM, where they are or can be installed; it says which were skipped.
+schedulers: $(VENV)/.tested
+	$(BIN)/python .ci/schedulers $(CURDIR)/$(BIN)/python
 
 # All eleven, each in a kernel of its own.
 notebooks: $(VENV)/.tested

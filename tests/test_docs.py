@@ -18,8 +18,17 @@ EXECUTED = [
     *COOKBOOK,
     *(
         DOCS / name
-        for name in ("index.md", "install.md", "getting-started.md", "faq.md", "leave.md", "cannot-leave.md")
+        for name in (
+            "index.md",
+            "install.md",
+            "getting-started.md",
+            "faq.md",
+            "leave.md",
+            "cannot-leave.md",
+            "several-machines.md",
+        )
     ),
+    DOCS / "several-machines.md",
 ]
 EXECUTED += sorted((DOCS / "zh").glob("*.md"))
 API = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))

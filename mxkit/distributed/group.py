@@ -14,9 +14,9 @@ from mxkit.core.replicas import values_of
 from mxkit.distributed.member import Member
 from mxkit.distributed.messages import patience
 from mxkit.distributed.process_ends import end_without_destructors, forks_die_with_it
-from mxkit.distributed.schedulers import Place, place_of
+from mxkit.distributed.schedulers import LAUNCHERS, Place, place_of
 from mxkit.distributed.side_processes import hello_of, join
-from mxkit.distributed.starting import Processes, listen, start_servers
+from mxkit.distributed.starting import Processes, end_with_launcher, listen, start_servers
 from mxkit.errors import DistributedError
 import mxnet as mx
 import numpy as np
@@ -121,7 +121,7 @@ def current() -> Optional[Group]:
 
 
 def initialize() -> bool:
-    """Join the other workers of the job, as the variables of the environment say: of `mxkit launch`, `srun`, `mpirun`.
+    """Join the other workers of the job, as the variables of `mxkit launch`, `srun`, `mpirun`, torchrun ... say.
 
     Rank 0 starts MXNet's scheduler and servers, unless `mxkit launch` has. After it `fit` trains together with the
     other workers. Without such variables it does nothing. The second call does nothing.
@@ -135,8 +135,9 @@ def initialize() -> bool:
 
     Side effects:
         Starts threads. If another member is lost, calls raise DistributedError, and the process is ended with status
-        75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. Processes that the main thread
-        forks later end with this one. Destructors of C++ do not run at its end.
+        75 if it waits inside MXNet for 6 seconds, or has not ended by itself after 20. It gets SIGTERM if `mpirun` or
+        the like, which started it, is gone. Processes that the main thread forks later end with this one. Destructors
+        of C++ do not run at its end.
     """
     global _group
     if _group is not None:
@@ -147,6 +148,8 @@ def initialize() -> bool:
     if place is None:
         return False
     beside = start_servers(place, listen(place.host, place.port)) if place.rank == 0 and not place.launched else {}
+    if place.told_by in LAUNCHERS:
+        end_with_launcher()
     facts = {"MXNet": mx.__version__}
     member = Member((place.host, place.port), hello_of("worker", place.rank, place, **facts), patience())
     join(member)

@@ -176,12 +176,12 @@ class Member:
 
 
 def _connect(address: Tuple[str, int], patience: float) -> socket.socket:
-    """Connect; the other end may start later."""
+    """Connect; the other end may start later, and its name may lead to another machine then."""
     until = time.monotonic() + patience
     error: Optional[OSError] = None
     while time.monotonic() < until:
         try:
-            connection = socket.create_connection(address, timeout=max(0.1, until - time.monotonic()))
+            connection = socket.create_connection(address, timeout=max(0.1, min(5.0, until - time.monotonic())))
         except OSError as caught:
             error = caught
         else:

@@ -1,12 +1,15 @@
 """Reads a worker's rank, the number of workers and where they meet from the variables that schedulers set."""
 
+import hashlib
+import os
+from pathlib import Path
 import re
 from typing import List, Mapping, NamedTuple, Optional, Tuple
 import zlib
 
 from mxkit.errors import DistributedError
 
-# Where workers meet if neither the user nor the scheduler says so; also torchrun's default.
+# Where workers meet if neither the user nor the scheduler says so.
 PORT = 29400
 # Names of ours, which win over every scheduler's.
 ADDRESS, RANK, SIZE, SERVERS = "MXKIT_ADDRESS", "MXKIT_RANK", "MXKIT_SIZE", "MXKIT_SERVERS"
@@ -25,7 +28,7 @@ class Place(NamedTuple):
         servers: Number of MXNet's parameter servers.
         told_by: Who set the variables.
         launched: Whether `mxkit launch` started the scheduler and the servers; otherwise rank 0 does.
-        secret: A text that all members of the job know.
+        secret: A text that all members of the job know, and no other job.
     """
 
     rank: int
@@ -38,58 +41,103 @@ class Place(NamedTuple):
     secret: str = ""
 
 
+class _Way(NamedTuple):
+    """Names of the variables of one scheduler; those after `size` may be missing.
+
+    Attributes:
+        name: Of the scheduler.
+        rank, size: Tell the rank, and the number of workers.
+        here: Tells the number of workers on this machine.
+        job: Differ from job to job, and are the same on all machines of one.
+    """
+
+    name: str
+    rank: str
+    size: str
+    here: str = ""
+    job: Tuple[str, ...] = ()
+
+
+_SLURM = _Way("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "", ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+_PMI = _Way("MPI (PMI)", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", ("I_MPI_HYDRA_UUID", "PMI_JOBID"))
+# The order is the precedence, from the inner to the outer: `mpirun` and torchrun start one process on each machine
+# through `srun`, whose variables the workers inherit.
+_WAYS = (
+    _Way("mxkit", RANK, SIZE),
+    _Way("Kubernetes", "JOB_COMPLETION_INDEX", SIZE),
+    _Way("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")),
+    _Way(
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        # the last one, of version 4, is random, and only the processes of its user can read it
+        ("PMIX_NAMESPACE", "OMPI_MCA_orte_precondition_transports"),
+    ),
+    _PMI,
+    # not SLURM_NTASKS, which the script of `sbatch` and the shell of `salloc` have, too, where one process runs
+    _SLURM,
+    _Way("the variables RANK and WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", ("MASTER_ADDR", "MASTER_PORT")),
+)
+
+# Those that stay as long as their workers.
+LAUNCHERS = ("torchrun", "Open MPI", _PMI.name, _SLURM.name)
+
+
 def place_of(variables: Mapping[str, str]) -> Optional[Place]:
     """A worker's place by its environment; None if it is alone.
 
     Args:
         variables: Like `os.environ`. `MXKIT_RANK`, `MXKIT_SIZE`, `MXKIT_SERVERS` and `MXKIT_ADDRESS` ("host:port") win
-            over those of SLURM's steps (`srun`), Open MPI, MPICH and others with PMI (`mpirun`), and torchrun's
+            over those of torchrun, Open MPI, MPICH and others with PMI (`mpirun`), SLURM's steps (`srun`), and
             `RANK` and `WORLD_SIZE`. In an indexed Job of Kubernetes, which does not tell the number of its pods, set
             `MXKIT_SIZE` and `MXKIT_ADDRESS` beside its `JOB_COMPLETION_INDEX`.
 
     Raises:
-        DistributedError: A variable is no number, a rank is out of range, or the workers are on several machines and
-            no variable says where they meet.
+        DistributedError: A variable is no number, a rank is out of range, the workers are on several machines and
+            no variable says where they meet, or the process has a role of MXNet's own launchers.
 
     >>> place_of({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}).rank
     1
     >>> place_of({}) is None
     True
     """
-    names = _names_of(variables)
-    if names is None:
+    _refuse_roles(variables)
+    way = _way_of(variables)
+    if way is None:
         return None
-    told_by, rank_name, size_name = names
-    rank, size = _number(variables, rank_name), _number(variables, size_name)
+    rank, size = _number(variables, way.rank), _number(variables, way.size)
     if not 0 <= rank < size:
-        raise DistributedError(f"{rank_name}={rank}: expected a rank from 0 to {size - 1}, because {size_name}={size}")
+        raise DistributedError(f"{way.rank}={rank}: expected a rank from 0 to {size - 1}, because {way.size}={size}")
     if size == 1:
         return None
     servers = _number(variables, SERVERS) if variables.get(SERVERS) else 1
     if servers < 1:
         raise DistributedError(f"{SERVERS}={servers}: expected at least 1")
-    host, port = _address(variables, told_by, size)
-    launched, secret = bool(variables.get(LAUNCHED)), variables.get(SECRET, "")
-    return Place(rank, size, host, port, servers, told_by, launched, secret)
+    job = _job_of(variables, way)
+    host, port = _address(variables, way, size, job)
+    secret = variables.get(SECRET) or (hashlib.sha256(job.encode()).hexdigest() if job else "")
+    return Place(rank, size, host, port, servers, way.name, bool(variables.get(LAUNCHED)), secret)
 
 
-def _names_of(variables: Mapping[str, str]) -> Optional[Tuple[str, str, str]]:
-    """Who tells the rank and the size, and the names of the variables."""
-    ways = [
-        ("mxkit", RANK, SIZE),
-        ("Kubernetes", "JOB_COMPLETION_INDEX", SIZE),
-        # not SLURM_NTASKS, which the script of `sbatch` has, too, where one process runs
-        ("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-        ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("MPI (PMI)", "PMI_RANK", "PMI_SIZE"),
-        ("torchrun", "RANK", "WORLD_SIZE"),
-    ]
-    for way in ways:
-        if variables.get(way[1]) and variables.get(way[2]):
-            return way
+def _way_of(variables: Mapping[str, str]) -> Optional[_Way]:
+    """Who tells the rank and the size."""
+    for way in _WAYS:
+        if not variables.get(way.rank) or not variables.get(way.size):
+            continue
+        if way.name == "torchrun" and not variables.get("TORCHELASTIC_RUN_ID"):
+            continue
+        if way is _PMI and all(variables[a] == variables.get(b) for a, b in zip(_PMI[1:3], _SLURM[1:3])):
+            continue  # `srun --mpi=pmi2`: SLURM tells the machines, too
+        return way
     if variables.get(RANK) or variables.get(SIZE):
         set_name, other = (RANK, SIZE) if variables.get(RANK) else (SIZE, RANK)
         raise DistributedError(f"{set_name} is set and {other} is not: set both, or neither")
+    if variables.get(ADDRESS):
+        raise DistributedError(
+            f"{ADDRESS} is set, and no variable tells the rank of this process: start it with mpirun, srun or "
+            f"torchrun, or set {RANK} and {SIZE}"
+        )
     return None
 
 
@@ -100,36 +148,73 @@ def _number(variables: Mapping[str, str], name: str) -> int:
         raise DistributedError(f"{name}={variables[name]!r:.100}: expected a whole number") from None
 
 
-def _address(variables: Mapping[str, str], told_by: str, size: int) -> Tuple[str, int]:
+def _job_of(variables: Mapping[str, str], way: _Way) -> str:
+    """What tells this job from others; empty if nothing does."""
+    values = [variables[name] for name in way.job if variables.get(name)]
+    if not values and way.here and variables.get(way.here) == variables[way.size]:
+        values = [_launcher(way.rank)]  # MPICH names no job
+    if not values and way.name != "mxkit" and variables.get("SLURM_JOB_ID"):
+        values = [variables["SLURM_JOB_ID"]]  # not the step, of which each machine may have another one
+    return "/".join([way.name, *values]) if values else ""
+
+
+def _launcher(variable: str) -> str:
+    """Number and start of the nearest process above this one that lacks a variable: the one that set it."""
+    number = os.getpid()
+    try:
+        while True:
+            # after the name, in brackets: the state, the parent's number ..., and as the 20th the time of the start
+            fields = Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()
+            parent = int(fields[1])
+            if f"\0{variable}=".encode() not in b"\0" + Path(f"/proc/{parent}/environ").read_bytes():
+                return f"{parent} {Path(f'/proc/{parent}/stat').read_text().rpartition(')')[2].split()[19]}"
+            number = parent
+    except (OSError, IndexError, ValueError):
+        return ""
+
+
+def _refuse_roles(variables: Mapping[str, str]) -> None:
+    role = variables.get("DMLC_ROLE")
+    if role:
+        raise DistributedError(
+            f"DMLC_ROLE={role} is set: MXNet's own launcher or Kubeflow's MXJob started this process. mxkit starts "
+            "MXNet's scheduler and servers itself, beside rank 0. Start only the workers, without the variables "
+            "DMLC_*, with mxkit launch, mpirun, srun or an indexed Job of Kubernetes"
+        )
+
+
+def _address(variables: Mapping[str, str], way: _Way, size: int, job: str) -> Tuple[str, int]:
     """Where the workers meet."""
+    port = _port_of(job)
     if variables.get(ADDRESS):
-        return _split(variables[ADDRESS])
-    if told_by == "torchrun":
-        return variables.get("MASTER_ADDR", "127.0.0.1"), int(variables.get("MASTER_PORT", PORT))
-    if told_by == "SLURM":
-        hosts = first_host(variables.get("SLURM_STEP_NODELIST", variables.get("SLURM_JOB_NODELIST", "localhost")))
-        return hosts, _port_of(variables.get("SLURM_JOB_ID", "") + variables.get("SLURM_STEP_ID", ""))
-    local = variables.get("OMPI_COMM_WORLD_LOCAL_SIZE", variables.get("MPI_LOCALNRANKS"))
-    if told_by.endswith(("MPI", "(PMI)")) and local == str(size):
-        job = variables.get("PMIX_NAMESPACE", variables.get("OMPI_MCA_ess_base_jobid", variables.get("PMI_FD", "")))
-        return "127.0.0.1", _port_of(job) if "PMI_FD" not in variables else PORT
+        return _split(variables[ADDRESS], port)
+    if variables.get(way.here) == str(size) or (way is _SLURM and variables.get("SLURM_STEP_NUM_NODES") == "1"):
+        return "127.0.0.1", port
+    if way.rank == "RANK" and variables.get("MASTER_ADDR"):
+        if way.name != "torchrun" and variables.get("MASTER_PORT"):  # torchrun itself listens there
+            port = _number(variables, "MASTER_PORT")
+        return variables["MASTER_ADDR"], port
+    # under mpirun a step of SLURM may leave out the first machine, where mpirun needs no step
+    nodes = variables.get("SLURM_STEP_NODELIST" if way is _SLURM else "SLURM_JOB_NODELIST")
+    if nodes and way.name not in ("mxkit", "Kubernetes"):
+        return first_host(nodes), port
     raise DistributedError(
-        f"{told_by} started {size} workers on several machines, or does not say that they are on one: set "
+        f"{way.name} started {size} workers on several machines, or does not say that they are on one: set "
         f"{ADDRESS}=HOST:PORT for all of them, the host of rank 0 and a free port of it, like {ADDRESS}=node1:{PORT}"
     )
 
 
-def _split(address: str) -> Tuple[str, int]:
-    host, colon, port = address.rpartition(":")
+def _split(address: str, port: int) -> Tuple[str, int]:
+    host, colon, digits = address.rpartition(":")
     if not colon:
-        return address, PORT
-    if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+        return address, port
+    if not host or not digits.isdigit() or not 0 < int(digits) < 2**16:
         raise DistributedError(f"{ADDRESS}={address!r:.100}: expected HOST:PORT, like node1:{PORT}")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), int(digits)
 
 
 def _port_of(job: str) -> int:
-    """A port that two jobs on one machine hardly share."""
+    """A port that two jobs on one machine hardly share; below those that Linux gives to outgoing connections."""
     return 20000 + zlib.crc32(job.encode()) % 10000 if job else PORT
 
 

@@ -16,6 +16,7 @@ from mxkit.distributed.coordinator import Coordinator
 from mxkit.distributed.member import STATUS, Member
 from mxkit.distributed.messages import patience
 from mxkit.distributed.schedulers import Place, place_of
+from mxkit.distributed.starting import own_address
 from mxkit.errors import DistributedError
 from mxkit.version import __version__
 
@@ -29,12 +30,14 @@ def hello_of(role: str, rank: int, place: Place, **facts: Any) -> Dict[str, Any]
 
 def join(member: Member) -> None:
     """Tell ps-lite, by its variables, where the scheduler is, and which address this process has."""
+    here = member.remote_host.startswith("127.")  # rank 0's machine, for which others need another address
     os.environ.update(
-        DMLC_PS_ROOT_URI=member.remote_host,
+        DMLC_PS_ROOT_URI=member.told["ip"] if here else member.remote_host,
         DMLC_PS_ROOT_PORT=str(member.told["port"]),
         DMLC_NUM_WORKER=str(member.told["workers"]),
         DMLC_NUM_SERVER=str(member.told["servers"]),
-        DMLC_NODE_HOST=member.local_host,  # otherwise the first address that is not local (T75)
+        # otherwise the first address that is not local (T75)
+        DMLC_NODE_HOST=member.told["ip"] if here else member.local_host,
     )
 
 
@@ -65,11 +68,11 @@ def _refuse_commands(command: int, body: Any, _: Any) -> None:
 
 def scheduler(place: Place, listener: socket.socket, starter: int) -> None:
     """Coordinate the job until it is over; MXNet's scheduler runs in a thread."""
-    host = listener.getsockname()[0]
+    host, _ = own_address(place.host)
     with socket.socket() as free:
         free.bind((host, 0))
         port = free.getsockname()[1]
-    told = {"port": port, "workers": place.size, "servers": place.servers, "ip": host}
+    told = {"ip": host, "port": port, "workers": place.size, "servers": place.servers}
     os.environ.update(
         DMLC_PS_ROOT_URI=host,
         DMLC_PS_ROOT_PORT=str(port),

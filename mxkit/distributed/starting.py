@@ -1,11 +1,15 @@
 """Starts the processes beside the workers."""
 
+import contextlib
 import os
 from pathlib import Path
+import signal
 import socket
 import subprocess
 import sys
-from typing import Dict
+import threading
+import time
+from typing import Dict, Tuple
 
 from mxkit.distributed import schedulers
 from mxkit.distributed.schedulers import Place
@@ -57,7 +61,8 @@ def listen(host: str, port: int = 0) -> socket.socket:
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
+        own, named = own_address(host)
+        listener.bind((named if own == named else "", port))
     except OSError as error:
         listener.close()
         raise DistributedError(
@@ -67,3 +72,48 @@ def listen(host: str, port: int = 0) -> socket.socket:
         ) from None
     listener.listen(128)
     return listener
+
+
+def own_address(host: str) -> Tuple[str, str]:
+    """The IPv4 address by which other machines reach this one, which a host is the name of, and that of its name.
+
+    They differ where the name leads to a loopback address, as Debian's `/etc/hosts` has it (127.0.1.1).
+
+    Raises:
+        OSError: The name is unknown for 60 seconds. In Kubernetes a pod starts before its own name is known.
+    """
+    until = time.monotonic() + 60
+    while True:
+        try:
+            named = socket.gethostbyname(host)
+            break
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
+    if not named.startswith("127.") or host in (named, "localhost"):
+        return named, named
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # nothing is sent: it asks for the route to other machines
+        return probe.getsockname()[0], named
+    return named, named
+
+
+def end_with_launcher() -> None:
+    """End this process after the one that started it: Open MPI's `mpirun`, when it is killed, leaves its workers.
+
+    Side effects:
+        Starts a thread. The process gets SIGTERM, as if its launcher had ended it, and 20 seconds later it is ended.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        with contextlib.suppress(OSError):  # whoever read it is gone, too
+            print(f"mxkit: process {parent}, which started this worker, is gone; it ends", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(20)
+        os._exit(75)  # EX_TEMPFAIL, as after the loss of another worker
+
+    threading.Thread(target=watch, name="mxkit-launcher", daemon=True).start()

@@ -15,8 +15,9 @@ from pathlib import Path
 import sys
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any, Dict, Mapping, Optional, Sequence, cast
+import warnings
 
-from mxkit.errors import MXNetImportError
+from mxkit.errors import DistributedError, MXNetImportError, TrapWarning
 from mxkit.runtime import cuda_libraries, repairs
 from mxkit.runtime.exact import set_switches, warn_if_late
 from mxkit.runtime.numpy_view import numpy_view
@@ -112,6 +113,7 @@ class _ViewedLoader:
 
 def _with_library(loader: Any, module: ModuleType) -> None:
     """Run the module that loads MXNet's library, after loading all that the library needs."""
+    _tell_role()
     library = Path(import_module("mxnet.libinfo").find_lib_path()[0])
     set_switches(os.environ)
     prepare_tiles(os.environ)
@@ -121,6 +123,24 @@ def _with_library(loader: Any, module: ModuleType) -> None:
             loader.exec_module(module)
     except OSError as error:
         raise MXNetImportError(load_problem(error, library), name="mxnet") from error
+
+
+def _tell_role() -> None:
+    """Warn that `import mxnet` will not return, or refuse it where mxkit's own workers were meant (T72).
+
+    Raises:
+        DistributedError: The process is a scheduler or a server of MXNet, and uses mxkit's command or its workers.
+    """
+    role = os.environ.get("DMLC_ROLE")
+    if role not in ("server", "scheduler"):
+        return
+    text = f"DMLC_ROLE={role} is set: `import mxnet` makes this process MXNet's {role}, and does not return"
+    if "mxkit.distributed" in sys.modules or "mxkit.cli" in sys.modules:
+        raise DistributedError(
+            f"{text}. mxkit starts MXNet's scheduler and servers itself, beside rank 0. Start only the workers, "
+            "without the variables DMLC_*, with mxkit launch, mpirun, srun or an indexed Job of Kubernetes"
+        )
+    warnings.warn(text, TrapWarning, stacklevel=2)
 
 
 class ViewFinder:
