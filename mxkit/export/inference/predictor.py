@@ -22,8 +22,9 @@ class Predictor:
     """Answers the requests of many threads with one net, in batches.
 
     Threads call it with one sample each. A thread of its own collects the samples, pads them to a batch of 1, 2, 4 ...
-    `max_batch` and calls MXNet; all sizes are computed once at the start, so that traffic waits for no graph. Files
-    are decoded and prepared in the threads that ask.
+    `max_batch` and calls MXNet; all sizes are computed once at the start, so that traffic waits for no graph. Where
+    more than a quarter would be padding, two batches are computed. Files are decoded and prepared in the threads that
+    ask. A call costs less than `submit`, whose futures may call code of yours.
 
     The net does not change. Static graphs of its own compute, which read the net's weights at each batch: weights that
     you change later count, attributes that its Python code reads do not. A net that Gluon cannot hybridize, or whose
